@@ -58,6 +58,7 @@ pub use enrolment::{
     AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,
 };
 pub use environment::{
+    lan_client::{ConnectionFate, ForeignSegment, LanClient, ObservedConnection, SegmentSources},
     site_snapshot::SiteSnapshot,
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
 };
@@ -86,7 +87,7 @@ use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 use tasks::Tasks;
 use unrecorded_work::OrphanWork;
 use vms::Workloads;
@@ -186,15 +187,48 @@ impl Central {
         self.env.catalog()
     }
 
+    /// Begins to observe the TCP connections to these ports. Call it before the ports are open.
+    pub fn open_lan(&self, ports: &[u16]) {
+        if let Err(error) = self.env.lan.open(ports) {
+            tracing::error!(%error, "cannot observe connections on the boot LAN: the neighbour table identifies machines");
+        }
+    }
+
+    /// Observes the boot LAN and raises the alarms of foreign segments, for ever.
+    pub async fn watch_lan(&self) {
+        tokio::join!(self.env.lan.run(), self.boot.watch_foreign_segments());
+    }
+
+    /// Removes what the observation changed in the kernel.
+    pub fn close_lan(&self) {
+        self.env.lan.retain_pins(&|_, _| false);
+    }
+
+    /// Returns the reasons why clients on the boot LAN are not fully checked.
+    pub fn lan_faults(&self) -> Vec<String> {
+        self.env.lan.faults()
+    }
+
+    /// Returns the client of an accepted connection.
+    pub fn lan_client(&self, client: SocketAddr, server: SocketAddr) -> LanClient {
+        let observed = match (client, server) {
+            (SocketAddr::V4(client), SocketAddr::V4(server)) => self.env.lan.observe(client, server),
+            _ => None,
+        };
+        LanClient::new(client.ip(), observed)
+    }
+
     /// Runs the periodic work of each service. Call it every [`WATCH_INTERVAL`].
     pub async fn watch(&self) {
         self.links.mark_silent_nodes().await;
         self.boot.watch_overlays().await;
         self.boot.record_repeats().await;
+        self.env.record_counted_alarms().await;
         self.tasks.check_open_tasks().await;
         if self.scans.is_due(self.env.monotonic(), SCAN_INTERVAL) {
             self.tasks.repeat_orders();
             self.boot.scan_boots().await;
+            self.boot.review_pins();
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;
             self.workloads.place_waiting().await;

@@ -62,6 +62,8 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     let site = central.site();
     let dhcp = dhcp::bind(&site)?;
     let connections = Connections::now(dhcp.interfaces().count());
+    // No connection may be older than its observation.
+    central.open_lan(&[site.http.port, site.agent.port]);
     let segments = dhcp.interfaces().map(|(name, address)| {
         let interface = Some(name);
         Ok(BoundSegment {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// Reads all files and builds the central node.
 pub fn build(site: Site) -> Result<Shared, DaemonError> {
-    let interfaces = site.segments.iter().filter_map(|segment| segment.interface().map(str::to_owned)).collect();
-    build_with(site, Box::new(SystemClock), Box::new(SystemLan::new(interfaces)))
+    let lan = SystemLan::new(&site);
+    build_with(site, Box::new(SystemClock), Box::new(lan))
 }
 
 /// Builds the central node with another clock and another boot LAN.

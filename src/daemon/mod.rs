@@ -63,6 +63,11 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     let mut tasks = DaemonTasks::default();
     let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
     tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
+    let (observed, stopped) = (central.clone(), stop.clone());
+    tasks.spawn_infallible("LAN observation", async move {
+        stopped.run_until_cancelled(observed.watch_lan()).await;
+        observed.close_lan();
+    });
     tasks.spawn_infallible("IPv6 router solicitations", ndp::run(served(&central.site()), stop.clone()));
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);

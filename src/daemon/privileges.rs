@@ -1,6 +1,6 @@
 //! Drops privileges while the process has one thread, because later threads inherit capabilities.
 //!
-//! With `[process].user`, meshd switches to that user before it opens anything, and keeps the two capabilities that its ports need. Files
+//! With `[process].user`, meshd switches to that user before it opens anything, and keeps the three capabilities that its network needs. Files
 //! and sockets that are opened later, for example on a new interface, then work as at the start.
 
 use meshd_config::Site;
@@ -20,8 +20,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Capabilities for ports below 1024, and for the packet sockets of DHCP.
-const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW);
+/// Capabilities for ports below 1024, for packet sockets, and for entries of the neighbour table that ARP does not change.
+const KEPT: CapabilitySet =
+    CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW).union(CapabilitySet::NET_ADMIN);
+/// Capabilities without which DHCP and TFTP cannot be opened.
+const REQUIRED: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW);
 
 /// Reason why the process cannot run with the configured privileges.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +121,7 @@ fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
     clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
     let permitted = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
     let retained = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, retained).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
+    set_capabilities(None, retained).map_err(refused("keep CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN alone"))
 }
 
 fn become_user(user: &User) -> Result<(), PrivilegeError> {
@@ -142,8 +145,11 @@ fn log_privileges() {
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     if uid.is_root() {
         tracing::warn!("meshd runs as root, as a lab may; elsewhere give it a user: [process].user in site.toml");
-    } else if effective.contains(KEPT) {
+    } else if effective.contains(REQUIRED) {
         tracing::info!(%uid, "meshd runs without root; it may open low ports and packet sockets, and nothing else");
+        if !effective.contains(KEPT) {
+            tracing::warn!("meshd lacks CAP_NET_ADMIN: it cannot bind addresses of machines that boot to their NICs");
+        }
     } else {
         tracing::warn!(%uid, "meshd has neither CAP_NET_BIND_SERVICE nor CAP_NET_RAW: DHCP and TFTP cannot be opened");
     }

@@ -35,7 +35,7 @@ pub enum Quirk {
     NoShortReply,
     /// The client waits seconds for the offer of a proxy.
     WaitsForProxy,
-    /// The client sends to port 4011 from any port, and expects the reply there.
+    /// The client sends to port 4011 from there or from port 68, and expects the reply there.
     AsksProxyFromAnyPort,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The store keeps only the hash, so a reader of the store cannot enrol.
 
-use meshd_types::{Basis, BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
+use meshd_types::{Basis, BootSessionId, Digest, MacAddr, NodeId, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use subtle::ConstantTimeEq as _;
@@ -52,6 +52,9 @@ pub struct Use {
     /// Address of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
+    /// Ethernet address of the node, if it is on a local segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
 }
 
 /// Why a token is refused. The node never learns the reason (EN-4).
@@ -108,7 +111,7 @@ impl TokenRecord {
         if now > self.expires_at {
             return Err(TokenRefused::Expired);
         }
-        self.used.get_or_insert(Use { at: now, key, from: None });
+        self.used.get_or_insert(Use { at: now, key, from: None, mac: None });
         Ok(())
     }
 }
@@ -143,7 +146,7 @@ mod tests {
         assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "a stranger has not used it up");
         assert_eq!(record.redeem(ours, session, Digest([9; 32]), at(1000)), Err(TokenRefused::Used));
         assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "the answer to the first may have been lost");
-        assert_eq!(record.used, Some(Use { at: at(1000), key: KEY, from: None }));
+        assert_eq!(record.used, Some(Use { at: at(1000), key: KEY, from: None, mac: None }));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent started.
 
-use crate::{boot::BootService, environment::alarms::log_failure};
+use crate::{
+    boot::BootService,
+    environment::{alarms::log_failure, lan_client::LanClient},
+};
 use meshd_model::{
     boot::BootFailure,
     fleet::{Actor, BootSession, Event, EventKind, Stage},
@@ -11,8 +14,8 @@ use meshd_proto::{
     task::Piece,
 };
 use meshd_store::{Chunk, Limits, LogLine, StoreError};
-use meshd_types::{BootSessionId, NodeId, failpoint};
-use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
+use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
 
 /// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a rack has thousands of logs.
@@ -75,13 +78,18 @@ impl BootService {
 
     /// Records why `mesh-init` refused to start a node. Returns false if the machine at this address does not boot this session, or if its
     /// agent has already started.
-    pub async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
-        let BootFailure { session, reason } = failure;
-        let node = self.env.store.read(|model| {
-            let boot = model.session_at(from).filter(|boot| boot.id == session)?;
-            boot.node.filter(|_| boot.reached(Stage::Enrolled).is_none())
+    pub async fn boot_failed(&self, client: impl Into<LanClient>, failure: BootFailure) -> bool {
+        let (client, BootFailure { session, reason }) = (client.into(), failure);
+        let found = self.env.store.read(|model| {
+            let boot = model.session_at(client.ipv4()).filter(|boot| boot.id == session)?;
+            let node = boot.node.filter(|_| boot.reached(Stage::Enrolled).is_none())?;
+            Some((node, boot.mac))
         });
-        let Some(node) = node else { return false };
+        let Some((node, own)) = found else { return false };
+        let is_own = |mac: &MacAddr| *mac == own || !failpoint::defends("boot-failed-neighbour");
+        if self.env.check_neighbour(&client, is_own).await.is_err() {
+            return false;
+        }
         if !self.env.allows(&format!("failed boot of {node}")) {
             return true;
         }

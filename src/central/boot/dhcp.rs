@@ -68,10 +68,27 @@ impl BootService {
         });
         let stored = recorded.await;
         failpoint::point("dhcp-committed");
+        self.pin_leases(changes);
         for node in ended {
             self.enrolment.capabilities.lock().void_node(node);
         }
         stored
+    }
+
+    /// Binds leased addresses to the machines that boot from them. Where another server leases addresses, a machine may claim any address by
+    /// DHCP: there the script request binds it.
+    fn pin_leases(&self, changes: &[DhcpChange]) {
+        for change in changes {
+            let DhcpChange::Exchange(DhcpObservation { mac, lease: Some(lease), is_relayed: false, .. }) = change
+            else {
+                continue;
+            };
+            let address = lease.address;
+            let boots = |session: &BootSession| session.address == Some(address) && session.is_fresh(self.env.now());
+            if self.env.store.read(|model| model.newest_session(*mac).is_some_and(boots)) {
+                self.pin(address, *mac);
+            }
+        }
     }
 
     /// Records an exchange. Returns the node whose boot it ended.

@@ -1,11 +1,13 @@
 //! Files of a boot: a completed fetch is recorded as a stage of the boot session.
 
-use crate::{boot::BootService, environment::records::record_stage};
+use crate::{
+    boot::BootService,
+    environment::{lan_client::LanClient, records::record_stage},
+};
 use bytes::Bytes;
 use meshd_model::fleet::Stage;
 use meshd_store::{Model, StoreError};
-use meshd_types::{BootSessionId, Digest, failpoint};
-use std::net::Ipv4Addr;
+use meshd_types::{BootSessionId, Digest, MacAddr, failpoint};
 
 /// A completely fetched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +19,21 @@ pub enum Fetched {
 
 impl BootService {
     /// Records a completed fetch once per boot session. An address without boot session is no error: these files are public.
-    pub async fn fetched(&self, from: Ipv4Addr, file: Fetched) {
+    /// The machine of the session is checked on the wire, so that nobody else writes its record.
+    pub async fn fetched(&self, client: impl Into<LanClient>, file: Fetched) {
+        let client = client.into();
+        let from = client.ipv4();
         let Some(stage) = self.stage_of(file) else { return };
-        let recorded_mac = self.env.store.read(|model| {
-            let session = model.session_at(from).filter(|session| session.reached(stage).is_some());
-            session.map(|session| session.mac)
+        let session = self.env.store.read(|model| {
+            let session = model.session_at(from)?;
+            Some((session.mac, session.reached(stage).is_some()))
         });
+        let Some((own, is_recorded)) = session else { return };
+        let is_own = |mac: &MacAddr| *mac == own || !failpoint::defends("fetched-neighbour");
+        if self.env.check_neighbour(&client, is_own).await.is_err() {
+            return;
+        }
+        let recorded_mac = Some(own).filter(|_| is_recorded);
         // Repeated fetches in one boot cause no write.
         if let Some(mac) = recorded_mac.filter(|_| failpoint::defends("fetched-once")) {
             return self.loaded(mac, stage);

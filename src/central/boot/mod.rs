@@ -14,6 +14,7 @@
 //! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
 //! | `overlay_delivery` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
+//! | `wire_identity` | binds addresses to their machines, and judges segments of other machines |
 
 mod boot_log;
 mod dhcp;
@@ -27,6 +28,7 @@ mod script_request;
 mod segment_health;
 mod script_requester_check;
 mod stalls;
+mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetched_stages::Fetched;

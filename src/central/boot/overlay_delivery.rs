@@ -3,7 +3,7 @@
 use crate::{
     boot::{BootService, script_cache::CachedScript},
     enrolment::revoke::remove_tokens,
-    environment::alarms::Alarm,
+    environment::{alarms::Alarm, lan_client::LanClient},
     generations::Rendered,
 };
 use bytes::Bytes;
@@ -68,9 +68,15 @@ impl BootService {
         self: &Arc<Self>,
         capability: &str,
         delivery: Delivery,
-        from: Ipv4Addr,
+        client: impl Into<LanClient>,
     ) -> Result<OverlayTransfer, OverlayDenied> {
-        let now = self.env.now();
+        let client = client.into();
+        let (now, from) = (self.env.now(), client.ipv4());
+        // A request of another machine must not occupy the capability, even while its alarm is recorded.
+        let probed = self.enrolment.capabilities.lock().probe(now, capability, from);
+        if let Ok(grant) | Err(Denied::Busy(grant)) = probed {
+            self.check_grant_neighbour(&grant, &client).await?;
+        }
         let opened = self.enrolment.capabilities.lock().open(now, capability, from);
         let transfer = match opened {
             Ok(transfer) => transfer,
@@ -86,7 +92,6 @@ impl BootService {
             is_finished: false,
         };
         let grant = transfer.grant;
-        self.check_grant_neighbour(&grant, from).await?;
         let pending = self.pending_overlays.lock().get(&grant.session).map(|pending| pending.rendered.clone());
         let Some(pending) = pending else { return Err(OverlayDenied::Gone) };
         let (token, generation) = self.record_delivery(transfer.id, &grant, &pending, now).await?;
@@ -110,10 +115,12 @@ impl BootService {
     }
 
     /// Checks a capability for HEAD without consuming it. A request from another machine raises an alarm.
-    pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+    pub async fn probe_overlay(&self, capability: &str, client: impl Into<LanClient>) -> Result<(), OverlayDenied> {
+        let client = client.into();
+        let from = client.ipv4();
         let probed = self.enrolment.capabilities.lock().probe(self.env.now(), capability, from);
         match probed {
-            Ok(grant) => self.check_grant_neighbour(&grant, from).await,
+            Ok(grant) => self.check_grant_neighbour(&grant, &client).await,
             Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
             Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
             Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
@@ -122,10 +129,19 @@ impl BootService {
     }
 
     /// Checks on the wire that the address of a capability is its machine's. Raises an alarm if another machine has claimed it.
-    async fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+    async fn check_grant_neighbour(&self, grant: &Grant, client: &LanClient) -> Result<(), OverlayDenied> {
+        let from = client.ipv4();
         let own = self.env.store.read(|model| model.session(grant.session).map(|session| session.mac));
         let is_own = |mac: &MacAddr| Some(*mac) == own || !failpoint::defends("overlay-neighbour");
-        let Err(mismatch) = self.env.check_neighbour(from, is_own).await else { return Ok(()) };
+        let Err(mismatch) = self.env.check_neighbour(client, is_own).await else {
+            if let Some(own) = own {
+                self.pin(from, own);
+            }
+            return Ok(());
+        };
+        if !client.claim_alarm() {
+            return Err(OverlayDenied::NotFound);
+        }
         let detail = format!("{from} asked for the overlay of {}: {mismatch}", grant.node);
         self.overlay_alarm(ConditionKind::BootImpersonated, grant, from, detail).await;
         Err(OverlayDenied::NotFound)

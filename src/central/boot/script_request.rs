@@ -2,7 +2,10 @@
 
 use crate::{
     boot::{BootService, identify_machine::BootRequest, script_cache::CachedScript},
-    environment::records::{phase_event, raise_if_new, record_stage},
+    environment::{
+        lan_client::LanClient,
+        records::{phase_event, raise_if_new, record_stage},
+    },
     generations::RenderError,
     vms::rebooted,
 };
@@ -22,9 +25,11 @@ impl BootService {
     pub async fn script(
         self: &Arc<Self>,
         request: Result<ScriptRequest, QueryError>,
-        from: Ipv4Addr,
+        client: impl Into<LanClient>,
         endpoint: Endpoint,
     ) -> String {
+        let client = client.into();
+        let from = client.ipv4();
         let request = match request {
             Ok(request) => request,
             Err(error) => {
@@ -41,7 +46,7 @@ impl BootService {
         };
         request.board_serial.trim().clone_into(&mut machine.fingerprint.board_serial);
         let requester = Requester { mac: Some(request.mac), node: Some(machine.node_id()), from, endpoint };
-        match self.boot(&request, &machine, from, endpoint).await {
+        match self.boot(&request, &machine, &client, endpoint).await {
             Ok(script) => script,
             Err(refusal) => self.refuse(refusal, requester).await,
         }
@@ -51,11 +56,11 @@ impl BootService {
         self: &Arc<Self>,
         request: &ScriptRequest,
         machine: &ObservedMachine,
-        from: Ipv4Addr,
+        client: &LanClient,
         endpoint: Endpoint,
     ) -> Result<String, Refusal> {
-        let id = machine.node_id();
-        let session = self.session_of_request(machine, from).await?;
+        let (id, from) = (machine.node_id(), client.ipv4());
+        let session = self.session_of_request(machine, client).await?;
         let former = self.former_record(machine);
         let is_own = |other: &NodeId| *other == id || former.as_ref().is_some_and(|former| former.id == *other);
         if let Some(other) = session.node.filter(|other| !is_own(other)) {

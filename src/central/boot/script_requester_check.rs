@@ -5,6 +5,7 @@ use crate::{
     boot::{BootService, DhcpObservation},
     environment::{
         alarms::{Alarm, raise_condition},
+        lan_client::LanClient,
         records::raised,
     },
 };
@@ -13,7 +14,7 @@ use meshd_model::{
     fleet::{Actor, BootSession, ConditionKind, ObservedMachine},
 };
 use meshd_store::Tx;
-use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
+use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp, failpoint};
 use std::net::Ipv4Addr;
 
 impl BootService {
@@ -23,16 +24,19 @@ impl BootService {
     pub(super) async fn session_of_request(
         &self,
         machine: &ObservedMachine,
-        from: Ipv4Addr,
+        client: &LanClient,
     ) -> Result<BootSession, Refusal> {
-        let now = self.env.now();
+        let (now, from) = (self.env.now(), client.ipv4());
         let session = self.env.store.read(|model| model.newest_session(machine.mac).cloned());
         let current = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
-        let wire_check =
-            self.env.check_neighbour(from, |mac| *mac == machine.mac || !failpoint::defends("boot-neighbour")).await;
+        let is_own = |mac: &MacAddr| *mac == machine.mac || !failpoint::defends("boot-neighbour");
+        let wire_check = self.env.check_neighbour(client, is_own).await;
         if let (Some(current), Ok(())) = (current, &wire_check) {
+            // The answer must reach this machine, whatever ARP says from here on.
+            self.pin(from, current.mac);
             return Ok(current.clone());
         }
+        let is_foreign = wire_check.is_err();
         let id = machine.node_id();
         let reason = match (wire_check, session) {
             (Err(wire_check), _) => wire_check,
@@ -45,6 +49,9 @@ impl BootService {
             },
         };
         let detail = format!("{from} asked for the boot of {id} as MAC {}: {reason}", machine.mac);
+        if is_foreign && !client.claim_alarm() {
+            return Err(Refusal::NoSession);
+        }
         Err(self.refuse_impersonation(id, None, from, detail).await)
     }
 

@@ -5,6 +5,7 @@ use crate::{
     enrolment::Enrolment,
     environment::{
         alarms::{Alarm, raise_condition},
+        lan_client::LanClient,
         records::{phase_event, record_stage},
     },
 };
@@ -12,7 +13,7 @@ use meshd_model::fleet::{
     Actor, AuditContext, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
 };
 use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version};
-use meshd_store::{StoreError, Tx};
+use meshd_store::{Model, StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
     enrol_token::{self as token, Use},
@@ -66,8 +67,9 @@ pub(crate) fn check_version(version: u16) -> Result<(), AgentApiError> {
 
 impl Enrolment {
     /// Exchanges a token for a certificate.
-    pub async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, AgentApiError> {
+    pub async fn enrol(&self, request: EnrolRequest, client: LanClient) -> Result<EnrolResponse, AgentApiError> {
         check_version(request.version)?;
+        let from = client.address;
         let now = self.env.now();
         let hash = token::hash(request.token.expose());
         // Without a token, a request costs a look-up and no signature.
@@ -75,12 +77,8 @@ impl Enrolment {
             return Err(self.reject_enrolment(&request, from, None, TokenRejection::NoToken).await);
         };
         let node = self.env.store.read(|model| model.node(request.node).cloned());
-        // A used token, or one of another node, raises a more specific alarm below.
-        let is_first_use = !stored.is_manual() && stored.used.is_none() && stored.node == request.node;
-        if let Some(node) = node.as_ref().filter(|_| is_first_use && failpoint::defends("enrol-neighbour"))
-            && let Err(wire) = self.env.check_node_neighbour(from, node).await
-        {
-            return Err(self.reject_enrolment(&request, from, None, TokenRejection::OtherMachine(wire)).await);
+        if let Err(wire) = self.check_token_machine(&client, &stored, node.as_ref(), request.node).await {
+            return Err(self.reject_other_machine(&request, &client, stored, wire).await);
         }
         let replaces_active_certificate = self.replaces_active_certificate(node.as_ref(), &request);
         // A ticket must not replace a node that is present.
@@ -90,6 +88,7 @@ impl Enrolment {
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         failpoint::point("enrol-issued");
         let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
+        let mac = client.local_mac();
         let redeemed = self.env.store.commit(|tx| {
             // Found by its hash, then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.matches(request.token.expose())).cloned();
@@ -97,7 +96,7 @@ impl Enrolment {
             let earlier = token.used;
             let redeemed = token.redeem(request.node, request.session, issued.key, now);
             redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
-            token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
+            token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), mac: used.mac.or(mac), ..used });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
                 tokens::approve_by_token(tx, &token, &basis, &snapshot, now);
             }
@@ -127,17 +126,37 @@ impl Enrolment {
         }
     }
 
+    /// Refuses a token from another machine than its own: the node that boots, or the machine that used the token first. A token of another
+    /// node is refused later, with a more specific alarm.
+    async fn check_token_machine(
+        &self,
+        client: &LanClient,
+        stored: &TokenRecord,
+        node: Option<&Node>,
+        presented_for: NodeId,
+    ) -> Result<(), String> {
+        let is_replay_checked = stored.used.is_none() || failpoint::defends("token-replay-machine");
+        if stored.node != presented_for || !is_replay_checked || !failpoint::defends("enrol-neighbour") {
+            return Ok(());
+        }
+        if let Some(node) = node.filter(|_| !stored.is_manual()) {
+            return self.env.check_node_neighbour(client, node).await;
+        }
+        match stored.used {
+            Some(Use { mac: Some(mac), .. }) => self.env.check_neighbour(client, |own| *own == mac).await,
+            Some(Use { from: Some(from), .. }) if from != client.address => Err(format!("{from} has used it")),
+            _ => Ok(()),
+        }
+    }
+
     /// Describes the replacement of a certificate that was in use a moment ago without an ordered reboot. Both a power cycle and an
     /// attacker cause this, so an operator must check.
     fn replaces_active_certificate(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
         let node = node.filter(|node| !node.certificates.is_empty() && failpoint::defends("enrol-replaced-alarm"))?;
         let silence = self.links.silence(node.id);
-        let ordered = self.env.store.read(|model| {
-            // Failed boots may lie between the linked session and this one.
-            let mut linked_boots = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
-            linked_boots.find(|boot| boot.id != request.session).is_none_or(|boot| boot.reboot_ordered)
-        });
-        (silence <= self.env.site().agent.offline_after && !ordered && self.links.was_linked(node.id)).then(|| {
+        let is_ordered = self.env.store.read(|model| is_reboot_ordered(model, node, Some(request.session)));
+        let is_recent = silence <= self.env.site().agent.offline_after && self.links.was_linked(node.id);
+        (is_recent && !is_ordered).then(|| {
             let serial = node.certificates.last().map(|certificate| certificate.serial.clone()).unwrap_or_default();
             format!("certificate {serial} was in use {} s before another one was issued", silence.as_secs())
         })
@@ -197,6 +216,27 @@ impl Enrolment {
         if is_accepted(&node, peer_certificate) { Ok(node) } else { Err(AgentApiError::Unauthorized) }
     }
 
+    /// Refuses a token from another machine than its own. A used token raises the alarm that names both users.
+    async fn reject_other_machine(
+        &self,
+        request: &EnrolRequest,
+        client: &LanClient,
+        stored: TokenRecord,
+        wire: String,
+    ) -> AgentApiError {
+        if !client.claim_alarm() {
+            return AgentApiError::Unauthorized;
+        }
+        if stored.used.is_none() {
+            return self.reject_enrolment(request, client.address, None, TokenRejection::OtherMachine(wire)).await;
+        }
+        // Validates the request and yields its key. This certificate is never sent.
+        let issued = self.authority().issue_node(&request.csr_pem, request.node, self.env.now());
+        let key = issued.ok().map(|issued| issued.key);
+        let why = TokenRejection::Token(TokenRefused::Used, Box::new(stored));
+        self.reject_enrolment(request, client.address, key, why).await
+    }
+
     /// Records the reason. The answer does not depend on it. A misused token raises an alarm with both users.
     async fn reject_enrolment(
         &self,
@@ -224,6 +264,13 @@ impl Enrolment {
         }
         AgentApiError::Unauthorized
     }
+}
+
+/// True if the reboot of a node was ordered, or it had no link before. Failed boots may lie between its last boot with a link and
+/// `present`.
+pub(crate) fn is_reboot_ordered(model: &Model, node: &Node, present: Option<BootSessionId>) -> bool {
+    let mut linked_boots = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
+    linked_boots.find(|boot| Some(boot.id) != present).is_none_or(|boot| boot.reboot_ordered)
 }
 
 /// True if the boot had a link after this use of its token: then the answer arrived. A link before it is possible where an operator

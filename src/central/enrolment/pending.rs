@@ -8,7 +8,7 @@ use crate::{
         Enrolment,
         enrol::{AgentApiError, check_version, store_certificate},
     },
-    environment::alarms::Alarm,
+    environment::{alarms::Alarm, lan_client::LanClient},
     locks::Leaf,
 };
 use meshd_model::fleet::{BootSession, ConditionKind, Node, Phase, Stage, Verb, Wait};
@@ -57,9 +57,10 @@ impl Enrolment {
     pub async fn pending(
         self: &Arc<Self>,
         hello: PendingHello,
-        from: IpAddr,
+        client: LanClient,
     ) -> Result<PendingConnection, AgentApiError> {
         check_version(hello.version)?;
+        let from = client.address;
         let now = self.env.now();
         let (is_own, node) = self.env.store.read(|model| {
             let is_own = |session: &BootSession| {
@@ -73,14 +74,13 @@ impl Enrolment {
             return Err(AgentApiError::Unauthorized);
         }
         let wire = match &node {
-            Some(node) => self.env.check_node_neighbour(from, node).await,
+            Some(node) => self.env.check_node_neighbour(&client, node).await,
             None => Ok(()),
         };
         if !is_own || boot != Some(Some(hello.session)) || wire.is_err() {
-            let why = wire.err().unwrap_or_else(|| "not the address of that boot session".to_owned());
-            let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
-            let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
-            self.env.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
+            if wire.is_ok() || client.claim_alarm() {
+                self.pending_alarm(&hello, from, wire.err()).await;
+            }
             return Err(AgentApiError::Unauthorized);
         }
         // Validates the request and yields its key. This certificate is never sent.
@@ -116,6 +116,13 @@ impl Enrolment {
         });
         stored.await?;
         Ok(ticket)
+    }
+
+    async fn pending_alarm(&self, hello: &PendingHello, from: IpAddr, wire: Option<String>) {
+        let why = wire.unwrap_or_else(|| "not the address of that boot session".to_owned());
+        let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
+        let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
+        self.env.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
     }
 
     /// Wakes all pending connections: an operator or the site decided about a node.

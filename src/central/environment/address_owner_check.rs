@@ -1,19 +1,28 @@
-//! Checks IPv4 addresses against the Ethernet addresses on the wire.
+//! Checks clients against the Ethernet addresses on the wire.
 
-use crate::environment::{Environment, sources::Neighbour};
+use crate::environment::{
+    Environment,
+    lan_client::{LanClient, SegmentSources},
+    sources::Neighbour,
+};
 use meshd_config::Segment;
 use meshd_model::fleet::Node;
 use meshd_types::{MacAddr, failpoint};
 use std::net::{IpAddr, Ipv4Addr};
 
 impl Environment {
-    /// Refuses a request whose address is on a local segment and belongs to none of these NICs. The error names the holder.
-    /// Addresses behind a router are not checked: their frames come from the router.
+    /// Refuses a request whose client is on a local segment and has none of these NICs. The error names the client's NIC. The client is
+    /// identified by the Ethernet source of every segment of its connection. The neighbour table, which follows every ARP packet, decides
+    /// only for a connection that is not observed. A client behind a router is checked by the router's Ethernet address.
     pub(crate) async fn check_neighbour(
         &self,
-        from: Ipv4Addr,
+        client: &LanClient,
         is_own: impl Fn(&MacAddr) -> bool + Send,
     ) -> Result<(), String> {
+        let IpAddr::V4(from) = client.address else { return Ok(()) };
+        if let Some(sources) = client.sources().filter(|_| failpoint::defends("connection-source")) {
+            return self.check_sources(from, &sources, is_own);
+        }
         match self.lan.neighbour(from) {
             Neighbour::Routed => self.check_router(from),
             Neighbour::Machine(mac) if is_own(&mac) => Ok(()),
@@ -27,13 +36,43 @@ impl Environment {
         }
     }
 
+    /// Checks the Ethernet sources of a connection. If frames were lost, only an address that the kernel binds to its machine is accepted:
+    /// nobody else could have completed the handshake.
+    fn check_sources(
+        &self,
+        from: Ipv4Addr,
+        sources: &SegmentSources,
+        is_own: impl Fn(&MacAddr) -> bool,
+    ) -> Result<(), String> {
+        let routers = if sources.is_routed { self.routers_to(from) } else { Vec::new() };
+        if sources.is_routed && routers.is_empty() {
+            return Ok(());
+        }
+        let is_expected = |mac: &MacAddr| if sources.is_routed { routers.contains(mac) } else { is_own(mac) };
+        if let Some(foreign) = sources.macs.iter().find(|mac| !is_expected(mac)) {
+            return Err(match sources.is_routed {
+                true => format!("the router to {from} is {foreign} on the wire, which is not in relay_mac"),
+                false => format!("{from} belongs to {foreign} on the wire"),
+            });
+        }
+        let enforced = self.lan.pinned(from).is_some_and(|(mac, is_enforced)| is_enforced && is_own(&mac));
+        let is_known = sources.is_complete && !sources.macs.is_empty();
+        (is_known || enforced).then_some(()).ok_or_else(|| format!("frames of the connection from {from} were lost"))
+    }
+
+    /// Returns the Ethernet addresses of the routers to an address behind a relay, according to the site.
+    fn routers_to(&self, from: Ipv4Addr) -> Vec<MacAddr> {
+        let site = self.site();
+        let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(from));
+        let segment = site.segments.iter().find(is_on).filter(|_| failpoint::defends("router-neighbour"));
+        segment.map(|segment| segment.relay_macs.clone()).unwrap_or_default()
+    }
+
     /// Checks the router of an address behind a relay against `relay_mac`: a machine that claims the router's address by ARP has another
     /// Ethernet address.
     fn check_router(&self, from: Ipv4Addr) -> Result<(), String> {
-        let site = self.site();
-        let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(from));
-        let macs = site.segments.iter().find(is_on).map(|segment| segment.relay_macs.as_slice()).unwrap_or_default();
-        if macs.is_empty() || !failpoint::defends("router-neighbour") {
+        let macs = self.routers_to(from);
+        if macs.is_empty() {
             return Ok(());
         }
         match self.lan.router_to(from) {
@@ -43,13 +82,8 @@ impl Environment {
         }
     }
 
-    /// Checks the address of an agent against the NICs of its node.
-    pub(crate) async fn check_node_neighbour(&self, from: IpAddr, node: &Node) -> Result<(), String> {
-        match from {
-            IpAddr::V4(from) => {
-                self.check_neighbour(from, |mac| *mac == node.mac || node.fingerprint.macs.contains(mac)).await
-            }
-            IpAddr::V6(_) => Ok(()),
-        }
+    /// Checks the client of an agent against the NICs of its node.
+    pub(crate) async fn check_node_neighbour(&self, client: &LanClient, node: &Node) -> Result<(), String> {
+        self.check_neighbour(client, |mac| *mac == node.mac || node.fingerprint.macs.contains(mac)).await
     }
 }

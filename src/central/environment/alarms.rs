@@ -7,7 +7,7 @@ use crate::{
 use meshd_model::fleet::{Actor, ConditionKind, Event};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Maximum number of recorded alarms of one cause within [`WINDOW`]; the rest is counted.
 const BURST: u32 = 20;
@@ -25,6 +25,8 @@ struct Cause {
     count: u32,
     /// Number of alarms since the last recorded one.
     suppressed: u32,
+    /// The last of them.
+    last: Option<Alarm>,
 }
 
 impl Limiter {
@@ -36,7 +38,7 @@ impl Limiter {
             causes.retain(|_, cause| now.saturating_sub(cause.since) < WINDOW);
         }
         let key = if causes.len() >= MAX_CAUSES { "everything else" } else { cause };
-        let known = causes.entry(key.to_owned()).or_insert(Cause { since: now, count: 0, suppressed: 0 });
+        let known = causes.entry(key.to_owned()).or_insert(Cause { since: now, count: 0, suppressed: 0, last: None });
         if now.saturating_sub(known.since) >= WINDOW {
             if known.suppressed > 0 {
                 tracing::warn!(cause, suppressed = known.suppressed, "alarms were not recorded one by one");
@@ -48,7 +50,22 @@ impl Limiter {
             known.suppressed = known.suppressed.saturating_add(1);
             return None;
         }
+        known.last = None;
         Some(1 + std::mem::take(&mut known.suppressed))
+    }
+
+    /// Keeps an alarm that was only counted, for the record of its window.
+    fn keep(&self, alarm: Alarm) {
+        if let Some(cause) = self.0.lock().get_mut(&alarm.cause) {
+            cause.last = Some(alarm);
+        }
+    }
+
+    /// Takes the last alarm of each cause whose window is over, with the number of unrecorded ones.
+    fn take_unrecorded(&self, now: Duration) -> Vec<(Alarm, u32)> {
+        let mut causes = self.0.lock();
+        let over = causes.values_mut().filter(|cause| now.saturating_sub(cause.since) >= WINDOW);
+        over.filter_map(|cause| Some((cause.last.take()?, std::mem::take(&mut cause.suppressed)))).collect()
     }
 }
 
@@ -68,9 +85,27 @@ impl Environment {
         self.alarms.count(self.monotonic(), cause).is_some()
     }
 
-    /// Records an alarm as an event, and as a condition of the node if it is known.
-    pub(crate) async fn alarm(&self, alarm: Alarm) {
-        let Some(count) = self.alarms.count(self.monotonic(), &alarm.cause) else { return };
+    /// Records an alarm as an event, and as a condition of the node if it is known. The end of the attacker's connection, which drops the
+    /// caller, does not prevent the record.
+    pub(crate) async fn alarm(self: &Arc<Self>, alarm: Alarm) {
+        match self.alarms.count(self.monotonic(), &alarm.cause) {
+            Some(count) => {
+                let env = Arc::clone(self);
+                // A panic there is reported by the runtime.
+                let _ = tokio::spawn(async move { env.store_alarm(alarm, count).await }).await;
+            }
+            None => self.alarms.keep(alarm),
+        }
+    }
+
+    /// Records the alarms that were only counted, so that the record of a flood is complete after its end.
+    pub(crate) async fn record_counted_alarms(&self) {
+        for (alarm, count) in self.alarms.take_unrecorded(self.monotonic()) {
+            self.store_alarm(alarm, count).await;
+        }
+    }
+
+    async fn store_alarm(&self, alarm: Alarm, count: u32) {
         let Alarm { kind, node, session, detail, .. } = alarm;
         tracing::warn!(kind = kind.as_str(), node = node.map(tracing::field::display), detail, "alarm");
         let now = self.now();
@@ -133,5 +168,23 @@ mod tests {
         assert_eq!(limiter.count(second, "10.0.0.8"), Some(1), "another cause");
         assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(31));
         assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(1));
+    }
+
+    #[test]
+    fn suppressed_alarms_are_recorded_after_their_window() {
+        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let alarm = || {
+            let (kind, cause, detail) = (ConditionKind::BootImpersonated, "10.0.0.9".to_owned(), "again".to_owned());
+            Alarm { kind, node: None, session: None, cause, detail }
+        };
+        for _ in 0..50 {
+            if limiter.count(second, "10.0.0.9").is_none() {
+                limiter.keep(alarm());
+            }
+        }
+        assert!(limiter.take_unrecorded(second).is_empty(), "the window is open");
+        let unrecorded = limiter.take_unrecorded(second + WINDOW);
+        assert_eq!(unrecorded.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [30]);
+        assert!(limiter.take_unrecorded(second + WINDOW).is_empty(), "recorded once");
     }
 }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `alarms` | events and conditions for attacks, with a rate limit per cause |
 //! | `interval` | limits periodic work to one run in each interval |
-//! | `address_owner_check` | checks an address against the Ethernet address on the wire |
+//! | `address_owner_check` | checks a client against the Ethernet address on the wire |
+//! | `lan_client` | the client of a request, with the observed connection that carried the request |
 //! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
 //! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
 //! | `sources` | traits for time, randomness and layer 2 |
@@ -12,6 +13,7 @@
 pub(crate) mod alarms;
 pub(crate) mod interval;
 mod address_owner_check;
+pub(crate) mod lan_client;
 pub(crate) mod records;
 pub(crate) mod site_snapshot;
 pub(crate) mod sources;

@@ -1,12 +1,14 @@
 //! Traits for time, randomness and layer 2 of the boot LAN.
 
+use super::lan_client::{ForeignSegment, ObservedConnection};
 use meshd_types::{MacAddr, Timestamp};
 use std::{
     collections::BTreeSet,
     future::Future,
-    net::Ipv4Addr,
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
     pin::Pin,
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -45,6 +47,53 @@ pub trait Lan: Send + Sync {
 
     /// Sends ARP probes for less than a second and returns every Ethernet address that answers.
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
+
+    /// Begins to observe the TCP connections to these ports of this host. Call it before the ports are open.
+    ///
+    /// # Errors
+    /// The kernel refuses it: connections are then checked by the neighbour table alone.
+    fn open(&self, ports: &[u16]) -> io::Result<()> {
+        let _ = ports;
+        Ok(())
+    }
+
+    /// Runs the observation, for ever.
+    fn run(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Observes an accepted connection until the result is dropped. `None` if its interface is not observed.
+    fn observe(&self, client: SocketAddrV4, server: SocketAddrV4) -> Option<Arc<dyn ObservedConnection>> {
+        let _ = (client, server);
+        None
+    }
+
+    /// Returns the next segment that came from another machine than its connection.
+    fn foreign_segment(&self) -> Pin<Box<dyn Future<Output = ForeignSegment> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Binds a local address to the machine that boots or has its link from there: packets go to its NIC, whatever ARP says, and segments
+    /// from another one are foreign. An address of another network or of this host is not bound.
+    fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
+        let _ = (address, mac);
+    }
+
+    /// Returns the NIC to which an address is bound, and whether the kernel enforces it.
+    fn pinned(&self, address: Ipv4Addr) -> Option<(MacAddr, bool)> {
+        let _ = address;
+        None
+    }
+
+    /// Removes the bindings that are not in use any more, and renews the others.
+    fn retain_pins(&self, is_used: &dyn Fn(Ipv4Addr, MacAddr) -> bool) {
+        let _ = is_used;
+    }
+
+    /// Returns the reasons why connections are not fully checked.
+    fn faults(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// A LAN with all addresses behind a router, so layer 2 is unknown. For programs without a boot LAN.

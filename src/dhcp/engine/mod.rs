@@ -36,7 +36,7 @@ use meshd_types::{DenyList, MacAddr, Timestamp};
 pub use rate_limit::MAX_PER_SECOND;
 use rate_limit::{RateLimiter, Sender};
 use segment_state::SegmentState;
-use sender_check::check_ethernet_source;
+use sender_check::{check_ethernet_source, has_client_port};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -164,6 +164,10 @@ impl Engine {
             self.counters.malformed += 1;
             return self.handle_server_packet(now, packet, origin.interface_index).into_iter().collect();
         };
+        if !has_client_port(&request, origin) {
+            self.counters.forged += 1;
+            return Vec::new();
+        }
         self.counters.requests[request.kind as usize] += 1;
         let Some(interface) = self.interfaces.get(origin.interface_index).copied() else { return Vec::new() };
         if request.mac == probe_mac(interface) {

@@ -4,7 +4,7 @@ use super::exchange::Exchange;
 use crate::{
     effect::ClientKind,
     machines::RelayPort,
-    packet::{ClientMessage, Origin},
+    packet::{CLIENT_PORT, ClientMessage, Origin, PROXY_PORT},
     warning::Warning,
 };
 use meshd_types::{MacAddr, failpoint};
@@ -24,6 +24,14 @@ pub(super) fn check_ethernet_source(
         sender != request.mac && failpoint::defends("dhcp-ethernet-source")
     };
     is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
+}
+
+/// True if a client sent the packet from the port of clients, which only root may use: an unprivileged program on a node has the node's
+/// address and Ethernet source. Firmware also asks the proxy port from that port.
+pub(super) fn has_client_port(request: &ClientMessage, origin: Origin) -> bool {
+    let port = origin.source.port();
+    let is_client = port == CLIENT_PORT || (origin.local_port == PROXY_PORT && port == PROXY_PORT);
+    request.is_relayed() || is_client || !failpoint::defends("dhcp-client-port")
 }
 
 impl Exchange<'_> {

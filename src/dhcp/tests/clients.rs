@@ -161,9 +161,11 @@ impl Packet {
     /// Sends the packet from this address to the interface with this index.
     pub fn from(&self, engine: &mut Engine, now: Timestamp, interface_index: usize, source: Ipv4Addr) -> Outcome {
         let bytes = self.bytes();
+        // Relays send from the server port.
+        let port = if bytes.get(24..28) == Some(&[0; 4]) { 68 } else { 67 };
         let origin = Origin {
             interface_index,
-            source: SocketAddrV4::new(source, 67),
+            source: SocketAddrV4::new(source, port),
             local_port: 67,
             ethernet_source: chaddr_of(&bytes),
         };

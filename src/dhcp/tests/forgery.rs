@@ -43,6 +43,21 @@ fn packet_with_other_ethernet_source_is_dropped_with_warning() {
 }
 
 #[test]
+fn packet_from_port_of_unprivileged_programs_is_dropped() {
+    let mut engine = engine(pool(100, 110), Vec::new());
+    let discover = Packet::discover(mac(1), Program::Ipxe).bytes();
+    let mut answers = |port: u16, local_port: u16| {
+        let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        let origin = Origin { interface_index: 0, source, local_port, ethernet_source: Some(mac(1)) };
+        engine.handle(at(0), &discover, origin, &OneNode::default()).len()
+    };
+    // A task of a node has the Ethernet source of the node.
+    assert_eq!([1024, 40_000, 67, 4011].map(|port| answers(port, 67)), [0; 4]);
+    assert!(answers(68, 67) > 0);
+    assert_eq!(engine.counters().forged, 4);
+}
+
+#[test]
 fn decline_counts_only_shortly_after_ack_of_its_client() {
     let mut engine = engine(pool(100, 110), Vec::new());
     let no_machine = OneNode::default();

@@ -22,6 +22,7 @@ const NAMED: usize = 8;
 pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
     let mut findings = interfaces(&central.site());
+    findings.extend(boot_lan(&central.lan_faults()));
     let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));
@@ -32,6 +33,18 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
         findings.push(Finding::warn("approval", format!("{waiting} agents wait for approval"), next));
     }
     findings
+}
+
+/// Reports why clients on the boot LAN are not fully checked.
+fn boot_lan(faults: &[String]) -> Vec<Finding> {
+    let next = "run meshd with CAP_NET_RAW and CAP_NET_ADMIN, as docs/service/meshd.service does";
+    if faults.is_empty() {
+        return vec![Finding::ok(
+            "boot LAN",
+            "connections are observed, and addresses of boots are bound to their NICs",
+        )];
+    }
+    faults.iter().map(|fault| Finding::warn("boot LAN", fault.clone(), next)).collect()
 }
 
 /// Reports faults of the last reload, and edited settings that need a restart.

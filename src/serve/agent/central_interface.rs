@@ -1,6 +1,6 @@
 //! The trait by which the agent API calls the central node.
 
-use meshd_central::{AgentApiError, Central, LinkCommand, LinkId, NodeConsole, PendingConnection};
+use meshd_central::{AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection};
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
@@ -8,7 +8,13 @@ use meshd_proto::{
 };
 use meshd_trust::{Peer, TrustError};
 use meshd_types::{Digest, NodeId, SystemUuid};
-use std::{future::Future, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::mpsc;
 
 /// A node that waits for approval.
@@ -24,6 +30,11 @@ pub trait AgentSettings: Send + Sync + 'static {
     /// Identifier of a link.
     type Link: Copy + Send + Sync + std::fmt::Debug;
 
+    /// Returns the client of an accepted connection.
+    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
+        let _ = at;
+        from.ip().into()
+    }
     /// Returns the TLS configuration of the agent API.
     fn tls(&self) -> Arc<rustls::ServerConfig>;
     /// Returns the node of a certificate that passed the handshake, and whether the certificate has expired.
@@ -45,7 +56,7 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn enrol(
         &self,
         request: EnrolRequest,
-        from: IpAddr,
+        client: LanClient,
     ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
     /// Renews a certificate.
     fn renew(
@@ -57,7 +68,7 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn pending(
         &self,
         hello: PendingHello,
-        from: IpAddr,
+        client: LanClient,
     ) -> impl Future<Output = Result<Self::Ticket, AgentApiError>> + Send;
     /// Registers a new link.
     fn link_up(
@@ -67,6 +78,10 @@ pub trait AgentSettings: Send + Sync + 'static {
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
     ) -> impl Future<Output = Result<(Self::Link, Welcome), AgentApiError>> + Send;
+    /// Records that the link of a client is up.
+    fn linked(&self, client: &LanClient) {
+        let _ = client;
+    }
     /// Handles a message of a node.
     fn link_message(
         &self,
@@ -102,6 +117,10 @@ impl AgentSettings for Arc<Central> {
     type Ticket = PendingConnection;
     type Link = LinkId;
 
+    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
+        self.lan_client(from, at)
+    }
+
     fn tls(&self) -> Arc<rustls::ServerConfig> {
         self.enrolment.authority().server_config()
     }
@@ -130,16 +149,16 @@ impl AgentSettings for Arc<Central> {
         self.site().agent.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, AgentApiError> {
-        self.enrolment.enrol(request, from).await
+    async fn enrol(&self, request: EnrolRequest, client: LanClient) -> Result<EnrolResponse, AgentApiError> {
+        self.enrolment.enrol(request, client).await
     }
 
     async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
         self.enrolment.renew(peer, request).await
     }
 
-    async fn pending(&self, hello: PendingHello, from: IpAddr) -> Result<PendingConnection, AgentApiError> {
-        self.enrolment.pending(hello, from).await
+    async fn pending(&self, hello: PendingHello, client: LanClient) -> Result<PendingConnection, AgentApiError> {
+        self.enrolment.pending(hello, client).await
     }
 
     async fn link_up(
@@ -150,6 +169,10 @@ impl AgentSettings for Arc<Central> {
         commands: mpsc::Sender<LinkCommand>,
     ) -> Result<(LinkId, Welcome), AgentApiError> {
         self.agents.link_up(peer, hello, from, commands).await
+    }
+
+    fn linked(&self, client: &LanClient) {
+        self.boot.pin_link(client);
     }
 
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {

@@ -1,7 +1,7 @@
 //! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
-    AgentApi, AgentApiError, AgentClient, AgentSettings, LinkCommand,
+    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, LinkCommand,
     routes::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
@@ -9,7 +9,7 @@ use axum::extract::ws::WebSocket;
 use bytes::Bytes;
 use meshd_proto::{FromAgent, FromCentral, Hello};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{interval, timeout},
@@ -36,6 +36,8 @@ enum End {
     Gone(Ended),
     /// The node's credentials were revoked, and the node does not read its goodbye.
     CutOff,
+    /// A segment of the connection came from another machine.
+    Foreign,
 }
 
 impl From<Ended> for End {
@@ -49,17 +51,21 @@ pub(super) async fn serve<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: WebSocket,
     client: &AgentClient,
-    from: SocketAddr,
+    connection: &AgentConnection,
 ) {
+    let from = connection.from;
     let node = client.peer.node;
     let mut socket = AgentSocket::new(socket, service.plane.offline_after());
-    let end = match converse(service, &mut socket, client, from).await {
+    let end = match converse(service, &mut socket, client, connection).await {
         Ok(never) => match never {},
         Err(end) => end,
     };
     let reason = match end {
         End::CutOff => {
             return tracing::info!(route = "link", %node, %from, "link cut off: revoked, and the node does not read");
+        }
+        End::Foreign => {
+            return tracing::warn!(route = "link", %node, %from, "link cut off: a segment came from another machine");
         }
         End::Gone(ended) => ended.to_string(),
         End::Goodbye { reason, retry_after_s } => {
@@ -77,8 +83,9 @@ async fn converse<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,
-    from: SocketAddr,
+    connection: &AgentConnection,
 ) -> Result<std::convert::Infallible, End> {
+    let from = connection.from;
     let first = tokio::select! {
         first = socket.hello() => first?,
         () = service.shutdown.cancelled() => return Err(stopping()),
@@ -88,6 +95,7 @@ async fn converse<P: AgentSettings>(
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
     let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
     let (link, welcome) = up.map_err(refusal)?;
+    service.plane.linked(&connection.lan);
     tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
     let ended = async {
         socket.send(&FromCentral::Welcome(welcome)).await?;
@@ -101,6 +109,7 @@ async fn converse<P: AgentSettings>(
     let ended = tokio::select! {
         ended = ended => ended,
         () = cut_off => Err(End::CutOff),
+        () = connection.lan.ended() => Err(End::Foreign),
     };
     service.plane.link_down(link).await;
     ended

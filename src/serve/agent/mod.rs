@@ -34,7 +34,7 @@ mod socket;
 mod volumes;
 
 pub use central_interface::{AgentSettings, Ticket};
-pub use meshd_central::{AgentApiError, LinkCommand};
+pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use hyper::{StatusCode, header, server::conn::http1};
@@ -101,12 +101,22 @@ struct AgentApi<P> {
 #[derive(Clone)]
 struct AgentConnection {
     from: SocketAddr,
+    /// The same client, with its connection on the wire.
+    lan: LanClient,
     /// Client certificate and its node.
     client: Option<Arc<AgentClient>>,
     /// Node of a client certificate that a replaced authority issued.
     stale: Option<NodeId>,
     /// Permit of a connection before the decision about its request. Another limit replaces it later.
     permit: Arc<ConnectionPermit>,
+}
+
+/// A connection before its TLS handshake.
+struct Accepted {
+    stream: TcpStream,
+    from: SocketAddr,
+    lan: LanClient,
+    permit: ConnectionPermit,
 }
 
 struct AgentClient {
@@ -146,11 +156,19 @@ pub async fn run<P: AgentSettings>(
                 // The authority may be replaced at any time, so each connection reads the current TLS configuration.
                 let (acceptor, service, router) =
                     (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
+                let Ok(at) = stream.local_addr() else { continue };
+                let lan = service.plane.client(from, at);
                 connections.spawn(async move {
                     let eviction = permit.eviction.clone();
-                    let served = serve(&acceptor, &service, router, stream, from, permit);
-                    if eviction.run_until_cancelled(served).await.is_none() {
-                        tracing::debug!(%from, "a connection of the agent plane was evicted for another one");
+                    let accepted = Accepted { stream, from, lan: lan.clone(), permit };
+                    let served = serve(&acceptor, &service, router, accepted);
+                    tokio::select! {
+                        served = eviction.run_until_cancelled(served) => if served.is_none() {
+                            tracing::debug!(%from, "a connection of the agent plane was evicted for another one");
+                        },
+                        () = lan.ended() => {
+                            tracing::debug!(%from, "a request ended: a segment came from another machine");
+                        }
                     }
                 });
             }
@@ -174,17 +192,16 @@ async fn serve<P: AgentSettings>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     router: axum::Router,
-    stream: TcpStream,
-    from: SocketAddr,
-    permit: ConnectionPermit,
+    accepted: Accepted,
 ) {
+    let Accepted { stream, from, lan, permit } = accepted;
     let Some((stream, client, stale)) = handshake(acceptor, service, stream, from).await else { return };
     let honoured = client.as_deref().filter(|client| service.plane.honours(&client.peer));
     let node = honoured.map(|client| client.peer.node);
     if let Some(node) = node {
         permit.trust(node.to_string());
     }
-    let connection = AgentConnection { from, client, stale, permit: Arc::new(permit) };
+    let connection = AgentConnection { from, lan, client, stale, permit: Arc::new(permit) };
     let conversed = converse(stream, connection, router, &service.shutdown);
     match node {
         None => conversed.await,

@@ -1,19 +1,24 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentApi, AgentApiError, AgentSettings, Ticket,
+    AgentApi, AgentApiError, AgentConnection, AgentSettings, Ticket,
     routes::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
 use crate::serve::limiter::Meter;
 use axum::extract::ws::WebSocket;
 use meshd_proto::{PendingHello, PendingReply};
-use std::net::SocketAddr;
 
 /// Serves one waiting node until it is approved, rejected or gone.
-pub(super) async fn serve<P: AgentSettings>(service: &AgentApi<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
+pub(super) async fn serve<P: AgentSettings>(
+    service: &AgentApi<P>,
+    socket: WebSocket,
+    connection: &AgentConnection,
+    meter: &Meter,
+) {
+    let from = connection.from;
     let mut socket = AgentSocket::new(socket, service.plane.offline_after());
-    let reason = match wait(service, &mut socket, from, meter).await {
+    let reason = match wait(service, &mut socket, connection, meter).await {
         Ok(reason) => reason,
         Err(ended) => {
             tracing::debug!(route = "pending", %from, reason = %ended, "a waiting node is gone");
@@ -26,15 +31,16 @@ pub(super) async fn serve<P: AgentSettings>(service: &AgentApi<P>, socket: WebSo
 async fn wait<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
-    from: SocketAddr,
+    connection: &AgentConnection,
     meter: &Meter,
 ) -> Result<String, Ended> {
+    let from = connection.from;
     let hello: PendingHello = socket.hello().await?;
     if let Err(refusal) = check_version(hello.version) {
         return Ok(refusal.message.into_owned());
     }
     let node = hello.node;
-    let mut ticket = match service.plane.pending(hello, from.ip()).await {
+    let mut ticket = match service.plane.pending(hello, connection.lan.clone()).await {
         Ok(ticket) => ticket,
         Err(error) => return refuse(socket, error).await,
     };

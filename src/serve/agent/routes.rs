@@ -68,7 +68,7 @@ async fn enrol<P: AgentSettings>(
     let request: EnrolRequest = read(body)?;
     check_version(request.version)?;
     let node = request.node;
-    let response = service.plane.enrol(request, connection.from.ip()).await;
+    let response = service.plane.enrol(request, connection.lan.clone()).await;
     response.map(Json).map_err(|error| refused("enrol", &format!("node {node} at {}", connection.from), error))
 }
 
@@ -98,9 +98,14 @@ async fn pending<P: AgentSettings>(
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
-        let served = pending::serve(&service, socket, connection.from, &permit.meter);
-        if permit.eviction.run_until_cancelled(served).await.is_none() {
-            tracing::debug!(route = "pending", from = %connection.from, "evicted for another connection");
+        let served = pending::serve(&service, socket, &connection, &permit.meter);
+        tokio::select! {
+            served = permit.eviction.run_until_cancelled(served) => if served.is_none() {
+                tracing::debug!(route = "pending", from = %connection.from, "evicted for another connection");
+            },
+            () = connection.lan.ended() => {
+                tracing::debug!(route = "pending", from = %connection.from, "a segment came from another machine");
+            }
         }
         drop((permit, connection, task));
     }))
@@ -117,7 +122,7 @@ async fn link<P: AgentSettings>(
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
-        link::serve(&service, socket, &client, connection.from).await;
+        link::serve(&service, socket, &client, &connection).await;
         drop((node_permit, task));
     }))
 }

@@ -1,11 +1,11 @@
 //! Calls of the boot API's routes to the central node.
 
 use bytes::Bytes;
-use meshd_central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
+use meshd_central::{Fetched, LanClient, OverlayDenied, OverlayTransfer, Shared};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
-use std::{future::Future, net::Ipv4Addr, path::PathBuf};
+use std::{future::Future, net::SocketAddr, path::PathBuf};
 
 /// Transfer of an overlay. Dropping it means that the transfer failed: the capability stays valid.
 pub trait Transfer: Send + 'static {
@@ -20,6 +20,12 @@ pub trait Transfer: Send + 'static {
 pub trait BootApi: Clone + Send + Sync + 'static {
     /// Result of [`BootApi::open_overlay`].
     type Overlay: Transfer;
+
+    /// Returns the client of an accepted connection.
+    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
+        let _ = at;
+        from.ip().into()
+    }
 
     /// Returns the folder for unnamed files of large blobs.
     fn folder(&self) -> PathBuf;
@@ -36,30 +42,33 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     }
 
     /// Records a complete download.
-    fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
+    fn fetched(&self, from: LanClient, what: Fetched) -> impl Future<Output = ()> + Send;
 
     /// Returns the boot script. A refusal is a script too.
     fn script(
         &self,
         request: Result<ScriptRequest, QueryError>,
-        from: Ipv4Addr,
+        from: LanClient,
         endpoint: Endpoint,
     ) -> impl Future<Output = String> + Send;
 
     /// Records why a node did not start. Returns false if this machine does not boot this session.
-    fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> impl Future<Output = bool> + Send;
+    fn boot_failed(&self, from: LanClient, failure: BootFailure) -> impl Future<Output = bool> + Send;
 
     /// Begins the single transfer of an overlay.
     fn open_overlay(
         &self,
         capability: &str,
         form: Delivery,
-        from: Ipv4Addr,
+        from: LanClient,
     ) -> impl Future<Output = Result<Self::Overlay, OverlayDenied>> + Send;
 
     /// Checks whether [`BootApi::open_overlay`] would succeed, without spending the capability.
-    fn probe_overlay(&self, capability: &str, from: Ipv4Addr)
-    -> impl Future<Output = Result<(), OverlayDenied>> + Send;
+    fn probe_overlay(
+        &self,
+        capability: &str,
+        from: LanClient,
+    ) -> impl Future<Output = Result<(), OverlayDenied>> + Send;
 }
 
 impl Transfer for OverlayTransfer {
@@ -74,6 +83,10 @@ impl Transfer for OverlayTransfer {
 
 impl BootApi for Shared {
     type Overlay = OverlayTransfer;
+
+    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
+        self.lan_client(from, at)
+    }
 
     fn folder(&self) -> PathBuf {
         self.site().state_dir.clone()
@@ -91,15 +104,15 @@ impl BootApi for Shared {
         self.store().ready().await.map_err(|error| error.to_string())
     }
 
-    async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
+    async fn fetched(&self, from: LanClient, what: Fetched) {
         self.boot.fetched(from, what).await;
     }
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: LanClient, endpoint: Endpoint) -> String {
         self.boot.script(request, from, endpoint).await
     }
 
-    async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
+    async fn boot_failed(&self, from: LanClient, failure: BootFailure) -> bool {
         self.boot.boot_failed(from, failure).await
     }
 
@@ -107,12 +120,12 @@ impl BootApi for Shared {
         &self,
         capability: &str,
         form: Delivery,
-        from: Ipv4Addr,
+        from: LanClient,
     ) -> Result<OverlayTransfer, OverlayDenied> {
         self.boot.open_overlay(capability, form, from).await
     }
 
-    async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+    async fn probe_overlay(&self, capability: &str, from: LanClient) -> Result<(), OverlayDenied> {
         self.boot.probe_overlay(capability, from).await
     }
 }

@@ -10,7 +10,7 @@ use axum::{
     http::{Request, Response, StatusCode, header},
 };
 use bytes::Bytes;
-use meshd_central::{Fetched, OverlayDenied};
+use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
 use meshd_types::Digest;
@@ -45,7 +45,7 @@ fn request(bytes: &[u8]) -> Option<(Request<Body>, String)> {
         request = request.header(name, value.trim());
     }
     let mut request = request.body(Body::empty()).ok()?;
-    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100), at: ENDPOINT, pending: PendingWrites::default() };
+    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100).into(), at: ENDPOINT, pending: PendingWrites::default() };
     request.extensions_mut().insert(client);
     Some((request, method.to_owned()))
 }
@@ -96,22 +96,22 @@ impl BootApi for Rack {
         (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
     }
 
-    async fn fetched(&self, _: Ipv4Addr, _: Fetched) {}
+    async fn fetched(&self, _: LanClient, _: Fetched) {}
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, _: Ipv4Addr, endpoint: Endpoint) -> String {
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, _: LanClient, endpoint: Endpoint) -> String {
         let detail = request.map_or_else(|error| error.to_string(), |request| request.serial);
         refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
     }
 
-    async fn boot_failed(&self, _: Ipv4Addr, failure: BootFailure) -> bool {
+    async fn boot_failed(&self, _: LanClient, failure: BootFailure) -> bool {
         failure.reason.len().is_multiple_of(2)
     }
 
-    async fn open_overlay(&self, capability: &str, _: Delivery, from: Ipv4Addr) -> Result<Overlay, OverlayDenied> {
+    async fn open_overlay(&self, capability: &str, _: Delivery, from: LanClient) -> Result<Overlay, OverlayDenied> {
         self.probe_overlay(capability, from).await.map(|()| Overlay)
     }
 
-    async fn probe_overlay(&self, capability: &str, _: Ipv4Addr) -> Result<(), OverlayDenied> {
+    async fn probe_overlay(&self, capability: &str, _: LanClient) -> Result<(), OverlayDenied> {
         if capability == CAPABILITY { Ok(()) } else { Err(OverlayDenied::NotFound) }
     }
 }

@@ -16,16 +16,15 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
-use meshd_central::{Fetched, OverlayDenied};
+use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use meshd_types::{Digest, failpoint};
-use std::net::Ipv4Addr;
 
 /// Client of a connection.
 #[derive(Clone)]
 pub struct Client {
-    pub from: Ipv4Addr,
+    pub from: LanClient,
     /// Server address of the connection, for URLs in scripts.
     pub at: Endpoint,
     /// Completions of response bodies.
@@ -73,7 +72,7 @@ fn sentence(status: StatusCode, text: &str) -> Response {
 /// Rejects methods other than GET and HEAD, and request bodies.
 async fn guard(request: Request, next: Next) -> Response {
     let route = route_name(request.uri().path());
-    let from = request.extensions().get::<Client>().map(|client| client.from);
+    let from = request.extensions().get::<Client>().map(|client| client.from.clone());
     let response = match refuse(&request) {
         Some(refused) => refused,
         None => next.run(request).await,
@@ -184,7 +183,7 @@ async fn blob<P: BootApi>(
     let tag = [(header::ETAG, etag)];
     let range = |text: String| [(header::CONTENT_RANGE, text)];
     let send = |part: Bytes, ends: bool| {
-        let (api, from) = (shared.api.clone(), client.from);
+        let (api, from) = (shared.api.clone(), client.from.clone());
         if let Some(blob_file) = shared.blob_files.of(digest, &bytes, |digest| api.blob(digest).is_some()) {
             client.pending.announce(blob_file);
         }

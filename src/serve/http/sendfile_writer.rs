@@ -10,6 +10,8 @@
 
 use super::blob_files::BlobFile;
 use crate::serve::limiter::Meter;
+use meshd_central::LanClient;
+use socket2::SockRef;
 use std::{
     fs::File,
     future::Future,
@@ -112,6 +114,7 @@ pub struct SendfileWriter {
     tasks: TaskTracker,
     timeouts: WriteTimeouts,
     meter: Arc<Meter>,
+    client: LanClient,
     /// Set while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -124,8 +127,9 @@ impl SendfileWriter {
         tasks: TaskTracker,
         timeouts: WriteTimeouts,
         meter: Arc<Meter>,
+        client: LanClient,
     ) -> Self {
-        SendfileWriter { stream, pending, tasks, timeouts, meter, deadline: None }
+        SendfileWriter { stream, pending, tasks, timeouts, meter, client, deadline: None }
     }
 
     /// Applies the time limits to the result of a write.
@@ -201,6 +205,15 @@ impl SendfileWriter {
                 (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
                 (None, written) => return Poll::Ready(written),
             }
+        }
+    }
+}
+
+impl Drop for SendfileWriter {
+    fn drop(&mut self) {
+        if self.client.has_ended() {
+            // The kernel discards what it has not sent: another machine may have drawn the answers away.
+            let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         }
     }
 }

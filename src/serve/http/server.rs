@@ -7,11 +7,9 @@ use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use meshd_central::LanClient;
 use meshd_model::boot::Endpoint;
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
@@ -56,7 +54,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
 /// machine's segment. A failed accept is logged and retried.
 pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shutdown: CancellationToken) {
-    let router = router(api);
+    let router = router(api.clone());
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
     loop {
@@ -68,9 +66,11 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
             Ok((stream, SocketAddr::V4(from))) => {
                 let entered = shutdown.run_until_cancelled(limiter.enter(Source::Address((*from.ip()).into()))).await;
                 let Some(permit) = entered else { break };
+                let Ok(at) = stream.local_addr() else { continue };
+                let client = api.client(SocketAddr::V4(from), at);
                 let connection =
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
-                tasks.spawn(connection.serve(stream, *from.ip(), permit));
+                tasks.spawn(connection.serve(stream, client, permit));
             }
             // The listener has only IPv4 sockets.
             Ok(_) => {}
@@ -93,7 +93,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, from: Ipv4Addr, permit: ConnectionPermit) {
+    async fn serve(self, stream: TcpStream, from: LanClient, permit: ConnectionPermit) {
         let Ok(SocketAddr::V4(at)) = stream.local_addr() else { return };
         // Small responses (scripts) must not wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
@@ -101,14 +101,15 @@ impl Connection {
         }
         let pending = PendingWrites::default();
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
-        let client = Client { from, at, pending: pending.clone() };
+        let client = Client { from: from.clone(), at, pending: pending.clone() };
         let (router, meter) = (self.router, permit.meter.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             meter.request_started();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
-        let writer = SendfileWriter::new(stream, pending, self.tasks, self.limits.timeouts, permit.meter.clone());
+        let (limits, meter) = (self.limits, permit.meter.clone());
+        let writer = SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
         let mut connection = std::pin::pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -121,6 +122,10 @@ impl Connection {
             ended = connection.as_mut() => ended,
             () = permit.eviction.cancelled() => {
                 tracing::debug!(%from, "an HTTP connection was evicted for a new one");
+                return;
+            }
+            () = from.ended() => {
+                tracing::debug!(%from, "an HTTP connection ended: a segment came from another machine");
                 return;
             }
             () = self.shutdown.cancelled() => {

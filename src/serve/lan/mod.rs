@@ -7,14 +7,22 @@
 //! | `interfaces` | network interfaces of this host with their addresses |
 //! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
 //! | `arp_claimants` | sends ARP requests to find all machines that claim an address |
-//! | `system` | implements the central node's `Lan` with the three files above |
+//! | `neighbour_pins` | binds addresses to NICs in the kernel's neighbour table |
+//! | `tcp_segment` | parses an IPv4 packet as a TCP segment; no I/O |
+//! | `segment_table` | the Ethernet sources of each TCP connection; no I/O |
+//! | `connection_witness` | observes the Ethernet source of every TCP segment to this host's ports |
+//! | `system` | implements the central node's `Lan` with the files above |
 
 mod arp_claimants;
+mod connection_witness;
 mod datagram;
 mod interfaces;
 mod kernel_tables;
+mod neighbour_pins;
 mod receive;
+mod segment_table;
 mod system;
+mod tcp_segment;
 
 pub use datagram::{Datagram, parse};
 pub use receive::{Received, Receiver, drop_all_received};

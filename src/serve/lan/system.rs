@@ -1,19 +1,48 @@
-//! The boot LAN according to this host's kernel.
+//! The boot LAN according to this host's kernel, and to the frames of its connections.
 
 use super::{
     arp_claimants::probe,
+    connection_witness::ConnectionWitness,
     interfaces::{Interface, InterfaceTable},
     kernel_tables::KernelTables,
+    neighbour_pins::NeighbourPins,
+    segment_table::Expected,
+    tcp_segment::Ends,
 };
-use meshd_central::{Lan, Neighbour};
-use meshd_types::MacAddr;
-use std::{collections::BTreeSet, future::Future, net::Ipv4Addr, pin::Pin};
+use meshd_central::{ConnectionFate, ForeignSegment, Lan, Neighbour, ObservedConnection, SegmentSources};
+use meshd_config::{Segment, Site};
+use meshd_types::{MacAddr, failpoint};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    pin::Pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+use tokio::sync::mpsc;
 
-/// Looks up addresses on the interfaces on which machines boot.
+/// Maximum number of foreign segments that wait for their alarm. Further ones are counted.
+const MAX_FOREIGN: usize = 1024;
+
+/// Looks up addresses and observes connections on the interfaces on which machines boot.
 pub struct SystemLan {
+    addresses: Arc<Addresses>,
+    witnesses: OnceLock<BTreeMap<String, Arc<ConnectionWitness>>>,
+    /// Why connections are not observed.
+    fault: Mutex<Option<String>>,
+    report: mpsc::Sender<ForeignSegment>,
+    foreign: tokio::sync::Mutex<mpsc::Receiver<ForeignSegment>>,
+}
+
+/// The addresses of this host, and of machines that are bound to theirs.
+struct Addresses {
     interfaces: Vec<String>,
+    /// Segments behind relays whose Ethernet addresses are known.
+    relayed: Vec<Segment>,
     table: InterfaceTable,
     kernel: KernelTables,
+    pins: NeighbourPins,
 }
 
 /// Interface whose network contains an address.
@@ -24,12 +53,55 @@ struct OnLink {
     own: Ipv4Addr,
 }
 
+/// A connection of a client on the boot LAN.
+struct WitnessedConnection {
+    witness: Arc<ConnectionWitness>,
+    ends: Ends,
+    is_routed: bool,
+    fate: Arc<ConnectionFate>,
+}
+
 impl SystemLan {
-    /// Creates the boot LAN of these interfaces.
-    pub fn new(interfaces: Vec<String>) -> Self {
-        SystemLan { interfaces, table: InterfaceTable::default(), kernel: KernelTables::default() }
+    /// Creates the boot LAN of a site.
+    pub fn new(site: &Site) -> Self {
+        let segments = &site.segments;
+        let addresses = Addresses {
+            interfaces: segments.iter().filter_map(|segment| segment.interface().map(str::to_owned)).collect(),
+            relayed: segments.iter().filter(|segment| !segment.relay_macs.is_empty()).cloned().collect(),
+            table: InterfaceTable::default(),
+            kernel: KernelTables::default(),
+            pins: NeighbourPins::default(),
+        };
+        let (report, foreign) = mpsc::channel(MAX_FOREIGN);
+        SystemLan {
+            addresses: Arc::new(addresses),
+            witnesses: OnceLock::new(),
+            fault: Mutex::default(),
+            report,
+            foreign: tokio::sync::Mutex::new(foreign),
+        }
     }
 
+    /// Opens the witness of each Ethernet interface.
+    fn open_witnesses(&self, ports: &[u16]) -> io::Result<BTreeMap<String, Arc<ConnectionWitness>>> {
+        let mut witnesses = BTreeMap::new();
+        for name in &self.addresses.interfaces {
+            let (addresses, report) = (Arc::clone(&self.addresses), self.report.clone());
+            let expected = move |address| addresses.expected(address);
+            let report = move |segment| {
+                if report.try_send(segment).is_err() {
+                    metrics::counter!("meshd_lan_foreign_segments_dropped_total").increment(1);
+                }
+            };
+            if let Some(witness) = ConnectionWitness::open(name, ports, expected, report)? {
+                witnesses.insert(name.clone(), witness);
+            }
+        }
+        Ok(witnesses)
+    }
+}
+
+impl Addresses {
     /// Returns the interface whose network contains an address. A wrong result would admit a foreign machine or lock a node out, so address
     /// changes take effect at once.
     fn on_link(&self, address: Ipv4Addr) -> std::io::Result<Option<OnLink>> {
@@ -44,26 +116,52 @@ impl SystemLan {
         Ok(None)
     }
 
-    fn look_up(&self, address: Ipv4Addr) -> std::io::Result<Neighbour> {
+    fn look_up(&self, address: Ipv4Addr) -> io::Result<Neighbour> {
         let Some(OnLink { interface, own, .. }) = self.on_link(address)? else { return Ok(Neighbour::Routed) };
         if own == address || !interface.is_ethernet {
             return Ok(Neighbour::Routed);
         }
         Ok(self.kernel.neighbour(interface.index, address)?.map_or(Neighbour::Unknown, Neighbour::Machine))
     }
+
+    /// Returns the Ethernet sources from which segments of an address may come.
+    fn expected(&self, address: Ipv4Addr) -> Expected {
+        if let Some((mac, _)) = self.pins.get(address) {
+            return Expected::Machine(Some(mac));
+        }
+        // An unknown address is checked as a local one.
+        if !self.on_link(address).is_ok_and(|found| found.is_none()) {
+            return Expected::Machine(None);
+        }
+        let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address));
+        let relay = self.relayed.iter().find(is_on).filter(|_| failpoint::defends("router-neighbour"));
+        Expected::Routers(relay.map(|segment| segment.relay_macs.clone()).unwrap_or_default())
+    }
+
+    /// Removes the entries of the neighbour table that an earlier run left behind.
+    fn remove_stale_pins(&self) -> io::Result<()> {
+        let table = self.table.read()?;
+        for index in self.interfaces.iter().filter_map(|name| table.get(name)).map(|interface| interface.index) {
+            for address in self.kernel.pinned(index)? {
+                self.kernel.unpin(index, address)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Lan for SystemLan {
     fn neighbour(&self, address: Ipv4Addr) -> Neighbour {
-        self.look_up(address).unwrap_or_else(|error| {
+        self.addresses.look_up(address).unwrap_or_else(|error| {
             tracing::error!(%address, %error, "cannot read the kernel's neighbour table");
             Neighbour::Unknown
         })
     }
 
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr> {
-        let hop = self.kernel.route(address);
-        let router = hop.and_then(|hop| hop.map_or(Ok(None), |(index, router)| self.kernel.neighbour(index, router)));
+        let kernel = &self.addresses.kernel;
+        let hop = kernel.route(address);
+        let router = hop.and_then(|hop| hop.map_or(Ok(None), |(index, router)| kernel.neighbour(index, router)));
         router.unwrap_or_else(|error| {
             tracing::error!(%address, %error, "cannot read the kernel's routes");
             None
@@ -72,11 +170,103 @@ impl Lan for SystemLan {
 
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         Box::pin(async move {
-            let Ok(Some(OnLink { name, own, .. })) = self.on_link(address) else { return BTreeSet::new() };
+            let Ok(Some(OnLink { name, own, .. })) = self.addresses.on_link(address) else { return BTreeSet::new() };
             probe(&name, own, address).await.unwrap_or_else(|error| {
                 tracing::error!(%address, %error, "cannot ask the boot LAN who has an address");
                 BTreeSet::new()
             })
         })
+    }
+
+    fn open(&self, ports: &[u16]) -> io::Result<()> {
+        if let Err(error) = self.addresses.remove_stale_pins() {
+            tracing::warn!(%error, "cannot remove entries of the neighbour table that an earlier run left behind");
+        }
+        let witnesses = self.open_witnesses(ports).inspect_err(|error| {
+            *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        })?;
+        // Opened once; a second call changes nothing.
+        let _ = self.witnesses.set(witnesses);
+        Ok(())
+    }
+
+    fn run(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        let witnesses = self.witnesses.get().into_iter().flat_map(BTreeMap::values);
+        let running: Vec<_> = witnesses.map(|witness| Arc::clone(witness).run()).collect();
+        Box::pin(async move {
+            futures_util::future::join_all(running).await;
+            std::future::pending().await
+        })
+    }
+
+    fn observe(&self, client: SocketAddrV4, server: SocketAddrV4) -> Option<Arc<dyn ObservedConnection>> {
+        let table = self.addresses.table.read().ok()?;
+        let is_own =
+            |address: Ipv4Addr| move |interface: &Interface| interface.addresses.iter().any(|(own, _)| *own == address);
+        // Frames from this host to itself pass no wire.
+        if table.values().any(is_own(*client.ip())) {
+            return None;
+        }
+        let name = self.addresses.interfaces.iter().find(|name| table.get(*name).is_some_and(is_own(*server.ip())))?;
+        let witness = Arc::clone(self.witnesses.get()?.get(name)?);
+        let ends = Ends { client, server };
+        let is_routed = matches!(self.addresses.expected(*client.ip()), Expected::Routers(_));
+        let fate = witness.accept(ends);
+        Some(Arc::new(WitnessedConnection { witness, ends, is_routed, fate }))
+    }
+
+    fn foreign_segment(&self) -> Pin<Box<dyn Future<Output = ForeignSegment> + Send + '_>> {
+        Box::pin(async {
+            match self.foreign.lock().await.recv().await {
+                Some(segment) => segment,
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
+        let Addresses { pins, kernel, .. } = &*self.addresses;
+        if pins.get(address) == Some((mac, true)) {
+            return;
+        }
+        if let Ok(Some(OnLink { interface, own, .. })) = self.addresses.on_link(address)
+            && own != address
+            && interface.is_ethernet
+        {
+            pins.set(kernel, interface.index, address, mac);
+        }
+    }
+
+    fn pinned(&self, address: Ipv4Addr) -> Option<(MacAddr, bool)> {
+        self.addresses.pins.get(address)
+    }
+
+    fn retain_pins(&self, is_used: &dyn Fn(Ipv4Addr, MacAddr) -> bool) {
+        self.addresses.pins.retain(&self.addresses.kernel, is_used);
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let unobserved = self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let unobserved = unobserved.map(|error| format!("connections are not observed: {error}"));
+        let unbound =
+            self.addresses.pins.fault().map(|error| format!("addresses are not bound to their NICs: {error}"));
+        unobserved.into_iter().chain(unbound).collect()
+    }
+}
+
+impl ObservedConnection for WitnessedConnection {
+    fn sources(&self) -> SegmentSources {
+        let (macs, is_complete) = self.witness.sources(&self.ends);
+        SegmentSources { macs, is_complete, is_routed: self.is_routed }
+    }
+
+    fn fate(&self) -> &ConnectionFate {
+        &self.fate
+    }
+}
+
+impl Drop for WitnessedConnection {
+    fn drop(&mut self) {
+        self.witness.close(self.ends);
     }
 }

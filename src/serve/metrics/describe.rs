@@ -3,7 +3,7 @@
 use super::observe;
 
 /// HELP texts of all counters.
-pub(super) const COUNTERS: [(&str, &str); 22] = [
+pub(super) const COUNTERS: [(&str, &str); 24] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
@@ -26,6 +26,14 @@ pub(super) const COUNTERS: [(&str, &str); 22] = [
     ("meshd_connections_evicted_total", "Connections ended to make room for others, by plane."),
     ("meshd_http_evicted_total", "Boot plane connections ended to make room for others."),
     ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),
+    (
+        "meshd_lan_foreign_segments_dropped_total",
+        "Segments of other machines without an alarm, because too many waited.",
+    ),
+    (
+        "meshd_lan_lost_frames_total",
+        "Frames of the boot and agent plane that the kernel did not deliver for observation.",
+    ),
 ];
 
 /// HELP texts of the gauges that servers update.

@@ -10,8 +10,8 @@ use std::{
 
 /// A user that every system has, and that owns nothing.
 const USER: &str = "nobody";
-/// CAP_NET_BIND_SERVICE and CAP_NET_RAW.
-const KEPT: &str = "0000000000002400";
+/// CAP_NET_BIND_SERVICE, CAP_NET_ADMIN and CAP_NET_RAW.
+const KEPT: &str = "0000000000003400";
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();

@@ -3,7 +3,9 @@
 use crate::{
     boot::contract::ask::{self, Client, Firmware},
     world::{
-        World, eventually,
+        World,
+        dhcp::As,
+        eventually,
         http::Answer,
         node::{PxeNode, Script},
     },
@@ -76,6 +78,7 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
 
     let mut capabilities = BTreeSet::new();
     for _ in 0..2 {
+        machine.dhcp(As::Ipxe);
         let (script, how) = cached(&machine, &machine.script_url());
         assert!(how != "hit" && script.header("cache-control") == Some("no-store"), "{how}: {}", script.head);
         let overlay = Script(script.text()).overlay().expect("a capability");

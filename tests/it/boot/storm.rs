@@ -152,6 +152,9 @@ fn repeated_script_differs_only_in_capability_until_profile_change() {
         status => Err(status.to_string()),
     });
 
+    // The next boot begins with DHCP.
+    let client = Firmware { arch: 0, client: Client::Ipxe, mac: mac(0) };
+    ask::walk_each(&rack.world, &[client], false, |_| true);
     assert!(rack.ask(0).0.contains("# profile discovery\n"));
     let assigned = rack.world.meshd(&["node", "assign-profile", id, "compute"]);
     assert!(assigned.status.success(), "{assigned:?}");

@@ -123,7 +123,7 @@ proptest! {
     ) {
         let Ok(uri) = format!("{path}?{query}").parse::<axum::http::Uri>() else { return Ok(()) };
         let (api, _events) = Fake::new(BLOB.into(), "overlay".into());
-        let client = Client { from: Ipv4Addr::LOCALHOST, at: ENDPOINT, pending: PendingWrites::default() };
+        let client = Client { from: Ipv4Addr::LOCALHOST.into(), at: ENDPOINT, pending: PendingWrites::default() };
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = uri;
         *request.method_mut() = if head { axum::http::Method::HEAD } else { axum::http::Method::GET };

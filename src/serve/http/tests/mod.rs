@@ -10,7 +10,7 @@ use super::server::{Limits, run};
 use super::*;
 use crate::serve::bind::{self, Service};
 use bytes::Bytes;
-use meshd_central::{Fetched, OverlayDenied};
+use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
@@ -98,14 +98,14 @@ impl BootApi for Arc<Fake> {
         (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
     }
 
-    async fn fetched(&self, _: Ipv4Addr, what: Fetched) {
+    async fn fetched(&self, _: LanClient, what: Fetched) {
         let _ = self.events.send(match what {
             Fetched::Loader => "loader".into(),
             Fetched::Blob(digest) => format!("blob {}", digest.short()),
         });
     }
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, _: Endpoint) -> String {
+    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: LanClient, _: Endpoint) -> String {
         let _ = self.events.send("script".into());
         match request {
             Ok(request) => format!("#!ipxe\n# {} at {from}\n", request.mac),
@@ -113,18 +113,18 @@ impl BootApi for Arc<Fake> {
         }
     }
 
-    async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
+    async fn boot_failed(&self, from: LanClient, failure: BootFailure) -> bool {
         let _ = self.events.send(format!("failed {from} {}", failure.reason));
         failure.reason != "unknown"
     }
 
-    async fn open_overlay(&self, text: &str, _: Delivery, _: Ipv4Addr) -> Result<FakeTransfer, OverlayDenied> {
-        self.probe_overlay(text, Ipv4Addr::LOCALHOST).await?;
+    async fn open_overlay(&self, text: &str, _: Delivery, _: LanClient) -> Result<FakeTransfer, OverlayDenied> {
+        self.probe_overlay(text, Ipv4Addr::LOCALHOST.into()).await?;
         *self.state.lock().expect("no panic elsewhere") = State::Busy;
         Ok(FakeTransfer { bytes: self.overlay.clone(), state: self.state.clone(), events: self.events.clone() })
     }
 
-    async fn probe_overlay(&self, text: &str, _: Ipv4Addr) -> Result<(), OverlayDenied> {
+    async fn probe_overlay(&self, text: &str, _: LanClient) -> Result<(), OverlayDenied> {
         match *self.state.lock().expect("no panic elsewhere") {
             _ if text != CAPABILITY => Err(OverlayDenied::NotFound),
             State::Ready => Ok(()),

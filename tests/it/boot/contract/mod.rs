@@ -149,6 +149,9 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
     let (mac, uuid) = (machine.mac.to_string(), machine.uuid.to_string());
     let mut scripts = BTreeMap::new();
     for build in BUILDS {
+        // Each boot begins with DHCP.
+        let dhcp = || if proxy { ask::take(ipxe, ADDRESS) } else { drop(ask::walk(&[ipxe], proxy, |_| true)) };
+        machine.host().inside(dhcp).unwrap();
         let known = [
             ("${netX/mac}", mac.as_str()),
             ("${uuid}", &uuid),

@@ -5,7 +5,7 @@ use meshd::serve::{
     agent::{self, AgentSettings, Ticket},
     bind::{self, Service},
 };
-use meshd_central::{AgentApiError, LinkCommand};
+use meshd_central::{AgentApiError, LanClient, LinkCommand};
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
     SERVER_NAME, VERSION, Welcome,
@@ -133,7 +133,7 @@ impl AgentSettings for Central {
         self.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, _: IpAddr) -> Result<EnrolResponse, AgentApiError> {
+    async fn enrol(&self, request: EnrolRequest, _: LanClient) -> Result<EnrolResponse, AgentApiError> {
         let issued = self.authority.issue_node(&request.csr_pem, request.node, self.now());
         let issued = issued.map_err(|error| AgentApiError::BadRequest(error.to_string()))?;
         let mut tokens = self.tokens.lock().expect("not poisoned");
@@ -147,7 +147,7 @@ impl AgentSettings for Central {
         self.issue(&request.csr_pem, peer.node)
     }
 
-    async fn pending(&self, hello: PendingHello, _: IpAddr) -> Result<Waiting, AgentApiError> {
+    async fn pending(&self, hello: PendingHello, _: LanClient) -> Result<Waiting, AgentApiError> {
         self.see(Seen::Waits(hello.node));
         let (central, approved) = (Arc::clone(&self.authority), self.approved.subscribe());
         Ok(Waiting { central, hello, approved, told: false, now: self.now() })

@@ -1,0 +1,103 @@
+//! Binds addresses to the machines that boot or have their link from there, and judges segments of other machines.
+
+use crate::{
+    boot::BootService,
+    environment::{
+        alarms::Alarm,
+        lan_client::{ForeignSegment, LanClient},
+    },
+};
+use meshd_model::fleet::{ConditionKind, Node, Stage};
+use meshd_types::{MacAddr, NodeId, failpoint};
+use std::net::{IpAddr, Ipv4Addr};
+
+impl BootService {
+    /// Binds an address to the NIC of a boot session or link. A NIC that still uses the address keeps it: the second claimant must wait
+    /// until the boot or the link of the first one is over.
+    pub(crate) fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
+        let bound = self.env.lan.pinned(address).map(|(bound, _)| bound).filter(|bound| *bound != mac);
+        if bound.is_none_or(|bound| !self.uses_pin(address, bound)) && failpoint::defends("address-pin") {
+            self.env.lan.pin(address, mac);
+        }
+    }
+
+    /// Binds the address of a new link to the NIC that opened it.
+    pub fn pin_link(&self, client: &LanClient) {
+        if let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac()) {
+            self.env.lan.pin(address, mac);
+        }
+    }
+
+    /// Removes the bindings of boots and links that are over.
+    pub(crate) fn review_pins(&self) {
+        self.env.lan.retain_pins(&|address, mac| self.uses_pin(address, mac));
+    }
+
+    /// True while a machine boots from an address, may still ask for its script there, or has its link from there.
+    fn uses_pin(&self, address: Ipv4Addr, mac: MacAddr) -> bool {
+        let now = self.env.now();
+        let (boots, node) = self.env.store.read(|model| {
+            let session = model.newest_session(mac).filter(|session| session.address == Some(address));
+            let node = model.node_of_mac(mac).filter(|node| node.address == Some(address.into()));
+            let boots = session.is_some_and(|session| session.is_fresh(now) || session.holds_address(now));
+            (boots, node.map(|node| node.id))
+        });
+        boots || node.is_some_and(|node| self.links.is_linked(node))
+    }
+
+    /// Judges the segments that came from another machine than their connection, for ever.
+    pub(crate) async fn watch_foreign_segments(&self) {
+        loop {
+            let segment = self.env.lan.foreign_segment().await;
+            self.judge(segment).await;
+        }
+    }
+
+    /// Ends the connection and raises one alarm for it, except for another NIC of the same running node, as a bond uses one.
+    async fn judge(&self, segment: ForeignSegment) {
+        let ForeignSegment { address, source, expected, is_routed, fate } = segment;
+        let node = self.owner(address, expected.filter(|_| !is_routed));
+        if let Some(node) = node.as_ref().filter(|node| has_nic(node, source))
+            && self.runs(node)
+        {
+            return self.env.lan.pin(address, source);
+        }
+        if !failpoint::defends("foreign-segment") {
+            return;
+        }
+        fate.end();
+        if fate.claim_alarm() {
+            let owner = expected.map_or_else(|| "another machine".to_owned(), |mac| mac.to_string());
+            let detail = match is_routed {
+                true => format!("{source} sent a TCP segment from {address}, which is behind {owner}"),
+                false => format!("{source} sent a TCP segment from {address}, the address of {owner}"),
+            };
+            self.wire_alarm(node.map(|node| node.id), source, detail).await;
+        }
+    }
+
+    /// True if a node has its overlay: then its operating system may use another NIC of its own.
+    fn runs(&self, node: &Node) -> bool {
+        let has_overlay = |boot| self.env.store.read(|model| model.session(boot)?.reached(Stage::Overlay)).is_some();
+        self.links.is_linked(node.id) || node.boot.is_some_and(has_overlay)
+    }
+
+    async fn wire_alarm(&self, node: Option<NodeId>, source: MacAddr, detail: String) {
+        let session = node.and_then(|node| self.env.store.read(|model| model.node(node)?.boot));
+        let (kind, cause) = (ConditionKind::BootImpersonated, format!("segment from {source}"));
+        self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
+    }
+
+    /// Returns the node of an address or of a NIC.
+    fn owner(&self, address: Ipv4Addr, mac: Option<MacAddr>) -> Option<Node> {
+        self.env.store.read(|model| {
+            let by_session = || model.session_at(address).and_then(|session| model.node(session.node?));
+            mac.and_then(|mac| model.node_of_mac(mac)).or_else(by_session).cloned()
+        })
+    }
+}
+
+/// True if the agent of a node reported this NIC, or the node booted with it.
+fn has_nic(node: &Node, mac: MacAddr) -> bool {
+    node.mac == mac || node.fingerprint.macs.contains(&mac)
+}

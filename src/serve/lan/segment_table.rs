@@ -1,0 +1,281 @@
+//! The Ethernet sources of the segments of each TCP connection. Pure: time and expectations are arguments.
+//!
+//! A connection is known from its SYN on. Until its server accepts it, an entry expires after [`HANDSHAKE`]; from then on it lives as long
+//! as the connection. Each Ethernet source has its own share of the entries before that, so a flood of SYNs evicts nothing of others.
+
+use super::tcp_segment::{Ends, Seen};
+use meshd_central::{ConnectionFate, ForeignSegment};
+use meshd_types::MacAddr;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Time from the SYN to the server's accept. Linux gives up a handshake after 63 seconds.
+const HANDSHAKE: Duration = Duration::from_secs(64);
+/// Maximum number of connections before their accept: of all sources, and of one Ethernet source (a router has many clients).
+const MAX_ARRIVING: usize = 65_536;
+const MAX_ARRIVING_OF_SOURCE: usize = 8192;
+/// Maximum number of recorded sources of one connection: a second one already ends it.
+const MAX_SOURCES: usize = 4;
+
+/// The Ethernet sources from which segments of an address may come.
+pub(super) enum Expected {
+    /// One machine; `None` if it is not known which. Then all segments of one connection must come from one machine.
+    Machine(Option<MacAddr>),
+    /// Routers; if the list is empty, any.
+    Routers(Vec<MacAddr>),
+}
+
+struct Entry {
+    sources: Vec<MacAddr>,
+    /// The number of lost frames when the connection began; `None` if its SYN was not seen.
+    lost_before: Option<u64>,
+    /// The server has accepted it.
+    is_accepted: bool,
+    /// A SYN arrived after the accept: the client may have opened the next connection with the same ends.
+    is_reopened: bool,
+    fate: Arc<ConnectionFate>,
+}
+
+#[derive(Default)]
+pub(super) struct SegmentTable {
+    entries: BTreeMap<Ends, Entry>,
+    /// Connections before their accept, the oldest first, with their first source.
+    arriving: VecDeque<(Duration, Ends, MacAddr)>,
+    arriving_of: BTreeMap<MacAddr, usize>,
+    /// Number of frames that the kernel did not deliver.
+    lost: u64,
+}
+
+impl SegmentTable {
+    /// Records a packet. Returns the connections in which its Ethernet source is foreign.
+    pub(super) fn observe(
+        &mut self,
+        now: Duration,
+        seen: Seen,
+        source: MacAddr,
+        expected: impl Fn(Ipv4Addr) -> Expected,
+    ) -> Vec<ForeignSegment> {
+        match seen {
+            Seen::Segment { ends, opens } => {
+                if opens {
+                    self.open(now, ends, source);
+                }
+                let entry = self.entries.get_mut(&ends);
+                entry.and_then(|entry| add_source(entry, ends, source, &expected)).into_iter().collect()
+            }
+            Seen::Fragment { client } => {
+                let [first, last] = [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST].map(|server| {
+                    let port = if server.is_broadcast() { u16::MAX } else { 0 };
+                    Ends { client: SocketAddrV4::new(client, port), server: SocketAddrV4::new(server, port) }
+                });
+                let own = self.entries.range_mut(first..=last);
+                own.filter_map(|(ends, entry)| add_source(entry, *ends, source, &expected)).collect()
+            }
+        }
+    }
+
+    fn open(&mut self, now: Duration, ends: Ends, source: MacAddr) {
+        self.expire(now);
+        if let Some(entry) = self.entries.get_mut(&ends) {
+            entry.is_reopened = entry.is_accepted;
+            return;
+        }
+        let of_source = self.arriving_of.entry(source).or_default();
+        if *of_source >= MAX_ARRIVING_OF_SOURCE || self.arriving.len() >= MAX_ARRIVING {
+            return;
+        }
+        *of_source += 1;
+        self.arriving.push_back((now, ends, source));
+        self.entries.insert(ends, Entry::new(Some(self.lost)));
+    }
+
+    /// Removes connections that no server accepted in time.
+    fn expire(&mut self, now: Duration) {
+        while let Some((since, ends, source)) = self.arriving.front().copied() {
+            if now.saturating_sub(since) <= HANDSHAKE {
+                break;
+            }
+            self.arriving.pop_front();
+            if let Some(count) = self.arriving_of.get_mut(&source) {
+                *count -= 1;
+                if *count == 0 {
+                    self.arriving_of.remove(&source);
+                }
+            }
+            if self.entries.get(&ends).is_some_and(|entry| !entry.is_accepted) {
+                self.entries.remove(&ends);
+            }
+        }
+    }
+
+    /// Records that a server has accepted a connection.
+    pub(super) fn accept(&mut self, ends: Ends) -> Arc<ConnectionFate> {
+        let entry = self.entries.entry(ends).or_insert_with(|| Entry::new(None));
+        entry.is_accepted = true;
+        Arc::clone(&entry.fate)
+    }
+
+    /// Records the end of an accepted connection.
+    pub(super) fn close(&mut self, now: Duration, ends: Ends) {
+        let Some(entry) = self.entries.remove(&ends) else { return };
+        if entry.is_reopened
+            && let Some(first) = entry.sources.first()
+        {
+            *self.arriving_of.entry(*first).or_default() += 1;
+            self.arriving.push_back((now, ends, *first));
+            // Its SYN is known, and no server has accepted it yet.
+            let next = Entry { sources: entry.sources, ..Entry::new(entry.lost_before) };
+            self.entries.insert(ends, next);
+        }
+    }
+
+    /// Records frames that the kernel did not deliver: they may belong to any present connection.
+    pub(super) fn add_lost(&mut self, frames: u64) {
+        self.lost = self.lost.saturating_add(frames);
+    }
+
+    /// Returns the sources of a connection, and whether all of its frames were seen.
+    pub(super) fn sources(&self, ends: &Ends) -> (Vec<MacAddr>, bool) {
+        match self.entries.get(ends) {
+            Some(entry) => (entry.sources.clone(), entry.lost_before == Some(self.lost)),
+            None => (Vec::new(), false),
+        }
+    }
+}
+
+impl Entry {
+    fn new(lost_before: Option<u64>) -> Self {
+        let (sources, fate) = Default::default();
+        Entry { sources, lost_before, is_accepted: false, is_reopened: false, fate }
+    }
+}
+
+/// Records the source of a segment. Returns it if it is new and foreign.
+fn add_source(
+    entry: &mut Entry,
+    ends: Ends,
+    source: MacAddr,
+    expected: impl Fn(Ipv4Addr) -> Expected,
+) -> Option<ForeignSegment> {
+    if entry.sources.contains(&source) || entry.sources.len() >= MAX_SOURCES {
+        return None;
+    }
+    let address = *ends.client.ip();
+    let allowed = expected(address);
+    let is_routed = matches!(allowed, Expected::Routers(_));
+    let (is_foreign, expected) = match allowed {
+        Expected::Machine(Some(machine)) => (machine != source, Some(machine)),
+        Expected::Machine(None) => (!entry.sources.is_empty(), entry.sources.first().copied()),
+        Expected::Routers(routers) => (!routers.is_empty() && !routers.contains(&source), routers.first().copied()),
+    };
+    entry.sources.push(source);
+    is_foreign.then(|| ForeignSegment { address, source, expected, is_routed, fate: Arc::clone(&entry.fate) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
+    const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+    const START: Duration = Duration::ZERO;
+
+    fn ends(port: u16) -> Ends {
+        let client = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), port);
+        Ends { client, server: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 8080) }
+    }
+
+    fn segment(port: u16, opens: bool) -> Seen {
+        Seen::Segment { ends: ends(port), opens }
+    }
+
+    fn anybody(_: Ipv4Addr) -> Expected {
+        Expected::Machine(None)
+    }
+
+    #[test]
+    fn second_source_in_a_connection_is_foreign_and_reported_once() {
+        let mut table = SegmentTable::default();
+        assert!(table.observe(START, segment(1, true), MACHINE, anybody).is_empty());
+        let fate = table.accept(ends(1));
+        assert!(table.observe(START, segment(1, false), MACHINE, anybody).is_empty());
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true));
+        let foreign = table.observe(START, segment(1, false), STRANGER, anybody);
+        let [ForeignSegment { source: STRANGER, expected: Some(MACHINE), fate: reported, .. }] = &foreign[..] else {
+            panic!("{foreign:?}")
+        };
+        assert!(Arc::ptr_eq(reported, &fate) && reported.claim_alarm() && !fate.claim_alarm());
+        assert!(table.observe(START, segment(1, false), STRANGER, anybody).is_empty(), "reported once");
+        assert_eq!(table.sources(&ends(1)).0, [MACHINE, STRANGER]);
+    }
+
+    #[test]
+    fn fragment_counts_for_all_connections_of_its_address() {
+        let mut table = SegmentTable::default();
+        for port in [1, 65_535] {
+            table.observe(START, segment(port, true), MACHINE, anybody);
+        }
+        let fragment = Seen::Fragment { client: *ends(1).client.ip() };
+        assert!(table.observe(START, fragment, MACHINE, anybody).is_empty());
+        assert_eq!(table.observe(START, fragment, STRANGER, anybody).len(), 2);
+    }
+
+    #[test]
+    fn first_segment_is_foreign_if_another_machine_is_expected() {
+        let mut table = SegmentTable::default();
+        let machine = |_: Ipv4Addr| Expected::Machine(Some(MACHINE));
+        assert_eq!(table.observe(START, segment(1, true), STRANGER, machine).len(), 1);
+        assert!(table.observe(START, segment(2, true), MACHINE, machine).is_empty());
+        let routers = |_: Ipv4Addr| Expected::Routers(vec![MACHINE]);
+        assert!(table.observe(START, segment(3, true), MACHINE, routers).is_empty());
+        assert_eq!(table.observe(START, segment(3, false), STRANGER, routers).len(), 1);
+        let any = |_: Ipv4Addr| Expected::Routers(Vec::new());
+        assert!(table.observe(START, segment(4, true), STRANGER, any).is_empty());
+    }
+
+    #[test]
+    fn lost_frames_make_only_present_connections_incomplete() {
+        let mut table = SegmentTable::default();
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        table.accept(ends(1));
+        table.add_lost(1);
+        table.observe(START, segment(2, true), MACHINE, anybody);
+        assert!(!table.sources(&ends(1)).1 && table.sources(&ends(2)).1);
+        table.accept(ends(3));
+        assert!(!table.sources(&ends(3)).1, "its SYN was not seen");
+    }
+
+    #[test]
+    fn connection_ends_with_its_server_or_its_handshake() {
+        let mut table = SegmentTable::default();
+        let later = HANDSHAKE + Duration::from_secs(1);
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        table.observe(START, segment(2, true), MACHINE, anybody);
+        table.accept(ends(1));
+        table.observe(later, segment(3, true), MACHINE, anybody);
+        assert_eq!(table.entries.keys().copied().collect::<Vec<_>>(), [ends(1), ends(3)]);
+        table.observe(later, segment(1, true), MACHINE, anybody);
+        table.close(later, ends(1));
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true), "the next connection of the same ends");
+        table.accept(ends(1));
+        table.close(later, ends(1));
+        assert_eq!(table.entries.len(), 1);
+        table.observe(later * 3, segment(4, true), STRANGER, anybody);
+        assert_eq!((table.entries.len(), table.arriving_of.len()), (1, 1));
+    }
+
+    #[test]
+    fn flood_of_one_source_leaves_connections_of_others() {
+        let mut table = SegmentTable::default();
+        for port in 0..=u16::MAX {
+            table.observe(START, segment(port, true), STRANGER, anybody);
+        }
+        assert_eq!(table.entries.len(), MAX_ARRIVING_OF_SOURCE);
+        table.observe(START, segment(60_000, true), MACHINE, anybody);
+        assert_eq!(table.sources(&ends(60_000)), (vec![MACHINE], true));
+    }
+}

@@ -1,0 +1,226 @@
+//! A machine on the boot LAN steals boots by ARP alone, with raw frames that all carry its own Ethernet source: `arp_thief.py` describes
+//! the attack. `MESHD_ATTACK_ATTEMPTS` sets the number of attempts of each attack.
+
+use super::{
+    boot_lan::{STRANGER_MAC, stranger},
+    relayed::{ROUTER, ROUTER_MAC, far_world},
+};
+use crate::world::{
+    CENTRAL, World, dhcp,
+    dhcp::As,
+    eventually,
+    node::{Overlay, PxeNode, Script},
+    program::Program,
+};
+use meshd_types::MacAddr;
+use serde_json::Value;
+use std::{net::Ipv4Addr, process::Command};
+
+const FREE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 109);
+/// The stranger's own address.
+const OWN: &str = "10.77.0.66";
+
+fn attempts() -> usize {
+    std::env::var("MESHD_ATTACK_ATTEMPTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+/// What the thief claims: the address of its TCP segments, and the address that it claims by ARP, with the owner of that.
+#[derive(Clone, Copy)]
+struct Claim {
+    source: Ipv4Addr,
+    claimed: Ipv4Addr,
+    owner: MacAddr,
+}
+
+impl Claim {
+    fn of(victim: &PxeNode<'_>) -> Self {
+        let address = victim.address.get().expect("an address");
+        Claim { source: address, claimed: address, owner: victim.mac }
+    }
+}
+
+fn arguments(world: &World, mode: &str, claim: Claim, url: &str, attempts: usize) -> Vec<String> {
+    let script = world.path("arp_thief.py");
+    std::fs::write(&script, include_str!("arp_thief.py")).unwrap();
+    let path = url.strip_prefix(&format!("http://{CENTRAL}:8080")).expect("a URL of the boot API");
+    let Claim { source, claimed, owner } = claim;
+    let words =
+        [mode, "eth0", &source.to_string(), CENTRAL, OWN, &claimed.to_string(), &owner.to_string(), "8080", path];
+    let words = words.into_iter().map(str::to_owned);
+    [script.display().to_string()].into_iter().chain(words).chain([attempts.to_string()]).collect()
+}
+
+/// Attempts so many thefts. Each gets nothing, and raises one alarm that names the thief's Ethernet address.
+fn steal(world: &World, claim: Claim, url: &str, when: &str) {
+    let (before, count) = (alarms(world), attempts());
+    let thief = stranger(world);
+    let arguments = arguments(world, "theft", claim, url, count);
+    let output = thief.host().inside(|| Command::new("python3").args(arguments).output().unwrap()).unwrap();
+    assert!(output.status.success(), "{when}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().count(), count, "{when}");
+    for line in text.lines() {
+        let attempt: Value = serde_json::from_str(line).unwrap();
+        assert_nothing_stolen(attempt["text"].as_str().unwrap(), when);
+    }
+    eventually(&format!("{when}: one alarm for each of {count} attempts"), || match alarms(world) - before {
+        raised if raised == count => Ok(()),
+        raised => Err(format!("{raised}: {:?}", world.events("boot_impersonated").last())),
+    });
+}
+
+fn assert_nothing_stolen(answer: &str, when: &str) {
+    let body = answer.split_once("\r\n\r\n").map_or(answer, |(_, body)| body);
+    let is_refused = body.is_empty() || body.contains("# refusal") || answer.starts_with("HTTP/1.1 404");
+    assert!(is_refused && !answer.contains("/overlay/"), "{when}: the thief got {answer}");
+}
+
+/// Alarms that name the thief.
+fn alarms(world: &World) -> usize {
+    let events = world.events("boot_impersonated");
+    let named = events.iter().filter(|event| event["detail"].as_str().unwrap().contains(&STRANGER_MAC.to_string()));
+    named.map(|event| usize::try_from(event["count"].as_u64().unwrap_or(1)).unwrap()).sum()
+}
+
+fn proxy_world() -> World {
+    let mut world = World::prepared("auto");
+    let authoritative = "mode = \"authoritative\"\nrange = \"10.77.0.100-10.77.0.110\"\nlease = \"1h\"\n";
+    world.edit_site(authoritative, "mode = \"proxy\"\n");
+    world.start();
+    world
+}
+
+/// iPXE of a machine whose address another server leases.
+fn boot_by_proxy(victim: &PxeNode<'_>) -> Script {
+    let own = Ipv4Addr::new(10, 77, 0, 100);
+    victim.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    victim.address.set(Some(own));
+    let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
+    victim.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    eventually("the victim boots", || {
+        let script = victim.script().map_err(|error| error.to_string())?;
+        if script.overlay().is_some() { Ok(script) } else { Err(script.0) }
+    })
+}
+
+fn load(victim: &PxeNode<'_>, script: &Script, is_proxy: bool) -> Overlay {
+    if !is_proxy {
+        return victim.load(script).expect("the victim loads what its script named");
+    }
+    for url in script.urls().iter().filter(|url| !url.contains("/overlay/")) {
+        assert_eq!(victim.get(url).unwrap().status, 200);
+    }
+    crate::world::unpack::overlay(&victim.get(&script.overlay().unwrap()).unwrap().body)
+}
+
+/// Thefts before, during and after a boot: of a victim that is silent, one that answers, and a node that is online.
+fn attack_boot(world: &World, is_proxy: bool) {
+    let victim = PxeNode::new(world, 1);
+    let url = victim.script_url();
+    steal(world, Claim { source: FREE, claimed: FREE, owner: victim.mac }, &url, "before the boot");
+    let boot = || if is_proxy { boot_by_proxy(&victim) } else { victim.power_on().unwrap() };
+    let script = boot();
+    let overlay_url = script.overlay().expect("a capability");
+    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
+    steal(world, Claim::of(&victim), &url, "silent victim, script");
+    steal(world, Claim::of(&victim), &overlay_url, "silent victim, overlay");
+    victim.host().ip(&["link", "set", "eth0", "up"]).unwrap();
+    steal(world, Claim::of(&victim), &url, "victim that answers, script");
+    steal(world, Claim::of(&victim), &overlay_url, "victim that answers, overlay");
+    let script = boot();
+    let overlay = load(&victim, &script, is_proxy);
+    steal(world, Claim::of(&victim), &url, "after the overlay");
+    let _agent = victim.start_agent(&overlay);
+    world.wait_for_phase("online");
+    steal(world, Claim::of(&victim), &url, "online node");
+    assert_eq!(world.node()["phase"], "online");
+}
+
+#[test]
+fn arp_theft_gets_nothing_in_authoritative_mode() {
+    attack_boot(&World::new("auto"), false);
+}
+
+#[test]
+fn arp_theft_gets_nothing_in_proxy_mode() {
+    attack_boot(&proxy_world(), true);
+}
+
+#[test]
+fn arp_theft_before_the_first_script_gets_nothing() {
+    let world = proxy_world();
+    let victim = PxeNode::new(&world, 1);
+    let own = Ipv4Addr::new(10, 77, 0, 100);
+    victim.address.set(Some(own));
+    let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
+    victim.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    eventually("its boot session is open", || {
+        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
+    });
+    // The victim has no address yet, so nobody else answers for it.
+    steal(&world, Claim::of(&victim), &victim.script_url(), "between DHCP and script");
+    assert!(boot_by_proxy(&victim).overlay().is_some(), "the victim boots");
+}
+
+#[test]
+fn arp_theft_of_relayed_boot_gets_nothing() {
+    let (world, _relay) = far_world();
+    let victim = PxeNode::new(&world, 1);
+    world.host_on(victim.mac, "port0");
+    let url = victim.script_url();
+    let script = victim.power_on().unwrap();
+    let address = victim.address.get().expect("an address");
+    let claim = Claim { source: address, claimed: ROUTER, owner: ROUTER_MAC.parse().unwrap() };
+    let routed = format!("{ROUTER}/24");
+    // A router that is silent, and one that answers.
+    world.nodes.ip(&["address", "del", &routed, "dev", "eth0"]).unwrap();
+    steal(&world, claim, &url, "silent router, script");
+    steal(&world, claim, &script.overlay().expect("a capability"), "silent router, overlay");
+    world.nodes.ip(&["address", "add", &routed, "dev", "eth0"]).unwrap();
+    steal(&world, claim, &url, "router that answers");
+    let overlay = victim.boot();
+    let _agent = victim.start_agent(&overlay);
+    world.wait_for_phase("online");
+    steal(&world, claim, &url, "online node");
+}
+
+#[test]
+fn answers_are_not_drawn_away_by_arp() {
+    let world = World::new("auto");
+    let victim = PxeNode::new(&world, 1);
+    victim.power_on().unwrap();
+    let thief = stranger(&world);
+    let arguments = arguments(&world, "drain", Claim::of(&victim), &victim.script_url(), 0);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let drain = Program::start(&world, &thief.host(), "python3", &arguments);
+    drain.says("ready", 1);
+    for _ in 0..attempts() * 10 {
+        // An answer that was drawn away reaches the victim late or never.
+        let _ = victim.script();
+    }
+    let drawn = drain.log_text();
+    assert!(!drawn.contains("text"), "{drawn}");
+}
+
+/// Entries of the central node's neighbour table that ARP does not change.
+fn pins(world: &World) -> String {
+    let list = || Command::new("ip").args(["-4", "neighbour", "show", "nud", "permanent"]).output().unwrap();
+    String::from_utf8(world.central.inside(list).unwrap().stdout).unwrap()
+}
+
+#[test]
+fn address_is_bound_during_boot_and_free_after_stop_or_crash() {
+    let mut world = World::new("auto");
+    let victim = PxeNode::new(&world, 1);
+    victim.power_on().unwrap();
+    let bound = format!("{} dev br0 lladdr {}", victim.address.get().unwrap(), victim.mac);
+    assert!(pins(&world).contains(&bound), "{}", pins(&world));
+    world.kill();
+    assert!(pins(&world).contains(&bound), "nobody removed it");
+    world.start();
+    assert_eq!(pins(&world), "", "left behind by an earlier run");
+    PxeNode::new(&world, 1).power_on().unwrap();
+    assert!(pins(&world).contains(&bound), "{}", pins(&world));
+    assert!(world.stop().success());
+    assert_eq!(pins(&world), "", "meshd has stopped");
+}

@@ -1,0 +1,90 @@
+//! Somebody asks in the name of a machine whose boot is over, or that runs: a program on the node, or a machine that claims its address.
+
+use super::boot_lan::STRANGER_MAC;
+use crate::{
+    boot::sessions::rig::{Machine, Rig},
+    world::World,
+};
+use meshd_central::LanClient;
+use meshd_config::Delivery;
+use meshd_model::{
+    boot::BootFailure,
+    fleet::{ConditionKind, Stage},
+};
+use meshd_proto::EnrolRequest;
+use meshd_types::Secret;
+use rcgen::{CertificateParams, KeyPair};
+use std::net::Ipv4Addr;
+
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
+
+#[tokio::test]
+async fn address_at_another_nic_gets_no_script() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::IpxeDhcp).await;
+    rig.wire.put(machine.address, STRANGER_MAC);
+    machine.ask_script().await;
+    assert!(machine.script.contains("# refusal no_session"), "{}", machine.script);
+    let events = rig.events("boot_impersonated");
+    assert!(events.iter().any(|event| event.detail.contains(&STRANGER_MAC.to_string())), "{events:?}");
+}
+
+#[tokio::test]
+async fn address_at_another_nic_gets_no_overlay() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Script).await;
+    rig.wire.put(machine.address, STRANGER_MAC);
+    let capability = machine.capability().to_owned();
+    assert!(rig.central.boot.probe_overlay(&capability, machine.address).await.is_err());
+    assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_err());
+    assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
+}
+
+#[tokio::test]
+async fn used_token_is_shown_again_only_by_its_machine() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::OsDhcp).await;
+    rig.wire.put(machine.address, machine.mac);
+    rig.wire.put(OTHER, STRANGER_MAC);
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+    let request = || EnrolRequest {
+        version: machine.version,
+        node: machine.id(),
+        session: machine.session(),
+        token: Secret::new(machine.token.clone().unwrap()),
+        csr_pem: csr_pem.clone(),
+    };
+    let enrol = |from: Ipv4Addr| rig.central.enrolment.enrol(request(), LanClient::from(from));
+    enrol(machine.address).await.unwrap();
+    assert!(enrol(OTHER).await.is_err(), "the same key from another machine");
+    assert_eq!(rig.events("capability_replayed").len(), 1);
+    enrol(machine.address).await.expect("its answer may have been lost");
+}
+
+#[tokio::test]
+async fn boot_records_are_written_only_by_their_machine() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Script).await;
+    let session = machine.session();
+    let reached = |stage| rig.central.store().read(|model| model.session(session).unwrap().reached(stage).is_some());
+    let failure = || BootFailure { session, reason: "no disk".to_owned() };
+    rig.wire.put(machine.address, STRANGER_MAC);
+    machine.step(Stage::Kernel).await;
+    assert!(!reached(Stage::Kernel), "another machine has claimed the address");
+    rig.wire.put(machine.address, machine.mac);
+    machine.step(Stage::Kernel).await;
+    assert!(reached(Stage::Kernel));
+    rig.wire.put(machine.address, STRANGER_MAC);
+    assert!(!rig.central.boot.boot_failed(machine.address, failure()).await, "another machine reports the failure");
+    rig.wire.put(machine.address, machine.mac);
+    assert!(rig.central.boot.boot_failed(machine.address, failure()).await);
+}
