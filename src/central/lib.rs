@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
-//! | `unrecorded_work` | VMs and tasks that nodes report and that have no record |
+//! | `reported_work` | what nodes report of their work, in memory: VMs and tasks without a record, details of VMs |
 //! | `links` | the live link of each node: commands, heartbeats, checks, deadlines |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
 //! | `tasks` | programs on the metal of nodes |
@@ -45,7 +45,7 @@ pub mod links;
 mod locks;
 pub mod nodes;
 mod operations;
-mod unrecorded_work;
+mod reported_work;
 pub mod tasks;
 pub mod vms;
 
@@ -87,9 +87,9 @@ use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
+use reported_work::ReportedWork;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 use tasks::Tasks;
-use unrecorded_work::OrphanWork;
 use vms::Workloads;
 
 pub type Shared = Arc<Central>;
@@ -134,11 +134,11 @@ impl Central {
         let agent = Arc::new(AgentBinary::new(&agent_binary));
         let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
-        let orphans = Arc::new(OrphanWork::default());
-        let links = Arc::new(Links::new(env.clone()));
+        let reported = Arc::new(ReportedWork::default());
+        let links = Arc::new(Links::new(env.clone(), reported.clone()));
         let enrolment = Arc::new(Enrolment::new(env.clone(), links.clone(), authority));
-        let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), orphans.clone()));
-        let workloads = Arc::new(Workloads::new(env.clone(), links.clone(), orphans.clone()));
+        let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), reported.clone()));
+        let workloads = Arc::new(Workloads::new(env.clone(), links.clone(), reported.clone()));
         let generations = Arc::new(Generations::new(env.clone(), enrolment.clone()));
         let boot = BootService::new(env.clone(), links.clone(), enrolment.clone(), generations.clone(), loaders);
         let boot = Arc::new(boot);
@@ -149,7 +149,6 @@ impl Central {
             tasks: tasks.clone(),
             workloads: workloads.clone(),
             generations: generations.clone(),
-            orphans,
             freed_leases: Leaf::default(),
         });
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };

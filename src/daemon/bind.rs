@@ -90,7 +90,7 @@ impl BoundSegment {
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
         tasks.spawn_infallible("HTTP boot plane", http::run(limits, central.clone(), http, stop.clone()));
-        let limits = agent::AgentLimits { connections: connections.agent };
+        let limits = agent::AgentLimits { connections: connections.agent, ..Default::default() };
         tasks.spawn_infallible("agent plane", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
     }
 }

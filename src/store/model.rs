@@ -77,7 +77,7 @@ impl Model {
         self.nodes.get(&id)
     }
 
-    /// The node that has been seen with this MAC address.
+    /// The node that has been seen with this MAC address. Its own report is no proof.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<&Node> {
         self.aliases.get(&mac).and_then(|id| self.nodes.get(id))
     }
@@ -119,7 +119,7 @@ impl Model {
 
     /// The boots of a node from any of its NICs, newest first. A boot before its script counts too.
     pub fn boots_of(&self, node: &Node) -> Vec<&BootSession> {
-        let boots = node.fingerprint.macs.iter().flat_map(|mac| self.sessions_of(*mac));
+        let boots = node.seen_nics().flat_map(|mac| self.sessions_of(*mac));
         let mut boots: Vec<_> = boots.filter(|boot| boot.node.is_none_or(|of| of == node.id)).collect();
         boots.sort_unstable_by_key(|boot| std::cmp::Reverse(age(boot)));
         boots
@@ -247,7 +247,7 @@ impl Model {
             self.unapproved_nodes.insert((node.last_seen, node.id));
         }
         if node.phase != Phase::Removed {
-            for mac in &node.fingerprint.macs {
+            for mac in node.seen_nics() {
                 self.aliases.entry(*mac).or_insert(node.id);
             }
             self.replacements.extend(node.former.iter().map(|former| (*former, node.id)));

@@ -30,7 +30,7 @@ mod session;
 mod tests;
 
 pub use console::{OpenSocket, Opening, SocketRefusal};
-pub use session::{LinkCode, SignIn};
+pub use session::{LinkCode, SessionOrigin, SignIn};
 
 use axum::Router;
 use std::time::Instant;

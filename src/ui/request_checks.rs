@@ -7,7 +7,7 @@ use crate::{
     form::Fields,
     html,
     screens::{self, sign_in},
-    session::{Session, Sessions, SignIn},
+    session::{Session, SessionOrigin, Sessions, SignIn},
 };
 use axum::{
     Router,
@@ -124,7 +124,7 @@ impl Gate {
             ("POST", "/sign-out") => return Ok(self.sign_out(request.headers())),
             _ => {}
         }
-        let session = self.session(request.headers()).ok_or_else(|| {
+        let session = self.session(&request).ok_or_else(|| {
             self.end(request.headers());
             redirect(&format!("{PREFIX}/sign-in"))
         })?;
@@ -186,8 +186,9 @@ impl Gate {
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    fn session(&self, headers: &HeaderMap) -> Option<Session> {
-        self.sessions.find(self.session_id(headers)?, (self.environment.now)())
+    fn session(&self, request: &Request<Body>) -> Option<Session> {
+        let origin = request.extensions().get::<SessionOrigin>();
+        self.sessions.find(self.session_id(request.headers())?, origin, (self.environment.now)())
     }
 
     async fn sign_in(self, request: Request<Body>) -> Result<Response, Response> {
@@ -230,7 +231,8 @@ impl Gate {
         let caller = caller.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
         tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
         let (random, now) = ((self.environment.random)(), (self.environment.now)());
-        let begun = self.sessions.begin(random, client.token, caller, now);
+        let origin = client.origin.get::<SessionOrigin>().cloned();
+        let begun = self.sessions.begin(random, client.token, caller, origin, now);
         begun.ended.iter().for_each(|session| self.consoles.end(*session));
         let (name, attributes) = self.cookie();
         let mut response = redirect(&format!("{PREFIX}/"));

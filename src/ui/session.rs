@@ -4,6 +4,7 @@ use meshd_api::CallerView;
 use meshd_types::{Digest, Secret, failpoint, hex};
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -53,6 +54,26 @@ impl LinkCode {
     }
 }
 
+/// Where a session was begun: a user of this machine, or a network address. A request with the session's cookie from elsewhere is refused.
+/// The hosting program adds it to the extensions of each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOrigin(String);
+
+impl SessionOrigin {
+    /// The origin of a client at an address. IPv6 clients change the lower half of their address every day.
+    pub fn of_address(address: IpAddr) -> Self {
+        SessionOrigin(match address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("{:x}/64", u128::from(address) >> 64),
+        })
+    }
+
+    /// The origin of a program on this machine, by its user; `None` is like nobody else.
+    pub fn of_user(uid: Option<u32>, connection: u16) -> Self {
+        SessionOrigin(uid.map_or_else(|| format!("unknown user at port {connection}"), |uid| format!("uid {uid}")))
+    }
+}
+
 /// Session of a signed-in user.
 #[derive(Clone)]
 pub(crate) struct Session {
@@ -61,6 +82,7 @@ pub(crate) struct Session {
     /// Sent to the API with each request; `None` if the API identifies the caller by the connection.
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
+    origin: Option<SessionOrigin>,
     begun: Instant,
     used: Instant,
 }
@@ -103,6 +125,7 @@ impl Sessions {
         random: [u8; 32],
         token: Option<Secret<String>>,
         caller: CallerView,
+        origin: Option<SessionOrigin>,
         now: Instant,
     ) -> NewSession {
         let id = hex(&random);
@@ -122,18 +145,29 @@ impl Sessions {
             ended.push(surplus);
         }
         let key = Digest::of(id.as_bytes());
-        all.insert(key, Session { key, token, caller, begun: now, used: now });
+        all.insert(key, Session { key, token, caller, origin, begun: now, used: now });
         NewSession { id: Secret::new(id), ended }
     }
 
-    /// Returns the session of an ID unless the session has ended.
-    pub(crate) fn find(&self, id: &str, now: Instant) -> Option<Session> {
+    /// Returns the session of an ID unless the session has ended or was begun elsewhere.
+    pub(crate) fn find(&self, id: &str, origin: Option<&SessionOrigin>, now: Instant) -> Option<Session> {
         if id.len() > MAX_ID {
             return None;
         }
         let mut all = self.all();
         let session = all.get_mut(&Digest::of(id.as_bytes()))?;
         if session.is_over(now) {
+            return None;
+        }
+        if session.origin.as_ref() != origin && failpoint::defends("ui-session-origin") {
+            let begun = session.origin.as_ref().map_or("nowhere", |origin| &origin.0);
+            let used = origin.map_or("nowhere", |origin| &origin.0);
+            tracing::warn!(
+                actor = session.caller.name,
+                begun,
+                used,
+                "a session cookie was used elsewhere; the session ends"
+            );
             return None;
         }
         session.used = now;
@@ -171,27 +205,27 @@ mod tests {
     #[test]
     fn idle_session_expires() {
         let (sessions, start) = (Sessions::default(), Instant::now());
-        let id = sessions.begin([1; 32], None, caller("ada"), start).id;
+        let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let later = start + IDLE_TIME - Duration::from_secs(1);
-        assert!(sessions.find(id.expose(), later).is_some());
-        assert!(sessions.find(id.expose(), later + IDLE_TIME - Duration::from_secs(1)).is_some(), "it was used");
-        assert!(sessions.find(id.expose(), later + IDLE_TIME * 2).is_none());
-        assert!(sessions.find("another", start).is_none());
+        assert!(sessions.find(id.expose(), None, later).is_some());
+        assert!(sessions.find(id.expose(), None, later + IDLE_TIME - Duration::from_secs(1)).is_some(), "it was used");
+        assert!(sessions.find(id.expose(), None, later + IDLE_TIME * 2).is_none());
+        assert!(sessions.find("another", None, start).is_none());
         sessions.end(id.expose());
-        assert!(sessions.find(id.expose(), start).is_none());
+        assert!(sessions.find(id.expose(), None, start).is_none());
     }
 
     #[test]
     fn session_expires_one_day_after_sign_in_despite_use() {
         let (sessions, start) = (Sessions::default(), Instant::now());
-        let id = sessions.begin([1; 32], None, caller("ada"), start).id;
+        let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let key = Digest::of(id.expose().as_bytes());
         for hour in 1..24 {
-            assert!(sessions.find(id.expose(), start + Duration::from_secs(hour * 3600)).is_some(), "{hour}");
+            assert!(sessions.find(id.expose(), None, start + Duration::from_secs(hour * 3600)).is_some(), "{hour}");
         }
         assert!(sessions.lives(key, start + MAX_LIFE - Duration::from_secs(1)));
         assert!(!sessions.lives(key, start + MAX_LIFE));
-        assert!(sessions.find(id.expose(), start + MAX_LIFE).is_none());
+        assert!(sessions.find(id.expose(), None, start + MAX_LIFE).is_none());
     }
 
     #[test]
@@ -200,12 +234,12 @@ mod tests {
         let ids: Vec<_> = (0..=MAX_SESSIONS)
             .map(|n| {
                 let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
-                sessions.begin(numbered(n), Some(Secret::new(format!("token {n}"))), caller("ada"), now)
+                sessions.begin(numbered(n), Some(Secret::new(format!("token {n}"))), caller("ada"), None, now)
             })
             .collect();
         let now = start + Duration::from_secs(1000);
-        assert!(sessions.find(ids[0].id.expose(), now).is_none());
-        assert!(ids[1..].iter().all(|begun| sessions.find(begun.id.expose(), now).is_some()));
+        assert!(sessions.find(ids[0].id.expose(), None, now).is_none());
+        assert!(ids[1..].iter().all(|begun| sessions.find(begun.id.expose(), None, now).is_some()));
         assert_eq!(ids[MAX_SESSIONS].ended, [Digest::of(ids[0].id.expose().as_bytes())]);
     }
 
@@ -214,15 +248,15 @@ mod tests {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let begin = |n: usize, token: &str| {
             let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
-            sessions.begin(numbered(n), Some(Secret::new(token.to_owned())), caller("ada"), now)
+            sessions.begin(numbered(n), Some(Secret::new(token.to_owned())), caller("ada"), None, now)
         };
         let victim = begin(0, "operator");
         let floods: Vec<_> = (1..=2 * MAX_SESSIONS).map(|n| begin(n, "viewer")).collect();
         let now = start + Duration::from_secs(3600);
-        assert!(sessions.find(victim.id.expose(), now).is_some(), "another token's session");
+        assert!(sessions.find(victim.id.expose(), None, now).is_some(), "another token's session");
         let (ended, alive) = floods.split_at(floods.len() - MAX_OF_TOKEN);
-        assert!(ended.iter().all(|begun| sessions.find(begun.id.expose(), now).is_none()));
-        assert!(alive.iter().all(|begun| sessions.find(begun.id.expose(), now).is_some()));
+        assert!(ended.iter().all(|begun| sessions.find(begun.id.expose(), None, now).is_none()));
+        assert!(alive.iter().all(|begun| sessions.find(begun.id.expose(), None, now).is_some()));
         assert_eq!(floods[MAX_OF_TOKEN].ended, [Digest::of(floods[0].id.expose().as_bytes())]);
     }
 

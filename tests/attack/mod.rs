@@ -13,3 +13,4 @@ mod relayed;
 mod resources;
 mod sessions;
 mod tokens;
+mod ui_sessions;

@@ -1,17 +1,31 @@
 //! A compromised node: root on its machine, with its certificate. It speaks the link by hand, and reports what it likes.
 
 use super::client::{Attacker, Identity, Link, ticket};
-use crate::world::{World, program};
-use meshd_proto::{
-    Check, CheckReport, CheckStatus, Facts, FromAgent, FromCentral, Ticket,
-    task::{Output, Piece, Stream, TaskDesiredState, TaskNodeState, TaskReport, TaskUpdate},
+use crate::{
+    work::workloads::facts,
+    world::{
+        CENTRAL, World,
+        dhcp::{self, As},
+        eventually, program, stderr,
+    },
 };
+use meshd_proto::{
+    Check, CheckReport, CheckStatus, Facts, FromAgent, FromCentral, NicFacts, Ticket, VOLUMES_PATH,
+    task::{Output, Piece, Stream, TaskDesiredState, TaskNodeState, TaskReport, TaskUpdate},
+    vm::{ReportedVmState, VmReport, VmUpdate},
+};
+use meshd_types::{MacAddr, SystemUuid};
+use serde_json::Value;
 use std::{
+    fs,
     io::Read as _,
     process::{Child, Command, Stdio},
     time::Duration,
 };
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
 
 /// Sets the title, clears the screen, turns the text direction: by escape, by its 8-bit form, and by Unicode.
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}\rover";
@@ -137,4 +151,166 @@ async fn answer_task(link: &mut Link, order: meshd_proto::task::TaskOrder) {
     }
     let tasks = vec![TaskReport { task, state: TaskNodeState::Exited { code: 0 } }];
     link.say(&FromAgent::Task(TaskUpdate::All { tasks })).await;
+}
+
+/// Waits until a node is online.
+fn until_online(world: &World, node: &Compromised<'_>) {
+    let id = node.own.boot.node.to_string();
+    eventually("the node is online", || {
+        let shown = world.json(&["node", "show", &id, "-o", "json"]);
+        if shown["phase"] == "online" { Ok(()) } else { Err(shown["phase"].to_string()) }
+    });
+}
+
+/// Creates a VM from a file with these lines besides its size, and returns what the command prints.
+fn create_vm(world: &World, name: &str, lines: &str, more: &[&str]) -> Result<Value, String> {
+    let file = world.path(&format!("{name}.toml"));
+    fs::write(&file, format!("name = \"{name}\"\nvcpus = 1\nmemory = \"256M\"\n{lines}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let made = world.meshd(&[&["vm", "create", "--file", file, "--start", "-o", "json"], more].concat());
+    if made.status.success() { Ok(serde_json::from_slice(&made.stdout).unwrap()) } else { Err(stderr(&made)) }
+}
+
+fn phase_of(world: &World, vm: &str) -> String {
+    let shown = world.json(&["vm", "show", vm, "-o", "json"]);
+    shown["state"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn vm_of_another_node_is_not_blocked_by_a_claim() {
+    let world = World::new("approve");
+    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    owner.attacker.run(async {
+        let (mut own, mut lying) = (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        owner.report_check(&mut own, "kvm", None).await;
+        liar.report_check(&mut lying, "kvm", None).await;
+        until_online(&world, &owner);
+        until_online(&world, &liar);
+        let id = owner.own.boot.node.to_string();
+        let vm = create_vm(&world, "victim", "", &["--node", &id]).unwrap();
+        let uuid: SystemUuid = vm["uuid"].as_str().unwrap().parse().unwrap();
+        let report = |state| {
+            let vms = vec![VmReport::new(uuid, "victim".parse().unwrap(), state)];
+            FromAgent::Vm(VmUpdate::All { vms })
+        };
+        own.say(&report(ReportedVmState::Running)).await;
+        lying.say(&report(ReportedVmState::Running)).await;
+        let until = |state: &str| {
+            eventually(state, || {
+                Some(phase_of(&world, "victim")).filter(|now| now == state).ok_or("not yet".to_owned())
+            });
+        };
+        until("running");
+        eventually("the claim is recorded", || {
+            if world.events("vm_unknown").len() == 1 { Ok(()) } else { Err(world.log_text()) }
+        });
+        assert!(world.meshd(&["vm", "stop", "victim"]).status.success());
+        own.say(&report(ReportedVmState::Stopped)).await;
+        until("stopped");
+        let started = world.meshd(&["vm", "start", "victim"]);
+        assert!(started.status.success(), "{}", stderr(&started));
+    });
+}
+
+#[test]
+fn claims_of_a_quarantined_node_are_forgotten() {
+    let world = World::new("approve");
+    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    owner.attacker.run(async {
+        let (mut own, mut lying) = (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        owner.report_check(&mut own, "kvm", None).await;
+        until_online(&world, &owner);
+        let uuid = "2f7c1d5e-8a34-4f0b-9c51-6d0f5be7a1c2";
+        let claim = VmReport::new(uuid.parse().unwrap(), "planned".parse().unwrap(), ReportedVmState::Running);
+        lying.say(&FromAgent::Vm(VmUpdate::All { vms: vec![claim] })).await;
+        eventually("the claim is recorded", || {
+            if world.events("vm_unknown").len() == 1 { Ok(()) } else { Err(world.log_text()) }
+        });
+        let line = format!("uuid = \"{uuid}\"");
+        let refused = create_vm(&world, "planned", &line, &[]).expect_err("it may run");
+        let id = liar.own.boot.node.to_string();
+        assert!(refused.contains(&format!("meshd node quarantine {id}")), "{refused}");
+        let quarantined = world.meshd(&["node", "quarantine", &id, "--yes"]);
+        assert!(quarantined.status.success(), "{}", stderr(&quarantined));
+        create_vm(&world, "planned", &line, &[]).unwrap();
+        assert!(world.json(&["vm", "list", "-o", "json"]).as_array().unwrap().len() == 1, "the claim is gone");
+    });
+}
+
+/// The NIC of this number, which no machine has.
+fn invented(number: u8) -> MacAddr {
+    MacAddr([0x52, 0x54, 0, 0x99, 0, number])
+}
+
+#[test]
+fn invented_nics_of_a_node_hold_no_addresses() {
+    /// The pool of the site.
+    const POOL: u8 = 11;
+    let world = World::new("approve");
+    let node = Compromised::new(&world, 1);
+    let nic = |mac| NicFacts { mac: Some(mac), ..NicFacts::default() };
+    let facts = Facts { nics: (0..=POOL).map(|number| nic(invented(number))).collect(), ..Facts::default() };
+    node.attacker.run(async { drop(node.link(facts).await) });
+    // The attacker takes every address in the name of one NIC each, and gives it back.
+    let (nobody, server) = (SystemUuid([9; 16]), CENTRAL.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec());
+    for number in 1..=POOL {
+        let mac = invented(number);
+        let leave = || {
+            let granted = dhcp::obtain(mac, nobody, As::Os);
+            let mut release = dhcp::packet(mac, nobody, As::Os, 7, &[(54, server.clone())]);
+            release[12..16].copy_from_slice(&granted.address.octets());
+            dhcp::client().send_to(&release, (std::net::Ipv4Addr::BROADCAST, 67)).unwrap();
+        };
+        world.host(mac).inside(leave).unwrap();
+    }
+    let machine = crate::world::node::PxeNode::new(&world, 77);
+    let granted = machine.dhcp(As::Firmware(0));
+    assert!(granted.address.octets()[..3] == [10, 77, 0], "{granted:?}");
+}
+
+#[test]
+fn volume_transfers_of_one_node_leave_room_for_others() {
+    /// All places for transfers of the agent API.
+    const ALL: usize = 64;
+    let world = World::new("approve");
+    let (owner, greedy) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let content = world.path("large.iso");
+    // The beginning of an ISO 9660 image (ECMA-119, 8.1).
+    let mut image = vec![0; 64 << 20];
+    image[16 * 2048..][..7].copy_from_slice(b"\x01CD001\x01");
+    fs::write(&content, image).unwrap();
+    let added = world.meshd(&["volume", "add", content.to_str().unwrap(), "--name", "large.iso"]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let digest = String::from_utf8(added.stdout).unwrap().trim().to_owned();
+    let volume = format!("[[volume]]\nname = \"root\"\nformat = \"iso\"\ndigest = \"{digest}\"");
+    owner.attacker.run(async {
+        let mut links = Vec::new();
+        for (name, node) in [("own", &owner), ("other", &greedy)] {
+            let mut link = node.link(facts("ready")).await;
+            node.report_check(&mut link, "kvm", None).await;
+            until_online(&world, node);
+            create_vm(&world, name, &volume, &["--node", &node.own.boot.node.to_string()]).unwrap();
+            links.push(link);
+        }
+        let request = format!("GET {VOLUMES_PATH}/{digest} HTTP/1.1\r\nhost: x\r\n\r\n");
+        let begin = async |node: &Compromised<'_>| {
+            let mut stream = node.attacker.dial(&node.identity).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).await.unwrap();
+            (String::from_utf8_lossy(&head).into_owned(), stream)
+        };
+        // None of these reads what it asked for.
+        let mut held = Vec::new();
+        let mut accepted = 0;
+        for _ in 0..ALL {
+            let (head, stream) = begin(&greedy).await;
+            accepted += usize::from(head.ends_with("206"));
+            held.push(stream);
+        }
+        assert!((1..=ALL).contains(&accepted), "{accepted}");
+        let (head, _stream) = begin(&owner).await;
+        assert_eq!(head, "HTTP/1.1 206", "{accepted} transfers of the other node");
+    });
 }

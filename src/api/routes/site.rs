@@ -10,6 +10,7 @@ use crate::{
     SettingView, StatusView,
 };
 use meshd_model::fleet::Verb;
+use meshd_trust::Role;
 
 routes! {
     GET_CALLER: Get<Object<CallerView>> = Get::new("/v1/whoami", "Show name and role of the caller");
@@ -44,7 +45,8 @@ routes! {
         "/v1/overlays/{name}/files",
         "List the files of an overlay, or show one with its text, without secrets",
     )
-    .query(&["path"]);
+    .query(&["path"])
+    .role(Role::Operator);
 
     LIST_SEGMENTS: Get<Array<SegmentView>> =
         Get::new("/v1/segments", "List segments with their pools and other DHCP servers");

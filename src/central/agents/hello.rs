@@ -9,8 +9,8 @@ use meshd_model::fleet::{Actor, ConditionChanges, ConditionKind, Event, Node, Ph
 use meshd_proto::{Facts, Hello, VERSION};
 use meshd_store::Tx;
 use meshd_trust::Peer;
-use meshd_types::{Basis, Hardware, NodeId, Timestamp};
-use std::net::IpAddr;
+use meshd_types::{Basis, Hardware, MacAddr, NodeId, Timestamp};
+use std::{collections::BTreeSet, net::IpAddr};
 
 /// Records the hello of a node.
 pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
@@ -18,11 +18,11 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     let outdated = (hello.version < VERSION)
         .then(|| format!("its agent has protocol version {}, this meshd has {VERSION}; boot the node", hello.version));
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
-    let other_nodes_macs: Vec<_> = macs
-        .iter()
-        .filter(|mac| tx.before().node_of_mac(**mac).is_some_and(|other| other.id != peer.node))
-        .copied()
-        .collect();
+    let is_taken = |mac: &&MacAddr| {
+        let model = tx.before();
+        model.node_of_mac(**mac).is_some_and(|other| other.id != peer.node) || model.vm_of_mac(**mac).is_some()
+    };
+    let foreign_macs: BTreeSet<_> = macs.iter().filter(is_taken).copied().collect();
     let raised_event =
         |kind, detail: String| raised(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session);
     if let Some(basis) = differing_basis(&hello.facts, peer.node) {
@@ -34,10 +34,12 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used, so the old one becomes void. Records of older releases receive its key.
         node.certificates = vec![peer_certificate(peer)];
-        if let (NO_MAC, Some(first)) = (node.mac, macs.iter().find(|mac| !other_nodes_macs.contains(mac))) {
-            node.mac = *first;
+        let own = macs.iter().filter(|mac| !foreign_macs.contains(mac)).copied();
+        // A node without a network boot names its first NIC itself, once.
+        if let (NO_MAC, Some(first)) = (node.mac, own.clone().next()) {
+            node.mac = first;
+            node.add_seen_nic(first);
         }
-        let own = macs.iter().filter(|mac| !other_nodes_macs.contains(mac)).copied();
         changed_parts = node.recognise(&hello.facts, own);
         if let Some(detail) = &changed_parts {
             node.raise(ConditionKind::HardwareChanged, detail.clone(), now);

@@ -115,6 +115,8 @@ impl BootService {
             let ObservedMachine { basis, fingerprint, mac, .. } = machine.clone();
             let mut node = Node::discovered(basis, fingerprint, mac, old.discovered_at);
             node.fingerprint.macs.extend(old.fingerprint.macs.iter().copied());
+            node.reported_nics.clone_from(&old.reported_nics);
+            node.add_seen_nic(mac);
             if node.fingerprint.board_serial.is_empty() {
                 node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
             }
@@ -213,7 +215,7 @@ pub(crate) fn changes_record(node: &Node, machine: &ObservedMachine, snapshot: &
         || was_removed
         || is_named
         || node.mac != machine.mac
-        || !node.fingerprint.macs.contains(&machine.mac)
+        || !node.seen_nics().any(|mac| *mac == machine.mac)
 }
 
 fn find_former_record<'m>(model: &'m Model, machine: &ObservedMachine) -> Option<&'m Node> {
@@ -324,7 +326,7 @@ impl Identification<'_> {
             }
         }
         node.mac = mac;
-        node.fingerprint.macs.insert(mac);
+        node.add_seen_nic(mac);
         node.address = Some(self.request.from.into());
         name_by_site(tx, &mut node, self.snapshot, now);
         approve_automatically(tx, &mut node, self.snapshot, self.audit_for, now);
@@ -372,6 +374,6 @@ impl Identification<'_> {
 /// Records that a NIC moved to another node: a MAC address belongs to one node only.
 fn record_moved_nic(tx: &mut Tx<'_>, from: NodeId, to: NodeId, mac: MacAddr, now: Timestamp) {
     let detail = format!("its NIC {mac} is in node {to} now");
-    tx.edit_node(from, |node| node.fingerprint.macs.remove(&mac));
+    tx.edit_node(from, |node| node.remove_nic(mac));
     raise_if_new(tx, from, None, (ConditionKind::HardwareChanged, &detail), Actor::Node, now);
 }

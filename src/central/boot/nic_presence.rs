@@ -43,7 +43,7 @@ impl BootService {
     pub fn approved_nics(&self) -> BTreeSet<MacAddr> {
         self.env.store.read(|model| {
             let approved = model.nodes().filter(|node| node.phase.is_admitted());
-            approved.flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac])).collect()
+            approved.flat_map(|node| node.seen_nics().copied().chain([node.mac])).collect()
         })
     }
 

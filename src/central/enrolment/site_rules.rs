@@ -62,9 +62,7 @@ pub(crate) fn approve_automatically(
 
 /// Returns the name of a `[[reservation]]` for a node that still has its generated name. A name that an operator chose stays.
 pub(crate) fn pending_name<'l>(node: &Node, snapshot: &'l SiteSnapshot) -> Option<&'l str> {
-    snapshot
-        .node_name(node.known_as(), &node.fingerprint.macs)
-        .filter(|name| node.has_generated_name() && node.name != *name)
+    snapshot.node_name(node.known_as(), node.seen_nics()).filter(|name| node.has_generated_name() && node.name != *name)
 }
 
 /// Gives a node the name of its `[[reservation]]`, unless another node has it.

@@ -82,14 +82,14 @@ fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
         let address = snapshot.reserved([id], []);
         return MemberContext { id, hostname: NodeContext::new(id, name).hostname(), address };
     };
-    let reserved = snapshot.reserved(node.known_as(), &node.fingerprint.macs);
+    let reserved = snapshot.reserved(node.known_as(), node.seen_nics());
     MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
 }
 
 /// The present address of a node, if it is leased to the node.
 fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
     let Some(IpAddr::V4(address)) = node.address else { return None };
-    model.lease(address).filter(|lease| node.fingerprint.macs.contains(&lease.mac)).map(|lease| lease.address)
+    model.lease(address).filter(|lease| node.seen_nics().any(|mac| *mac == lease.mac)).map(|lease| lease.address)
 }
 
 #[cfg(test)]

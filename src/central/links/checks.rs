@@ -5,7 +5,7 @@ use crate::{
     links::{LinkCommand, LinkError, LinkId, LinkOrder, Links},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
-use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use meshd_proto::{Check, CheckReport, CheckStatus, DoctorReport, FromCentral};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
@@ -13,6 +13,10 @@ use tokio::sync::oneshot;
 
 /// Maximum number of stored checks of a node.
 const MAX_CHECKS: usize = 64;
+/// Maximum length of the name of a stored check, in characters.
+const MAX_CHECK_NAME: usize = 64;
+/// Maximum length of the detail and of the hint of a stored check, in characters.
+const MAX_CHECK_TEXT: usize = 2000;
 /// Timeout of requested checks; the probe of a silent gateway takes four seconds.
 const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -64,7 +68,7 @@ impl Links {
         mut report: CheckReport,
     ) -> Result<(), StoreError> {
         let id = link.node();
-        report.checks.truncate(MAX_CHECKS);
+        bound_checks(&mut report.checks);
         let (now, request_id) = (self.env.now(), report.request_id);
         let failures: Vec<String> = report
             .checks
@@ -118,6 +122,22 @@ impl Links {
     }
 }
 
+/// Truncates reported checks: every list of nodes and every page of a node shows them.
+fn bound_checks(checks: &mut Vec<Check>) {
+    checks.truncate(MAX_CHECKS);
+    for check in checks {
+        for (text, limit) in [
+            (&mut check.name, MAX_CHECK_NAME),
+            (&mut check.detail, MAX_CHECK_TEXT),
+            (&mut check.remediation, MAX_CHECK_TEXT),
+        ] {
+            if let Some((end, _)) = text.char_indices().nth(limit) {
+                text.truncate(end);
+            }
+        }
+    }
+}
+
 /// Summarizes the checks of this boot for `doctor`; `None` if there are none.
 pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
     let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
@@ -130,5 +150,22 @@ pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId,
     match tx.edit_node(id, |node| node.compare_units()).flatten() {
         Some(drift) => raise_if_new(tx, id, session, (ConditionKind::UnitDrift, &drift), Actor::Node, now),
         None => clear_condition(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_checks_are_bounded_in_number_and_length() {
+        let long = "é".repeat(MAX_CHECK_TEXT + 1);
+        let (name, detail, remediation) = (long.clone(), long.clone(), long);
+        let check = Check { name, status: CheckStatus::Fail, detail, remediation, unproven: false };
+        let mut checks = vec![check; MAX_CHECKS + 1];
+        bound_checks(&mut checks);
+        assert_eq!(checks.len(), MAX_CHECKS);
+        let lengths = |check: &Check| [&check.name, &check.detail, &check.remediation].map(|text| text.chars().count());
+        assert!(checks.iter().all(|check| lengths(check) == [MAX_CHECK_NAME, MAX_CHECK_TEXT, MAX_CHECK_TEXT]));
     }
 }

@@ -17,6 +17,7 @@ pub use heartbeat_deadlines::WATCH_INTERVAL;
 use crate::{
     environment::{Environment, alarms::log_failure},
     locks::{DEADLINES, Leaf, Ordered},
+    reported_work::ReportedWork,
 };
 use checks::PendingCheck;
 use heartbeat_deadlines::Timers;
@@ -79,6 +80,7 @@ impl fmt::Display for LinkOrder {
 /// The live links of all nodes, with the heartbeat deadline of each.
 pub struct Links {
     env: Arc<Environment>,
+    reported: Arc<ReportedWork>,
     inner: Leaf<LinksInner>,
     deadlines: Ordered<DEADLINES, Timers>,
 }
@@ -128,8 +130,8 @@ impl LinkId {
 }
 
 impl Links {
-    pub(crate) fn new(env: Arc<Environment>) -> Self {
-        Links { env, inner: Leaf::default(), deadlines: Ordered::default() }
+    pub(crate) fn new(env: Arc<Environment>, reported: Arc<ReportedWork>) -> Self {
+        Links { env, reported, inner: Leaf::default(), deadlines: Ordered::default() }
     }
 
     /// The queue of commands of a node's link.
@@ -372,8 +374,20 @@ impl Links {
         self.try_send(node, LinkCommand::Close(reason.to_owned()));
     }
 
-    /// Removes a node's link at once, without waiting for the node.
+    /// Forgets what a node reported whose link has ended meanwhile: its report may have been stored after [`Links::sever_link`].
+    pub(crate) fn forget_unlinked(&self, node: NodeId) {
+        if !self.is_linked(node) {
+            self.reported.forget(node);
+        }
+    }
+
+    /// Removes a node's link at once, without waiting for the node, and forgets what it reported.
     pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
+        self.remove_link(node, reason);
+        self.reported.forget(node);
+    }
+
+    fn remove_link(&self, node: NodeId, reason: &str) {
         let mut links = self.inner.lock();
         links.actions.retain(|_, outstanding| outstanding.order.node != node);
         if let Some(entry) = links.entries.remove(&node) {

@@ -250,7 +250,6 @@ impl NodeOps {
         match order {
             BulkOrder::Approve(_) => self.enrolment.notify_decision(),
             BulkOrder::Resume => changed.iter().for_each(|id| self.links.arm_timer(*id, self.env.monotonic())),
-            BulkOrder::Remove => changed.iter().for_each(|id| self.orphans.forget(*id)),
             BulkOrder::Drain(DrainPolicy::Stop, grace_s) => {
                 for id in changed {
                     self.stop_work_on(id, *grace_s, audit).await?;

@@ -41,7 +41,6 @@ impl NodeOps {
         });
         let node = stored.await?;
         self.enrolment.disconnect(id, why);
-        self.orphans.forget(id);
         // The other nodes of its task become free before VMs are placed.
         self.tasks.repeat_orders();
         self.workloads.place_waiting().await;

@@ -14,7 +14,7 @@ use meshd_model::fleet::{
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 impl NodeOps {
     /// Revokes every credential of a node and closes its link. The node receives new credentials at its next boot if its phase allows.
@@ -60,7 +60,6 @@ impl NodeOps {
         let removed = self.env.store.commit(|tx| self.remove_in(tx, id, audit, now)).await;
         self.disconnect_after(&removed, id, REMOVED);
         let (node, leases) = removed?;
-        self.orphans.forget(id);
         self.release_leases(leases);
         Ok(node)
     }
@@ -203,7 +202,6 @@ impl NodeOps {
         let leases = stored.await;
         self.disconnect_after(&leases, old, why);
         self.release_leases(leases?);
-        self.orphans.forget(old);
         self.generations.scan_all();
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
@@ -214,7 +212,7 @@ impl NodeOps {
     /// # Errors
     /// The node runs, so the NIC is in another machine; or the NIC belongs to another node or a VM.
     pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, audit: &AuditContext) -> Result<Node, OperateError> {
-        let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
+        let is_own = |node: &Node| node.seen_nics().any(|own| *own == mac);
         if !self.env.store.read(|model| model.node(id).is_some_and(is_own)) && self.links.probe(id).await {
             return Err(LinkError::StillLinked { node: id }.into());
         }
@@ -227,7 +225,7 @@ impl NodeOps {
             if let Some(holder) = other_nic_holder(tx.before(), id, mac) {
                 return Err(OperateError::NicTaken { node: id, mac, holder });
             }
-            let added = node.fingerprint.macs.insert(mac);
+            let added = node.add_seen_nic(mac);
             let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
             tx.put_node(node.clone());
             if resolved {
@@ -298,7 +296,7 @@ pub(super) fn enter_maintenance(
 const MAX_FREED: usize = 20_000;
 
 fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
-    let macs = &node.fingerprint.macs;
+    let macs: BTreeSet<&MacAddr> = node.seen_nics().collect();
     tx.before().leases().filter(|lease| macs.contains(&lease.mac)).cloned().collect()
 }
 

@@ -33,7 +33,7 @@ pub use naming::NamingError;
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf, tasks::Tasks,
-    unrecorded_work::OrphanWork, vms::Workloads,
+    vms::Workloads,
 };
 use meshd_model::fleet::Lease;
 use std::sync::Arc;
@@ -46,7 +46,6 @@ pub struct NodeOps {
     pub(super) tasks: Arc<Tasks>,
     pub(super) workloads: Arc<Workloads>,
     pub(super) generations: Arc<Generations>,
-    pub(super) orphans: Arc<OrphanWork>,
     /// Leases of removed nodes, until the DHCP service takes them.
     pub(super) freed_leases: Leaf<Vec<Lease>>,
 }

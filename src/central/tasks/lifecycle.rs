@@ -81,7 +81,7 @@ impl Tasks {
             if tx.task(id).is_some() {
                 return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
             }
-            let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
+            let members = claim(tx, &spec, &candidates, &self.reported.nodes_with_orphans())?;
             let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
             tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
             tx.put_task(task.clone());

@@ -22,7 +22,7 @@ use super::{
     environment::Environment,
     links::Links,
     locks::{Ordered, TASK_ORDERS},
-    unrecorded_work::OrphanWork,
+    reported_work::ReportedWork,
 };
 use meshd_proto::task::Stream;
 use meshd_store::{ChunkLogs, Limits};
@@ -36,15 +36,15 @@ const OUTPUT_LIMITS: Limits = Limits { segment: 2 << 20, newest: 3, keep_open: t
 pub struct Tasks {
     env: Arc<Environment>,
     links: Arc<Links>,
-    orphans: Arc<OrphanWork>,
+    reported: Arc<ReportedWork>,
     outputs: Arc<ChunkLogs<TaskId, Stream>>,
     /// Held while an order is read and queued, so that the newest order is sent last.
     orders: Ordered<TASK_ORDERS, ()>,
 }
 
 impl Tasks {
-    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, orphans: Arc<OrphanWork>) -> Self {
+    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, reported: Arc<ReportedWork>) -> Self {
         let outputs = Arc::new(ChunkLogs::new(env.site().state_dir.join("jobs"), OUTPUT_LIMITS));
-        Tasks { env, links, orphans, outputs, orders: Ordered::default() }
+        Tasks { env, links, reported, outputs, orders: Ordered::default() }
     }
 }

@@ -28,9 +28,13 @@ impl Tasks {
             TaskUpdate::Output(output) => return Ok(self.store_output(node, output).await),
             TaskUpdate::Released { task } => {
                 self.edit_tasks(&[task], |task| task.released(node, now)).await?;
-                self.orphans.tasks.remove(node, task);
+                self.reported.orphan_tasks.remove(node, task);
             }
-            TaskUpdate::All { tasks } => self.apply_reports(node, tasks).await?,
+            TaskUpdate::All { tasks } => {
+                let applied = self.apply_reports(node, tasks).await;
+                self.links.forget_unlinked(node);
+                applied?;
+            }
         }
         Ok(None)
     }
@@ -56,7 +60,7 @@ impl Tasks {
         let ended = tasks.iter().filter(|report| report.state.has_ended() && orphans.contains(&report.task));
         ended.for_each(|report| self.order_removal(node, report.task));
         let names: Vec<String> = orphans.iter().map(TaskId::to_string).collect();
-        let has_new = self.orphans.tasks.set(node, orphans.into_iter().collect());
+        let has_new = self.reported.orphan_tasks.set(node, orphans.into_iter().collect());
         // A node that invents tasks must not evict events of others.
         if has_new && self.env.allows(&format!("strange tasks of {node}")) {
             let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
@@ -77,7 +81,7 @@ impl Tasks {
 
     /// Ends a task that is not on record; true if a node has it.
     pub(crate) fn release_orphan(&self, task: TaskId) -> bool {
-        let nodes = self.orphans.tasks.find(task);
+        let nodes = self.reported.orphan_tasks.find(task);
         nodes.iter().for_each(|node| self.order_removal(*node, task));
         !nodes.is_empty()
     }

@@ -31,7 +31,7 @@ impl Workloads {
         let (site, now) = (self.env.site(), self.env.now());
         let placed = self.env.store.commit(|tx| {
             let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else { return Ok(None) };
-            self.check_not_elsewhere(uuid)?;
+            self.check_not_elsewhere(tx.before(), uuid, false)?;
             let mut vm = before.clone();
             vm.run();
             match self.assign(tx, &mut vm, &site, now) {

@@ -45,7 +45,7 @@ pub enum VmError {
     )]
     SlotClosed { name: VmName, slot: SlotId, state: SlotState, why: String },
     #[error(
-        "node {node} has a VM {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
+        "node {node} has a VM {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}; if the node is compromised: meshd node quarantine {node}"
     )]
     Elsewhere { uuid: SystemUuid, node: NodeId },
     #[error("volume `{volume}` has the digest {digest}, which is missing; add the file first: meshd volume add FILE")]
@@ -87,7 +87,7 @@ impl Workloads {
         let _stay = self.volume_use.read().await;
         let committed = self.env.store.commit(|tx| {
             check_new(tx.before(), &request)?;
-            self.check_not_elsewhere(request.spec.uuid)?;
+            self.check_not_elsewhere(tx.before(), request.spec.uuid, audit.forced)?;
             self.check_files(&request.spec)?;
             reserve(tx.before(), &snapshot, &mut request.spec, now).map_err(VmError::Nics)?;
             let mut vm = Vm::new(request, only, now);
@@ -125,7 +125,7 @@ impl Workloads {
             if verb == VmVerb::Stop {
                 vm.stop(None);
             } else {
-                self.check_not_elsewhere(uuid)?;
+                self.check_not_elsewhere(tx.before(), uuid, false)?;
                 check_startable(tx.before(), &site, &vm)?;
                 vm.start_by_operator();
                 if vm.placement.is_none() {
@@ -219,7 +219,7 @@ impl Workloads {
 
     /// Places a VM on a node and assigns units. At most once in a transaction.
     pub(crate) fn assign(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
-        let (model, nodes_with_orphans) = (tx.before(), self.orphans.nodes());
+        let (model, nodes_with_orphans) = (tx.before(), self.reported.nodes_with_orphans());
         let candidate_nodes = candidate_nodes(model, site).map(|mut candidate| {
             if nodes_with_orphans.contains(&candidate.node) {
                 candidate.unready = candidate.unready.or(Some("has_work_not_on_record"));

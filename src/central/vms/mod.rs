@@ -39,26 +39,23 @@ pub(crate) use running_work_guard::{check_no_running_work, check_no_task, check_
 pub use slots::{SlotError, SlotParts};
 pub use volumes::VolumeUseError;
 
-use super::{environment::Environment, links::Links, locks::Leaf, unrecorded_work::OrphanWork};
+use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use console_sessions::Consoles;
-use node_reports::{Addresses, Fetching};
 use std::sync::Arc;
 
 /// Runs VMs on nodes.
 pub struct Workloads {
     env: Arc<Environment>,
     links: Arc<Links>,
-    orphans: Arc<OrphanWork>,
+    reported: Arc<ReportedWork>,
     consoles: Leaf<Consoles>,
-    fetching: Leaf<Fetching>,
-    addresses: Leaf<Addresses>,
     /// Read-locked while a VM with files is recorded; write-locked while a file is removed.
     volume_use: tokio::sync::RwLock<()>,
 }
 
 impl Workloads {
-    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, orphans: Arc<OrphanWork>) -> Self {
-        let (consoles, fetching, addresses, volume_use) = Default::default();
-        Workloads { env, links, orphans, consoles, fetching, addresses, volume_use }
+    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, reported: Arc<ReportedWork>) -> Self {
+        let (consoles, volume_use) = Default::default();
+        Workloads { env, links, reported, consoles, volume_use }
     }
 }

@@ -24,37 +24,46 @@ use std::{
 /// Maximum length of a stored reason, in characters.
 const MAX_REASON: usize = 500;
 
-/// Progress of fetched volumes. In memory: nodes report it each second.
-pub(super) type Fetching = BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>;
-
-/// Addresses of NICs in private networks. In memory: nodes report them after each welcome.
-pub(super) type Addresses = BTreeMap<NodeId, VmAddresses>;
-
-type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
-
 impl Workloads {
     /// Returns the private addresses of a VM's NICs.
     pub(crate) fn reported_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
-        self.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
+        self.reported.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
     }
 
     /// Progress of fetching a VM's volumes.
     pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
-        self.fetching.lock().get(&node)?.get(&uuid).cloned()
+        self.reported.fetching.lock().get(&node)?.get(&uuid).cloned()
     }
 
+    /// Stores progress and addresses of the VMs that the node has on record.
     fn store_details(&self, node: NodeId, vms: &[VmReport]) {
-        let now: BTreeMap<_, _> =
-            vms.iter().filter_map(|report| Some((report.uuid, report.fetching.clone()?))).collect();
-        replace(&mut self.fetching.lock(), node, now);
-        let with_addresses = vms.iter().filter(|report| !report.addresses.is_empty());
-        let with_addresses: VmAddresses =
-            with_addresses.map(|report| (report.uuid, report.addresses.clone())).collect();
-        replace(&mut self.addresses.lock(), node, with_addresses);
+        let (mut fetching, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+        self.env.store.read(|model| {
+            for report in vms {
+                let ReportRelation::Own(vm) = relation_of(model.vm(report.uuid), node) else { continue };
+                if let Some(mut progress) = report.fetching.clone() {
+                    progress.obstacle = progress.obstacle.map(|why| why.chars().take(MAX_REASON).collect());
+                    fetching.insert(report.uuid, progress);
+                }
+                let is_own = |mac: &MacAddr| vm.request.spec.nics.iter().any(|nic| nic.mac == *mac);
+                let own = report.addresses.iter().filter(|(mac, _)| is_own(mac));
+                let own: BTreeMap<MacAddr, Ipv4Addr> = own.map(|(mac, address)| (*mac, *address)).collect();
+                if !own.is_empty() {
+                    addresses.insert(report.uuid, own);
+                }
+            }
+        });
+        self.reported.set_details(node, fetching, addresses);
     }
 
     /// Handles a report about VMs.
     pub(crate) async fn vm_update(&self, node: NodeId, update: VmUpdate) -> Result<(), StoreError> {
+        let handled = self.handle_update(node, update).await;
+        self.links.forget_unlinked(node);
+        handled
+    }
+
+    async fn handle_update(&self, node: NodeId, update: VmUpdate) -> Result<(), StoreError> {
         match update {
             VmUpdate::All { mut vms } => {
                 vms.truncate(MAX_VMS);
@@ -76,7 +85,7 @@ impl Workloads {
             (!vms.iter().all(change) || missing_vms(model, node, &vms).next().is_some(), orphans_in(model, node, &vms))
         });
         if !has_changes && !self.has_new_orphans(node, &orphans) {
-            self.orphans.vms.set(node, orphans);
+            self.reported.orphan_vms.set(node, orphans);
             return Ok(());
         }
         let order = CorrelationId(self.env.random());
@@ -110,7 +119,7 @@ impl Workloads {
     }
 
     fn has_new_orphans(&self, node: NodeId, orphans: &BTreeMap<SystemUuid, VmReport>) -> bool {
-        let all = self.orphans.vms.lock();
+        let all = self.reported.orphan_vms.lock();
         let known = all.get(&node);
         orphans.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
     }
@@ -118,7 +127,7 @@ impl Workloads {
     /// Processes unknown VMs: they are shown and never ended. Each causes one event, with a limit for each node.
     fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, orphans: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
         let before: BTreeSet<SystemUuid> =
-            self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
+            self.reported.orphan_vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
         let cause = format!("orphans of {node}");
         for (uuid, report) in orphans.iter().filter(|(uuid, _)| !before.contains(uuid)) {
             if !self.env.allows(&cause) {
@@ -128,18 +137,18 @@ impl Workloads {
             let detail = format!("{} ({uuid}), {}, is not on record; {release}", report.name, report.state.as_str());
             tx.event(Event::new(now, Actor::Node, EventKind::VmUnknown, detail).of_node(node));
         }
-        self.orphans.vms.set(node, orphans);
+        self.reported.orphan_vms.set(node, orphans);
     }
 
     /// VMs that nodes report and that are not on record there.
     pub fn orphan_vms(&self) -> Vec<(NodeId, VmReport)> {
-        let all = self.orphans.vms.lock();
+        let all = self.reported.orphan_vms.lock();
         all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
     }
 
     /// Creates a minimal specification of an orphan VM, so that its node can release it.
     pub(crate) fn orphan_vm(&self, node: NodeId, uuid: SystemUuid) -> Option<VmRequest> {
-        let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
+        let report = self.reported.orphan_vms.lock().get(&node)?.get(&uuid)?.clone();
         Some(VmRequest::new(VmSpec::unknown(report.name, uuid)))
     }
 
@@ -160,6 +169,7 @@ impl Workloads {
             tx.event(vm_event(&vm, node, EventKind::VmReleased, Actor::Node, "the node has released everything", now));
             if is_own {
                 vm.unplace("its node released it".to_owned());
+                vm.former_node = None;
             }
             put_or_remove(tx, vm);
             Ok::<_, StoreError>(())
@@ -198,10 +208,6 @@ impl Workloads {
             self.links.notify_node(node, Some(uuid));
         }
     }
-}
-
-fn replace<T>(all: &mut BTreeMap<NodeId, BTreeMap<SystemUuid, T>>, node: NodeId, now: BTreeMap<SystemUuid, T>) {
-    if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
 }
 
 /// True if units or disks of the VM may still count as used in the last facts of the node.

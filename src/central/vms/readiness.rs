@@ -65,12 +65,12 @@ pub(crate) fn may_run(model: &Model, node: NodeId) -> bool {
 }
 
 impl Workloads {
-    /// Refuses to start a VM that another node reports: there are never two copies.
-    pub(crate) fn check_not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
-        match self.orphans.vms.find(uuid) {
-            Some(node) => Err(VmError::Elsewhere { uuid, node }),
-            None => Ok(()),
-        }
+    /// Refuses to start a VM that another node reports: there are never two copies. A VM on record is where its record says, so only a node
+    /// that the record does not exclude may claim it. Without a record, an operator may know better than the node (`forced`).
+    pub(crate) fn check_not_elsewhere(&self, model: &Model, uuid: SystemUuid, forced: bool) -> Result<(), VmError> {
+        let (vm, nodes) = (model.vm(uuid), self.reported.orphan_vms.nodes_with(uuid));
+        let is_credible = |node: &NodeId| vm.map_or(!forced, |vm| vm.may_run_on(*node));
+        nodes.into_iter().find(is_credible).map_or(Ok(()), |node| Err(VmError::Elsewhere { uuid, node }))
     }
 
     /// Refuses a specification that names a missing volume.

@@ -4,15 +4,25 @@ use crate::cli::{Context, Failure, client::AdminClient, output::print::write, wa
 use axum::{
     Json, Router,
     body::Body,
-    extract::Request,
+    extract::{ConnectInfo, Request, connect_info::Connected},
     http::StatusCode,
+    middleware,
     response::{IntoResponse as _, Response},
+    serve::IncomingStream,
 };
 use clap::Args;
 use meshd_api::{ErrorView, routes as api};
-use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SignIn};
-use std::{net::Ipv4Addr, sync::Arc, time::Instant};
+use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SessionOrigin, SignIn};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 use tokio::net::TcpListener;
+
+/// State of an established connection in `/proc/net/tcp`. The kernel shows connections that their program has closed as those of root.
+const ESTABLISHED: &str = "01";
 
 /// The browser has the rights of this command. Ctrl-C ends the command and all browser sessions.
 #[derive(Debug, Args)]
@@ -43,12 +53,38 @@ impl Ui {
                 random,
                 now: Instant::now,
             });
+            let service = with_user(router).into_make_service_with_connect_info::<LoopbackEnds>();
             tokio::select! {
-                served = axum::serve(listener, router).into_future() => served.map_err(Failure::from),
+                served = axum::serve(listener, service).into_future() => served.map_err(Failure::from),
                 stopped = tokio::signal::ctrl_c() => stopped.map_err(Failure::from),
             }
         })
     }
+}
+
+/// Both ends of a connection.
+#[derive(Clone, Copy)]
+struct LoopbackEnds {
+    peer: SocketAddr,
+    local: Option<SocketAddr>,
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for LoopbackEnds {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        LoopbackEnds { peer: *stream.remote_addr(), local: stream.io().local_addr().ok() }
+    }
+}
+
+/// Binds sessions to the user whose browser opened the link: a browser sends the cookie to every port of 127.0.0.1, and so to programs of
+/// other users.
+fn with_user(router: Router) -> Router {
+    router.layer(middleware::map_request(
+        async |ConnectInfo(connection): ConnectInfo<LoopbackEnds>, mut request: Request| {
+            let uid = connection.local.and_then(|local| user_of(connection.peer, local));
+            request.extensions_mut().insert(SessionOrigin::of_user(uid, connection.peer.port()));
+            request
+        },
+    ))
 }
 
 fn random() -> [u8; 32] {
@@ -84,4 +120,40 @@ fn view(failure: &Failure) -> ErrorView {
     let (message, hint) = failure.parts();
     let (code, correlation_id) = ("unreachable".to_owned(), String::new());
     ErrorView { code, message: message.to_owned(), hint: hint.to_owned(), correlation_id }
+}
+
+/// Returns the user ID of the program that connected from `peer` to `local`.
+fn user_of(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
+    find(&fs::read_to_string("/proc/net/tcp").ok()?, &text(peer)?, &text(local)?)
+}
+
+fn find(table: &str, from: &str, to: &str) -> Option<u32> {
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut own = lines.filter(|words| words.get(1..4) == Some(&[from, to, ESTABLISHED]));
+    own.next()?.get(7)?.parse().ok()
+}
+
+/// Returns an address as the kernel writes it: the bytes of the address as a number of this machine, then the port.
+fn text(address: SocketAddr) -> Option<String> {
+    let SocketAddr::V4(address) = address else { return None };
+    Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn user_of_a_loopback_connection_is_found_while_it_is_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        let local = stream.local_addr().unwrap();
+        assert_eq!(user_of(peer, local), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(user_of(local, local), None);
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        drop(client);
+        assert_eq!(user_of(peer, local), None, "closed connections are shown as those of root");
+    }
 }

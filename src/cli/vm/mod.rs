@@ -44,6 +44,9 @@ pub(super) enum Vm {
         /// Start the VM now
         #[arg(long)]
         start: bool,
+        /// Ignore a node that reports an unrecorded VM of this UUID
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         wait: Wait,
         #[command(flatten)]
@@ -125,7 +128,8 @@ impl Vm {
         let client = context.client()?;
         wait(async {
             match self {
-                Vm::Create { file, node, start, wait, output } => {
+                Vm::Create { file, node, start, force, wait, output } => {
+                    let client = client.forced(force);
                     let vm = read_vm_file(&client, &file).await?;
                     let mut vm = client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
                     if start && wait.is_requested() {

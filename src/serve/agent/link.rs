@@ -8,6 +8,7 @@ use super::{
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
 use meshd_proto::{FromAgent, FromCentral, Hello};
+use meshd_types::failpoint;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::{
@@ -19,8 +20,6 @@ use tokio::{
 const COMMANDS: usize = 64;
 /// Maximum number of outstanding probes per link.
 const MAX_PROBES: usize = 16;
-/// Interval of checks whether the certificate has expired.
-const EXPIRY_CHECK: Duration = Duration::from_secs(60);
 /// Time for a node with revoked credentials to receive its goodbye.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Delay in seconds before the node reconnects after the central node stopped or replaced this link.
@@ -134,13 +133,15 @@ async fn run_link<P: AgentSettings>(
     inbox: &mut mpsc::Receiver<LinkCommand>,
 ) -> Result<std::convert::Infallible, End> {
     let mut probes = Probes::default();
-    let mut expiry = interval(EXPIRY_CHECK);
+    let mut expiry = interval(service.expiry_check);
     let (mut certificate, mut renewed) = (client.certificate.clone(), None);
     loop {
         tokio::select! {
             // Queued commands are sent before a message of the node can end the link.
             biased;
             () = service.shutdown.cancelled() => return Err(stopping()),
+            // Before messages: a node that always has one ready must not outlive its certificate.
+            _ = expiry.tick(), if failpoint::defends("link-expiry") => check_expiry(service, &certificate)?,
             command = inbox.recv() => match command {
                 Some(LinkCommand::Send(message)) => socket.send(&message).await?,
                 Some(LinkCommand::Vms(which)) => {
@@ -168,13 +169,13 @@ async fn run_link<P: AgentSettings>(
                     }
                 }
             },
-            _ = expiry.tick() => {
-                if !service.plane.identify(&certificate).is_ok_and(|peer| !peer.expired) {
-                    return Err(refusal(AgentApiError::StaleCertificate));
-                }
-            }
         }
     }
+}
+
+fn check_expiry<P: AgentSettings>(service: &AgentApi<P>, certificate: &[u8]) -> Result<(), End> {
+    let is_valid = service.plane.identify(certificate).is_ok_and(|peer| !peer.expired);
+    if is_valid { Ok(()) } else { Err(refusal(AgentApiError::StaleCertificate)) }
 }
 
 fn stopping() -> End {

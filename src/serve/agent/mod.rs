@@ -7,7 +7,7 @@
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `central_interface` | the trait by which the agent API calls the central node |
 //! | `routes` | routes of the agent API, and their error responses |
-//! | `node_connections` | connection limits of authenticated nodes, counted by node |
+//! | `node_connections` | limits of connections and transfers of authenticated nodes, counted by node |
 //! | `socket` | a WebSocket of typed messages with an idle timeout |
 //! | `volumes` | serves byte ranges of volume files |
 //!
@@ -41,11 +41,11 @@ use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_trust::{Peer, TrustError};
 use meshd_types::NodeId;
+use node_connections::{MAX_CONNECTIONS_OF_NODE, MAX_TRANSFERS_OF_NODE, NodePermits};
 use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -77,11 +77,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub struct AgentLimits {
     /// Maximum number of connections, each a file descriptor: links, waiting nodes, and clients that are not identified yet.
     pub connections: usize,
+    /// Interval of checks whether the certificate of a link has expired.
+    pub expiry_check: Duration,
 }
 
 impl Default for AgentLimits {
     fn default() -> Self {
-        AgentLimits { connections: MAX_CONNECTIONS }
+        AgentLimits { connections: MAX_CONNECTIONS, expiry_check: Duration::from_secs(60) }
     }
 }
 
@@ -90,9 +92,10 @@ struct AgentApi<P> {
     plane: Arc<P>,
     pending: Arc<ConnectionLimiter>,
     /// Permits for links and consoles.
-    permits: Arc<node_connections::NodePermits>,
+    permits: Arc<NodePermits>,
     /// Permits for file transfers.
-    transfers: Arc<Semaphore>,
+    transfers: Arc<NodePermits>,
+    expiry_check: Duration,
     shutdown: CancellationToken,
     tasks: TaskTracker,
 }
@@ -136,8 +139,9 @@ pub async fn run<P: AgentSettings>(
     let service = Arc::new(AgentApi {
         plane,
         pending: ConnectionLimiter::new("agent-pending", waiting),
-        permits: node_connections::NodePermits::new(limits.connections - arriving - waiting),
-        transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
+        permits: NodePermits::new(limits.connections - arriving - waiting, MAX_CONNECTIONS_OF_NODE),
+        transfers: NodePermits::new(MAX_TRANSFERS, MAX_TRANSFERS_OF_NODE),
+        expiry_check: limits.expiry_check,
         shutdown: shutdown.clone(),
         tasks: TaskTracker::new(),
     });

@@ -1,38 +1,41 @@
-//! Connection limits of authenticated nodes, counted by node.
+//! Limits of connections and transfers of authenticated nodes, counted by node: each node has a share.
 
-use meshd_types::NodeId;
+use meshd_types::{NodeId, failpoint};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Maximum number of links and consoles per node. A node usually has one link, and one console for each VM that an operator watches.
-const MAX_OF_NODE: usize = 64;
+pub(super) const MAX_CONNECTIONS_OF_NODE: usize = 64;
+/// Maximum number of concurrent file transfers per node. An agent fetches one volume at a time for each VM that it starts.
+pub(super) const MAX_TRANSFERS_OF_NODE: usize = 8;
 
-/// Counters of all connections.
+/// Counters of one kind.
 pub(super) struct NodePermits {
     total: usize,
+    share: usize,
     of_node: Mutex<BTreeMap<NodeId, usize>>,
 }
 
-/// Counts as one connection of a node until it is dropped.
+/// Counts for a node until it is dropped.
 pub(super) struct NodePermit {
     permits: Arc<NodePermits>,
     node: NodeId,
 }
 
 impl NodePermits {
-    /// Creates the counters. `total` is the maximum for all nodes together.
-    pub(super) fn new(total: usize) -> Arc<Self> {
-        Arc::new(NodePermits { total, of_node: Mutex::default() })
+    /// Creates the counters. `total` is the maximum for all nodes together, `share` for one node.
+    pub(super) fn new(total: usize, share: usize) -> Arc<Self> {
+        Arc::new(NodePermits { total, share, of_node: Mutex::default() })
     }
 
-    /// Returns a permit for a connection of a node; `None` at the limit of the node or at the total limit.
+    /// Returns a permit for a node; `None` at the limit of the node or at the total limit.
     pub(super) fn take(self: &Arc<Self>, node: NodeId) -> Option<NodePermit> {
         let mut all = self.lock();
         let taken: usize = all.values().sum();
         let own = all.entry(node).or_default();
-        if *own >= MAX_OF_NODE || taken >= self.total {
+        if *own >= self.share && failpoint::defends("node-share") || taken >= self.total {
             return None;
         }
         *own += 1;
@@ -62,10 +65,10 @@ mod tests {
 
     #[test]
     fn node_permits_are_limited_per_node() {
-        let permits = NodePermits::new(MAX_OF_NODE + 1);
+        let permits = NodePermits::new(9, 8);
         let node = |text: &str| text.parse().expect("an ID");
-        let mut taken: Vec<_> = (0..MAX_OF_NODE).filter_map(|_| permits.take(node("aaaaaaaa"))).collect();
-        assert_eq!(taken.len(), MAX_OF_NODE);
+        let mut taken: Vec<_> = (0..9).filter_map(|_| permits.take(node("aaaaaaaa"))).collect();
+        assert_eq!(taken.len(), 8);
         assert!(permits.take(node("aaaaaaaa")).is_none());
         let _other = permits.take(node("bbbbbbbb")).expect("one is left");
         taken.pop();

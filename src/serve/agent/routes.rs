@@ -170,7 +170,7 @@ async fn volume<P: AgentSettings>(
     let Some(path) = service.plane.volume(&client.peer, &digest) else {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "no VM of this node names it"));
     };
-    let permit = Arc::clone(&service.transfers).try_acquire_owned().map_err(|_| Refusal::BUSY)?;
+    let permit = service.transfers.take(client.peer.node).ok_or(Refusal::BUSY)?;
     match volumes::piece(&path, &headers, permit).await {
         Ok(response) => Ok(response),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

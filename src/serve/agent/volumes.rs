@@ -1,5 +1,6 @@
 //! Serves byte ranges of volume files. Each range must finish within the request timeout, and each request is authorised again.
 
+use super::node_connections::NodePermit;
 use axum::{
     body::Body,
     http::{HeaderMap, StatusCode, header},
@@ -10,7 +11,6 @@ use std::{io, path::Path};
 use tokio::{
     fs::File,
     io::{AsyncReadExt as _, AsyncSeekExt as _},
-    sync::OwnedSemaphorePermit,
 };
 
 /// Maximum number of bytes per response.
@@ -19,7 +19,7 @@ const MAX_PIECE: u64 = 16 << 20;
 const READ: u64 = 256 * 1024;
 
 /// Returns a response with the requested range.
-pub(super) async fn piece(path: &Path, headers: &HeaderMap, permit: OwnedSemaphorePermit) -> io::Result<Response> {
+pub(super) async fn piece(path: &Path, headers: &HeaderMap, permit: NodePermit) -> io::Result<Response> {
     let mut file = File::open(path).await?;
     let size = file.metadata().await?.len();
     let requested = headers.get(header::RANGE).and_then(|value| value.to_str().ok());

@@ -83,6 +83,34 @@ async fn form_from_plain_http_origin_is_refused() {
 }
 
 #[tokio::test]
+async fn session_cookie_used_elsewhere_ends_the_session() {
+    let api = FakeApi::new("operator");
+    let ui = router(environment(api.router(), SignIn::Token));
+    let ask = async |from: &str, cookie: &str| {
+        let origin = crate::SessionOrigin::of_address(from.parse().expect("an address"));
+        let request = Request::get("/ui/").header(HOST, "meshd.example:8443").header(COOKIE, cookie).extension(origin);
+        ui.clone().oneshot(request.body(Body::empty()).expect("a request")).await.expect("infallible").status()
+    };
+    let sign_in = async |from: &str| {
+        let origin = crate::SessionOrigin::of_address(from.parse().expect("an address"));
+        let request = Request::post("/ui/sign-in").header(HOST, "meshd.example:8443");
+        let request = request.header(ORIGIN, "https://meshd.example:8443").extension(origin);
+        let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let request = request.body(Body::from(format!("token={TOKEN}"))).expect("a request");
+        let answer = ui.clone().oneshot(request).await.expect("infallible");
+        let cookie = answer.headers().get(SET_COOKIE).expect("a cookie").to_str().expect("text");
+        cookie.split(';').next().expect("a pair").to_owned()
+    };
+    let cookie = sign_in("10.1.0.5").await;
+    assert_eq!(ask("10.1.0.5", &cookie).await, StatusCode::OK);
+    assert_eq!(ask("10.1.0.6", &cookie).await, StatusCode::SEE_OTHER, "a thief");
+    assert_eq!(ask("10.1.0.5", &cookie).await, StatusCode::SEE_OTHER, "the stolen session is over");
+    let cookie = sign_in("2001:db8::5").await;
+    assert_eq!(ask("2001:db8::1:2:3:4", &cookie).await, StatusCode::OK, "the same network");
+    assert_eq!(ask("2001:db8:0:1::5", &cookie).await, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
 async fn same_site_page_opens_no_console() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;

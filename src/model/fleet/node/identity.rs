@@ -173,6 +173,24 @@ impl Node {
         self.conflicting_machines.len() != before
     }
 
+    /// NICs that the node booted from or that an operator accepted, without those that only the node reported.
+    pub fn seen_nics(&self) -> impl Iterator<Item = &MacAddr> + Clone {
+        let is_seen = |mac: &&MacAddr| !self.reported_nics.contains(mac) || !failpoint::defends("hello-nics");
+        self.fingerprint.macs.iter().filter(is_seen)
+    }
+
+    /// Adds a NIC that the node booted from or that an operator accepted. Returns true if it was not known so.
+    pub fn add_seen_nic(&mut self, mac: MacAddr) -> bool {
+        let was_reported = self.reported_nics.remove(&mac);
+        self.fingerprint.macs.insert(mac) || was_reported
+    }
+
+    /// Removes a NIC that another node has now.
+    pub fn remove_nic(&mut self, mac: MacAddr) {
+        self.reported_nics.remove(&mac);
+        self.fingerprint.macs.remove(&mac);
+    }
+
     /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and
     /// virtual functions.
     pub fn recognise(&mut self, facts: &Facts, own: impl IntoIterator<Item = MacAddr>) -> Option<String> {
@@ -188,8 +206,8 @@ impl Node {
             board.clone_into(&mut print.board_serial);
         }
         for mac in own {
-            if print.macs.len() < MAX_MACS {
-                print.macs.insert(mac);
+            if print.macs.len() < MAX_MACS && print.macs.insert(mac) {
+                self.reported_nics.insert(mac);
             }
         }
         changed

@@ -106,6 +106,10 @@ pub struct Node {
     /// Switch port at the enrolment; `None` on a local segment, or if the relay does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
+    /// NICs of `fingerprint` that only the node itself reported. They identify the node when it boots from one, and claim nothing from
+    /// others: no address, no name, no boot session, no NIC of a VM.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reported_nics: BTreeSet<MacAddr>,
     /// The node enrolled on a local segment, without a relay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_local: bool,
@@ -183,6 +187,7 @@ impl Node {
             pinned: None,
             central_address: None,
             relay_port: None,
+            reported_nics: BTreeSet::new(),
             is_local: false,
         };
         node.fingerprint.macs.insert(mac);

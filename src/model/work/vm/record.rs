@@ -14,7 +14,7 @@ use meshd_proto::vm::{
     DiskIdentity, DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder,
     VmReport, VmTargetState, VolumeName,
 };
-use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
+use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,6 +106,9 @@ pub struct Vm {
     /// The record is from a backup and unconfirmed: the VM may run elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
+    /// Last node of a VM without node. It may still run the VM, if it was removed while its machine ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_node: Option<NodeId>,
     /// Former nodes that did not confirm the release, with disks that must be wiped.
     #[serde(rename = "owes", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pending_wipes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
@@ -154,6 +157,7 @@ impl Vm {
             start_orders: StartOrders::Nothing,
             refused: BTreeMap::new(),
             unconfirmed: false,
+            former_node: None,
             locality: Locality::default(),
             created_at: now,
         }
@@ -276,6 +280,12 @@ impl Vm {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Stop, grace_s);
     }
 
+    /// Returns true if a report of this node forbids to start the VM elsewhere: the record may be wrong about it. The claim of any other
+    /// node is its own affair.
+    pub fn may_run_on(&self, node: NodeId) -> bool {
+        self.unconfirmed || self.former_node == Some(node) || !failpoint::defends("vm-claim")
+    }
+
     /// Orders a start or restart.
     pub fn run(&mut self) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
@@ -320,6 +330,7 @@ impl Vm {
 
     /// Removes the placement. The caller knows that nothing of the VM is left on the node.
     pub fn unplace(&mut self, why: String) {
+        self.former_node = self.node().or(self.former_node);
         (self.placement, self.last_report, self.obstacle) = (None, None, Some(why));
         self.request.spec.units.clear();
         self.bind(None, false);

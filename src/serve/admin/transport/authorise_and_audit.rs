@@ -24,7 +24,7 @@ use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_trust::Role;
-use meshd_types::CorrelationId;
+use meshd_types::{CorrelationId, failpoint};
 use tracing::Instrument as _;
 
 /// Maximum number of characters of an order's target in the audit log.
@@ -78,8 +78,9 @@ fn without_precondition(headers: &HeaderMap, is_order: bool) -> Result<(), Refus
 }
 
 async fn authorised(required: Role, request: Request, next: Next) -> Response {
+    let may_read = |caller: &Caller| caller.role >= required || !failpoint::defends("route-role");
     match request.extensions().get::<Caller>() {
-        Some(caller) if caller.role >= required => match without_precondition(request.headers(), false) {
+        Some(caller) if may_read(caller) => match without_precondition(request.headers(), false) {
             Ok(()) => next.run(request).await,
             Err(refused) => refused.into_response(),
         },

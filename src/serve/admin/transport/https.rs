@@ -141,6 +141,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permi
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(From(peer.ip()));
+    origin.insert(meshd_ui::SessionOrigin::of_address(peer.ip()));
     serve_connection(stream, router, origin, AdminConnection::new(permit), central, shutdown).await;
 }
 

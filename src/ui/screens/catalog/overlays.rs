@@ -14,6 +14,7 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, routes as api};
+use meshd_trust::Role;
 
 pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
     let overlays = client.get(api::LIST_OVERLAYS.path([])).await.map_err(|error| client.failed(&error))?;
@@ -49,14 +50,21 @@ pub(crate) async fn overlay(
     let content = match query.text("path") {
         "" => {
             let detail = client.get(api::GET_OVERLAY.path([&name])).await.map_err(failed)?;
-            let files = client.get(api::LIST_OVERLAY_FILES.path([&name])).await.map_err(failed)?;
+            let files = if client.caller.role >= Role::Operator {
+                Some(client.get(api::LIST_OVERLAY_FILES.path([&name])).await.map_err(failed)?)
+            } else {
+                None
+            };
             html! {
                 h1 { "Overlay " (shown(&name)) }
                 (facts(&detail))
                 h2 { "Variables" }
                 (variables(&detail.declares))
                 h2 { "Files" }
-                (file_table(&files, &here))
+                @match &files {
+                    Some(files) => (file_table(files, &here)),
+                    None => p.quiet { "The files of overlays are shown from the role operator on." },
+                }
             }
         }
         path => {

@@ -209,10 +209,15 @@ impl Fake {
 
     /// One with room for 64 connections: 16 that arrive, 8 that wait, and 40 of nodes.
     pub async fn start_small() -> Self {
-        Self::start_within(agent::AgentLimits { connections: 64 }, OFFLINE_AFTER, meshd_trust::NODE_CERT_LIFE).await
+        Self::start_within(
+            agent::AgentLimits { connections: 64, ..Default::default() },
+            OFFLINE_AFTER,
+            meshd_trust::NODE_CERT_LIFE,
+        )
+        .await
     }
 
-    async fn start_within(limits: agent::AgentLimits, offline_after: Duration, life: Duration) -> Self {
+    pub async fn start_within(limits: agent::AgentLimits, offline_after: Duration, life: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
         let now = Timestamp::from_millis(since.as_millis() as i64);
@@ -367,6 +372,12 @@ impl Node {
                 Ok(_) => {}
             }
         }
+    }
+
+    /// Sends heartbeats without a pause until the central node closes the connection.
+    pub async fn flood(&mut self) {
+        let heartbeat = serde_json::to_string(&FromAgent::Heartbeat(meshd_proto::Heartbeat::default())).expect("plain");
+        while self.0.feed(Message::Text(heartbeat.as_str().into())).await.is_ok() {}
     }
 
     pub async fn end(&mut self) -> Option<FromCentral> {

@@ -5,6 +5,7 @@ mod agent;
 
 use fake::{Fake, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};
+use meshd::serve::agent::AgentLimits;
 use meshd_proto::{ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest};
 use meshd_trust::CertificateAuthority;
 use meshd_types::BootSessionId;
@@ -217,6 +218,26 @@ async fn link_of_revoked_node_ends_while_node_reads_nothing() {
     let down = tokio::time::timeout(Duration::from_secs(10), fake.wait(|seen| seen.contains(&Seen::Down)));
     down.await.expect("at once");
     fake.stop().await;
+}
+
+#[test]
+fn link_that_is_always_busy_ends_when_its_certificate_expires() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limits = AgentLimits { expiry_check: Duration::from_millis(50), ..Default::default() };
+        let fake = Fake::start_within(limits, Duration::from_secs(60), meshd_trust::NODE_CERT_LIFE).await;
+        let key = fake::key();
+        let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+        let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
+        node.hello(fake::NODE).await;
+        assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
+        let flood = tokio::spawn(async move { node.flood().await });
+        fake.wait(|seen| seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))).await;
+        fake.advance(meshd_trust::NODE_CERT_LIFE * 2);
+        let ended = tokio::time::timeout(Duration::from_secs(20), flood).await;
+        ended.expect("the link ends while its node sends").expect("no panic");
+        fake.stop().await;
+    });
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! VMs as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
 
+mod claimed;
 mod nics;
 mod drained;
 mod guarded;

@@ -1,0 +1,115 @@
+//! What nodes report of their work, in memory: VMs and tasks without a record, for example after a restore, and details of their VMs.
+//!
+//! Nodes report again after each welcome. A node that loses its credentials is forgotten at once: see [`ReportedWork::forget`]. meshd never
+//! ends work that is not on record; only an operator does.
+
+use super::locks::{Leaf, LeafGuard};
+use meshd_proto::vm::{VmFetching, VmReport};
+use meshd_types::{MacAddr, NodeId, SystemUuid, TaskId, failpoint};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+type ByVm<T> = BTreeMap<SystemUuid, T>;
+
+#[derive(Default)]
+pub(crate) struct ReportedWork {
+    pub(crate) orphan_vms: OrphanVms,
+    pub(crate) orphan_tasks: OrphanTasks,
+    /// Progress of fetched volumes, reported each second.
+    pub(crate) fetching: Leaf<BTreeMap<NodeId, ByVm<VmFetching>>>,
+    /// Addresses of NICs in private networks.
+    pub(crate) addresses: Leaf<BTreeMap<NodeId, ByVm<BTreeMap<MacAddr, Ipv4Addr>>>>,
+}
+
+impl ReportedWork {
+    /// Nodes with orphans. Their free capacity is unknown, and a task would share them.
+    pub(crate) fn nodes_with_orphans(&self) -> BTreeSet<NodeId> {
+        let mut nodes = self.orphan_tasks.nodes();
+        nodes.extend(self.orphan_vms.nodes());
+        nodes
+    }
+
+    /// Replaces the details of the VMs of a node.
+    pub(crate) fn set_details(
+        &self,
+        node: NodeId,
+        fetching: ByVm<VmFetching>,
+        addresses: ByVm<BTreeMap<MacAddr, Ipv4Addr>>,
+    ) {
+        replace(&mut self.fetching.lock(), node, fetching);
+        replace(&mut self.addresses.lock(), node, addresses);
+    }
+
+    /// Forgets what a node reported: it lost its credentials, or an operator confirmed that the machine is off.
+    pub(crate) fn forget(&self, node: NodeId) {
+        if !failpoint::defends("report-forgotten") {
+            return;
+        }
+        self.orphan_vms.set(node, BTreeMap::new());
+        self.orphan_tasks.set(node, BTreeSet::new());
+        self.set_details(node, BTreeMap::new(), BTreeMap::new());
+    }
+}
+
+fn replace<T>(all: &mut BTreeMap<NodeId, ByVm<T>>, node: NodeId, now: ByVm<T>) {
+    if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
+}
+
+type VmsByNode = BTreeMap<NodeId, ByVm<VmReport>>;
+
+#[derive(Default)]
+pub(crate) struct OrphanVms(Leaf<VmsByNode>);
+
+impl OrphanVms {
+    pub(crate) fn lock(&self) -> LeafGuard<'_, VmsByNode> {
+        self.0.lock()
+    }
+
+    fn nodes(&self) -> BTreeSet<NodeId> {
+        self.0.lock().keys().copied().collect()
+    }
+
+    pub(crate) fn nodes_with(&self, uuid: SystemUuid) -> Vec<NodeId> {
+        self.0.lock().iter().filter(|(_, vms)| vms.contains_key(&uuid)).map(|(node, _)| *node).collect()
+    }
+
+    /// Replaces the orphans of a node.
+    pub(crate) fn set(&self, node: NodeId, vms: ByVm<VmReport>) {
+        replace(&mut self.0.lock(), node, vms);
+    }
+}
+
+/// Tasks. meshd never kills a task that is not on record.
+#[derive(Default)]
+pub(crate) struct OrphanTasks(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
+
+impl OrphanTasks {
+    pub(crate) fn remove(&self, node: NodeId, task: TaskId) {
+        let left = self.0.lock().get(&node).map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
+        if let Some(left) = left {
+            self.set(node, left);
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> BTreeSet<NodeId> {
+        self.0.lock().keys().copied().collect()
+    }
+
+    /// Replaces the orphans of a node. Returns true if one of them is new.
+    pub(crate) fn set(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> bool {
+        let mut all = self.0.lock();
+        if tasks.is_empty() {
+            all.remove(&node);
+            return false;
+        }
+        let new = all.get(&node).is_none_or(|before| !tasks.is_subset(before));
+        all.insert(node, tasks);
+        new
+    }
+
+    pub(crate) fn find(&self, task: TaskId) -> Vec<NodeId> {
+        self.0.lock().iter().filter(|(_, tasks)| tasks.contains(&task)).map(|(node, _)| *node).collect()
+    }
+}

@@ -1,0 +1,76 @@
+//! Somebody has an operator's session cookie: a server on another port of 127.0.0.1 received it, or a machine that the browser runs on leaked it.
+
+use crate::{
+    admin::https::{ADMIN, Office, PORT},
+    world::{World, program},
+};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Output, Stdio},
+};
+
+/// A user of the machine without any rights.
+const NOBODY: &str = "65534";
+
+/// `meshd ui`, which ends with the test.
+struct Ui(Child);
+
+impl Drop for Ui {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A request of a user of this machine.
+fn curl(user: &str, cookie: &str, url: &str) -> String {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", user, "--clear-groups", "curl", "--silent", "--include", "--max-time", "20"]);
+    text(command.args(["--header", &format!("Cookie: {cookie}"), url]).stdin(Stdio::null()).output().unwrap())
+}
+
+fn text(output: Output) -> String {
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn cookie_of(answer: &str) -> String {
+    let line = answer.lines().find(|line| line.to_lowercase().starts_with("set-cookie: "));
+    let line = line.unwrap_or_else(|| panic!("{answer}"));
+    line["set-cookie: ".len()..].split(';').next().unwrap().to_owned()
+}
+
+#[test]
+fn cookie_of_meshd_ui_is_useless_to_another_user_of_the_machine() {
+    let world = World::new("approve");
+    let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
+    command.arg("--site").arg(&world.site).arg("ui").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut ui = Ui(command.spawn().unwrap());
+    let mut link = String::new();
+    BufReader::new(ui.0.stdout.take().unwrap()).read_line(&mut link).unwrap();
+    let link = link.trim();
+    let cookie = cookie_of(&curl("0", "", link));
+    let page = format!("{}/", link.split("/enter").next().unwrap());
+    assert!(curl("0", &cookie, &page).starts_with("HTTP/1.1 200"), "the operator sees the site");
+    let stolen = curl(NOBODY, &cookie, &page);
+    assert!(stolen.starts_with("HTTP/1.1 303") && stolen.contains("/sign-in"), "{stolen}");
+}
+
+#[test]
+fn cookie_of_a_session_is_useless_at_another_address() {
+    let office = Office::open();
+    office.desk.ip(&["address", "add", "10.78.0.3/24", "dev", "eth0"]).unwrap();
+    let token = fs::read_to_string(office.token("ada", "operator")).unwrap();
+    let ask = |from: &str, more: &[&str], path: &str| {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--include", "--insecure", "--max-time", "20", "--interface", from]).args(more);
+        command.arg(format!("https://{ADMIN}:{PORT}{path}")).stdin(Stdio::null()).stdout(Stdio::piped());
+        text(office.desk.spawn(&mut command).unwrap().wait_with_output().unwrap())
+    };
+    let (origin, field) = (format!("Origin: https://{ADMIN}:{PORT}"), format!("token={}", token.trim()));
+    let signed_in = ask("10.78.0.2", &["--header", &origin, "--data-urlencode", &field], "/ui/sign-in");
+    let cookie = format!("Cookie: {}", cookie_of(&signed_in));
+    let page = |from: &str| ask(from, &["--header", &cookie], "/ui/");
+    assert!(page("10.78.0.2").split("\r\n").next().unwrap().contains(" 200"));
+    assert!(page("10.78.0.3").split("\r\n").next().unwrap().contains(" 303"), "{}", page("10.78.0.3"));
+}
