@@ -13,4 +13,3 @@ mod relayed;
 mod resources;
 mod sessions;
 mod tokens;
-mod ui_sessions;

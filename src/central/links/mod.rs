@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
+//! | `severed_links` | ends the links of nodes without credentials, and forgets their reports |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
 mod checks;
 mod heartbeat_deadlines;
+mod severed_links;
 mod stale_checks;
 
 pub(crate) use checks::compare_units;
@@ -372,30 +374,6 @@ impl Links {
     /// Asks a node's link to close.
     pub(crate) fn close_link(&self, node: NodeId, reason: &str) {
         self.try_send(node, LinkCommand::Close(reason.to_owned()));
-    }
-
-    /// Forgets what a node reported whose link has ended meanwhile: its report may have been stored after [`Links::sever_link`].
-    pub(crate) fn forget_unlinked(&self, node: NodeId) {
-        if !self.is_linked(node) {
-            self.reported.forget(node);
-        }
-    }
-
-    /// Removes a node's link at once, without waiting for the node, and forgets what it reported.
-    pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
-        self.remove_link(node, reason);
-        self.reported.forget(node);
-    }
-
-    fn remove_link(&self, node: NodeId, reason: &str) {
-        let mut links = self.inner.lock();
-        links.actions.retain(|_, outstanding| outstanding.order.node != node);
-        if let Some(entry) = links.entries.remove(&node) {
-            // If the queue is full, the dropped sender ends the link.
-            let _ = entry.commands.try_send(LinkCommand::Close(reason.to_owned()));
-        }
-        // A former sign of life proves nothing for the next client with this ID.
-        links.last_alive.remove(&node);
     }
 
     /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the next heartbeat repeats unsettled states.

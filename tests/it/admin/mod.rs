@@ -10,6 +10,7 @@ mod queries;
 mod roles;
 mod schema;
 mod service;
+mod sessions;
 mod several;
 mod support_bundle;
 mod ui;

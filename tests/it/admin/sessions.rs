@@ -1,9 +1,7 @@
 //! Somebody has an operator's session cookie: a server on another port of 127.0.0.1 received it, or a machine that the browser runs on leaked it.
 
-use crate::{
-    admin::https::{ADMIN, Office, PORT},
-    world::{World, program},
-};
+use super::https::{ADMIN, Office, PORT};
+use crate::world::{World, program};
 use std::{
     fs,
     io::{BufRead as _, BufReader},
