@@ -73,6 +73,8 @@ pub struct Reservation {
     pub owner: Owner,
     /// Address in the subnet of a segment, inside or outside its pool.
     pub address: Ipv4Addr,
+    /// The NIC that sends the frames of this one: its parent, if it is a virtual interface of a node.
+    pub parent: Option<MacAddr>,
 }
 
 /// `[http]`.

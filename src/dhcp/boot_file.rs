@@ -1,7 +1,7 @@
 //! Chooses the boot file of a client.
 
 use crate::{
-    client_arch::{LoaderTransport, arch_entry},
+    client_arch::{ArchEntry, LoaderTransport, arch_entry},
     effect::ClientKind,
     packet::{ClientMessage, VendorClass},
 };
@@ -26,8 +26,13 @@ pub enum BootFile {
 /// Why there is no boot file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoLoader {
-    /// The value of option 93 is unknown.
-    UnknownArch(ClientArch),
+    /// Nothing is known to boot on the architecture of the client, or the client names none.
+    UnknownArch {
+        /// The class of the client.
+        class: VendorClass,
+        /// Option 93, or the value in the text of option 60.
+        arch: Option<ClientArch>,
+    },
     /// None of its loaders is among [`BootSources::loaders`].
     Absent {
         /// The name of the architecture.
@@ -59,14 +64,19 @@ impl BootSources {
     }
 
     fn loader(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
-        let arch = request.boot_arch();
-        let Some(row) = arch_entry(arch.0) else { return BootFile::Missing(NoLoader::UnknownArch(arch)) };
+        let class = request.vendor.unwrap_or(VendorClass::Pxe);
+        let row = request.arch.and_then(|arch| arch_entry(arch.0));
+        // U-Boot on x86 says that it is a BIOS, but cannot run programs of one.
+        let runs = |row: &&ArchEntry| class != VendorClass::UBoot || !row.is_bios();
+        let Some(row) = row.filter(runs) else {
+            return BootFile::Missing(NoLoader::UnknownArch { class, arch: request.arch });
+        };
         let Some(loader) = row.loaders.iter().copied().find(|loader| self.loaders.contains(*loader)) else {
             let first = row.loaders.first().copied().unwrap_or_default();
             return BootFile::Missing(NoLoader::Absent { firmware: row.name, loader: first });
         };
         // An HTTPClient cannot use a file name, whatever its option 93 contains (Quirk::HttpByClassOnly).
-        if row.transport == LoaderTransport::Http || request.vendor == Some(VendorClass::Http) {
+        if row.transport == LoaderTransport::Http || class == VendorClass::Http {
             return BootFile::Http(self.url(server, &format!("loader/{loader}")));
         }
         BootFile::Tftp(loader)

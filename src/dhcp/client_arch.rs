@@ -21,6 +21,13 @@ pub(crate) struct ArchEntry {
     pub(crate) loaders: &'static [&'static str],
 }
 
+impl ArchEntry {
+    /// Returns true if the loaders need the services of a BIOS.
+    pub(crate) fn is_bios(&self) -> bool {
+        self.loaders == BIOS
+    }
+}
+
 /// `snponly` and `undionly` use the network driver of the firmware, so they work with every NIC that the firmware boots from. The second
 /// loader contains drivers, for firmware whose own driver does not work.
 const BIOS: &[&str] = &["undionly.kpxe", "ipxe.pxe"];
@@ -78,6 +85,7 @@ mod tests {
         for (index, row) in ARCHITECTURES.iter().enumerate() {
             assert!(ARCHITECTURES[..index].iter().all(|other| other.arch < row.arch), "{}", row.name);
             let bios = row.name.starts_with("BIOS");
+            assert_eq!(row.is_bios(), bios, "{}", row.name);
             assert_eq!(row.transport == LoaderTransport::Http, row.name.contains("HTTP boot"), "{}", row.name);
             assert!(row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios), "{}", row.name);
             let short = |loader: &&str| loader.len() < 64;

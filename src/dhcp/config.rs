@@ -38,6 +38,8 @@ pub struct Reservation {
     pub owner: Owner,
     /// An address of a segment's network, inside or outside of its range.
     pub address: Ipv4Addr,
+    /// The NIC that may send in the name of the owner: the parent of a virtual interface.
+    pub parent: Option<MacAddr>,
 }
 
 /// A NIC of a VM. It gets an address but no boot file.

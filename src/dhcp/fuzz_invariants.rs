@@ -137,7 +137,7 @@ fn engine() -> Engine {
     let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
-    let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last) };
+    let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last), parent: None };
     let nic = |last, address: Option<(u8, u8)>| ReservedNic {
         vm: SystemUuid([last; 16]),
         name: "guest".parse().expect("a name"),

@@ -42,5 +42,5 @@ pub use effect::{
 pub use engine::{Counters, Engine};
 pub use fuzz_invariants::check_invariants;
 pub use machines::{Attachment, Machines, NoMachines, RelayPort};
-pub use packet::{ClientMessageType, Destination, Origin};
-pub use warning::Warning;
+pub use packet::{ClientLink, ClientMessageType, Destination, Origin, VendorClass};
+pub use warning::{DropReason, Warning};

@@ -9,8 +9,20 @@ use std::{net::Ipv4Addr, sync::Arc};
 pub enum Warning {
     /// Firmware gets an address, but no boot file.
     NoLoader(NoLoader),
-    /// A relay that belongs to no segment forwarded a request.
-    ForeignRelay(Ipv4Addr),
+    /// A relay that belongs to no segment forwarded a request, or a relay selected a network that belongs to none.
+    ForeignRelay {
+        relay: Ipv4Addr,
+        /// The network that the relay selected with option 82 or 118.
+        selected: Option<Ipv4Addr>,
+    },
+    /// A packet gets no reply.
+    Dropped {
+        reason: DropReason,
+        /// The client in the packet.
+        mac: Option<MacAddr>,
+        /// Where the packet came from.
+        source: Ipv4Addr,
+    },
     /// Another server answers on a segment.
     OtherServer {
         segment: Arc<str>,
@@ -19,8 +31,13 @@ pub enum Warning {
         /// True for a proxy that serves PXE clients only.
         proxy: bool,
     },
-    /// A client found its address in use by another machine.
-    Declined { segment: Arc<str>, address: Ipv4Addr },
+    /// An address is in use by a machine that did not get it from this server.
+    AddressInUse {
+        segment: Arc<str>,
+        address: Ipv4Addr,
+        /// The machine; `None` if a client declined the address.
+        by: Option<MacAddr>,
+    },
     /// The Ethernet sender of a request is not its client.
     Forged {
         /// The client in the packet.
@@ -47,4 +64,30 @@ pub enum Warning {
         /// The usage of the pool.
         usage: PoolUse,
     },
+}
+
+/// Why a packet gets no reply, where neither the mode nor another server explains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DropReason {
+    /// It is no request of a client whose link is served.
+    Malformed,
+    /// Its sender exceeds the rate limit.
+    RateLimited,
+    /// Its sender is not proven to be the client: it came through a router, or from another address than it names.
+    UnprovenSender,
+    /// A REQUEST that names no address.
+    NoAddress,
+    /// A RELEASE or DECLINE of an address that the machine uses, or did not receive lately.
+    Unfounded,
+}
+
+impl DropReason {
+    /// All reasons, in their order.
+    pub const ALL: [DropReason; 5] = [
+        DropReason::Malformed,
+        DropReason::RateLimited,
+        DropReason::UnprovenSender,
+        DropReason::NoAddress,
+        DropReason::Unfounded,
+    ];
 }

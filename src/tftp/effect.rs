@@ -74,8 +74,10 @@ pub enum Event {
     Full { client: SocketAddrV4 },
     /// A request was answered with an ERROR.
     Refused { client: SocketAddrV4, cause: Refusal },
-    /// A packet that no client sends to this port.
-    Malformed,
+    /// A packet that no client sends to this port. It is not answered: an ERROR could only disturb its sender.
+    Malformed { client: SocketAddrV4 },
+    /// A packet of no transfer, usually a duplicate of the last acknowledgement.
+    Stray,
     /// The server stopped during the transfer.
     CutOff,
 }
@@ -92,6 +94,8 @@ pub enum Refusal {
     Mode,
     /// A write request.
     Write,
+    /// A request that cannot be read, or an unknown operation.
+    Illegal,
 }
 
 impl<F> Effects<F> {
@@ -104,6 +108,7 @@ impl<F> Effects<F> {
             Refusal::NotFound { .. } => (packet::Code::NotFound, "no such file"),
             Refusal::Mode => (packet::Code::IllegalOperation, "only mode octet is served; set the client to binary"),
             Refusal::Write => (packet::Code::AccessViolation, "this server is read-only"),
+            Refusal::Illegal => (packet::Code::IllegalOperation, "the request cannot be read"),
         };
         self.packet(client, packet::error(code, text));
         self.events.push(Event::Refused { client, cause });

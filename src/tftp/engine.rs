@@ -40,6 +40,9 @@ pub struct Limits {
 /// Looks up a file by name.
 pub type Lookup<'a, F> = &'a dyn Fn(&str) -> Option<(Bytes, F)>;
 
+/// Returns the largest IP packet in bytes that reaches a client without fragmentation.
+pub type PathMtu = Box<dyn Fn(SocketAddrV4) -> usize + Send>;
+
 /// All transfers of one worker. `F` identifies files ([`crate::Files::Id`]).
 pub struct Engine<F> {
     limits: Limits,
@@ -50,6 +53,7 @@ pub struct Engine<F> {
     unconfirmed: BTreeSet<(Instant, SocketAddrV4)>,
     by_address: HashMap<Ipv4Addr, usize>,
     window_bytes: usize,
+    path_mtu: PathMtu,
 }
 
 struct TransferEntry<F> {
@@ -62,9 +66,10 @@ struct TransferEntry<F> {
 }
 
 impl<F: Copy> Engine<F> {
-    /// Creates an engine without transfers.
-    pub fn new(limits: Limits) -> Self {
+    /// Creates an engine without transfers. `path_mtu` is asked once for each transfer with large blocks.
+    pub fn new(limits: Limits, path_mtu: PathMtu) -> Self {
         Engine {
+            path_mtu,
             limits,
             transfers: HashMap::new(),
             timers: BTreeSet::new(),
@@ -106,7 +111,8 @@ impl<F: Copy> Engine<F> {
             Some(Packet::Write) => out.refuse(client, Refusal::Write),
             // Some firmware sends its ERROR to the well-known port.
             Some(Packet::Error(_)) => self.end(client, Event::Aborted, out),
-            Some(Packet::Ack(_) | Packet::Unexpected) | None => out.events.push(Event::Malformed),
+            Some(Packet::Illegal) => out.refuse(client, Refusal::Illegal),
+            Some(Packet::Ack(_) | Packet::Unexpected) | None => out.events.push(Event::Malformed { client }),
         }
     }
 
@@ -115,10 +121,9 @@ impl<F: Copy> Engine<F> {
         let number = match packet::parse(bytes) {
             Some(Packet::Ack(number)) => number,
             Some(Packet::Error(_)) => return self.end(client, Event::Aborted, out),
-            _ => return out.events.push(Event::Malformed),
+            _ => return out.events.push(Event::Malformed { client }),
         };
-        // Usually a duplicate of the last acknowledgement; an ERROR could only disturb its sender.
-        let Some(entry) = self.transfers.get_mut(&client) else { return };
+        let Some(entry) = self.transfers.get_mut(&client) else { return out.events.push(Event::Stray) };
         let action = entry.transfer.ack(now, number);
         if entry.unconfirmed && entry.transfer.confirmed {
             entry.unconfirmed = false;
@@ -173,7 +178,7 @@ impl<F: Copy> Engine<F> {
             return out.events.push(Event::Full { client });
         }
         let budget = self.limits.window_bytes.saturating_sub(self.window_bytes);
-        let negotiated = Negotiated::grant(&request.options, budget);
+        let negotiated = Negotiated::grant(&request.options, budget, || (self.path_mtu)(client));
         let option_ack = negotiated.option_ack(&request.options, file.len());
         let (transfer, action) = Transfer::begin(now, file, negotiated, option_ack, request_hash);
 

@@ -21,7 +21,7 @@ const LENGTH: usize = 70_000 * 8;
 /// the packet.
 pub fn check_invariants(bytes: &[u8]) {
     let file = Bytes::from(vec![7; LENGTH]);
-    let mut engine = Engine::new(LIMITS);
+    let mut engine = Engine::new(LIMITS, Box::new(|_| 1000));
     let mut now = Instant::now();
     let mut rest = bytes;
     while let [sender, control, more @ ..] = rest {

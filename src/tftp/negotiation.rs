@@ -4,8 +4,12 @@ use crate::packet::{self, RequestedOptions};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// The largest block, in bytes. With its headers it fills an Ethernet frame, so no packet is fragmented.
+/// The largest block, in bytes. With its headers it fills an Ethernet frame.
 pub const MAX_BLOCK: u16 = 1468;
+/// Length of the headers of a block: IPv4, UDP and TFTP, in bytes.
+const HEADERS: usize = 20 + 8 + 4;
+/// The smallest block that RFC 2348 allows, in bytes.
+const MIN_BLOCK: u16 = 8;
 /// Block size without negotiation, in bytes (RFC 1350).
 const DEFAULT_BLOCK: u16 = 512;
 /// The largest window, in blocks (RFC 7440). Firmware requests 4; more than 64 gains nothing.
@@ -28,8 +32,15 @@ pub(crate) struct Negotiated {
 
 impl Negotiated {
     /// Grants options within the limits. `budget`: bytes that the window may use; one block is always granted.
-    pub(crate) fn grant(requested: &RequestedOptions, budget: usize) -> Self {
-        let block = requested.block.unwrap_or(DEFAULT_BLOCK).min(MAX_BLOCK);
+    ///
+    /// A block is not larger than what the path takes in one packet (`path_mtu`), because much firmware cannot join fragments. RFC 2348
+    /// lets the server grant less than the client requested.
+    pub(crate) fn grant(requested: &RequestedOptions, budget: usize, path_mtu: impl FnOnce() -> usize) -> Self {
+        let mut block = requested.block.unwrap_or(DEFAULT_BLOCK).min(MAX_BLOCK);
+        if block > DEFAULT_BLOCK {
+            let fitting = u16::try_from(path_mtu().saturating_sub(HEADERS)).unwrap_or(MAX_BLOCK);
+            block = block.min(fitting.max(MIN_BLOCK));
+        }
         let affordable = u16::try_from(budget / usize::from(block)).unwrap_or(u16::MAX);
         let window = requested.window.unwrap_or(1).min(MAX_WINDOW).min(affordable).max(1);
         let timeout = requested.timeout.map(|seconds| Duration::from_secs(seconds.into()));

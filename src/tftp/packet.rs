@@ -23,6 +23,8 @@ const OACK: u16 = 6;
 pub(crate) enum Packet<'a> {
     Read(Request<'a>),
     Write,
+    /// A request that cannot be read, or an unknown operation.
+    Illegal,
     Ack(u16),
     /// The client aborts the transfer. The message beside the code is ignored.
     Error(u16),
@@ -73,12 +75,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Packet<'_>> {
     let (opcode, body) = bytes.split_first_chunk::<2>()?;
     let number = || body.first_chunk::<2>().copied().map(u16::from_be_bytes);
     match u16::from_be_bytes(*opcode) {
-        RRQ => request(body).map(Packet::Read),
+        RRQ => Some(request(body).map_or(Packet::Illegal, Packet::Read)),
         WRQ => Some(Packet::Write),
         ACK => number().map(Packet::Ack),
         ERROR => number().map(Packet::Error),
         DATA | OACK => Some(Packet::Unexpected),
-        _ => None,
+        _ => Some(Packet::Illegal),
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         {
             document.fault(&owner, format!("line {line} reserves an address of this network for it"), "remove one");
         }
-        Some(Some(Reservation { owner: owner.value, address: address.value }))
+        Some(Some(Reservation { owner: owner.value, address: address.value, parent: parent(table)? }))
     };
     let read: Option<Vec<_>> = tables.iter().map(read).collect::<Vec<_>>().into_iter().collect();
     let names = names.of_owner.into_iter().map(|(owner, name)| (owner, name.value)).collect();
@@ -100,6 +100,21 @@ fn owner(document: &Document, table: &Table<'_>) -> Option<Located<Owner>> {
         table.fault("mac", format!("`{address}` is a multicast address"), hint);
     }
     mac.or(node)
+}
+
+/// Returns the parent of a virtual interface; `None` after a fault.
+fn parent(table: &Table<'_>) -> Option<Option<MacAddr>> {
+    if !table.has("parent") {
+        return Some(None);
+    }
+    if !table.has("mac") {
+        table.fault("parent", "belongs to a MAC address", "write mac = the address of the virtual interface");
+    }
+    let parent = table.parsed::<MacAddr>("parent")?.value;
+    if parent.is_multicast() {
+        table.fault("parent", format!("`{parent}` is a multicast address"), "write the address of the node's NIC");
+    }
+    Some(Some(parent))
 }
 
 fn address(

@@ -98,6 +98,16 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
         ("10.88.1.6", "10.0.0.21", "36 reservation[2].mac: line 29 reserves an address of this network for it"),
         ("node = \"0123abcd\"", "", "32 reservation[1]: has no owner"),
         ("node = \"0123abcd\"", "node = \"il\"", "33 reservation[1].node: `il` is not a node ID"),
+        (
+            "name = \"head\"",
+            "parent = \"01:00:5e:00:00:01\"",
+            "31 reservation[0].parent: `01:00:5e:00:00:01` is a multicast address",
+        ),
+        (
+            "node = \"0123abcd\"",
+            "node = \"0123abcd\"\nparent = \"52:54:00:00:00:02\"",
+            "34 reservation[1].parent: belongs to a MAC address",
+        ),
         ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a multicast address"),
         ("address = \"10.88.1.5\"", "", "32 reservation[1]: reserves neither an address nor a name"),
         ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid name"),

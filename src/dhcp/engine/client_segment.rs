@@ -1,22 +1,36 @@
-//! The segment of a client: by the interface, by the relay's address (giaddr, RFC 2131 section 4.3.1), or by the address of a renewal.
+//! The segment of a client: by the interface, by the relay, or by the address of a renewal.
 
 use super::Engine;
-use crate::packet::{ClientMessage, Origin};
+use crate::packet::{ClientMessage, ClientMessageType, Origin};
 use std::net::Ipv4Addr;
 
 impl Engine {
     /// Returns the index of the client's segment.
+    ///
+    /// A relay on a direct segment is unknown: any machine there could claim to be one.
     pub(super) fn segment_of(&self, request: &ClientMessage, origin: Origin) -> Option<usize> {
-        let direct = self.segment_of_interface.get(origin.interface_index).copied().flatten();
-        match request.network() {
-            // A relay on a direct segment is unknown: any machine there could claim to be one.
-            Some(network) => self.relays.get(&network).copied().or_else(|| self.behind_relay(network)),
-            // A renewal is sent by unicast, past the relay; its address determines the segment.
-            None => {
-                let routed = request.ciaddr == *origin.source.ip() && !request.ciaddr.is_unspecified();
-                routed.then(|| self.behind_relay(request.ciaddr)).flatten().or(direct)
-            }
+        if request.is_relayed() {
+            return match request.selected_network() {
+                Some(network) => self.relayed_segment(network).or_else(|| self.segment_without_network(request.giaddr)),
+                None => self.relayed_segment(request.giaddr),
+            };
         }
+        // A renewal is sent by unicast, past the relay; its address determines the segment.
+        let source = *origin.source.ip();
+        let is_sender = request.ciaddr == source || request.kind == ClientMessageType::Inform;
+        let routed = is_sender.then(|| self.behind_relay(source)).flatten();
+        routed.or(self.segment_of_interface.get(origin.interface_index).copied().flatten())
+    }
+
+    /// Returns the segment of a relay (RFC 2131, 4.3.1), or the one whose network contains this address.
+    fn relayed_segment(&self, address: Ipv4Addr) -> Option<usize> {
+        self.relays.get(&address).copied().or_else(|| self.behind_relay(address))
+    }
+
+    /// Returns the segment of a relay if it leases no addresses: its network is unknown, so the relay's selection agrees with it.
+    fn segment_without_network(&self, relay: Ipv4Addr) -> Option<usize> {
+        let index = self.relays.get(&relay).copied()?;
+        self.segments.get(index).is_some_and(|segment| segment.authority.is_none()).then_some(index)
     }
 
     fn behind_relay(&self, address: Ipv4Addr) -> Option<usize> {

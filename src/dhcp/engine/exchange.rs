@@ -8,7 +8,7 @@ use crate::{
     lease::{Client, LeaseRequest},
     machines::Machines,
     packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
-    warning::Warning,
+    warning::{DropReason, Warning},
 };
 use meshd_types::{DenyList, Hardware, Timestamp, failpoint};
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -36,26 +36,26 @@ pub(crate) struct Exchange<'a> {
 
 impl Exchange<'_> {
     /// Handles the request.
-    pub(crate) fn handle(&self, segment: &mut SegmentState) -> Vec<Effect> {
+    pub(crate) fn handle(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         if let Some(warning) = self.relay_port_mismatch() {
-            return vec![Effect::Warn(warning)];
+            return Ok(vec![Effect::Warn(warning)]);
         }
         match segment.mode {
             DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
-            DhcpMode::Proxy if self.vm_nic.is_none() => self.proxy(segment),
-            DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Vec::new(),
+            DhcpMode::Proxy if self.vm_nic.is_none() => Ok(self.proxy(segment)),
+            DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Ok(Vec::new()),
         }
     }
 
-    fn authoritative(&self, segment: &mut SegmentState) -> Vec<Effect> {
+    fn authoritative(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let request = self.request;
         if let Some(server) = request.server
             && !self.is_ours(server)
         {
-            return self.request_to_other_server(segment, server);
+            return Ok(self.request_to_other_server(segment, server));
         }
         match request.kind {
-            ClientMessageType::Discover => self.discover(segment),
+            ClientMessageType::Discover => Ok(self.discover(segment)),
             ClientMessageType::Request => self.request(segment),
             ClientMessageType::Decline => self.decline(segment),
             ClientMessageType::Release => self.release(segment),
@@ -64,13 +64,13 @@ impl Exchange<'_> {
     }
 
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
-    fn release(&self, segment: &mut SegmentState) -> Vec<Effect> {
+    fn release(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let ClientMessage { mac, ciaddr, .. } = *self.request;
         if failpoint::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
-            return Vec::new();
+            return Err(DropReason::Unfounded);
         }
         let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
-        leases.and_then(|leases| leases.release(self.now, mac, ciaddr)).map(store).into_iter().collect()
+        Ok(leases.and_then(|leases| leases.release(self.now, mac, ciaddr)).map(store).into_iter().collect())
     }
 
     /// Handles a packet of a client to another server.
@@ -86,26 +86,30 @@ impl Exchange<'_> {
 
     fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
-        let Ok((address, reclaimed)) = leases.offer(self.now, self.client(leases.needs_nodes())) else {
+        let Ok(offered) = leases.offer(self.now, self.client(leases.needs_nodes()), self.request.requested) else {
             return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
         };
+        let address = offered.address;
         // An offer is not binding, so it does not wait until it is stored.
         let mut effects = vec![self.reply(Some(subnet), ReplyContent::Offer(address))];
-        effects.extend(reclaimed.map(store));
+        effects.extend(offered.removed.map(store));
         effects.extend(self.no_loader());
         if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
             effects.push(self.exchange(Some(address), None, true));
+        }
+        if offered.is_new && !self.request.is_relayed() {
+            segment.unproven_offers.push(address);
         }
         effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
         effects
     }
 
     /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr distinguish them (RFC 2131, 4.3.2).
-    fn request(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+    fn request(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Ok(Vec::new()) };
         let request = self.request;
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
-        let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
+        let wanted = request.requested.or(in_use).ok_or(DropReason::NoAddress)?;
         let kind = if in_use == Some(wanted) {
             LeaseRequest::RenewingOrRebinding
         } else {
@@ -114,10 +118,10 @@ impl Exchange<'_> {
         // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
         let only_renews = kind == LeaseRequest::RenewingOrRebinding && request.client == ClientKind::Other;
         if self.routed && !only_renews && failpoint::defends("dhcp-routed-renewal") {
-            return Vec::new();
+            return Err(DropReason::UnprovenSender);
         }
         let discovered = leases.is_offered(request.mac, wanted);
-        match leases.lease(self.now, self.client(leases.needs_nodes()), wanted, kind) {
+        Ok(match leases.lease(self.now, self.client(leases.needs_nodes()), wanted, kind) {
             Ok((lease, changes)) => {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
                 effects.push(match self.vm_nic {
@@ -134,31 +138,31 @@ impl Exchange<'_> {
                 vec![self.reply(None, ReplyContent::Nak("this address is of another network"))]
             }
             Err(_) => vec![self.reply(None, ReplyContent::Nak("this address is not yours"))],
-        }
+        })
     }
 
-    fn decline(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Vec::new() };
-        let (mac, Some(address)) = (self.request.mac, self.request.requested) else { return Vec::new() };
+    fn decline(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
+        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Ok(Vec::new()) };
+        let (mac, address) = (self.request.mac, self.request.requested.ok_or(DropReason::NoAddress)?);
         if self.routed || self.machines.uses_address(mac, address) {
-            return Vec::new();
+            return Err(DropReason::Unfounded);
         }
-        let Some(change) = leases.decline(self.now, mac, address) else { return Vec::new() };
+        let change = leases.decline(self.now, mac, address).ok_or(DropReason::Unfounded)?;
         let mut effects = vec![store(change)];
-        effects.push(Effect::Warn(Warning::Declined { segment: segment.name.clone(), address }));
+        effects.push(Effect::Warn(Warning::AddressInUse { segment: segment.name.clone(), address, by: None }));
         effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
-        effects
+        Ok(effects)
     }
 
-    /// Replies to the address in the packet, if the packet came from there or through a relay.
-    fn inform(&self, segment: &SegmentState) -> Vec<Effect> {
-        let request = self.request;
-        let is_plausible = request.ciaddr == *self.origin.source.ip() || request.is_relayed();
-        let Some(authority) = segment.authority.as_deref() else { return Vec::new() };
-        if !is_plausible || request.ciaddr.is_unspecified() {
-            return Vec::new();
+    /// Replies to a client that has an address: the sender of the packet, or a client behind a relay. Old clients leave ciaddr empty.
+    fn inform(&self, segment: &SegmentState) -> Result<Vec<Effect>, DropReason> {
+        let (ciaddr, source) = (self.request.ciaddr, *self.origin.source.ip());
+        let is_own = (ciaddr == source || ciaddr.is_unspecified()) && !source.is_unspecified();
+        let Some(authority) = segment.authority.as_deref() else { return Ok(Vec::new()) };
+        if !is_own && !self.request.is_relayed() {
+            return Err(DropReason::UnprovenSender);
         }
-        vec![self.reply(Some(&authority.subnet), ReplyContent::InformAck)]
+        Ok(vec![self.reply(Some(&authority.subnet), ReplyContent::InformAck)])
     }
 
     pub(super) fn is_ours(&self, server: Ipv4Addr) -> bool {
@@ -199,8 +203,6 @@ impl Exchange<'_> {
     pub(super) fn exchange(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
         let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
-        // Only firmware has a default architecture.
-        let arch = if client == ClientKind::Firmware { Some(self.request.boot_arch()) } else { arch };
         Effect::Store(Change::Exchange(ClientExchange {
             mac,
             client,

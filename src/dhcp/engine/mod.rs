@@ -7,6 +7,7 @@
 //! | `sender_check` | Ethernet source against chaddr; relay port (option 82) against the node's port |
 //! | `client_segment` | the segment of a packet: by interface, relay address or renewed address |
 //! | `segment_state` | state of one segment: leases, fill level |
+//! | `addresses_in_use` | addresses that machines use without a lease |
 //! | `other_servers` | other DHCP servers on a segment, and the warning about a new one |
 //! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
 //! | `rate_limit` | packets per second of each sender |
@@ -14,6 +15,7 @@
 //! One engine owns the lease tables of all segments and decides in the order of arrival. A decision becomes binding when its reply is
 //! sent; an acknowledgement is sent only after the user stored its lease.
 
+mod addresses_in_use;
 mod client_segment;
 mod exchange;
 mod other_servers;
@@ -25,11 +27,11 @@ mod started_exchanges;
 
 use crate::{
     boot_file::{BootFile, BootSources},
-    config::{DhcpMode, Link, NicChanges, ReservedNic, Segment, Setup},
+    config::{DhcpMode, Link, NicChanges, Owner, ReservedNic, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
     machines::Machines,
-    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, probe_mac},
-    warning::Warning,
+    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
+    warning::{DropReason, Warning},
 };
 use exchange::Exchange;
 use meshd_types::{DenyList, MacAddr, Timestamp};
@@ -47,10 +49,8 @@ use std::{
 pub struct Counters {
     /// Requests by [`ClientMessageType`], in its order.
     pub requests: [u64; 5],
-    /// Packets that are no request of a client.
-    pub malformed: u64,
-    /// Packets above the rate limit.
-    pub rate_limited: u64,
+    /// Dropped packets by [`DropReason`], in its order.
+    pub dropped: [u64; DropReason::ALL.len()],
     /// Packets whose sender is not the client.
     pub forged: u64,
     /// Requests through an unknown relay.
@@ -70,6 +70,8 @@ pub struct Engine {
     segments: Vec<SegmentState>,
     /// All addresses of this server.
     own: BTreeSet<Ipv4Addr>,
+    /// Virtual interfaces of machines, with the NIC that sends for each.
+    parents: BTreeMap<MacAddr, MacAddr>,
     /// NICs of VMs.
     vm_nics: BTreeMap<MacAddr, ReservedNic>,
     /// Warnings about reservations, until they are taken.
@@ -97,6 +99,11 @@ impl Engine {
         let relays = relays.collect();
         let is_relayed_proxy = |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
         let relays_proxy = segments.iter().any(is_relayed_proxy);
+        let parents = reservations.iter().filter_map(|reservation| match reservation.owner {
+            Owner::Mac(mac) => Some((mac, reservation.parent?)),
+            Owner::Node(_) => None,
+        });
+        let parents = parents.collect();
         let serve = |segment: Segment| SegmentState::new(segment, &own, &reservations);
         let segments = segments.into_iter().map(serve).collect();
         let mut engine = Engine {
@@ -106,6 +113,7 @@ impl Engine {
             relays_proxy,
             segments,
             own,
+            parents,
             vm_nics: BTreeMap::new(),
             warnings: Vec::new(),
             sources,
@@ -157,11 +165,12 @@ impl Engine {
     /// Handles one packet from the network. Packets that need no reply have no effects.
     pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin, machines: &dyn Machines) -> Vec<Effect> {
         if !self.rate_limiter.allow(now, Sender::of(packet, origin)) {
-            self.counters.rate_limited += 1;
-            return Vec::new();
+            return self.dropped(DropReason::RateLimited, None, origin);
         }
         let Some(request) = ClientMessage::parse(packet) else {
-            self.counters.malformed += 1;
+            if ServerMessage::parse(packet).is_none() {
+                return self.dropped(DropReason::Malformed, None, origin);
+            }
             return self.handle_server_packet(now, packet, origin.interface_index).into_iter().collect();
         };
         if !has_client_port(&request, origin) {
@@ -175,14 +184,18 @@ impl Engine {
         }
         let Some(index) = self.segment_of(&request, origin) else {
             self.counters.foreign_relay += u64::from(request.is_relayed());
-            let relay = request.is_relayed().then_some(Warning::ForeignRelay(request.giaddr));
+            let selected = request.selected_network();
+            let relay = request.is_relayed().then_some(Warning::ForeignRelay { relay: request.giaddr, selected });
             return relay.map(Effect::Warn).into_iter().collect();
         };
         let routed = !request.is_relayed()
             && self.segment_of_interface.get(origin.interface_index).copied().flatten() != Some(index);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
         let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
-        if let Some(warning) = check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs) {
+        // A virtual interface (macvlan) has an address of its own, but its parent may send its packets.
+        let is_parent = self.parents.get(&request.mac).is_some_and(|parent| origin.ethernet_source == Some(*parent));
+        let forged = check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs);
+        if let Some(warning) = forged.filter(|_| !is_parent) {
             self.counters.forged += 1;
             return vec![Effect::Warn(warning)];
         }
@@ -202,9 +215,19 @@ impl Engine {
             machines,
             non_identifying_uuids: &self.non_identifying_uuids,
         };
-        let effects = exchange.handle(segment);
-        self.counters.refused += u64::from(request.kind == ClientMessageType::Discover && segment.has_just_refused());
-        effects
+        match exchange.handle(segment) {
+            Ok(effects) => {
+                let is_discover = request.kind == ClientMessageType::Discover;
+                self.counters.refused += u64::from(is_discover && segment.has_just_refused());
+                effects
+            }
+            Err(reason) => self.dropped(reason, Some(request.mac), origin),
+        }
+    }
+
+    fn dropped(&mut self, reason: DropReason, mac: Option<MacAddr>, origin: Origin) -> Vec<Effect> {
+        self.counters.dropped[reason as usize] += 1;
+        vec![Effect::Warn(Warning::Dropped { reason, mac, source: *origin.source.ip() })]
     }
 
     /// Returns the status of all segments, and forgets silent servers. Call it about once a second.

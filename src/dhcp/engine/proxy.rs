@@ -4,15 +4,14 @@ use super::{exchange::Exchange, segment_state::SegmentState};
 use crate::{
     boot_file::BootFile,
     effect::{ClientKind, Effect},
-    packet::{ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT, VendorClass},
+    packet::{ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT},
 };
 
 impl Exchange<'_> {
     /// Handles a request in proxy mode. Firmware and iPXE get a boot file; the other server's offer contains the address.
     pub(super) fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
-        let boots =
-            request.client == ClientKind::Ipxe || matches!(request.vendor, Some(VendorClass::Pxe | VendorClass::Http));
+        let boots = request.client != ClientKind::Other;
         let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
         if request.kind == ClientMessageType::Discover {
             segment.started_exchanges.record(self.now, request.mac, request.xid);

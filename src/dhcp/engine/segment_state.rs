@@ -1,6 +1,6 @@
 //! The state of one segment: mode, leases, fill level, other servers.
 
-use super::{other_servers::OtherServers, started_exchanges::StartedExchanges};
+use super::{addresses_in_use::UnprovenOffers, other_servers::OtherServers, started_exchanges::StartedExchanges};
 use crate::{
     config::{DhcpMode, Link, Reservation, ReservedNic, Segment, Subnet},
     effect::{Lease, PoolUse, SegmentStatus},
@@ -29,6 +29,7 @@ pub(crate) struct SegmentState {
     /// In proxy mode.
     pub(crate) started_exchanges: StartedExchanges,
     pub(crate) other_servers: OtherServers,
+    pub(crate) unproven_offers: UnprovenOffers,
     level: PoolLevel,
     refused: bool,
 }
@@ -52,6 +53,7 @@ impl SegmentState {
             relay_macs: segment.relay_macs,
             started_exchanges: StartedExchanges::default(),
             other_servers: OtherServers::default(),
+            unproven_offers: UnprovenOffers::default(),
             level: PoolLevel::default(),
             refused: false,
         }

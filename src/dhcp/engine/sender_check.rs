@@ -4,7 +4,7 @@ use super::exchange::Exchange;
 use crate::{
     effect::ClientKind,
     machines::RelayPort,
-    packet::{CLIENT_PORT, ClientMessage, Origin, PROXY_PORT},
+    packet::{CLIENT_PORT, ClientLink, ClientMessage, Origin, PROXY_PORT},
     warning::Warning,
 };
 use meshd_types::{MacAddr, failpoint};
@@ -18,6 +18,10 @@ pub(super) fn check_ethernet_source(
     relay_macs: &[MacAddr],
 ) -> Option<Warning> {
     let sender = origin.ethernet_source?;
+    // Without chaddr, a packet names no Ethernet NIC that it could impersonate.
+    if request.link == ClientLink::Infiniband && !request.is_relayed() {
+        return None;
+    }
     let is_forged = if request.is_relayed() || routed {
         !relay_macs.is_empty() && !relay_macs.contains(&sender) && failpoint::defends("dhcp-relay-source")
     } else {

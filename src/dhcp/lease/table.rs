@@ -55,6 +55,8 @@ pub struct LeaseTable {
     entries: AddressMap<Binding>,
     by_mac: BTreeMap<MacAddr, ByState<Option<Ipv4Addr>>>,
     declined: DeclinedAddresses,
+    /// Machines that use addresses of the range, as seen on the network.
+    neighbours: BTreeMap<Ipv4Addr, MacAddr>,
     /// Offers and leases of the range that were not expired at `counted`.
     active: ByState<u32>,
     counted: Timestamp,
@@ -81,6 +83,7 @@ impl LeaseTable {
             reserved,
             entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
             declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_FRACTION).unwrap_or(usize::MAX).max(1)),
             active: ByState::default(),
             counted: Timestamp::from_millis(0),
@@ -167,7 +170,9 @@ impl LeaseTable {
         let own = leased == Some(address)
             && (kind == LeaseRequest::RenewingOrRebinding || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
-        let free = unbound && self.serves(address) && self.is_free(address);
+        // A client that renews proves that it has the address; another one might take it from its user.
+        let is_taken = kind == LeaseRequest::SelectingOrInitReboot && self.is_used_by_other(address, mac);
+        let free = unbound && self.serves(address) && self.is_free(address) && !is_taken;
         let allowed = own || offered == Some(address) || reserved == Some(address) || free;
         if !allowed || self.reserved.denies(address, client) {
             return Err(Refused::NotYours);
@@ -226,9 +231,7 @@ impl LeaseTable {
             return None;
         }
         self.drop_entry(address);
-        let until = now.after(DECLINED_HOLD);
-        let back = self.declined.add(address, until);
-        back.into_iter().chain([address]).for_each(|address| self.mark(address));
+        self.hold_back(now, address);
         Some(entry.gone(address))
     }
 
@@ -242,6 +245,32 @@ impl LeaseTable {
             offered: self.active.offered,
             declined: u32::try_from(self.declined.len()).unwrap_or(u32::MAX),
         }
+    }
+
+    /// Replaces the machines that are seen on the network with their addresses.
+    pub fn set_neighbours(&mut self, neighbours: impl Iterator<Item = (Ipv4Addr, MacAddr)>) {
+        self.neighbours = neighbours.filter(|(address, _)| self.entries.offset(*address).is_some()).collect();
+    }
+
+    /// Withdraws the offer of an address that another machine than its client answers for, and holds the address back like a declined one.
+    /// Returns true if there was such an offer.
+    pub fn withdraw_used(&mut self, now: Timestamp, address: Ipv4Addr, by: MacAddr) -> bool {
+        let offered = |entry: &Binding| entry.state == BindingState::Offered && entry.mac != by;
+        if !self.serves(address) || !self.entries.get(address).is_some_and(|entry| offered(&entry)) {
+            return false;
+        }
+        self.drop_entry(address);
+        self.hold_back(now, address);
+        true
+    }
+
+    fn hold_back(&mut self, now: Timestamp, address: Ipv4Addr) {
+        let back = self.declined.add(address, now.after(DECLINED_HOLD));
+        back.into_iter().chain([address]).for_each(|address| self.mark(address));
+    }
+
+    fn is_used_by_other(&self, address: Ipv4Addr, mac: MacAddr) -> bool {
+        self.neighbours.get(&address).is_some_and(|user| *user != mac)
     }
 
     fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<Binding> {

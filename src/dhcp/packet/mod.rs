@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `client_class` | firmware or iPXE, by options 60 and 77 |
 //! | `options` | raw options of a packet |
+//! | `option_list` | the options of a reply, in their order |
+//! | `link` | the link layer of a client: hardware type and client address |
 //! | `relay_agent_information` | option 82 of relays |
 //! | `request` | a request of a client as typed values |
 //! | `reply` | builds OFFER, ACK and NAK |
@@ -15,6 +17,8 @@
 mod udp_frame;
 mod server_message;
 mod client_class;
+mod link;
+mod option_list;
 mod options;
 mod other_server_probe;
 mod relay_agent_information;
@@ -22,7 +26,8 @@ mod reply;
 mod request;
 mod reply_destination;
 
-pub(crate) use client_class::VendorClass;
+pub use client_class::VendorClass;
+pub use link::ClientLink;
 pub(crate) use options::Options;
 pub(crate) use other_server_probe::probe_mac;
 pub use other_server_probe::probe_packets;

@@ -13,6 +13,8 @@ const REMOTE_ID: u8 = 2;
 const LINK_SELECTION: u8 = 5;
 /// Sub-option 11 of option 82 (RFC 5107).
 const SERVER_ID_OVERRIDE: u8 = 11;
+/// Sub-option 19 of option 82 (RFC 8357).
+const SOURCE_PORT: u8 = 19;
 
 /// The content of option 82.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct RelayInformation {
     pub link_selection: Option<Ipv4Addr>,
     /// The server identifier for the client, so that its renewals pass the relay.
     pub server_id_override: Option<Ipv4Addr>,
+    /// The relay sends from a port of its choice and expects replies there.
+    pub has_source_port: bool,
     /// The port of the client.
     pub port: Option<RelayPort>,
 }
@@ -40,6 +44,7 @@ impl Options<'_> {
                     let id = if *code == CIRCUIT_ID { &mut port.circuit_id } else { &mut port.remote_id };
                     id.get_or_insert_with(|| hex(data));
                 }
+                SOURCE_PORT => information.has_source_port = true,
                 _ => {}
             }
             rest = more;

@@ -1,10 +1,8 @@
 //! Builds replies.
 
-use super::{client_class::VendorClass, request::ClientMessage};
+use super::{client_class::VendorClass, option_list::OptionList, request::ClientMessage};
 use crate::{boot_file::BootFile, config::Subnet, effect::ClientKind};
-use dhcproto::v4::{
-    DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
-};
+use dhcproto::v4::{Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode};
 use meshd_types::ClientArch;
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -15,7 +13,7 @@ const MAX_FILE: usize = 127;
 /// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
 const PXE_DISCOVERY_CONTROL_USE_BOOT_FILE: [u8; 4] = [6, 1, 8, 255];
 /// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
-const IPXE_OPTIONS: u8 = 175;
+const IPXE_OPTIONS: OptionCode = OptionCode::Unknown(175);
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
 
 /// The content of a reply.
@@ -48,62 +46,51 @@ pub struct ReplyBuilder<'a> {
 }
 
 impl ReplyBuilder<'_> {
-    /// Builds the packet.
+    /// Builds the packet. Message type, server and boot file come first, and the relay's option last (RFC 3046, 2.1).
     pub fn build(&self, request: &ClientMessage, answer: ReplyContent, boot: &BootFile) -> Vec<u8> {
-        let mut message = Message::new_with_id(
-            request.xid,
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::UNSPECIFIED,
-            Ipv4Addr::UNSPECIFIED,
-            request.giaddr,
-            &request.mac.0,
-        );
-        message.set_opcode(Opcode::BootReply).set_flags(Flags::new(request.flags));
-        let options = message.opts_mut();
-        options.insert(DhcpOption::ServerIdentifier(self.identifier));
-        for option in &request.echoed {
-            options.insert(DhcpOption::Unknown(option.clone()));
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut message = Message::new_with_id(request.xid, none, none, none, request.giaddr, request.chaddr());
+        message.set_opcode(Opcode::BootReply).set_htype(request.link.htype()).set_flags(Flags::new(request.flags));
+        let mut options = OptionList::default();
+        options.put(OptionCode::MessageType, &[message_type(answer).into()]);
+        options.put(OptionCode::ServerIdentifier, &self.identifier.octets());
+        if let (ReplyContent::Offer(_) | ReplyContent::Ack(_), Some(subnet)) = (answer, self.subnet) {
+            options.put_seconds(OptionCode::AddressLeaseTime, seconds(subnet.lease));
         }
-        self.fill(&mut message, request, answer);
         if !matches!(answer, ReplyContent::Nak(_)) {
-            self.boot(&mut message, request, boot);
+            self.boot(&mut message, &mut options, request, boot);
         }
-        encode(&message)
+        self.fill(&mut message, &mut options, request, answer);
+        for option in &request.echoed {
+            options.put(option.code(), option.data());
+        }
+        encode(&message, options)
     }
 
-    fn fill(&self, message: &mut Message, request: &ClientMessage, answer: ReplyContent) {
-        let kind = match answer {
-            ReplyContent::Offer(_) | ReplyContent::ProxyOffer => MessageType::Offer,
-            ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => MessageType::Ack,
-            ReplyContent::Nak(_) => MessageType::Nak,
-        };
-        message.opts_mut().insert(DhcpOption::MessageType(kind));
+    fn fill(&self, message: &mut Message, options: &mut OptionList, request: &ClientMessage, answer: ReplyContent) {
         match answer {
             ReplyContent::Offer(address) | ReplyContent::Ack(address) => {
                 message.set_yiaddr(address);
                 if matches!(answer, ReplyContent::Ack(_)) {
                     message.set_ciaddr(request.ciaddr);
                 }
+                if let Some(subnet) = self.subnet {
+                    renewal_times(options, subnet.lease);
+                    self.network(options, subnet);
+                }
                 if request.client == ClientKind::Ipxe {
                     // Quirk::WaitsForProxy
-                    message.opts_mut().insert(DhcpOption::Unknown(UnknownOption::new(
-                        OptionCode::Unknown(IPXE_OPTIONS),
-                        IPXE_NO_PROXY_DHCP.to_vec(),
-                    )));
-                }
-                if let Some(subnet) = self.subnet {
-                    lease_times(message.opts_mut(), subnet.lease);
-                    self.network(message.opts_mut(), subnet);
+                    options.put(IPXE_OPTIONS, &IPXE_NO_PROXY_DHCP);
                 }
             }
             ReplyContent::InformAck => {
                 message.set_ciaddr(request.ciaddr);
                 if let Some(subnet) = self.subnet {
-                    self.network(message.opts_mut(), subnet);
+                    self.network(options, subnet);
                 }
             }
             ReplyContent::Nak(reason) => {
-                message.opts_mut().insert(DhcpOption::Message(reason.to_owned()));
+                options.put(OptionCode::Message, reason.as_bytes());
                 // The client has no address, so a relay must broadcast the reply (RFC 2131, 4.3.2).
                 let flags = message.flags();
                 message.set_flags(flags.set_broadcast());
@@ -112,41 +99,33 @@ impl ReplyBuilder<'_> {
                 message.set_ciaddr(request.ciaddr);
                 // Quirk::ProxyNeedsClass
                 if request.vendor != Some(VendorClass::Http) {
-                    class(message.opts_mut(), b"PXEClient");
+                    options.put(OptionCode::ClassIdentifier, b"PXEClient");
                 }
                 // Quirk::LooksForBootServers, and Quirk::Option43OpensMenu
-                if request.client == ClientKind::Firmware && request.boot_arch() == ClientArch::BIOS {
-                    message
-                        .opts_mut()
-                        .insert(DhcpOption::VendorExtensions(PXE_DISCOVERY_CONTROL_USE_BOOT_FILE.to_vec()));
+                if request.client == ClientKind::Firmware && request.arch == Some(ClientArch::BIOS) {
+                    options.put(OptionCode::VendorExtensions, &PXE_DISCOVERY_CONTROL_USE_BOOT_FILE);
                 }
             }
         }
     }
 
-    fn network(&self, options: &mut DhcpOptions, subnet: &Subnet) {
-        options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(subnet.mask())));
-        options.insert(DhcpOption::BroadcastAddr(subnet.broadcast()));
-        if let Some(router) = subnet.router {
-            options.insert(DhcpOption::Router(vec![router]));
-        }
-        if !subnet.dns.is_empty() {
-            options.insert(DhcpOption::DomainNameServer(subnet.dns.clone()));
-        }
+    fn network(&self, options: &mut OptionList, subnet: &Subnet) {
+        options.put(OptionCode::SubnetMask, &subnet.mask().to_be_bytes());
+        options.put(OptionCode::BroadcastAddr, &subnet.broadcast().octets());
+        options.put_addresses(OptionCode::Router, subnet.router.as_slice());
+        options.put_addresses(OptionCode::DomainNameServer, &subnet.dns);
         if let Some(domain) = &subnet.domain {
-            options.insert(DhcpOption::DomainName(domain.clone()));
-        }
-        if !subnet.ntp.is_empty() {
-            options.insert(DhcpOption::NtpServers(subnet.ntp.clone()));
+            options.put(OptionCode::DomainName, domain.as_bytes());
         }
         if let Some(host) = self.host {
             // A host name has no underscore (RFC 1123, 2.1).
-            options.insert(DhcpOption::Hostname(host.replace('_', "-")));
+            options.put(OptionCode::Hostname, host.replace('_', "-").as_bytes());
         }
+        options.put_addresses(OptionCode::NtpServers, &subnet.ntp);
     }
 
     /// Sets boot file and server in the header and as options: old firmware reads the header, new firmware the options.
-    fn boot(&self, message: &mut Message, request: &ClientMessage, boot: &BootFile) {
+    fn boot(&self, message: &mut Message, options: &mut OptionList, request: &ClientMessage, boot: &BootFile) {
         let name = match boot {
             BootFile::None | BootFile::Missing(_) => return,
             BootFile::Tftp(name) => name.as_bytes(),
@@ -157,31 +136,40 @@ impl ReplyBuilder<'_> {
         if name.len() <= MAX_FILE {
             message.set_fname(name);
         }
-        let options = message.opts_mut();
-        options.insert(DhcpOption::TFTPServerName(server.into_bytes()));
-        options.insert(DhcpOption::BootfileName(name.to_vec()));
         // Quirk::UrlNeedsClass
         if matches!(boot, BootFile::Http(_)) && request.vendor == Some(VendorClass::Http) {
-            class(options, b"HTTPClient");
+            options.put(OptionCode::ClassIdentifier, b"HTTPClient");
         }
+        // Quirk::ReadsCStrings
+        options.put_c_string(OptionCode::TFTPServerName, server.as_bytes());
+        options.put_c_string(OptionCode::BootfileName, name);
     }
 }
 
-fn class(options: &mut DhcpOptions, name: &[u8]) {
-    options.insert(DhcpOption::ClassIdentifier(name.to_vec()));
+fn message_type(answer: ReplyContent) -> MessageType {
+    match answer {
+        ReplyContent::Offer(_) | ReplyContent::ProxyOffer => MessageType::Offer,
+        ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => MessageType::Ack,
+        ReplyContent::Nak(_) => MessageType::Nak,
+    }
 }
 
-/// Options 51, 58 and 59: renew at half, rebind at seven eighths (RFC 2131, 4.4.5).
-fn lease_times(options: &mut DhcpOptions, lease: Duration) {
-    let seconds = u32::try_from(lease.as_secs()).unwrap_or(u32::MAX);
-    options.insert(DhcpOption::AddressLeaseTime(seconds));
-    options.insert(DhcpOption::Renewal(seconds / 2));
-    options.insert(DhcpOption::Rebinding(seconds - seconds / 8));
+fn seconds(lease: Duration) -> u32 {
+    u32::try_from(lease.as_secs()).unwrap_or(u32::MAX)
 }
 
-fn encode(message: &Message) -> Vec<u8> {
+/// Options 58 and 59: renew at half, rebind at seven eighths (RFC 2131, 4.4.5).
+fn renewal_times(options: &mut OptionList, lease: Duration) {
+    let seconds = seconds(lease);
+    options.put_seconds(OptionCode::Renewal, seconds / 2);
+    options.put_seconds(OptionCode::Rebinding, seconds - seconds / 8);
+}
+
+/// Encodes the header, which has no options of its own, and the options behind it.
+fn encode(message: &Message, options: OptionList) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MIN_REPLY * 2);
-    message.encode(&mut Encoder::new(&mut bytes)).expect("header fields fit, and long options are split");
+    message.encode(&mut Encoder::new(&mut bytes)).expect("header fields fit");
+    bytes.extend(options.finish());
     if bytes.len() < MIN_REPLY {
         bytes.resize(MIN_REPLY, 0);
     }

@@ -1,6 +1,6 @@
 //! Where a reply is sent (RFC 2131, 4.1).
 
-use super::{reply::ReplyContent, request::ClientMessage};
+use super::{link::ClientLink, reply::ReplyContent, request::ClientMessage};
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -45,19 +45,33 @@ impl Destination {
     pub const BROADCAST: Destination = Destination::Ip(SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
 
     /// Returns the receiver of a reply. `routed`: the request came by unicast through a router, where no broadcast arrives.
+    ///
+    /// An address in the packet alone is no receiver: whoever answers ARP for it would get the reply. A client has an address if it sent
+    /// the packet from there. All others are answered at chaddr.
     pub fn of(request: &ClientMessage, answer: ReplyContent, origin: Origin, routed: bool) -> Destination {
-        let has_address = !request.ciaddr.is_unspecified();
+        let source = *origin.source.ip();
+        let sent_from = |address: Ipv4Addr| !address.is_unspecified() && address == source;
+        let at_source = Destination::Ip(SocketAddrV4::new(source, CLIENT_PORT));
         match answer {
             // Quirk::AsksProxyFromAnyPort
-            ReplyContent::ProxyAck if !origin.source.ip().is_unspecified() => return Destination::Ip(origin.source),
-            _ if request.is_relayed() => return Destination::Ip(SocketAddrV4::new(request.giaddr, SERVER_PORT)),
+            ReplyContent::ProxyAck if !source.is_unspecified() => return Destination::Ip(origin.source),
+            _ if request.is_relayed() => {
+                // RFC 8357
+                let port = if request.relay.has_source_port { origin.source.port() } else { SERVER_PORT };
+                return Destination::Ip(SocketAddrV4::new(request.giaddr, port));
+            }
+            _ if routed => return at_source,
             // The address of the client is wrong; it might not receive a unicast.
-            ReplyContent::Nak(_) if !routed => return Destination::BROADCAST,
-            _ if has_address => return Destination::Ip(SocketAddrV4::new(request.ciaddr, CLIENT_PORT)),
+            ReplyContent::Nak(_) => return Destination::BROADCAST,
+            // RFC 2131, 4.3.5: the client has an address, which older ones leave out of the header.
+            ReplyContent::InformAck if !source.is_unspecified() => return at_source,
+            ReplyContent::Ack(_) if sent_from(request.ciaddr) => return at_source,
             _ => {}
         }
         match answer {
-            ReplyContent::Offer(address) | ReplyContent::Ack(address) if request.flags & BROADCAST == 0 => {
+            ReplyContent::Offer(address) | ReplyContent::Ack(address)
+                if request.flags & BROADCAST == 0 && request.link != ClientLink::Infiniband =>
+            {
                 Destination::Frame { mac: request.mac, address }
             }
             _ => Destination::BROADCAST,

@@ -4,20 +4,25 @@
 //! option is ignored.
 
 use super::{
-    client_class::{VendorClass, client_kind, vendor},
+    client_class::{VendorClass, arch, client_kind, vendor},
+    link::{ClientLink, infiniband_address},
     options::{HEADER, Options},
     relay_agent_information::RelayInformation,
 };
-use crate::{client_arch::arch_entry, effect::ClientKind};
-use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
+use crate::effect::ClientKind;
+use dhcproto::v4::{MessageType, Opcode, OptionCode, UnknownOption, borrowed};
 use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
 
 /// The longest packet that is parsed; longer than any Ethernet frame.
 pub(crate) const MAX_REQUEST: usize = 2048;
-/// Options that the reply repeats.
-const ECHOED: [OptionCode; 3] =
-    [OptionCode::ClientIdentifier, OptionCode::ClientMachineIdentifier, OptionCode::RelayAgentInformation];
+/// Options that the reply repeats, in its order: the relay's option is last.
+const ECHOED: [OptionCode; 4] = [
+    OptionCode::ClientIdentifier,
+    OptionCode::ClientMachineIdentifier,
+    OptionCode::SubnetSelection,
+    OptionCode::RelayAgentInformation,
+];
 
 /// The message type of a request (option 53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +43,9 @@ pub struct ClientMessage {
     pub secs: u16,
     /// Header flags.
     pub flags: u16,
-    /// The client (chaddr).
+    /// The link layer of the client.
+    pub link: ClientLink,
+    /// The client: chaddr, or an address made of its identifier if it has no chaddr.
     pub mac: MacAddr,
     /// Option 53.
     pub kind: ClientMessageType,
@@ -54,34 +61,45 @@ pub struct ClientMessage {
     pub vendor: Option<VendorClass>,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
-    /// Option 93, or the value in the text of option 60.
+    /// The architecture that determines the boot file: option 93, or the value in the text of option 60. `None` if firmware names none:
+    /// it gets no loader rather than a wrong one.
     pub arch: Option<ClientArch>,
     /// Option 97.
     pub uuid: Option<SystemUuid>,
     /// Option 82.
     pub relay: RelayInformation,
-    /// Options that the reply repeats: 61 (RFC 6842), 97 (RFC 4578), 82 (RFC 3046).
+    /// Option 118 of a relayed request (RFC 3011).
+    pub subnet_selection: Option<Ipv4Addr>,
+    /// Options that the reply repeats: 61 (RFC 6842), 97 (RFC 4578), 118 (RFC 3011), 82 (RFC 3046).
     pub echoed: Vec<UnknownOption>,
 }
 
 impl ClientMessage {
-    /// Parses a packet; `None` if it is not a request of an Ethernet client.
+    /// Parses a packet; `None` if it is not a request of a client whose link is served.
     pub fn parse(packet: &[u8]) -> Option<ClientMessage> {
         if !(HEADER..=MAX_REQUEST).contains(&packet.len()) {
             return None;
         }
         let message = borrowed::Message::new(packet).ok()?;
-        // `chaddr()` would read beyond the packet with another length.
-        if message.opcode() != Opcode::BootRequest || message.htype() != HType::Eth || message.hlen() != 6 {
+        if message.opcode() != Opcode::BootRequest {
             return None;
         }
+        let link = ClientLink::of(message.htype(), message.hlen())?;
         let options = Options::read(packet);
+        let mac = match link {
+            ClientLink::Infiniband => infiniband_address(options.get(OptionCode::ClientIdentifier)?)?,
+            ClientLink::Ethernet | ClientLink::Ieee802 => MacAddr::from_chaddr(message.chaddr())?,
+        };
         let vendor = vendor(&options);
+        // Any machine on a direct segment could name another one.
+        let is_relayed = !message.giaddr().is_unspecified();
+        let echoed = ECHOED.into_iter().filter(|code| is_relayed || *code != OptionCode::SubnetSelection);
         Some(ClientMessage {
             xid: message.xid(),
             secs: message.secs(),
             flags: message.flags().into(),
-            mac: MacAddr::from_chaddr(message.chaddr())?,
+            link,
+            mac,
             kind: kind(&options)?,
             ciaddr: message.ciaddr(),
             giaddr: message.giaddr(),
@@ -89,11 +107,12 @@ impl ClientMessage {
             server: options.address(OptionCode::ServerIdentifier),
             vendor,
             client: client_kind(&options, vendor),
-            arch: arch(&options),
+            arch: arch(&options, vendor),
             // Quirk::NoUuid, Quirk::OddUuid: the MAC address identifies the machine.
             uuid: options.get(OptionCode::ClientMachineIdentifier).and_then(SystemUuid::from_option97),
             relay: options.relay_information(),
-            echoed: ECHOED.into_iter().filter_map(|code| options.echo(code)).collect(),
+            subnet_selection: options.address(OptionCode::SubnetSelection).filter(|_| is_relayed),
+            echoed: echoed.filter_map(|code| options.echo(code)).collect(),
         })
     }
 
@@ -102,14 +121,17 @@ impl ClientMessage {
         !self.giaddr.is_unspecified()
     }
 
-    /// Returns an address of the client's network behind a relay: link selection, or the relay's own address.
-    pub fn network(&self) -> Option<Ipv4Addr> {
-        self.is_relayed().then(|| self.relay.link_selection.unwrap_or(self.giaddr))
+    /// Returns the address of a network that the relay selects (RFC 3527, RFC 3011); giaddr is then only the address to reply to.
+    pub fn selected_network(&self) -> Option<Ipv4Addr> {
+        self.relay.link_selection.or(self.subnet_selection).filter(|_| self.is_relayed())
     }
 
-    /// Returns the architecture that determines the boot file: BIOS without option 93 (`Quirk::NoArch`).
-    pub fn boot_arch(&self) -> ClientArch {
-        self.arch.unwrap_or(ClientArch::BIOS)
+    /// Returns chaddr; empty if the client has none.
+    pub(crate) fn chaddr(&self) -> &[u8] {
+        match self.link {
+            ClientLink::Infiniband => &[],
+            ClientLink::Ethernet | ClientLink::Ieee802 => &self.mac.0,
+        }
     }
 }
 
@@ -123,17 +145,4 @@ fn kind(options: &Options<'_>) -> Option<ClientMessageType> {
         MessageType::Inform => Some(ClientMessageType::Inform),
         _ => None,
     }
-}
-
-fn arch(options: &Options<'_>) -> Option<ClientArch> {
-    let listed = options.get(OptionCode::ClientSystemArchitecture).unwrap_or_default();
-    let mut values = listed.as_chunks::<2>().0.iter().map(|value| u16::from_be_bytes(*value));
-    // Quirk::SeveralArchs
-    if let Some(first) = values.clone().next() {
-        return Some(ClientArch(values.find(|value| arch_entry(*value).is_some()).unwrap_or(first)));
-    }
-    // Quirk::ArchInClass: the text of option 60 contains it too, as in "HTTPClient:Arch:00016:UNDI:003016".
-    let class = std::str::from_utf8(options.get(OptionCode::ClassIdentifier)?).ok()?;
-    let mut words = class.split(':').skip_while(|word| *word != "Arch");
-    words.nth(1)?.parse().ok().map(ClientArch)
 }

@@ -72,6 +72,8 @@ pub enum Program {
     IpxeInList,
     /// U-Boot with this option 93.
     UBoot(u16),
+    /// This option 60 without option 93.
+    Class(&'static str),
     Os,
 }
 
@@ -90,6 +92,7 @@ impl Packet {
             Program::Http(arch) => ("HTTPClient:Arch:00016:UNDI:003001", Some(arch)),
             Program::Ipxe | Program::IpxeInList => ("PXEClient:Arch:00000:UNDI:002001", Some(0)),
             Program::UBoot(arch) => ("U-Boot.armv8", Some(arch)),
+            Program::Class(class) => (class, None),
             Program::Os => ("udhcp 1.37.0", None),
         };
         packet = packet.raw(OptionCode::ClassIdentifier, class.as_bytes());
@@ -213,6 +216,14 @@ impl Outcome {
             Effect::Store(Change::Exchange(exchange)) => Some(exchange),
             _ => None,
         })
+    }
+
+    /// The reason if the packet was dropped.
+    pub fn dropped(&self) -> Option<DropReason> {
+        match self.0[..] {
+            [Effect::Warn(Warning::Dropped { reason, .. })] => Some(reason),
+            _ => None,
+        }
     }
 
     pub fn warnings(&self) -> Vec<&Warning> {

@@ -67,7 +67,7 @@ fn ack_follows_lease_store_and_has_network_options() {
         DhcpOption::DomainName("rack.example".to_owned()),
         DhcpOption::AddressLeaseTime(3600),
         DhcpOption::ServerIdentifier(SERVER),
-        DhcpOption::TFTPServerName(b"10.77.0.1".to_vec()),
+        DhcpOption::TFTPServerName(b"10.77.0.1\0".to_vec()),
     ] {
         assert_eq!(options.get(OptionCode::from(&option)), Some(&option));
     }
@@ -134,11 +134,11 @@ fn relay_gets_reply_with_its_option_82_and_unknown_relay_is_refused() {
     assert!(packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"), "option 82 as it came");
     let foreign = Ipv4Addr::new(10, 99, 0, 1);
     let outcome = Packet::discover(mac(1), Program::Ipxe).via(foreign).to(&mut engine, at(0));
-    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay(foreign))]);
+    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay { relay: foreign, selected: None })]);
     let outcome = Packet::discover(mac(1), Program::Ipxe).via(ELSEWHERE).to(&mut engine, at(0));
     assert_eq!(
         outcome.0,
-        [Effect::Warn(Warning::ForeignRelay(ELSEWHERE))],
+        [Effect::Warn(Warning::ForeignRelay { relay: ELSEWHERE, selected: None })],
         "anybody on a segment could claim to be a relay"
     );
 }

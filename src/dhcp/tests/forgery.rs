@@ -62,12 +62,16 @@ fn decline_counts_only_shortly_after_ack_of_its_client() {
     let mut engine = engine(pool(100, 110), Vec::new());
     let no_machine = OneNode::default();
     let offered = Packet::discover(mac(1), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
-    assert!(send_from(&mut engine, at(0), &decline(mac(1), offered), mac(1), &no_machine).0.is_empty(), "only offered");
+    let unfounded = Some(DropReason::Unfounded);
+    let offered = send_from(&mut engine, at(0), &decline(mac(1), offered), mac(1), &no_machine);
+    assert_eq!(offered.dropped(), unfounded, "only offered");
     let leased = boot(&mut engine, at(0), mac(2), Program::Os);
     let late = at(0).after(DECLINE_WINDOW * 2);
-    assert!(send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &no_machine).0.is_empty(), "long ago");
+    let late = send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &no_machine);
+    assert_eq!(late.dropped(), unfounded, "long ago");
     let used = OneNode { mac: Some(mac(2)), uses_address: true, ..OneNode::default() };
-    assert!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &used).0.is_empty(), "it boots from there");
+    let booting = send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &used);
+    assert_eq!(booting.dropped(), unfounded, "it boots from there");
     assert_eq!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &no_machine).0.len(), 2);
 }
 
@@ -77,7 +81,7 @@ fn release_of_address_in_use_is_ignored() {
     let address = boot(&mut engine, at(0), mac(1), Program::Os);
     let release = Packet::new(MessageType::Release, mac(1), Program::Os).using(address);
     let used = OneNode { mac: Some(mac(1)), uses_address: true, ..OneNode::default() };
-    assert!(send_from(&mut engine, at(1), &release, mac(1), &used).0.is_empty());
+    assert_eq!(send_from(&mut engine, at(1), &release, mac(1), &used).dropped(), Some(DropReason::Unfounded));
     let unused = OneNode { uses_address: false, ..used };
     assert!(matches!(
         send_from(&mut engine, at(1), &release, mac(1), &unused).0[..],
@@ -209,7 +213,7 @@ fn claimed_uuid_gets_no_reserved_address_of_approved_node() {
     let node = meshd_types::Basis::Uuid(UUID.parse().expect("a UUID")).node_id();
     let reserved = Ipv4Addr::new(10, 77, 0, 105);
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
-    setup.reservations.push(Reservation { owner: Owner::Node(node), address: reserved });
+    setup.reservations.push(Reservation { owner: Owner::Node(node), address: reserved, parent: None });
     let mut engine = Engine::new(setup, Vec::new());
     let claim = Packet::discover(ATTACKER, Program::Pxe(7));
     let approved = OneNode { approved: Some(node), ..OneNode::default() };
@@ -217,4 +221,19 @@ fn claimed_uuid_gets_no_reserved_address_of_approved_node() {
     assert_ne!(offer.address(), reserved);
     let offer = send_from(&mut engine, at(100), &claim, ATTACKER, &OneNode::default()).expect(MessageType::Offer);
     assert_eq!(offer.address(), reserved, "before the node is approved its UUID is all that is known");
+}
+
+#[test]
+fn parent_of_reserved_virtual_interface_may_send_for_it() {
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
+    let address = Ipv4Addr::new(10, 77, 0, 20);
+    setup.reservations.push(Reservation { owner: Owner::Mac(mac(1)), address, parent: Some(mac(7)) });
+    let mut engine = Engine::new(setup, Vec::new());
+    assert_eq!(boot(&mut engine, at(0), mac(1), Program::Os), address);
+    let renewal = Packet::new(MessageType::Request, mac(1), Program::Os).using(address);
+    let none = OneNode::default();
+    let by_parent = send_from(&mut engine, at(1800), &renewal, mac(7), &none);
+    assert_eq!(by_parent.expect(MessageType::Ack).address(), address);
+    let by_other = send_from(&mut engine, at(1800), &renewal, mac(8), &none);
+    assert!(matches!(by_other.warnings()[..], [Warning::Forged { .. }]) && by_other.reply().is_none());
 }

@@ -5,6 +5,7 @@ mod conversation;
 mod forgery;
 mod pool;
 mod quirks;
+mod replies;
 mod other_servers;
 mod segments;
 mod vms;

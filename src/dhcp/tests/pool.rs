@@ -80,9 +80,9 @@ fn declined_address_is_held_back_and_only_its_client_can_decline() {
     let decline = |mac| {
         Packet::new(MessageType::Decline, mac, Program::Os).raw(OptionCode::RequestedIpAddress, &address.octets())
     };
-    assert!(decline(mac(2)).to(&mut engine, at(1)).0.is_empty());
+    assert_eq!(decline(mac(2)).to(&mut engine, at(1)).dropped(), Some(DropReason::Unfounded));
     let outcome = decline(mac(1)).to(&mut engine, at(1)).0;
-    let declined = Warning::Declined { segment: "eth0".into(), address };
+    let declined = Warning::AddressInUse { segment: "eth0".into(), address, by: None };
     assert_eq!(outcome.get(1), Some(&Effect::Warn(declined)), "{outcome:?}");
     assert!(matches!(outcome[0], Effect::Store(Change::LeaseChanged(LeaseChange { after: None, .. }))), "{outcome:?}");
     let other = boot(&mut engine, at(2), mac(1), Program::Os);
@@ -251,4 +251,60 @@ proptest! {
             model.check();
         }
     }
+}
+
+#[test]
+fn discover_of_free_address_is_offered_that_address() {
+    let mut engine = engine(pool(100, 200), Vec::new());
+    let wanted = Ipv4Addr::new(10, 77, 0, 177);
+    let discover = |number, address: Ipv4Addr| {
+        Packet::discover(mac(number), Program::Os).raw(OptionCode::RequestedIpAddress, &address.octets())
+    };
+    let offered = |engine: &mut Engine, packet: &Packet| packet.to(engine, at(0)).expect(MessageType::Offer).address();
+    assert_eq!(offered(&mut engine, &discover(1, wanted)), wanted, "RFC 2131, 4.3.1");
+    assert_ne!(offered(&mut engine, &discover(2, wanted)), wanted, "it is offered to another one");
+    for foreign in [SERVER, Ipv4Addr::new(10, 77, 0, 99), Ipv4Addr::new(192, 168, 0, 1)] {
+        let address = offered(&mut engine, &discover(3, foreign));
+        assert!(pool(100, 200).contains(address) && address != foreign, "{foreign}");
+    }
+    let leased = boot(&mut engine, at(0), mac(4), Program::Os);
+    assert_eq!(offered(&mut engine, &discover(4, Ipv4Addr::new(10, 77, 0, 178))), leased, "its lease comes first");
+}
+
+#[test]
+fn address_seen_at_another_machine_is_neither_offered_nor_acknowledged() {
+    let used = Ipv4Addr::new(10, 77, 0, 100);
+    let seen = |engine: &mut Engine, number| engine.set_neighbours(0, [(used, mac(number))].into_iter());
+    let mut engine = engine(pool(100, 101), Vec::new());
+    seen(&mut engine, 9);
+    let wants = |number| Packet::discover(mac(number), Program::Os).raw(OptionCode::RequestedIpAddress, &used.octets());
+    for number in 1..=4 {
+        let offer = wants(number).to(&mut engine, at(i64::from(number) * 61)).expect(MessageType::Offer);
+        assert_ne!(offer.address(), used);
+    }
+    Packet::reboot(mac(5), Program::Os, used).to(&mut engine, at(300)).expect(MessageType::Nak);
+    assert_eq!(wants(9).to(&mut engine, at(301)).expect(MessageType::Offer).address(), used, "its user gets it");
+    engine.set_neighbours(0, std::iter::empty());
+    assert_eq!(wants(6).to(&mut engine, at(400)).expect(MessageType::Offer).address(), used, "it is free again");
+}
+
+#[test]
+fn new_offer_ends_when_another_machine_answers_for_it() {
+    let mut engine = engine(pool(100, 101), Vec::new());
+    let offer = |engine: &mut Engine, seconds| {
+        Packet::discover(mac(1), Program::Os).to(engine, at(seconds)).expect(MessageType::Offer).address()
+    };
+    let used = offer(&mut engine, 0);
+    assert_eq!(engine.take_unproven_offers(0), [used]);
+    assert_eq!(engine.address_answered(at(0), 0, used, mac(1)), None, "the client itself");
+    let warning = Warning::AddressInUse { segment: "eth0".into(), address: used, by: Some(mac(9)) };
+    assert_eq!(engine.address_answered(at(0), 0, used, mac(9)), Some(Effect::Warn(warning)));
+    Packet::select(mac(1), Program::Os, used, SERVER).to(&mut engine, at(1)).expect(MessageType::Nak);
+    let other = offer(&mut engine, 2);
+    assert_ne!(other, used);
+    Packet::select(mac(1), Program::Os, other, SERVER).to(&mut engine, at(3)).expect(MessageType::Ack);
+    assert_eq!(engine.take_unproven_offers(0), [other]);
+    assert_eq!(offer(&mut engine, 4), other);
+    assert!(engine.take_unproven_offers(0).is_empty(), "its own lease needs no proof");
+    assert_eq!(engine.address_answered(at(5), 0, other, mac(9)), None, "a lease stays: its machine notices a conflict");
 }

@@ -73,6 +73,7 @@ fn check_quirk(quirk: Quirk) {
         Quirk::LoopsIntoItself => loops_into_itself(),
         Quirk::NoUuid => no_uuid(),
         Quirk::OddUuid => odd_uuid(),
+        Quirk::ReadsCStrings => reads_c_strings(),
         Quirk::ArchInClass => arch_in_class(),
         Quirk::NoArch => no_arch(),
         Quirk::SeveralArchs => several_archs(),
@@ -116,13 +117,61 @@ fn odd_uuid() {
     uuid(&x64().raw(OptionCode::ClientMachineIdentifier, &[]), None);
 }
 
+fn reads_c_strings() {
+    for program in [Program::Pxe(0), Program::Http(16), Program::Ipxe] {
+        let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), program));
+        let file = [offer.boot_file().expect("a file").as_bytes(), b"\0"].concat();
+        assert_eq!(offer.option(67), Some(file), "{program:?}");
+        assert_eq!(offer.option(66), Some(b"10.77.0.1\0".to_vec()), "{program:?}");
+    }
+    for class in [b"iPXE\0".as_slice(), b"\x05iPXE\0", b"\x04iPXE\0"] {
+        assert_eq!(file(&x64().raw(OptionCode::UserClass, class)).as_deref(), Some(SCRIPT), "{class:?}");
+    }
+}
+
 fn arch_in_class() {
-    let packet = Packet::discover(mac(1), Program::Http(16)).without(OptionCode::ClientSystemArchitecture);
-    assert_eq!(file(&packet).as_deref(), Some("http://10.77.0.1:8080/loader/snponly.efi"));
+    let url = "http://10.77.0.1:8080/loader/snponly.efi";
+    for (class, expected) in [
+        ("HTTPClient:Arch:00016:UNDI:003001", Some(url)),
+        ("HTTPClient:Arch:00016\0", Some(url)),
+        ("PXEClient:Arch:00007:UNDI:003016\0\0", Some("snponly.efi")),
+        ("PXEClient:Arch:0000b:UNDI:003000", Some("snponly-arm64.efi")),
+        ("PXEClient:Arch:0000B", Some("snponly-arm64.efi")),
+        ("PXEClient:Arch:00011", Some("snponly-arm64.efi")),
+        ("U-Boot.armv7", Some("snponly-arm32.efi")),
+        ("U-Boot.armv8\0", Some("snponly-arm64.efi")),
+    ] {
+        assert_eq!(file(&Packet::discover(mac(1), Program::Class(class))).as_deref(), expected, "{class:?}");
+    }
 }
 
 fn no_arch() {
-    assert_eq!(file(&Packet::discover(mac(1), Program::OldPxe)).as_deref(), Some("undionly.kpxe"));
+    for class in ["PXEClient", "PXEClient\0", "PXEClient:UNDI:002001"] {
+        assert_eq!(
+            file(&Packet::discover(mac(1), Program::Class(class))).as_deref(),
+            Some("undionly.kpxe"),
+            "{class:?}"
+        );
+    }
+    for class in [
+        "HTTPClient",
+        "HTTPClient:Arch:",
+        "U-Boot",
+        "U-Boot.arm",
+        "PXEClient:Arch",
+        "PXEClient:Arch:x64",
+        "PXEClient:Arch:+7",
+        "PXEClient:Arch:99999",
+    ] {
+        let packet = Packet::discover(mac(1), Program::Class(class));
+        for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
+            let outcome = packet.to(&mut engine_with_all_loaders(mode), at(0));
+            assert_eq!(outcome.reply().and_then(|reply| reply.boot_file()), None, "{class:?}");
+            assert!(matches!(outcome.warnings()[..], [Warning::NoLoader(NoLoader::UnknownArch { .. })]), "{class:?}");
+        }
+    }
+    let uboot_of_x86 = Packet::discover(mac(1), Program::UBoot(0));
+    assert_eq!(file(&uboot_of_x86), None, "it says that it is a BIOS, but is none");
 }
 
 fn several_archs() {
@@ -176,7 +225,11 @@ fn header_only() {
         Some(ClientKind::Firmware),
         "it opens a boot session"
     );
-    assert!(packet.to(&mut engine_with_all_loaders(DhcpMode::Proxy), at(0)).0.is_empty(), "it knows no proxies");
+    let outcome = packet.to(&mut engine_with_all_loaders(DhcpMode::Proxy), at(0));
+    let offer = outcome.expect(MessageType::Offer);
+    assert_eq!((offer.boot_file().as_deref(), offer.address()), (Some("snponly-arm64.efi"), Ipv4Addr::UNSPECIFIED));
+    assert_eq!(offer.class(), Some(b"PXEClient".as_slice()), "other clients know it as a proxy's by the class");
+    assert!(outcome.exchange().is_some(), "it opens a boot session");
 }
 
 fn no_short_reply() {

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 const SECOND: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SECOND_RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const UNSPECIFIED: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
@@ -18,7 +19,7 @@ fn pool_of(third: u8, last: u8) -> Subnet {
 }
 
 fn reserve(owner: Owner, third: u8, last: u8) -> Reservation {
-    Reservation { owner, address: Ipv4Addr::new(10, third, 0, last) }
+    Reservation { owner, address: Ipv4Addr::new(10, third, 0, last), parent: None }
 }
 
 /// eth0 leases, eth1 is off, one relay leads to a network that is leased and another to one that is not.
@@ -65,11 +66,12 @@ fn unknown_relay_gets_warning_and_no_reply() {
     let mut engine = site(Vec::new(), Vec::new());
     let unknown = Ipv4Addr::new(10, 66, 0, 1);
     let outcome = Packet::discover(mac(1), Program::Ipxe).via(unknown).from(&mut engine, at(0), 0, unknown);
-    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay(unknown))]);
+    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay { relay: unknown, selected: None })]);
     assert_eq!(engine.counters().foreign_relay, 1);
     let elsewhere = Ipv4Addr::new(10, 77, 0, 9);
     let outcome = Packet::discover(mac(1), Program::Ipxe).via(elsewhere).from(&mut engine, at(0), 1, elsewhere);
-    assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay(elsewhere))], "that network is behind eth0, not eth1");
+    let warning = Warning::ForeignRelay { relay: elsewhere, selected: None };
+    assert_eq!(outcome.0, [Effect::Warn(warning)], "that network is behind eth0, not eth1");
 }
 
 #[test]
@@ -126,6 +128,61 @@ fn option_82_selects_link_and_overrides_server_identifier() {
     let select = Packet::select(mac(1), Program::Os, offer.address(), SECOND_RELAY).via(giaddr);
     let select = select.raw(OptionCode::RelayAgentInformation, &agent);
     assert_eq!(select.from(&mut engine, at(0), 0, giaddr).expect(MessageType::Ack).address(), offer.address());
+}
+
+/// The proxy segment's network is unknown, so the finer key of its own relay must not hide it.
+#[test]
+fn selected_network_is_served_by_its_segment_or_named_in_warning() {
+    let mut engine = site(Vec::new(), Vec::new());
+    let proxied = Ipv4Addr::new(10, 99, 0, 1);
+    let select = |code, relay, data: &[u8]| Packet::discover(mac(1), Program::Pxe(7)).via(relay).raw(code, data);
+    let by_link = |relay, network: Ipv4Addr| {
+        select(OptionCode::RelayAgentInformation, relay, &[&[5, 4][..], &network.octets()].concat())
+    };
+    let by_subnet = |relay, network: Ipv4Addr| select(OptionCode::SubnetSelection, relay, &network.octets());
+    let own = Ipv4Addr::new(10, 99, 0, 0);
+    for packet in [by_link(proxied, own), by_subnet(proxied, own), by_link(ELSEWHERE, proxied)] {
+        let offer = packet.from(&mut engine, at(0), 0, proxied).expect(MessageType::Offer);
+        assert!(offer.address().is_unspecified() && offer.boot_file().is_some());
+    }
+    let leased = Ipv4Addr::new(10, 88, 0, 0);
+    for relay in [ELSEWHERE, proxied] {
+        let offer = by_subnet(relay, leased).from(&mut engine, at(0), 0, relay).expect(MessageType::Offer);
+        assert_eq!((network(offer.address()), offer.to), (88, to(relay)), "RFC 3011");
+        assert_eq!(offer.option(118), Some(leased.octets().to_vec()));
+    }
+    let both = by_link(ELSEWHERE, leased).raw(OptionCode::SubnetSelection, &own.octets());
+    let offer = both.from(&mut engine, at(0), 0, ELSEWHERE).expect(MessageType::Offer);
+    assert_eq!(network(offer.address()), 88, "link selection takes precedence (RFC 3527)");
+    let unknown = Ipv4Addr::new(10, 66, 0, 0);
+    for (relay, packet) in [(RELAY, by_link(RELAY, unknown)), (ELSEWHERE, by_subnet(ELSEWHERE, unknown))] {
+        let warning = Warning::ForeignRelay { relay, selected: Some(unknown) };
+        assert_eq!(
+            packet.from(&mut engine, at(0), 0, relay).0,
+            [Effect::Warn(warning)],
+            "no address of another network"
+        );
+    }
+    let direct = Packet::discover(mac(1), Program::Os).raw(OptionCode::SubnetSelection, &leased.octets());
+    let offer = direct.to(&mut engine, at(0)).expect(MessageType::Offer);
+    assert_eq!((network(offer.address()), offer.option(118)), (77, None), "only a relay selects");
+}
+
+#[test]
+fn relay_with_source_port_gets_replies_there() {
+    let mut engine = site(Vec::new(), Vec::new());
+    for (agent, port) in [(&[1, 1, 7, 19, 0][..], 40_000), (&[1, 1, 7], 67)] {
+        let packet = Packet::discover(mac(1), Program::Os).via(RELAY).raw(OptionCode::RelayAgentInformation, agent);
+        let origin = Origin {
+            interface_index: 0,
+            source: SocketAddrV4::new(RELAY, 40_000),
+            local_port: 67,
+            ethernet_source: Some(mac(9)),
+        };
+        let offer = Outcome(engine.handle(at(0), &packet.bytes(), origin, &NoMachines)).expect(MessageType::Offer);
+        assert_eq!(offer.to, Destination::Ip(SocketAddrV4::new(RELAY, port)), "RFC 8357");
+        assert_eq!(offer.option(82).as_deref(), Some(agent));
+    }
 }
 
 #[test]
@@ -201,7 +258,7 @@ fn flooding_nic_is_rate_limited_and_other_nics_are_not() {
     let flood = Packet::discover(mac(1), Program::Os);
     let answered = (0..100_000).filter(|_| flood.to(&mut engine, at(5)).reply().is_some()).count();
     assert_eq!(answered, usize::from(MAX_PER_SECOND));
-    assert_eq!(engine.counters().rate_limited, 100_000 - u64::from(MAX_PER_SECOND));
+    assert_eq!(engine.counters().dropped[DropReason::RateLimited as usize], 100_000 - u64::from(MAX_PER_SECOND));
     Packet::discover(mac(2), Program::Os).to(&mut engine, at(5)).expect(MessageType::Offer);
 }
 

@@ -120,7 +120,7 @@ fn address_reserved_while_leased_is_given_after_lease_ends() {
 #[test]
 fn vm_reservation_conflicting_with_site_toml_is_warned() {
     let owner = Owner::Mac(mac(1));
-    let reservations = vec![Reservation { owner, address: ip(220) }];
+    let reservations = vec![Reservation { owner, address: ip(220), parent: None }];
     let nics = vec![vm_nic(9, Some(220)), vm_nic(8, Some(1)), vm_nic(1, Some(230)), vm_nic(7, Some(231))];
     let setup = Setup { nics, reservations, ..setup(DhcpMode::Authoritative, Some(pool(100, 200))) };
     let mut engine = Engine::new(setup, Vec::new());

@@ -9,7 +9,8 @@ use meshd_model::{
 
 /// Converts a `[[reservation]]` of site.toml.
 pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Reservation {
-    dhcp::Reservation { owner: reservation.owner, address: reservation.address }
+    let meshd_config::Reservation { owner, address, parent } = *reservation;
+    dhcp::Reservation { owner, address, parent }
 }
 
 /// Converts a NIC of a VM.

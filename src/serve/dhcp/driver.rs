@@ -1,6 +1,7 @@
 //! The task of the DHCP service: reads packets, and runs the periodic work.
 
 use super::{
+    addresses_in_use::NeighbourReading,
     convert,
     machine_records::Records,
     reply_after_commit::{Committing, PendingReply, finished},
@@ -81,7 +82,8 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) {
 /// The state of the task.
 pub(super) struct Driver {
     pub(super) shared: Shared,
-    engine: Engine,
+    pub(super) engine: Engine,
+    pub(super) neighbours: NeighbourReading,
     /// Version of the VM NICs that the engine knows.
     nics_seen: u64,
     pub(super) interfaces: Vec<BoundInterface>,
@@ -92,7 +94,7 @@ pub(super) struct Driver {
     pub(super) next_slice: tokio::time::Instant,
     pub(super) telemetry: DhcpTelemetry,
     pub(super) log: Arc<Log>,
-    tasks: TaskTracker,
+    pub(super) tasks: TaskTracker,
     /// Earliest start of the next commit.
     pub(super) next_commit: tokio::time::Instant,
     ticks: u64,
@@ -120,6 +122,7 @@ impl Driver {
         engine.keep_addresses(&shared.boot.approved_nics());
         Driver {
             engine,
+            neighbours: NeighbourReading::default(),
             nics_seen,
             shared,
             interfaces: bound.interfaces,
@@ -282,6 +285,7 @@ impl Driver {
         for lease in self.shared.nodes.take_freed_leases() {
             self.engine.end_lease(now, &convert::stored_lease(lease));
         }
+        self.look_for_used_addresses();
         let phase = self.ticks % PROBE_EVERY;
         if phase == 0 || phase == PROBE_AGAIN {
             self.probe();

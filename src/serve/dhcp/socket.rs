@@ -3,7 +3,7 @@
 use super::frame_socket::FrameSocket;
 use crate::serve::{
     bind::{self, BindError, Service},
-    lan::{Receiver, drop_all_received},
+    lan::{ArpProber, Receiver, drop_all_received},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
 use meshd_dhcp::{
@@ -39,6 +39,8 @@ pub(super) struct BoundInterface {
     pub(super) receiver: Option<Receiver>,
     /// Port 68: sends probes, receives the replies of other servers.
     pub(super) probe: Option<UdpSocket>,
+    /// Asks whether new offers are in use.
+    pub(super) arp: Option<ArpProber>,
     frames: Option<FrameSocket>,
 }
 
@@ -100,8 +102,11 @@ impl BoundInterface {
             }
             opened.ok()
         });
+        let leases = serves && segment.mode == DhcpMode::Authoritative;
+        // `frames` reports an interface without Ethernet addresses.
+        let arp = leases.then(|| ArpProber::open(name, address).ok()).flatten();
         let interface = Interface { name: name.to_owned(), address };
-        Ok(BoundInterface { interface, server, proxy, receiver, probe, frames })
+        Ok(BoundInterface { interface, server, proxy, receiver, probe, arp, frames })
     }
 
     /// Sends a reply without waiting: a client repeats a request that got no reply.

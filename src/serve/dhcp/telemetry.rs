@@ -1,6 +1,7 @@
 //! Metrics of the DHCP service, published once a second, so that no packet needs a look-up. Pool usage is a gauge of the central node.
 
-use meshd_dhcp::{ClientMessageType, Counters, ReplyKind};
+use super::warnings::drop_reason;
+use meshd_dhcp::{ClientMessageType, Counters, DropReason, ReplyKind};
 use std::time::Instant;
 
 /// Counters since the start.
@@ -41,10 +42,11 @@ impl DhcpTelemetry {
         for (kind, word) in [(ReplyKind::Offer, "offer"), (ReplyKind::Ack, "ack"), (ReplyKind::Nak, "nak")] {
             metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
         }
-        let Counters { malformed, rate_limited, forged, foreign_relay, refused, .. } = counters;
+        for (reason, count) in DropReason::ALL.into_iter().zip(counters.dropped) {
+            metrics::counter!("meshd_dhcp_dropped_total", "reason" => drop_reason(reason)).absolute(count);
+        }
+        let Counters { forged, foreign_relay, refused, .. } = counters;
         for (reason, count) in [
-            ("odd", malformed),
-            ("flood", rate_limited),
             ("forged", forged),
             ("foreign_relay", foreign_relay),
             ("pool_exhausted", refused),

@@ -1,19 +1,21 @@
 //! Warnings of the DHCP engine: their text and log cause, and the event or alarm that they become.
 
 use super::convert::relay_port;
-use meshd_dhcp::{NoLoader, PoolUse, Warning, lease::PoolLevel};
+use meshd_dhcp::{DropReason, NoLoader, PoolUse, Warning, lease::PoolLevel};
 use meshd_model::fleet::{ConditionKind, EventKind};
 use meshd_types::MacAddr;
+use std::net::Ipv4Addr;
 
 /// Returns the cause in the log, which has one line for each cause and minute.
 pub(super) fn cause(warning: &Warning) -> &'static str {
     match warning {
-        Warning::NoLoader(NoLoader::UnknownArch(_)) => "unknown architecture",
+        Warning::NoLoader(NoLoader::UnknownArch { .. }) => "unknown architecture",
         Warning::NoLoader(NoLoader::Absent { loader, .. }) => loader,
-        Warning::ForeignRelay(_) => "foreign relay",
+        Warning::ForeignRelay { .. } => "foreign relay",
+        Warning::Dropped { reason, .. } => drop_reason(*reason),
         Warning::OtherServer { proxy: false, .. } => "other DHCP server",
         Warning::OtherServer { proxy: true, .. } => "other PXE server",
-        Warning::Declined { .. } => "declined",
+        Warning::AddressInUse { .. } => "declined",
         Warning::Forged { .. } => "forged sender",
         Warning::RelayPortMismatch { .. } => "other relay port",
         Warning::NotReserved { .. } => "not reserved",
@@ -21,14 +23,27 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
     }
 }
 
+/// Returns the name of a reason in metrics and log.
+pub(super) fn drop_reason(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::Malformed => "odd",
+        DropReason::RateLimited => "flood",
+        DropReason::UnprovenSender => "unproven_sender",
+        DropReason::NoAddress => "no_address",
+        DropReason::Unfounded => "unfounded",
+    }
+}
+
 /// Returns the event to record, if any.
 pub(super) fn event(warning: &Warning) -> Option<EventKind> {
     match warning {
-        Warning::NoLoader(_) | Warning::ForeignRelay(_) | Warning::NotReserved { .. } => None,
+        Warning::NoLoader(_) | Warning::ForeignRelay { .. } | Warning::Dropped { .. } | Warning::NotReserved { .. } => {
+            None
+        }
         // `alarm` converts these warnings.
         Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
-        Warning::Declined { .. } => Some(EventKind::AddressDeclined),
+        Warning::AddressInUse { .. } => Some(EventKind::AddressDeclined),
         Warning::Pool { level: PoolLevel::Exhausted, .. } => Some(EventKind::PoolExhausted),
         Warning::Pool { .. } => Some(EventKind::PoolFilling),
     }
@@ -49,27 +64,39 @@ pub(super) fn alarm(warning: &Warning) -> Option<(MacAddr, ConditionKind, String
 /// Returns the text for log, events and alarms.
 pub(super) fn text(warning: &Warning) -> String {
     match warning {
-        Warning::NoLoader(NoLoader::UnknownArch(arch)) => format!(
-            "a machine with client architecture {} (DHCP option 93) asks to boot; there is no loader for it",
+        Warning::NoLoader(NoLoader::UnknownArch { class, arch: Some(arch) }) => format!(
+            "a {} machine with client architecture {} (DHCP option 93) asks to boot; there is no loader for it",
+            class.name(),
             arch.0
+        ),
+        Warning::NoLoader(NoLoader::UnknownArch { class, arch: None }) => format!(
+            "a {} machine asks to boot without its architecture (DHCP option 93); it gets no loader",
+            class.name()
         ),
         Warning::NoLoader(NoLoader::Absent { firmware, loader }) => format!(
             "a {firmware} machine asks to boot, but {loader} is not in [boot].loaders_dir; add it and restart meshd"
         ),
-        Warning::ForeignRelay(relay) => {
+        Warning::ForeignRelay { relay, selected: None } => {
             format!("relay {relay} belongs to no segment and gets no answer; add [[segment]] relay = \"{relay}\"")
         }
+        Warning::ForeignRelay { relay, selected: Some(network) } => format!(
+            "relay {relay} selects the network of {network} (DHCP option 82 or 118), which belongs to no segment; add [[segment]] relay = \"{network}\""
+        ),
+        Warning::Dropped { reason, mac, source } => dropped(*reason, *mac, *source),
         Warning::OtherServer { segment, server, proxy: false } => {
             format!("another DHCP server, {server}, answers on {segment}; stop it, or set mode = \"proxy\" there")
         }
         Warning::OtherServer { segment, server, proxy: true } => {
             format!("another PXE server, {server}, answers on {segment}; machines may boot from either; stop it")
         }
-        Warning::Declined { segment, address } => {
-            format!("{address} on {segment} is used by a machine that did not get it from meshd; take it out of range")
+        Warning::AddressInUse { segment, address, by } => {
+            let user = by.map_or_else(|| "a machine".to_owned(), |by| by.to_string());
+            format!("{address} on {segment} is used by {user}, which did not get it from meshd; take it out of range")
         }
         Warning::Forged { mac, sender, kind } => {
-            format!("{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored")
+            format!(
+                "{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored; if {mac} is a virtual interface of that machine, set parent in its [[reservation]]"
+            )
         }
         Warning::RelayPortMismatch { mac, known, seen } => {
             let seen = seen.clone().map_or_else(|| "no port at all".to_owned(), |seen| relay_port(seen).to_string());
@@ -88,4 +115,16 @@ pub(super) fn text(warning: &Warning) -> String {
             format!("{used} of the {size} addresses of {segment} are in use; widen range or shorten lease")
         }
     }
+}
+
+fn dropped(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> String {
+    let what = match reason {
+        DropReason::Malformed => "it is no DHCP request of a client",
+        DropReason::RateLimited => "its sender exceeds the rate limit",
+        DropReason::UnprovenSender => "its sender is not proven to be the client",
+        DropReason::NoAddress => "it names no address",
+        DropReason::Unfounded => "it gives up an address that its machine uses or did not get lately",
+    };
+    let client = mac.map(|mac| format!(" in the name of {mac}")).unwrap_or_default();
+    format!("a DHCP packet from {source}{client} is ignored: {what}")
 }

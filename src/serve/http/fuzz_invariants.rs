@@ -29,7 +29,7 @@ pub fn check_invariants(bytes: &[u8]) {
     let Some((request, method)) = request(bytes) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
     let is_blob = request.uri().path().starts_with("/blob/");
-    let answer = match runtime.block_on(router(Rack).oneshot(request)) {
+    let answer = match runtime.block_on(router(Rack, u16::MAX).oneshot(request)) {
         Ok(answer) => answer,
         Err(never) => match never {},
     };
@@ -40,7 +40,7 @@ fn request(bytes: &[u8]) -> Option<(Request<Body>, String)> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
     let (method, target) = lines.next()?.split_once(' ')?;
-    let mut request = Request::builder().method(method).uri(target);
+    let mut request = Request::builder().method(method).uri(target).header(header::HOST, "fuzz");
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         request = request.header(name, value.trim());
     }

@@ -17,6 +17,7 @@
 //! | --- | --- |
 //! | `server` | accepts and limits connections |
 //! | `routes` | the routes and their responses |
+//! | `request_rate` | requests per second of a client |
 //! | `boot_api` | calls of the routes to the central node |
 //! | `blob` | names and ranges of blobs |
 //! | `blob_files` | blobs as unnamed files, for `sendfile` |
@@ -29,6 +30,7 @@ mod body;
 mod fuzz_invariants;
 mod sendfile_writer;
 mod boot_api;
+mod request_rate;
 mod routes;
 mod server;
 mod blob_files;

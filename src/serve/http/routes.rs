@@ -4,13 +4,14 @@ use super::blob::{Selection, select};
 use super::blob_files::BlobFiles;
 use super::body::tracked;
 use super::boot_api::{BootApi, Transfer};
+use super::request_rate::RequestRate;
 use super::sendfile_writer::PendingWrites;
 use crate::serve::metrics::count_request;
 use axum::{
     Extension, Router,
     body::Body,
     extract::{Path, RawQuery, Request, State, rejection::PathRejection},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::any,
@@ -20,6 +21,7 @@ use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use meshd_types::{Digest, failpoint};
+use std::{net::IpAddr, sync::Arc};
 
 /// Client of a connection.
 #[derive(Clone)]
@@ -43,13 +45,15 @@ const FOR_EVER: (HeaderName, &str) = (header::CACHE_CONTROL, "public, max-age=31
 /// Cache header of scripts and overlays, which are for one boot of one machine.
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
+/// The UEFI specification (24.7.2.1) names this type for programs; some firmware refuses others.
+const EFI: (HeaderName, &str) = (header::CONTENT_TYPE, "application/efi");
 const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
 
 /// Last parts of blob URLs, for readers of logs. The digest alone identifies a blob.
 const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
 
 /// Returns all routes. Requests must have a [`Client`] as extension.
-pub fn router<P: BootApi>(api: P) -> Router {
+pub fn router<P: BootApi>(api: P, requests_per_second: u16) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
@@ -61,7 +65,7 @@ pub fn router<P: BootApi>(api: P) -> Router {
         .route("/loader/{file}", any(loader::<P>))
         .route("/healthz", any(healthz::<P>))
         .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
-        .layer(middleware::from_fn(guard))
+        .layer(middleware::from_fn_with_state(Arc::new(RequestRate::new(requests_per_second)), guard))
         .with_state(Shared { blob_files: BlobFiles::new(api.folder()), api })
 }
 
@@ -69,11 +73,20 @@ fn sentence(status: StatusCode, text: &str) -> Response {
     (status, [NO_STORE, TEXT], format!("{text}\n")).into_response()
 }
 
-/// Rejects methods other than GET and HEAD, and request bodies.
-async fn guard(request: Request, next: Next) -> Response {
+/// Rejects methods other than GET and HEAD, request bodies, and requests above the rate of a client.
+async fn guard(State(rate): State<Arc<RequestRate>>, request: Request, next: Next) -> Response {
     let route = route_name(request.uri().path());
     let from = request.extensions().get::<Client>().map(|client| client.from.clone());
+    let is_decided = matches!(route, "script" | "overlay");
+    let address = from.as_ref().map(|client| client.address);
+    let is_too_fast = is_decided
+        && matches!(address, Some(IpAddr::V4(address)) if !rate.allow(address))
+        && failpoint::defends("http-request-rate");
     let response = match refuse(&request) {
+        _ if is_too_fast => {
+            let slower = sentence(StatusCode::TOO_MANY_REQUESTS, "Too many requests; try again in a second.");
+            ([(header::RETRY_AFTER, "1")], slower).into_response()
+        }
         Some(refused) => refused,
         None => next.run(request).await,
     };
@@ -83,6 +96,11 @@ async fn guard(request: Request, next: Next) -> Response {
 }
 
 fn refuse(request: &Request) -> Option<Response> {
+    // RFC 9112, 3.2
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
+        return Some(sentence(StatusCode::BAD_REQUEST, "Give one Host header; HTTP/1.1 requires it."));
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is only read from: use GET or HEAD.");
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -130,7 +148,7 @@ async fn script<P: BootApi>(
 ) -> Response {
     if method == Method::HEAD {
         // A script voids the capability of the previous script, so a HEAD request creates none.
-        return [NO_STORE, TEXT].into_response();
+        return ([NO_STORE, TEXT], unknown_length()).into_response();
     }
     let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
     let text = shared.api.script(request, client.from, client.at).await;
@@ -144,7 +162,10 @@ async fn failed<P: BootApi>(
     method: Method,
 ) -> Response {
     let failure = BootFailure::parse(query.as_deref().unwrap_or_default());
-    let Some(failure) = failure.filter(|_| method != Method::HEAD) else {
+    if method == Method::HEAD {
+        return (StatusCode::BAD_REQUEST, [NO_STORE, TEXT], unknown_length()).into_response();
+    }
+    let Some(failure) = failure else {
         return sentence(StatusCode::BAD_REQUEST, "Give session= and reason=; mesh-init sends them.");
     };
     match shared.api.boot_failed(client.from, failure).await {
@@ -210,6 +231,11 @@ async fn blob<P: BootApi>(
     }
 }
 
+/// Returns an empty body for HEAD that has no Content-Length. It would have to be that of GET (RFC 9110, 8.6), which is not known.
+fn unknown_length() -> Body {
+    Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::convert::Infallible>>())
+}
+
 /// Returns a body with its length; for HEAD the length alone, which does not count as a download.
 fn deliver(
     method: &Method,
@@ -240,7 +266,7 @@ async fn overlay<P: BootApi>(
     let Some((capability, form)) = named else { return denied(OverlayDenied::NotFound) };
     if method == Method::HEAD {
         return match shared.api.probe_overlay(&capability, client.from).await {
-            Ok(()) => [NO_STORE, BYTES].into_response(),
+            Ok(()) => ([NO_STORE, BYTES], unknown_length()).into_response(),
             Err(error) => denied(error),
         };
     }
@@ -272,11 +298,13 @@ async fn loader<P: BootApi>(
     path: Result<Path<String>, PathRejection>,
     method: Method,
 ) -> Response {
-    match path.ok().and_then(|Path(file)| shared.api.loader(&file)) {
-        Some(bytes) => {
+    let found = path.ok().and_then(|Path(file)| shared.api.loader(&file).map(|bytes| (file, bytes)));
+    match found {
+        Some((file, bytes)) => {
             let (api, from) = (shared.api.clone(), client.from);
             let fetched = async move { api.fetched(from, Fetched::Loader).await };
-            ([NO_STORE, BYTES], deliver(&method, &client.pending, vec![bytes], fetched)).into_response()
+            let kind = if file.ends_with(".efi") { EFI } else { BYTES };
+            ([NO_STORE, kind], deliver(&method, &client.pending, vec![bytes], fetched)).into_response()
         }
         None => sentence(
             StatusCode::NOT_FOUND,

@@ -1,6 +1,7 @@
 //! Accepts connections and serves each within its limits. All tasks are joined before the server ends.
 
 use super::boot_api::BootApi;
+use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
@@ -26,6 +27,8 @@ pub struct Limits {
     pub timeouts: WriteTimeouts,
     /// Timeout for running responses at shutdown.
     pub drain: Duration,
+    /// Requests per second of one address that the central node has to decide.
+    pub requests_per_second: u16,
 }
 
 impl Default for Limits {
@@ -40,6 +43,7 @@ impl Default for Limits {
                 rate: 4 * 1024,
             },
             drain: Duration::from_secs(5),
+            requests_per_second: MAX_PER_SECOND,
         }
     }
 }
@@ -54,7 +58,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
 /// machine's segment. A failed accept is logged and retried.
 pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shutdown: CancellationToken) {
-    let router = router(api.clone());
+    let router = router(api.clone(), limits.requests_per_second);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
     loop {

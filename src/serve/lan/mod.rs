@@ -24,6 +24,7 @@ mod segment_table;
 mod system;
 mod tcp_segment;
 
+pub use arp_claimants::ArpProber;
 pub use datagram::{Datagram, parse};
 pub use receive::{Received, Receiver, drop_all_received};
 pub use system::SystemLan;

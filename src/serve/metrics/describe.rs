@@ -22,7 +22,7 @@ pub(super) const COUNTERS: [(&str, &str); 24] = [
     ("meshd_tftp_bytes_total", "Bytes of files sent by TFTP."),
     ("meshd_tftp_resent_blocks_total", "TFTP blocks sent again because no acknowledgement came."),
     ("meshd_tftp_transfers_total", "TFTP transfers that are over, by result."),
-    ("meshd_tftp_refused_total", "TFTP requests refused, by cause."),
+    ("meshd_tftp_refused_total", "TFTP packets that got no data, by cause."),
     ("meshd_connections_evicted_total", "Connections ended to make room for others, by plane."),
     ("meshd_http_evicted_total", "Boot plane connections ended to make room for others."),
     ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),

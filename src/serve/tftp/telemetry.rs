@@ -30,7 +30,7 @@ impl Observer for TftpTelemetry {
     fn event(&self, event: &Event) {
         match event {
             Event::Began => self.active.increment(1),
-            Event::Refused { .. } | Event::Full { .. } | Event::Malformed => {
+            Event::Refused { .. } | Event::Full { .. } | Event::Malformed { .. } | Event::Stray => {
                 metrics::counter!("meshd_tftp_refused_total", "cause" => cause_of(event)).increment(1);
             }
             _ => {
@@ -51,7 +51,10 @@ impl Observer for TftpTelemetry {
     fn problem(&self, problem: Problem<'_>) {
         match problem {
             Problem::Receive(error) => self.log.warn("receive", || format!("cannot receive a TFTP packet: {error}")),
-            Problem::Send(error) => self.log.warn("send", || format!("cannot send a TFTP packet: {error}")),
+            Problem::Send(error) => {
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "not_sent").increment(1);
+                self.log.warn("send", || format!("cannot send a TFTP packet: {error}"));
+            }
             Problem::NoSegmentation(error) => {
                 tracing::info!(%error, "no UDP segmentation offload: TFTP windows are sent block by block");
             }
@@ -59,6 +62,7 @@ impl Observer for TftpTelemetry {
                 "the send queue of the network is full: missing TFTP blocks are sent again later".to_owned()
             }),
             Problem::RequestQueueFull => {
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "busy").increment(1);
                 self.log.warn("busy", || "too many TFTP requests: some are dropped, clients repeat them".to_owned());
             }
         }
@@ -78,6 +82,13 @@ impl TftpTelemetry {
             }),
             Event::Refused { client, cause: Refusal::Write } => {
                 self.log.warn("write", || format!("TFTP write request of {client}: refused, the server is read-only"));
+            }
+            Event::Refused { client, cause: Refusal::Illegal } => {
+                self.log.warn("illegal", || format!("TFTP request of {client} cannot be read: refused"));
+            }
+            Event::Malformed { client } => {
+                self.log
+                    .warn("malformed", || format!("a packet of {client} at the TFTP port is no packet of a client"));
             }
             // A timeout before the first block ends a size probe.
             Event::TimedOut { client, acked, blocks } if *acked > 0 => self
@@ -110,7 +121,9 @@ fn cause_of(event: &Event) -> &'static str {
         Event::Refused { cause: Refusal::NotFound { .. }, .. } => "not_found",
         Event::Refused { cause: Refusal::Mode, .. } => "mode",
         Event::Refused { cause: Refusal::Write, .. } => "write",
+        Event::Refused { cause: Refusal::Illegal, .. } => "illegal",
         Event::Full { .. } => "full",
+        Event::Stray => "stray",
         _ => "malformed",
     }
 }

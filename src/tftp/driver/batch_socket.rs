@@ -2,18 +2,27 @@
 //! (`UDP_SEGMENT`).
 //!
 //! Blocks are not copied between the file in memory and the kernel. A window is one message; the kernel splits it into datagrams of the
-//! size in the socket option `UDP_SEGMENT`. If the kernel or the interface refuses, windows are sent as separate datagrams from then on.
+//! size in the control message `UDP_SEGMENT`. It is part of each message and not an option of the socket, which would outlive its client.
+//! If the kernel or the interface refuses, windows are sent as separate datagrams from then on; if only the path to one client is too
+//! narrow, windows to this client.
 
 use crate::{
     effect::{Payload, Transmission, block_of},
     negotiation::{MAX_BLOCK, MAX_WINDOW},
     packet::{self, HEADER},
 };
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, setsockopt, sockopt::UdpGsoSegment};
-use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+use nix::{
+    cmsg_space,
+    sys::socket::{
+        ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt::UdpGsoSegment,
+    },
+};
+use rustix::net::sockopt::Ipv4PathMtuDiscovery;
 use std::{
+    cmp::Reverse,
+    collections::HashSet,
     io::{self, IoSlice, IoSliceMut},
-    net::{SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     os::fd::AsRawFd,
 };
 
@@ -25,6 +34,8 @@ const MAX_RECEIVED: usize = 64;
 const MAX_SEGMENTS: usize = 64;
 /// The longest UDP payload over IPv4, in bytes.
 const MAX_MESSAGE: usize = 65_507;
+/// Most clients behind narrow paths that are remembered.
+const MAX_NARROW: usize = 1024;
 /// Receive buffer in bytes: acknowledgements of thousands of clients.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Transmission buffer in bytes: less than an interface queue of 1,000 packets takes, so that no packet is dropped there.
@@ -35,8 +46,12 @@ pub(crate) struct BatchSocket {
     socket: UdpSocket,
     headers: MultiHeaders<SockaddrIn>,
     buffers: Box<[[u8; MAX_RECEIVED]; BATCH]>,
-    /// Current value of `UDP_SEGMENT`, in bytes; `None` without segmentation offload.
-    segment: Option<usize>,
+    /// Headers of messages that are one datagram, and of messages with `UDP_SEGMENT`.
+    single: MultiHeaders<SockaddrIn>,
+    segmented: MultiHeaders<SockaddrIn>,
+    has_segmentation: bool,
+    /// Clients behind a path that is narrower than their blocks.
+    narrow: HashSet<Ipv4Addr>,
 }
 
 /// The result of sending.
@@ -45,6 +60,8 @@ pub(crate) enum Sent {
     All,
     /// The send queue of the kernel is full; this many messages were sent.
     Full(usize),
+    /// This many messages were sent. The next one has to be sent as separate datagrams.
+    NotSegmented(usize),
     /// This many messages were sent, and the next one was refused.
     Failed(usize, io::Error),
     /// This many messages were sent. From here on the kernel does not split windows.
@@ -64,12 +81,17 @@ pub(crate) fn enlarge(socket: &UdpSocket) {
 impl BatchSocket {
     /// Takes a bound, non-blocking socket.
     pub(crate) fn new(socket: UdpSocket) -> Self {
-        let segment = setsockopt(&socket, UdpGsoSegment, &0).ok().map(|()| 0);
+        // A block that is larger than the path takes arrives in fragments; a router would drop it otherwise (as dnsmasq does).
+        let _ = rustix::net::sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT);
+        let has_segmentation = setsockopt(&socket, UdpGsoSegment, &0).is_ok();
         BatchSocket {
             socket,
             headers: MultiHeaders::preallocate(BATCH, None),
             buffers: Box::new([[0; MAX_RECEIVED]; BATCH]),
-            segment,
+            single: MultiHeaders::preallocate(BATCH, None),
+            segmented: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(u16))),
+            has_segmentation,
+            narrow: HashSet::new(),
         }
     }
 
@@ -98,19 +120,21 @@ impl BatchSocket {
     pub(crate) fn send(&mut self, messages: &[Message<'_>]) -> Sent {
         let mut done = 0;
         while done < messages.len() {
-            let batch = batch_of(&messages[done..]);
-            if let Err(error) = self.segment_windows(&batch) {
-                return Sent::NoSegmentation(done, error);
-            }
-            match self.send_batch(batch.messages) {
+            match self.send_batch(batch_of(&messages[done..])) {
                 Ok(0) => return Sent::Full(done),
                 Ok(sent) => done += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Sent::Full(done),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // EIO: the interface has no checksum offload. EINVAL: a segment does not fit its MTU.
-                Err(error) if messages[done].datagrams > 1 && refuses_to_cut(&error) => {
-                    let _ = setsockopt(&self.socket, UdpGsoSegment, &0);
-                    self.segment = None;
+                Err(error) if messages[done].datagrams <= 1 => return Sent::Failed(done, error),
+                Err(error) if exceeds_path(&error) => {
+                    if self.narrow.len() >= MAX_NARROW {
+                        self.narrow.clear();
+                    }
+                    self.narrow.insert(*messages[done].to.ip());
+                    return Sent::NotSegmented(done);
+                }
+                Err(error) if refuses_to_cut(&error) => {
+                    self.has_segmentation = false;
                     return Sent::NoSegmentation(done, error);
                 }
                 Err(error) => return Sent::Failed(done, error),
@@ -119,45 +143,38 @@ impl BatchSocket {
         Sent::All
     }
 
-    /// Returns true if the kernel splits windows into datagrams.
-    pub(crate) fn has_segmentation(&self) -> bool {
-        self.segment.is_some()
+    /// Returns true if the kernel splits windows to this client.
+    pub(crate) fn segments_for(&self, client: Ipv4Addr) -> bool {
+        self.has_segmentation && !self.narrow.contains(&client)
     }
 
-    /// Sets `UDP_SEGMENT` to the size of the windows in this batch; to 0 if it would split a message that is one datagram.
-    fn segment_windows(&mut self, batch: &Batch<'_, '_>) -> io::Result<()> {
-        let Some(current) = self.segment else { return Ok(()) };
-        let wanted = match batch.segment {
-            0 if batch.longest <= current => current,
-            segment => segment,
+    fn send_batch(&mut self, batch: &[Message<'_>]) -> io::Result<usize> {
+        let addresses: Vec<Option<SockaddrIn>> = batch.iter().map(|message| Some(message.to.into())).collect();
+        let parts = batch.iter().map(|message| &message.parts);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let segment = batch.first().map_or(0, Message::segmentation);
+        let socket = self.socket.as_raw_fd();
+        let sent = match u16::try_from(segment).map_err(io::Error::other)? {
+            0 => sendmmsg(socket, &mut self.single, parts, addresses, [], flags)?.count(),
+            size => {
+                let control = [ControlMessage::UdpGsoSegments(&size)];
+                sendmmsg(socket, &mut self.segmented, parts, addresses, control, flags)?.count()
+            }
         };
-        if wanted != current {
-            let size = i32::try_from(wanted).map_err(io::Error::other)?;
-            let set = setsockopt(&self.socket, UdpGsoSegment, &size);
-            self.segment = set.is_ok().then_some(wanted);
-            set?;
-        }
-        Ok(())
-    }
-
-    fn send_batch(&self, batch: &[Message<'_>]) -> io::Result<usize> {
-        let addresses: Vec<SocketAddrAny> = batch.iter().map(|message| message.to.into()).collect();
-        let mut none: Vec<SendAncillaryBuffer<'_, '_, '_>> = Vec::new();
-        none.resize_with(batch.len(), SendAncillaryBuffer::default);
-        let mut headers: Vec<MMsgHdr<'_>> = batch
-            .iter()
-            .zip(&addresses)
-            .zip(&mut none)
-            .map(|((message, to), control)| MMsgHdr::new_with_addr(to, &message.parts, control))
-            .collect();
-        Ok(sendmmsg(&self.socket, &mut headers, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+        Ok(sent)
     }
 }
 
+/// Returns true if a segment does not fit the MTU of the path (EINVAL before Linux 6.7).
+fn exceeds_path(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MSGSIZE | Errno::INVAL))
+}
+
+/// Returns true if the interface has no checksum offload, which segmentation needs.
 fn refuses_to_cut(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let refused = [Errno::IO, Errno::INVAL, Errno::MSGSIZE, Errno::OPNOTSUPP];
-    error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::OPNOTSUPP))
 }
 
 /// One message for the kernel: a datagram, or several datagrams of one size.
@@ -170,6 +187,11 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
+    /// Returns the value of `UDP_SEGMENT` in bytes; 0 if the message is one datagram.
+    fn segmentation(&self) -> usize {
+        if self.datagrams > 1 { self.segment } else { 0 }
+    }
+
     /// Splits the message into one message for each datagram.
     pub(crate) fn into_single(self) -> Vec<Message<'a>> {
         if self.datagrams <= 1 {
@@ -181,32 +203,11 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Messages that one system call can send.
-struct Batch<'m, 'a> {
-    messages: &'m [Message<'a>],
-    /// Value that `UDP_SEGMENT` must have, in bytes; 0 if no message is split.
-    segment: usize,
-    /// Size of the longest datagram, in bytes.
-    longest: usize,
-}
-
-fn batch_of<'m, 'a>(messages: &'m [Message<'a>]) -> Batch<'m, 'a> {
-    let (mut segment, mut longest, mut length) = (0, 0, 0);
-    for message in messages.iter().take(BATCH) {
-        let together = match message.datagrams {
-            0 | 1 => segment == 0 || message.segment <= segment,
-            _ => (segment == 0 || message.segment == segment) && longest <= message.segment,
-        };
-        if !together {
-            break;
-        }
-        if message.datagrams > 1 {
-            segment = message.segment;
-        }
-        longest = longest.max(message.segment);
-        length += 1;
-    }
-    Batch { messages: &messages[..length], segment, longest }
+/// Returns the first messages that one system call can send: all are segmented alike.
+fn batch_of<'m, 'a>(messages: &'m [Message<'a>]) -> &'m [Message<'a>] {
+    let segment = messages.first().map_or(0, Message::segmentation);
+    let other = messages.iter().take(BATCH).position(|message| message.segmentation() != segment);
+    &messages[..other.unwrap_or_else(|| messages.len().min(BATCH))]
 }
 
 /// Returns the headers of all blocks, in order.
@@ -221,11 +222,12 @@ pub(crate) fn headers_of(sends: &[Transmission]) -> Vec<[u8; HEADER]> {
     headers
 }
 
-/// Returns the messages for these sends. With `segment_windows`, the blocks of a window share messages within the limits of the kernel.
+/// Returns the messages for these sends, those of one segment size together. If the kernel segments windows to a client, the blocks of a
+/// window share messages within the limits of the kernel.
 pub(crate) fn messages_of<'a>(
     sends: &'a [Transmission],
     headers: &'a [[u8; HEADER]],
-    segment_windows: bool,
+    segments_for: impl Fn(Ipv4Addr) -> bool,
 ) -> Vec<Message<'a>> {
     let mut messages = Vec::with_capacity(sends.len());
     let mut headers = headers.iter();
@@ -241,7 +243,7 @@ pub(crate) fn messages_of<'a>(
             }
             Payload::Blocks { file, block, first, count, .. } => {
                 let segment = HEADER + usize::from(*block);
-                let most = if segment_windows { (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS) } else { 1 };
+                let most = if segments_for(*to.ip()) { (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS) } else { 1 };
                 let mut left = usize::from(*count);
                 let mut number = *first;
                 while left > 0 {
@@ -258,6 +260,8 @@ pub(crate) fn messages_of<'a>(
             }
         }
     }
+    // The order of the messages to one client remains: a single block is the rest of its window.
+    messages.sort_by_key(|message| Reverse(message.segmentation()));
     messages
 }
 

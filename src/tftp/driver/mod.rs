@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | here | binds sockets, distributes requests to workers, reports completed files |
 //! | `worker` | one thread with one socket and one [`Engine`](crate::Engine) |
+//! | `path_mtu` | the MTU of the path to a client, by the kernel |
 //! | `batch_socket` | many datagrams in one system call, UDP segmentation offload |
 //! | `adaptive_polling` | whether an idle worker polls or sleeps; pure |
 
 mod adaptive_polling;
 pub(crate) mod batch_socket;
+mod path_mtu;
 mod worker;
 
 use crate::{
@@ -17,6 +19,7 @@ use crate::{
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use path_mtu::path_mtu;
 use std::{
     hash::{BuildHasher, RandomState},
     io,
@@ -44,6 +47,8 @@ pub struct Sockets {
     requests: UdpSocket,
     /// One for each worker.
     transfers: Vec<UdpSocket>,
+    /// One for each worker, to ask the kernel for the MTU of a path.
+    mtu: Vec<UdpSocket>,
 }
 
 /// The server stopped without a request to stop.
@@ -76,8 +81,13 @@ impl Sockets {
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = (cores / 2).clamp(1, MAX_WORKERS);
-        let transfers = (0..workers).map(|_| open(SocketAddrV4::new(*address.ip(), 0)));
-        Ok(Sockets { requests: open(address)?, transfers: transfers.collect::<Result<_, E>>()? })
+        let any_port = SocketAddrV4::new(*address.ip(), 0);
+        let transfers = (0..workers).map(|_| open(any_port));
+        Ok(Sockets {
+            requests: open(address)?,
+            transfers: transfers.collect::<Result<_, E>>()?,
+            mtu: (0..workers).map(|_| bind(any_port)).collect::<Result<_, E>>()?,
+        })
     }
 
     /// Returns the address of the request port.
@@ -102,8 +112,8 @@ pub async fn serve<F: Files, O: Observer>(
     let requests = tokio::net::UdpSocket::from_std(sockets.requests)?;
     let (sender, completed) = mpsc::channel(COMPLETED_BACKLOG);
     let (mut workers, mut threads) = (Vec::new(), JoinSet::new());
-    for socket in sockets.transfers {
-        let (handle, run) = worker(socket, Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
+    for (socket, mtu) in sockets.transfers.into_iter().zip(sockets.mtu) {
+        let (handle, run) = worker((socket, path_mtu(mtu)), Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
         workers.push(handle);
         threads.spawn_blocking(run);
     }

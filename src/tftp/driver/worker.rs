@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     effect::{Effects, Payload, Transmission},
-    engine::{Engine, Limits, Lookup},
+    engine::{Engine, Limits, Lookup, PathMtu},
     files::{Files, Observer, Problem},
 };
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl Drop for WorkerHandle {
 
 /// Creates a worker for a bound socket: its handle, and the function for its thread.
 pub(super) fn worker<F: Files, O: Observer>(
-    socket: UdpSocket,
+    (socket, path_mtu): (UdpSocket, PathMtu),
     files: Arc<F>,
     observer: Arc<O>,
     completed: mpsc::Sender<Completed<F::Id>>,
@@ -99,7 +99,8 @@ pub(super) fn worker<F: Files, O: Observer>(
     let (sender, requests) = sync_channel(MAX_REQUESTS);
     let handle = WorkerHandle { requests: sender, wakeup: Arc::clone(&wakeup) };
     let run = move || {
-        let (socket, engine, polling) = (BatchSocket::new(socket), Engine::new(LIMITS), AdaptivePolling::new());
+        let engine = Engine::new(LIMITS, path_mtu);
+        let (socket, polling) = (BatchSocket::new(socket), AdaptivePolling::new());
         Worker { socket, engine, requests, wakeup, files, observer, completed, polling }.run()
     };
     Ok((handle, run))
@@ -170,7 +171,7 @@ impl<F: Files, O: Observer> Worker<F, O> {
     fn flush(&mut self, out: &mut Effects<F::Id>) -> io::Result<()> {
         for sends in out.sends.chunks(BATCH) {
             let headers = headers_of(sends);
-            let mut messages = messages_of(sends, &headers, self.socket.has_segmentation());
+            let mut messages = messages_of(sends, &headers, |client| self.socket.segments_for(client));
             let mut done = 0;
             while done < messages.len() {
                 match self.socket.send(&messages[done..]) {
@@ -185,6 +186,12 @@ impl<F: Files, O: Observer> Worker<F, O> {
                     Sent::Failed(sent, error) => {
                         done += sent + 1;
                         self.observer.problem(Problem::Send(&error));
+                    }
+                    Sent::NotSegmented(sent) => {
+                        let at = done + sent;
+                        let singles = messages.remove(at).into_single();
+                        messages.splice(at..at, singles);
+                        done = at;
                     }
                     Sent::NoSegmentation(sent, error) => {
                         self.observer.problem(Problem::NoSegmentation(&error));

@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// MTU of an Ethernet network, in bytes.
+pub(super) const ETHERNET: usize = 1500;
 pub(super) const LIMITS: Limits = Limits { transfers: 8, window_bytes: 1 << 20 };
 pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 7), 2070);
 /// One-way latency.
@@ -171,7 +173,8 @@ impl Network<'_> {
 fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
     let mut reader = Reader::new(block, window);
     let mut network = Network { fates, count: 0, since_loss: ARRIVALS_AFTER_LOSS, in_flight: BTreeMap::new() };
-    let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+    let (mut engine, mut out, begin) =
+        (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
     let (mut sent, mut now) = (0, begin);
     network.launch(now, true, &reader.request);
     let mut retry_at = now + RETRY_AFTER;
@@ -269,7 +272,8 @@ fn lost_block_within_window_is_resent_without_timeout() {
 fn silent_client_is_dropped_within_bounded_time_and_retries() {
     let file = file_of(40 * 512);
     for acknowledged in 0..40 {
-        let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
+        let (mut engine, mut out, begin) =
+            (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
         let bytes = request("blksize 512 windowsize 4 ");
         engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), ())), &mut out);
         for number in (0..acknowledged).step_by(4) {

@@ -39,13 +39,16 @@ fn invalid_options_are_ignored() {
 
 #[test]
 fn malformed_packet_is_rejected() {
-    let cases: [&[u8]; 8] =
-        [b"", b"\0", b"\0\x01", b"\0\x01a\0octet", b"\0\x01\xff\0octet\0", b"\0\x04\0", b"\0\x07\0\0", b"\x01\0a"];
+    let cases: [&[u8]; 3] = [b"", b"\0", b"\0\x04\0"];
     for bytes in cases {
         assert_eq!(packet::parse(bytes), None, "{bytes:?}");
     }
+    let cases: [&[u8]; 5] = [b"\0\x01", b"\0\x01a\0octet", b"\0\x01\xff\0octet\0", b"\0\x07\0\0", b"\x01\0a"];
+    for bytes in cases {
+        assert_eq!(packet::parse(bytes), Some(Packet::Illegal), "{bytes:?}");
+    }
     let long = [b"\0\x01".as_slice(), &[b'a'; 600], b"\0octet\0"].concat();
-    assert_eq!(packet::parse(&long), None, "RFC 2347 allows 512 bytes");
+    assert_eq!(packet::parse(&long), Some(Packet::Illegal), "RFC 2347 allows 512 bytes");
 }
 
 #[test]
@@ -61,16 +64,24 @@ fn encoded_packets_match_rfcs() {
 #[test]
 fn negotiated_options_are_bounded_and_budget_limits_window() {
     let options = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
-    let negotiated = Negotiated::grant(&options, usize::MAX);
+    let negotiated = Negotiated::grant(&options, usize::MAX, || 1500);
     assert_eq!(
         (negotiated.block, negotiated.window, negotiated.timeout),
         (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255))
     );
-    assert_eq!(Negotiated::grant(&options, 5 * usize::from(MAX_BLOCK)).window, 5);
-    assert_eq!(Negotiated::grant(&options, 0).window, 1, "one block is always granted");
-    let plain = Negotiated::grant(&NONE, usize::MAX);
+    assert_eq!(Negotiated::grant(&options, 5 * usize::from(MAX_BLOCK), || 1500).window, 5);
+    assert_eq!(Negotiated::grant(&options, 0, || 1500).window, 1, "one block is always granted");
+    let plain = Negotiated::grant(&NONE, usize::MAX, || panic!("a small block fits every path"));
     assert_eq!((plain.block, plain.window, plain.option_ack(&NONE, 7)), (512, 1, None));
     assert_eq!((plain.blocks(0), plain.blocks(511), plain.blocks(512)), (1, 1, 2), "the last block is short or empty");
+}
+
+#[test]
+fn block_is_limited_to_the_mtu_of_the_path() {
+    let options = RequestedOptions { block: Some(1468), ..NONE };
+    for (mtu, block) in [(1400, 1368), (1500, 1468), (9000, 1468), (576, 544), (68, 36), (0, 8), (usize::MAX, 1468)] {
+        assert_eq!(Negotiated::grant(&options, usize::MAX, || mtu).block, block, "{mtu}");
+    }
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use super::{
         engine::{Engine, Limits},
         transfer::{DUPLICATE_WITHIN, MAX_SILENCE},
     },
-    model::{CLIENT, LIMITS, ack, datagrams, request},
+    model::{CLIENT, ETHERNET, LIMITS, ack, datagrams, request},
 };
 use bytes::Bytes;
 use std::{
@@ -22,7 +22,7 @@ struct Table {
 
 impl Table {
     fn new(limits: Limits) -> Self {
-        Table { engine: Engine::new(limits), out: Effects::default(), now: Instant::now() }
+        Table { engine: Engine::new(limits, Box::new(|_| ETHERNET)), out: Effects::default(), now: Instant::now() }
     }
 
     /// Asks for a file of 3000 bytes; the datagrams that come back.

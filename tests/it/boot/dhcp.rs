@@ -4,8 +4,8 @@ use crate::{
     boot::sessions::rig::Rig,
     work::workloads::{ask, create, host},
     world::{
-        World,
-        dhcp::{As, obtain},
+        CENTRAL, World,
+        dhcp::{As, client, obtain, packet, parse},
         eventually,
         program::Program,
     },
@@ -14,7 +14,7 @@ use meshd_lab::Namespace;
 use meshd_model::fleet::Lease;
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, SystemUuid};
-use std::fs;
+use std::{fs, net::UdpSocket};
 
 /// BusyBox's client, as Alpine has it. It hears unicasts before it has an address, unless it is told to ask for broadcasts.
 fn udhcpc(world: &World, inside: &Namespace, more: &[&str]) -> Program {
@@ -29,6 +29,48 @@ fn write_more(world: &World, more: &str) {
 }
 
 const LEASE: &str = "lease of ";
+
+/// A machine with an address of the range that meshd did not lease: first one that the kernel knows, then a silent one.
+#[test]
+fn address_of_machine_without_lease_is_not_leased_to_another() {
+    let mut world = World::prepared("auto");
+    for address in ["10.77.0.108/24", "10.77.0.109/24"] {
+        world.nodes.ip(&["address", "add", address, "dev", "eth0"]).unwrap();
+    }
+    let spoken = world.nodes.inside(|| UdpSocket::bind("10.77.0.108:0")?.send_to(&[0], (CENTRAL, 9))).unwrap();
+    spoken.unwrap();
+    eventually("the kernel knows the machine", || {
+        let table = world.central.inside(|| fs::read_to_string("/proc/thread-self/net/arp")).unwrap().unwrap();
+        if table.contains("10.77.0.108") { Ok(()) } else { Err(table) }
+    });
+    world.start();
+    let mac = MacAddr([0x52, 0x54, 0, 0, 9, 1]);
+    let host = world.host(mac);
+    let socket = host.inside(client).unwrap();
+    let ask = |kind, wanted: [u8; 4]| {
+        let mut request = packet(mac, SystemUuid([9; 16]), As::Os, kind, &[(50, wanted.to_vec())]);
+        // A late answer to an earlier request is not taken for this one's.
+        request[4..8].copy_from_slice(&[kind, wanted[3], 9, 1]);
+        eventually("an answer", || {
+            socket.send_to(&request, ("255.255.255.255", 67)).map_err(|error| error.to_string())?;
+            let mut buffer = [0; 2048];
+            let length = socket.recv(&mut buffer).map_err(|error| error.to_string())?;
+            if buffer[4..8] == request[4..8] { Ok(parse(&buffer[..length])) } else { Err("another one".to_owned()) }
+        })
+    };
+    let offer = ask(1, [10, 77, 0, 108]);
+    assert!(offer.kind == 2 && offer.address.octets() != [10, 77, 0, 108], "{}", offer.address);
+    assert_eq!(ask(3, [10, 77, 0, 108]).kind, 6, "a NAK");
+    let offer = ask(1, [10, 77, 0, 109]);
+    assert_eq!((offer.kind, offer.address.octets()), (2, [10, 77, 0, 109]), "nobody was asked yet");
+    let detail = eventually("the silent machine answers ARP", || {
+        let events = world.events("address_declined");
+        let detail = events.first().and_then(|event| event["detail"].as_str().map(str::to_owned));
+        detail.ok_or_else(|| world.log_text())
+    });
+    assert!(detail.contains("10.77.0.109 on br0 is used by "), "{detail}");
+    assert_eq!(ask(3, [10, 77, 0, 109]).kind, 6, "a NAK");
+}
 
 #[test]
 fn dhcp_clients_of_one_nic_share_a_lease_and_reservation_applies() {
@@ -116,10 +158,10 @@ fn vm_nic_gets_its_pool_address_without_boot_file_until_deleted() {
 }
 
 /// A third namespace behind the second one, which is a router: 10.88.0.0/24. Goes with the world's, or when dropped.
-struct Behind(Namespace);
+pub(super) struct Behind(Namespace);
 
 impl Behind {
-    fn new(world: &World) -> Self {
+    pub(super) fn new(world: &World) -> Self {
         let behind = Behind(world.nodes.derived("behind"));
         behind.0.create().unwrap();
         let router = &world.nodes;

@@ -11,6 +11,7 @@
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
 //! | `sessions` | boots that stall or loop, and the reports about them |
+//! | `tftp` | TFTP behind a path with a smaller MTU |
 //! | `storm` | more machines than can be served at once |
 
 mod captures;
@@ -23,3 +24,4 @@ mod ndp;
 mod parsers;
 pub mod sessions;
 mod storm;
+mod tftp;

@@ -1,6 +1,14 @@
 //! Rows of the requirements that the real program has to prove.
 
-use crate::world::{World, node::PxeNode};
+use crate::{
+    admin::https::{ADMIN, Office},
+    world::{
+        CENTRAL, World,
+        dhcp::{As, client, packet},
+        node::PxeNode,
+    },
+};
+use meshd_types::{MacAddr, SystemUuid};
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -105,6 +113,37 @@ fn se1_admin_api_listens_on_no_network_by_default() {
     assert_eq!(listening, own.into(), "TCP of the central node's network");
     assert_eq!(table("tcp6").lines().filter(|line| line.contains(" 0A ")).count(), 0);
     assert!(world.path("admin.sock").exists());
+}
+
+#[test]
+fn se1_boot_ports_answer_no_request_from_another_network() {
+    // A proxy segment behind a relay opens port 4011.
+    let office = Office::open_with("[[segment]]\nrelay = \"10.99.0.1\"\nmode = \"proxy\"");
+    let world = &office.world;
+    let udp = std::fs::read_to_string(format!("/proc/{}/net/udp", world.pid())).unwrap();
+    // In hexadecimal: 67, 69, 4011.
+    assert!([":0043 ", ":0045 ", ":0FAB "].iter().all(|port| udp.contains(port)), "{udp}");
+    office.desk.ip(&["route", "add", "10.77.0.0/24", "via", ADMIN]).unwrap();
+    let (mac, uuid) = (MacAddr([0x52, 0x54, 0, 0, 7, 8]), SystemUuid([7; 16]));
+    let stranger = office.desk.inside(client).unwrap();
+    for address in [CENTRAL, ADMIN, "255.255.255.255"] {
+        for port in [67, 4011] {
+            for kind in [1, 3, 8] {
+                let request = packet(mac, uuid, As::Firmware(0), kind, &[(50, vec![10, 77, 0, 150])]);
+                stranger.send_to(&request, (address, port)).unwrap();
+            }
+        }
+        stranger.send_to(b"\0\x01undionly.kpxe\0octet\0", (address, 69)).unwrap();
+    }
+    // The same services answer on their own network, after they had the time to answer the stranger.
+    let machine = PxeNode::new(world, 1);
+    machine.dhcp(As::Firmware(0));
+    assert!(!machine.tftp("undionly.kpxe").unwrap().is_empty());
+    stranger.set_nonblocking(true).unwrap();
+    let nothing = stranger.recv(&mut [0; 2048]).expect_err("no port answers another network");
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    let leases = world.json(&["dhcp", "leases", "--all", "-o", "json"]);
+    assert!(!leases.to_string().contains("52:54:00:00:07:08"), "{leases}");
 }
 
 #[test]

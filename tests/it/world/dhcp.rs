@@ -71,7 +71,7 @@ pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> O
     let ack = exchange(socket, &request)?;
     assert_eq!(ack.kind, 5, "an acknowledgement");
     assert_eq!(ack.address, offer.address);
-    let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).into_owned());
+    let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).trim_end_matches('\0').to_owned());
     let router = ack.options.get(&3).and_then(|data| <[u8; 4]>::try_from(data.as_slice()).ok()).map(Ipv4Addr::from);
     Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), options: ack.options, router })
 }

@@ -1,4 +1,5 @@
-//! The address that a DHCPDISCOVER is offered: the reserved one, the client's own, a free one, or the one that was unused longest.
+//! The address that a DHCPDISCOVER is offered (RFC 2131, 4.3.1): the reserved one, the client's own, the requested one if it is free,
+//! another free one, or the one that was unused longest.
 
 use super::{
     super::{
@@ -11,35 +12,63 @@ use crate::effect::LeaseChange;
 use meshd_types::{Digest, MacAddr, Timestamp, failpoint};
 use std::net::Ipv4Addr;
 
+/// An address for a client.
+pub(crate) struct Offered {
+    pub(crate) address: Ipv4Addr,
+    /// The stored lease that was removed for it.
+    pub(crate) removed: Option<LeaseChange>,
+    /// The client did not have the address before, so another machine might use it.
+    pub(crate) is_new: bool,
+}
+
 impl LeaseTable {
-    /// Offers an address, held for [`OFFER_HOLD`]. The second value is a stored lease that was removed for it.
-    pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
+    /// Offers an address, held for [`OFFER_HOLD`]. `requested`: option 50.
+    pub fn offer(&mut self, now: Timestamp, client: Client, requested: Option<Ipv4Addr>) -> Result<Offered, Refused> {
         self.advance(now);
         let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
         let own = self.addresses_of(client.mac);
         let (leased, offered) = (own.leased.filter(permitted), own.offered.filter(permitted));
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
-        let wanted = reserved.or(leased).or(offered);
+        let wanted = reserved.or(leased);
         if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
-            return Ok((own, None));
+            return Ok(Offered { address: own, removed: None, is_new: false });
         }
-        let (address, change) = match wanted.or_else(|| self.free(client.mac)) {
+        let requested = requested.filter(|address| self.may_choose(now, *address, client.mac));
+        let known = wanted.or(requested.filter(permitted)).or(offered);
+        let (address, removed) = match known.or_else(|| self.free(client.mac)) {
             Some(address) => (address, self.vacate(address, client)),
             None => self.reclaim(now)?,
         };
+        let is_new = own.offered != Some(address);
         self.drop_offer(client.mac);
         let Client { mac, vm, .. } = client;
         let until = now.after(OFFER_HOLD);
         // An offer does not replace the lease of the same client.
         self.hold(address, Binding { mac, state: BindingState::Offered, until, vm, pinned: false, acknowledged: None });
-        Ok((address, change))
+        Ok(Offered { address, removed, is_new })
     }
 
-    /// Returns the first free address from the hash of the MAC address on.
+    /// Returns true for an address that nobody has or uses.
+    fn may_choose(&self, now: Timestamp, address: Ipv4Addr, mac: MacAddr) -> bool {
+        let is_old_offer = |entry: Binding| entry.state == BindingState::Offered && entry.until <= now;
+        let is_free = self.is_free(address) || self.entries.get(address).is_some_and(is_old_offer);
+        self.serves(address) && is_free && !self.is_used_by_other(address, mac)
+    }
+
+    /// Returns the first free address from the hash of the MAC address on that no other machine uses.
     fn free(&self, mac: MacAddr) -> Option<Ipv4Addr> {
         let [a, b, c, d, ..] = Digest::of(&mac.0).0;
-        let start = u32::from_be_bytes([a, b, c, d]) % self.busy.size().max(1);
-        self.busy.first_missing(start).map(|offset| self.entries.address(offset))
+        let mut start = u32::from_be_bytes([a, b, c, d]) % self.busy.size().max(1);
+        // Each step passes one neighbour; with one step more, all free addresses are used.
+        for _ in 0..=self.neighbours.len() {
+            let offset = self.busy.first_missing(start)?;
+            let address = self.entries.address(offset);
+            if !self.is_used_by_other(address, mac) {
+                return Some(address);
+            }
+            start = (offset + 1) % self.busy.size().max(1);
+        }
+        None
     }
 
     /// Reclaims the address that was unused longest. An address that is still held is never reclaimed. The search takes a tenth of a

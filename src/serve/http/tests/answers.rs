@@ -58,6 +58,47 @@ async fn blob_has_etag_and_matching_client_gets_304() {
 }
 
 #[tokio::test]
+async fn head_has_content_length_of_get_or_none() {
+    let server = Server::start(Limits::default(), BLOB, "an overlay");
+    let failed = format!("/boot/failed?session={SESSION}&reason=no%20packages");
+    let overlay = format!("/overlay/{CAPABILITY}/overlay.cpio.gz");
+    let paths =
+        ["/boot.ipxe", "/boot/script?mac=52:54:00:12:34:56", "/boot/junk", "/healthz", "/loader/snponly.efi", "/no"];
+    for path in paths.into_iter().chain([path().as_str(), &failed, &overlay]) {
+        let head = server.ask("HEAD", path, "").await;
+        let get = server.ask("GET", path, "").await;
+        let length = head.header("content-length");
+        assert!(length.is_none() || length == get.header("content-length"), "{path}: {}", head.head);
+        assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn request_without_a_single_host_gets_400() {
+    let server = Server::start(Limits::default(), BLOB, "");
+    for (request, status) in [
+        ("GET /healthz HTTP/1.1\r\n\r\n", 400),
+        ("HEAD /healthz HTTP/1.1\r\n\r\n", 400),
+        ("GET /healthz HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        ("GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n", 200),
+        ("GET /healthz HTTP/1.1\r\nhost:\r\n\r\n", 200),
+        ("GET /healthz HTTP/1.0\r\n\r\n", 200),
+    ] {
+        let mut stream = server.connect().await;
+        stream.write_all(request.as_bytes()).await.expect("the server reads");
+        let method = request.split(' ').next().expect("a method");
+        assert_eq!(read_answer(&mut BufReader::new(stream), method).await.status, status, "{request:?}");
+    }
+}
+
+#[tokio::test]
+async fn efi_loader_has_its_media_type() {
+    let server = Server::start(Limits::default(), BLOB, "");
+    let answer = server.ask("GET", "/loader/snponly.efi", "").await;
+    assert_eq!(answer.header("content-type"), Some("application/efi"));
+}
+
+#[tokio::test]
 async fn routes_answer_with_documented_status_and_body() {
     let server = Server::start(Limits::default(), BLOB, "");
     let other = Digest::of(b"other");
@@ -125,11 +166,12 @@ proptest! {
         let (api, _events) = Fake::new(BLOB.into(), "overlay".into());
         let client = Client { from: Ipv4Addr::LOCALHOST.into(), at: ENDPOINT, pending: PendingWrites::default() };
         let mut request = Request::new(Body::empty());
+        request.headers_mut().insert("host", axum::http::HeaderValue::from_static("x"));
         *request.uri_mut() = uri;
         *request.method_mut() = if head { axum::http::Method::HEAD } else { axum::http::Method::GET };
         request.extensions_mut().insert(client);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let answer = runtime.block_on(router(api).oneshot(request)).expect("infallible");
+        let answer = runtime.block_on(router(api, u16::MAX).oneshot(request)).expect("infallible");
         prop_assert!(matches!(answer.status().as_u16(), 200 | 400 | 404), "{}", answer.status());
         let script = path.starts_with("/boot/") && path != "/boot/failed";
         prop_assert!(!script || answer.status() == 200, "{path}: {}", answer.status());

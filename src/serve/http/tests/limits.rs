@@ -146,3 +146,23 @@ async fn thousand_connections_are_served_concurrently() {
         assert_eq!((answer.status, answer.body.len()), (200, 100_000));
     }
 }
+
+#[tokio::test]
+async fn request_flood_of_one_client_is_limited() {
+    let server = Server::start(Limits { requests_per_second: 5, ..Limits::default() }, "", "");
+    let other = tokio::net::TcpSocket::new_v4().expect("a socket");
+    other.bind("127.0.0.2:0".parse().expect("an address")).expect("loopback has many");
+    let mut flood = BufReader::new(server.connect().await);
+    let mut limited = None;
+    for _ in 0..500 {
+        send(flood.get_mut(), "GET", "/boot/script?mac=52:54:00:12:34:56", "").await;
+        limited = Some(read_answer(&mut flood, "GET").await).filter(|answer| answer.status == 429);
+        if limited.is_some() {
+            break;
+        }
+    }
+    assert_eq!(limited.expect("more than five a second").header("retry-after"), Some("1"));
+    let mut other = BufReader::new(other.connect(server.at).await.expect("it listens"));
+    send(other.get_mut(), "GET", "/boot/script?mac=52:54:00:12:34:57", "").await;
+    assert_eq!(read_answer(&mut other, "GET").await.status, 200, "another machine is served");
+}
