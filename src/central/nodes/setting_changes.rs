@@ -1,7 +1,7 @@
 //! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
 
 use super::{OperateError, boot_settings::OrderError, lifecycle::existing_node};
-use crate::vms::check_no_running_work;
+use crate::vms::{check_no_open_slots, check_no_running_work};
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{
     boot,
@@ -31,6 +31,7 @@ pub(super) fn profile_assigned(
     (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
     check_no_running_work(tx.before(), node.id, audit)?;
+    keep_slots(tx, &node, site, profile, audit)?;
     let before = boot::effective_profile(site, &node).name.clone();
     node.profile = Some(profile.clone());
     let detail = format!("{before} -> {profile}");
@@ -42,6 +43,19 @@ pub(super) fn profile_assigned(
     }
     record_event(tx, &node, EventKind::ProfileAssigned, detail, audit, now);
     Ok(node)
+}
+
+/// Refuses a profile that changes the resources for VMs of a node with open slots.
+fn keep_slots(
+    tx: &Tx<'_>,
+    node: &Node,
+    site: &Site,
+    next: &ProfileName,
+    audit: &AuditContext,
+) -> Result<(), OperateError> {
+    let usual = boot::effective_profile(site, node);
+    let changes = site.profiles.get(next).is_some_and(|next| usual.changed_vm_resource(next).is_some());
+    if changes { Ok(check_no_open_slots(tx.before(), node.id, audit)?) } else { Ok(()) }
 }
 
 /// Changes the variables of one node, in a transaction; the caller stores the node. A failure stages nothing.
@@ -80,6 +94,9 @@ pub(super) fn once_ordered(
     let usual = &boot::effective_profile(site, &node).name;
     if once.profile.as_ref().is_some_and(|other| other != usual) && failpoint::defends("boot-once-guard") {
         check_no_running_work(tx.before(), node.id, audit)?;
+    }
+    if let Some(other) = &once.profile {
+        keep_slots(tx, &node, site, other, audit)?;
     }
     record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), audit, now);
     node.boot_override = Some(once);

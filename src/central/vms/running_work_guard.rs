@@ -18,6 +18,10 @@ pub enum RunningWorkError {
         "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails"
     )]
     Task { node: NodeId, id: TaskId },
+    #[error(
+        "node {node} has approved slots, which the other profile changes: {slots}; drain it first (meshd node drain {node}), disable the slots, or use --force"
+    )]
+    Slots { node: NodeId, slots: String },
 }
 
 /// Maximum number of names in a refusal.
@@ -51,12 +55,25 @@ fn refuse_loss(
     if names.is_empty() || audit.forced {
         return Ok(());
     }
+    Err(RunningWorkError::Vms { node: id, names: listed(names) })
+}
+
+fn listed(names: Vec<String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
-    let mut names = names.into_iter().take(MAX_NAMES).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        names += &format!(" and {more} more");
+    let names = names.into_iter().take(MAX_NAMES).collect::<Vec<_>>().join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}
+
+/// Refuses other resources for VMs while a slot of the node is approved and not disabled: it may be available, or its cleanup may be
+/// unfinished. A drained node has none that a VM receives (PR-4).
+pub(crate) fn check_no_open_slots(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+    let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
+    let open = model.slots().values().filter(|slot| slot.id.node == id && slot.disabled.is_none());
+    let slots: Vec<String> = open.map(|slot| slot.id.unit.to_string()).collect();
+    if slots.is_empty() || drained || audit.forced {
+        return Ok(());
     }
-    Err(RunningWorkError::Vms { node: id, names })
+    Err(RunningWorkError::Slots { node: id, slots: listed(slots) })
 }
 
 /// Refuses an order that would end a task. A finished task may still occupy a lost node.

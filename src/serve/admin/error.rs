@@ -170,6 +170,7 @@ fn running_work(error: &RunningWorkError) -> (StatusCode, &'static str) {
     match error {
         RunningWorkError::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
         RunningWorkError::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
+        RunningWorkError::Slots { .. } => (StatusCode::CONFLICT, "holds_slots"),
     }
 }
 

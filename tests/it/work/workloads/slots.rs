@@ -311,3 +311,29 @@ async fn disk_write_and_wipe_are_events_and_audit_records() {
         assert!(line.is_some_and(|line| line.node == Some(node.id()) && line.detail.contains("eui.sda")), "{audit:?}");
     }
 }
+
+#[tokio::test]
+async fn profile_with_other_vm_resources_is_refused_while_a_slot_is_open() {
+    let world = World::prepared("approve");
+    world.edit_site("overlays = [\"motd\"]", "overlays = [\"motd\"]\nstorage = { data = [\"SN-9\"] }");
+    let rig = Rig::new(&world);
+    let node = rack(&rig, wide()).await;
+    let assign = async |profile: &str, forced: bool| {
+        let audit = AuditContext { forced, ..ordered(Verb::AssignProfile) };
+        rig.central.nodes.assign_profile(node.id(), profile.parse().unwrap(), &audit).await.map(drop)
+    };
+    approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
+    // Available, and while its disk is wiped for the next VM.
+    let refused = assign("compute", false).await.expect_err("the slot is available");
+    assert!(code(&refused).contains("approved slots") && code(&refused).contains(UNIT), "{refused}");
+    let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    assert!(code(&assign("compute", false).await.expect_err("its cleanup is not over")).contains("vm-1"));
+    released(&node, &vm).await;
+    assert!(code(&assign("compute", false).await.expect_err("it is available again")).contains(UNIT));
+    rig.central.workloads.disable_slot(slot(&rig, UNIT), &ordered(Verb::SlotDisable)).await.unwrap();
+    assign("compute", false).await.expect("no slot is open");
+    rig.central.workloads.enable_slot(slot(&rig, UNIT), &ordered(Verb::SlotEnable)).await.unwrap();
+    assign("discovery", false).await.expect_err("it is open");
+    assign("discovery", true).await.expect("forced");
+}
