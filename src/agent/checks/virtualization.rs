@@ -16,7 +16,7 @@ const MAX_NAMED: usize = 8;
 
 const SKIPPED: &str = "the profile assigns no devices to VMs";
 
-/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless.
+/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless. A host of VMs also needs QEMU.
 pub fn kvm(context: &Context) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
@@ -28,9 +28,12 @@ pub fn kvm(context: &Context) -> Check {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
-                Ok(()) => pass(NAME, "/dev/kvm opens"),
+                None if is_host => {
+                    fail(NAME, "QEMU is not installed", "add the bundle `qemu` or its packages to the profile")
+                }
+                None | Some(Ok(())) => pass(NAME, "/dev/kvm opens"),
                 // VMs never run unconfined.
-                Err(error) => fail(NAME, error, remedy),
+                Some(Err(error)) => fail(NAME, error, remedy),
             };
         }
         Err(error) => error,

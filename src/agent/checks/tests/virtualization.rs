@@ -109,6 +109,10 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     assert!(check_node("kvm", &fake, &host).1.contains("disabled by BIOS"), "by the processor's flags");
     std::fs::remove_dir(fake.tree.path("/dev/kvm")).expect("removed");
     fake.file("dev/kvm", "");
+    assert_eq!(check_node("kvm", &fake, &host), (CheckStatus::Fail, "QEMU is not installed".to_owned()));
+    assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Pass, "no overlay runs VMs");
+    fake.folder("usr/bin");
+    crate::fake::write_program(&fake.tree.path("/usr/bin/qemu-system-x86_64"), "#!/bin/sh\n");
     assert_eq!(check_node("kvm", &fake, &host), (CheckStatus::Pass, "/dev/kvm opens".to_owned()));
 }
 
