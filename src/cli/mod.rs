@@ -177,6 +177,11 @@ impl Context {
         self.remote.is_named()
     }
 
+    /// Returns true if the command names a central node and no site file.
+    fn has_no_site(&self) -> bool {
+        self.site.is_none() && (self.is_remote() || self.socket.is_some())
+    }
+
     /// Returns the path of the named site file, else of the default one. With `--server`, prints a note that the results are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
         let file = meshd_config::find(self.site.as_deref())?;

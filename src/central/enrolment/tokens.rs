@@ -11,13 +11,13 @@ use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Nod
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{TokenRecord, enrol_token as token};
-use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// Default lifetime of a token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(60 * 60);
 /// Maximum lifetime of a token.
-pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(7 * 86_400);
+pub const MAX_TOKEN_LIFE: Duration = token::MAX_LIFE;
 /// Maximum number of stored tokens of operators; the oldest are removed first.
 const MAX_MANUAL: usize = 4096;
 /// Retention of expired tokens, so that their use differs from a guessed token.
@@ -28,6 +28,10 @@ const EXPIRED_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 pub enum TokenError {
     #[error("lifetime of the token is out of range; use 1 second to 7 days")]
     Life,
+    #[error(
+        "cannot create a token: the site denies the UUID {0}; identify the machine by serial number or MAC address"
+    )]
+    DeniedUuid(SystemUuid),
     #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
     NotAllowed { node: NodeId, phase: Phase },
     #[error("there is no token `{0}`; `meshd token list` lists all tokens")]
@@ -52,6 +56,11 @@ impl Enrolment {
     ) -> Result<(Ticket, TokenRecord), TokenError> {
         if life < Duration::from_secs(1) || life > MAX_TOKEN_LIFE {
             return Err(TokenError::Life);
+        }
+        if let Basis::Uuid(uuid) = &basis
+            && self.env.site().identity.deny.contains(uuid)
+        {
+            return Err(TokenError::DeniedUuid(*uuid));
         }
         let (now, node) = (self.env.now(), basis.node_id());
         let (text, hash) = token::mint(self.env.random());

@@ -9,6 +9,7 @@ use crate::cli::{
 };
 use clap::Subcommand;
 use meshd_api::{CreateToken, TokenView, routes as api};
+use meshd_types::DenyList;
 use std::{
     fs::OpenOptions,
     io::Write as _,
@@ -50,7 +51,9 @@ impl Token {
         let client = context.client()?;
         match self {
             Token::Create { node, machine, ttl, out } => {
-                let basis = if node.is_none() { Some(machine.basis(&context.site()?.identity.deny)?) } else { None };
+                // Without a site file, the central node checks its list.
+                let deny = if context.has_no_site() { DenyList::default() } else { context.site()?.identity.deny };
+                let basis = if node.is_none() { Some(machine.basis(&deny)?) } else { None };
                 let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
                 // The file is created first, because a ticket that cannot be written is lost.
                 let file = out.as_deref().map(create).transpose()?;

@@ -3,8 +3,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | `attempt` | `meshd lab try`: boots one node with a profile and opens its console |
+//! | `inherited_files` | closes files that programs of the rack would keep open |
 
 mod attempt;
+mod inherited_files;
 
 use super::{
     Context, Failure,
@@ -167,6 +169,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 impl LabArgs {
     /// Runs a lab command. The function blocks, so the caller must be on a thread that may block.
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        inherited_files::close_inherited_files();
         let interrupt = interruptible()?;
         match self.verb {
             LabVerb::Up { rack, nodes, firmware, policy, profile, powered_off } => {

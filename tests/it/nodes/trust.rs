@@ -1,6 +1,6 @@
 //! The certificate authority and tickets in use: a rotation under way, a node that was away, a machine that is not netbooted.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, stderr};
 use serde_json::Value;
 use std::{
     fs,
@@ -157,4 +157,40 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
     }
     let used = world.json(&["token", "list", "-o", "json"]);
     assert_eq!(used[0]["used_from"], "10.77.0.50", "{used}");
+}
+
+#[test]
+fn ticket_is_created_without_a_site_file_and_denied_uuid_is_refused() {
+    let mut world = World::prepared("auto");
+    let denied = "99999999-0000-4000-8000-000000000001";
+    world.edit_site("[defaults]", &format!("[identity]\ndeny_uuids = [\"{denied}\"]\n[defaults]"));
+    world.start();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let create = |uuid: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        command.current_dir(elsewhere.path()).arg("--socket").arg(world.path("admin.sock"));
+        command.args(["token", "create", "--uuid", uuid]).output().unwrap()
+    };
+    let made = create("99999999-0000-4000-8000-000000000002");
+    assert!(made.status.success(), "{}", stderr(&made));
+    let ticket: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let token = ticket["boot"]["token"].as_str().unwrap().as_bytes();
+    assert!(!world.state_bytes().windows(token.len()).any(|bytes| bytes == token), "only its hash is stored");
+    let listed = world.json(&["token", "list", "-o", "json"]);
+    let at = |key: &str| listed[0][key].as_str().unwrap().parse::<meshd_types::Timestamp>().unwrap();
+    assert_eq!(at("expires_at").since(at("made_at")).as_secs(), 3600, "{listed}");
+    let refused = create(denied);
+    assert!(!refused.status.success() && stderr(&refused).contains("the site denies the UUID"), "{}", stderr(&refused));
+}
+
+#[test]
+fn agent_of_an_online_node_listens_on_no_port() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let _agent = machine.start_agent(&machine.boot());
+    world.wait_for_phase("online");
+    let mut command = Command::new("ss");
+    let inside = machine.host().spawn(command.arg("-Hlntup").stdout(Stdio::piped())).unwrap();
+    let listed = String::from_utf8(inside.wait_with_output().unwrap().stdout).unwrap();
+    assert!(!listed.contains("mesh-agent"), "{listed}");
 }

@@ -93,3 +93,27 @@ fn taken_port_and_unclear_interface_are_reported() {
     let unknown = init(&world, &["--force", "--interface", "br7"]);
     assert!(!unknown.status.success() && stderr(&unknown).contains("cannot use interface br7"), "{}", stderr(&unknown));
 }
+
+#[test]
+fn site_of_an_empty_folder_names_what_to_copy_and_is_valid_on_another_host() {
+    let world = World::prepared("auto");
+    world.central.ip(&["address", "flush", "dev", "br0"]).unwrap();
+    world.central.ip(&["address", "add", "10.77.0.1/20", "dev", "br0"]).unwrap();
+    let output = init(&world, &["--range", "10.77.3.0-10.77.6.255"]);
+    assert!(
+        output.status.success() && stderr(&output).contains("copy overlays and images from"),
+        "{}",
+        stderr(&output)
+    );
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["overlays", "images"] {
+        symlink(repository.join(folder), world.path(folder)).unwrap();
+    }
+    let text = fs::read_to_string(world.path("new.toml")).unwrap();
+    let sample = "#binary = \"target/agent/x86_64/mesh-agent\"";
+    fs::write(world.path("new.toml"), text.replace(sample, "binary = \"agent\"")).unwrap();
+    // This namespace has no br0.
+    let mut check = Command::new(env!("CARGO_BIN_EXE_meshd"));
+    let check = check.arg("--site").arg(world.path("new.toml")).arg("check").output().unwrap();
+    assert!(check.status.success(), "{}", stderr(&check));
+}

@@ -29,7 +29,14 @@ impl Lab {
         let agent = format!("agent.binary={}", repository.join("target/agent/x86_64/mesh-agent").display());
         let site = lab.path("site.toml").display().to_string();
         let up = ["--site", &site, "lab", "up", "--nodes", "1", "--powered-off", "--blobs", &blobs, "--set", &agent];
-        succeeded(&lab.meshd(&[&up[..], &["--dir", &lab.dir()]].concat()));
+        // The caller holds a lock, as a script does that starts a rack.
+        let lock = lab.path("lock").display().to_string();
+        let locked = ["-c", "exec 7>\"$0\"; flock 7; exec \"$@\"", &lock, env!("CARGO_BIN_EXE_meshd")];
+        let mut command = Command::new("bash");
+        command.args([&locked[..], &up, &["--dir", &lab.dir()]].concat());
+        succeeded(&command.output().unwrap());
+        let free = Command::new("flock").args(["-n", &lock, "true"]).status().unwrap();
+        assert!(free.success(), "programs of the rack hold the lock of the caller");
         lab
     }
 

@@ -91,13 +91,34 @@ impl Init {
             address: network.address,
             mode: mode.word(),
             range,
+            netmask: netmask(network.prefix_len),
             share: share.is_dir().then(|| share.to_owned()),
         };
         write::write(&file, &values)?;
         report_ports(&network, mode);
         message!("{} is written", path_text(&file));
+        if values.share.is_none() {
+            report_missing_folders(&file);
+        }
         message!("next: meshd check --site {0}; then meshd image build --site {0}; then start meshd", path_text(&file));
         Ok(())
+    }
+}
+
+fn netmask(prefix_len: u8) -> Ipv4Addr {
+    Ipv4Addr::from(u32::MAX.checked_shl(32_u32.saturating_sub(prefix_len.into())).unwrap_or(0))
+}
+
+/// Names the folders that the site needs and that are not beside its file.
+fn report_missing_folders(file: &Path) {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let missing: Vec<&str> = ["overlays", "images"].into_iter().filter(|name| !folder.join(name).is_dir()).collect();
+    if !missing.is_empty() {
+        message!(
+            "copy {} from meshd's source or from {SHARE} of a host with the package to {}",
+            missing.join(" and "),
+            path_text(folder)
+        );
     }
 }
 

@@ -17,6 +17,7 @@ pub(super) struct Values {
     pub(super) address: Ipv4Addr,
     pub(super) mode: &'static str,
     pub(super) range: String,
+    pub(super) netmask: Ipv4Addr,
     /// Folder of the package's overlays and image recipes, if the package is installed.
     pub(super) share: Option<PathBuf>,
 }
@@ -33,6 +34,8 @@ fn text(values: &Values) -> Result<String, Failure> {
     site["net"]["address"] = value(values.address.to_string());
     site["dhcp"]["mode"] = value(values.mode);
     site["dhcp"]["range"] = value(&values.range);
+    // Without it, the file is valid only on a host that has the interface.
+    site["dhcp"]["netmask"] = value(values.netmask.to_string());
     Ok(site.to_string())
 }
 
@@ -64,6 +67,7 @@ mod tests {
             address: Ipv4Addr::new(10, 9, 0, 2),
             mode: "proxy",
             range: "10.9.0.100-10.9.0.120".into(),
+            netmask: Ipv4Addr::new(255, 255, 255, 0),
             share: Some("/usr/share/meshd".into()),
         }
     }
@@ -79,6 +83,7 @@ mod tests {
             "interface = \"eth1\"",
             "address = \"10.9.0.2\"",
             "mode = \"proxy\"",
+            "netmask = \"255.255.255.0\"",
             "overlays_dir = \"/usr/share/meshd/overlays\"",
             "# Kernel consoles. Boot messages of the node go to the last one.",
         ] {

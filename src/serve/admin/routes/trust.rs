@@ -29,7 +29,9 @@ impl From<TokenError> for Refused {
     fn from(error: TokenError) -> Self {
         match error {
             TokenError::Store(error) => error.into(),
-            TokenError::Life | TokenError::Ambiguous(_) => Refused::bad_request(error.to_string()),
+            TokenError::Life | TokenError::DeniedUuid(_) | TokenError::Ambiguous(_) => {
+                Refused::bad_request(error.to_string())
+            }
             TokenError::None(_) => Refused::not_found(error.to_string()),
             TokenError::NotAllowed { .. } => Refused::new(StatusCode::CONFLICT, "held", error.to_string()),
         }
