@@ -5,7 +5,7 @@
 
 use meshd_types::{Basis, BootSessionId, Digest, MacAddr, NodeId, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 use subtle::ConstantTimeEq as _;
 
 /// Creates a token from 32 random bytes; returns its text and its hash.
@@ -19,6 +19,9 @@ pub fn mint(random: [u8; 32]) -> (Secret<String>, Digest) {
 pub fn hash(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
+
+/// Longest time for which a token may be valid.
+pub const MAX_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// Stored part of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +111,8 @@ impl TokenRecord {
         if self.used.is_some_and(|earlier| earlier.key != key) {
             return Err(TokenRefused::Used);
         }
-        if now > self.expires_at {
+        // A later end was computed with a clock that was wrong.
+        if now > self.expires_at || self.expires_at > now.after(MAX_LIFE) {
             return Err(TokenRefused::Expired);
         }
         self.used.get_or_insert(Use { at: now, key, from: None, mac: None });
@@ -147,6 +151,16 @@ mod tests {
         assert_eq!(record.redeem(ours, session, Digest([9; 32]), at(1000)), Err(TokenRefused::Used));
         assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "the answer to the first may have been lost");
         assert_eq!(record.used, Some(Use { at: at(1000), key: KEY, from: None, mac: None }));
+    }
+
+    #[test]
+    fn enrol_token_of_a_clock_in_the_future_is_expired() {
+        let (_, mut record) = record();
+        let (ours, session, made) = (node("00000001"), BootSessionId([1; 12]), at(4_296_000_000_000));
+        record.expires_at = made.after(Duration::from_secs(900));
+        let back = at(1_700_000_000_000);
+        assert_eq!(record.redeem(ours, session, KEY, back), Err(TokenRefused::Expired));
+        assert_eq!(record.redeem(ours, session, KEY, made), Ok(()));
     }
 
     #[test]

@@ -30,7 +30,9 @@ mod verifier;
 mod web_certificate;
 
 pub use api_token::{ApiToken, ParseRoleError, Role};
-pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
+pub use authority::{
+    CertificateAuthority, GRACE, Issued, MAX_GRACE, MAX_ROOTS, NODE_CERT_LIFE, RootState, signed_under,
+};
 pub use enrol_token::{TokenRecord, TokenRefused};
 pub use peer::Peer;
 pub use secret_mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
@@ -66,6 +68,15 @@ pub enum TrustError {
     #[error("cannot rotate the root: {} is missing, so nodes that trust only this root cannot verify the next one; \
              put it back for the rotation, or rotate with --grace 0 and reboot all nodes", path.display())]
     NoRootKey { path: PathBuf },
+    /// Each trusted root makes the TLS handshake of nodes longer.
+    #[error(
+        "cannot rotate the root: {MAX_ROOTS} roots are trusted, which is the maximum; \
+             wait until {until}, or rotate with --grace 0 and reboot all nodes"
+    )]
+    TooManyRoots {
+        /// End of trust in the first of them.
+        until: meshd_types::Timestamp,
+    },
     /// The certificate of `[admin.https]` is not usable.
     #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
     Web {

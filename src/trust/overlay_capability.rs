@@ -155,7 +155,7 @@ impl CapabilityTable {
             State::Spent => Err(Denied::Spent(grant)),
             State::Void => Err(Denied::Expired),
             State::Open(_) => Err(Denied::Busy(grant)),
-            State::Ready if now.since(entry.granted_at) > CAPABILITY_LIFE => Err(Denied::Expired),
+            State::Ready if now.distance(entry.granted_at) > CAPABILITY_LIFE => Err(Denied::Expired),
             State::Ready => Ok(hash),
         }
     }
@@ -207,7 +207,7 @@ impl CapabilityTable {
     /// Forgets the oldest capabilities.
     fn forget(&mut self, now: Timestamp) {
         while let Some((granted_at, hash)) = self.oldest_first.first().copied() {
-            if self.entries.len() < MAX_CAPABILITIES && now.since(granted_at) <= MEMORY {
+            if self.entries.len() < MAX_CAPABILITIES && now.distance(granted_at) <= MEMORY {
                 return;
             }
             self.remove(hash);

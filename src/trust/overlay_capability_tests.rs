@@ -35,6 +35,15 @@ fn capability_opens_one_complete_transfer_to_its_address() {
 }
 
 #[test]
+fn capability_of_a_clock_in_the_future_is_expired() {
+    let mut table = CapabilityTable::new();
+    let text = granted(&mut table, 4_000_000_000, 1, 1);
+    assert_eq!(table.open(at(0), &text, HOME), Err(Denied::Expired), "the clock went back");
+    table.grant(at(0), [2; 16], grant(2));
+    assert_eq!(table.len(), 1, "it is forgotten");
+}
+
+#[test]
 fn aborted_transfer_may_be_retried() {
     let mut table = CapabilityTable::new();
     let text = granted(&mut table, 0, 1, 1);

@@ -1,6 +1,6 @@
 //! Maps a verified client certificate to a node.
 
-use super::TrustError;
+use super::{TrustError, authority::MAX_NODE_CERT_LIFE};
 use meshd_types::{Digest, NodeId, Timestamp, hex};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
@@ -15,7 +15,7 @@ pub struct Peer {
     pub serial: String,
     /// Digest of the certified public key, as in [`super::Issued`].
     pub key: Digest,
-    /// The certificate has expired: it may be renewed, and nothing else.
+    /// The certificate has expired, or its end is later than any life that this site grants: it may be renewed, and nothing else.
     pub expired: bool,
 }
 
@@ -38,7 +38,9 @@ impl Peer {
             return Err(refused("it does not carry exactly one meshd:node: name"));
         };
         let node = text.parse().map_err(|_| refused("its meshd:node: name is not a node ID"))?;
-        let expired = now.seconds() > certificate.validity().not_after.timestamp();
+        let not_after = certificate.validity().not_after.timestamp();
+        // A clock in the future issued the second kind. The node renews it, as an expired one.
+        let expired = now.seconds() > not_after || not_after > now.after(MAX_NODE_CERT_LIFE).seconds();
         let key = Digest::of(&certificate.public_key().subject_public_key.data);
         Ok(Peer { node, serial: hex(certificate.raw_serial()), key, expired })
     }

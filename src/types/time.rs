@@ -48,6 +48,12 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
 
+    /// Returns the time between both, in either order. An age that is compared with a limit uses it: after the clock went back, the time
+    /// since a later moment is zero, and the limit would be reached only when the clock is there again.
+    pub fn distance(self, other: Timestamp) -> Duration {
+        self.since(other).max(other.since(self))
+    }
+
     /// Converts to the type of the `time` crate.
     pub fn to_datetime(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
@@ -96,5 +102,6 @@ mod tests {
         let (early, late) = (Timestamp::from_millis(5), Timestamp::from_millis(9));
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(late.since(early), Duration::from_millis(4));
+        assert_eq!((early.distance(late), late.distance(early)), (Duration::from_millis(4), Duration::from_millis(4)));
     }
 }

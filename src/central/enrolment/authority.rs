@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Maximum grace time of a replaced root.
-pub const MAX_GRACE: Duration = Duration::from_secs(366 * 86_400);
+pub const MAX_GRACE: Duration = meshd_trust::MAX_GRACE;
 
 /// The present authority.
 pub(crate) struct Authority {

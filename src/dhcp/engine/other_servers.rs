@@ -34,7 +34,7 @@ impl OtherServers {
 
     /// Returns the servers that sent a packet lately, and forgets all others.
     pub(crate) fn recent(&mut self, now: Timestamp) -> Vec<OtherServer> {
-        self.0.retain(|server| now.since(server.last) < REMEMBERED);
+        self.0.retain(|server| now.distance(server.last) < REMEMBERED);
         self.0.clone()
     }
 }

@@ -42,6 +42,12 @@ impl DeclinedAddresses {
         back
     }
 
+    /// Ends all holds at this time at the latest.
+    pub(crate) fn bound(&mut self, latest: Timestamp) {
+        self.until.values_mut().for_each(|until| *until = latest.min(*until));
+        self.first = self.first.min(latest);
+    }
+
     /// Removes and returns the addresses whose hold is over.
     pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ipv4Addr> {
         if now < self.first {

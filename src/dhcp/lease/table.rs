@@ -64,6 +64,8 @@ pub struct LeaseTable {
     recount: bool,
     /// No held address expires before this time.
     none_before: Timestamp,
+    /// Last time of [`LeaseTable::bound_times`].
+    bounded: Option<Timestamp>,
 }
 
 impl LeaseTable {
@@ -89,6 +91,7 @@ impl LeaseTable {
             counted: Timestamp::from_millis(0),
             recount: false,
             none_before: Timestamp::from_millis(0),
+            bounded: None,
         };
         table.excluded.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
         table
@@ -306,10 +309,28 @@ impl LeaseTable {
 
     /// Advances the time: counts once a second, and ends holds of declined addresses.
     fn advance(&mut self, now: Timestamp) {
+        self.bound_times(now);
         if self.recount || now.since(self.counted) >= COUNT_EVERY {
             self.recount(now);
         }
         self.declined.take_expired(now).into_iter().for_each(|address| self.mark(address));
+    }
+
+    /// Ends stored leases, and all times that a clock in the future has set, as if they began now. Otherwise an address would be held until
+    /// the clock is there again.
+    fn bound_times(&mut self, now: Timestamp) {
+        let went_back = self.bounded.is_none_or(|before| now < before);
+        self.bounded = Some(now);
+        if !went_back {
+            return;
+        }
+        let latest = now.after(self.lease);
+        self.entries.change_all(|entry| {
+            entry.until = entry.until.min(latest);
+            entry.acknowledged = entry.acknowledged.map(|at| at.min(now));
+        });
+        self.declined.bound(now.after(DECLINED_HOLD));
+        (self.none_before, self.counted, self.recount) = (Timestamp::from_millis(0), Timestamp::from_millis(0), true);
     }
 
     fn recount(&mut self, now: Timestamp) {

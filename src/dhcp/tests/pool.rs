@@ -43,6 +43,22 @@ fn server_router_dns_and_broadcast_addresses_are_never_leased() {
 }
 
 #[test]
+fn lease_of_a_clock_in_the_future_ends_after_one_lease_time() {
+    let late = at(4_000_000_000);
+    let address = Ipv4Addr::new(10, 77, 0, 100);
+    let mut restarted = engine(pool(100, 100), vec![Lease { mac: mac(1), address, expires_at: late, vm: None }]);
+    restarted.keep_addresses(&Default::default());
+    restarted.status(at(0));
+    assert!(Packet::discover(mac(2), Program::Os).to(&mut restarted, at(3599)).reply().is_none());
+    assert_eq!(boot(&mut restarted, at(3600), mac(2), Program::Os), address);
+    let mut running = engine(pool(100, 100), Vec::new());
+    assert_eq!(boot(&mut running, late, mac(1), Program::Os), address);
+    running.status(late);
+    running.status(at(0));
+    assert_eq!(boot(&mut running, at(3600), mac(2), Program::Os), address, "the clock went back while it ran");
+}
+
+#[test]
 fn full_pool_warns_once_and_reclaims_longest_expired_lease() {
     let mut engine = engine(pool(100, 101), Vec::new());
     let old = boot(&mut engine, at(0), mac(1), Program::Os);

@@ -11,7 +11,7 @@ impl Model {
         by_age.sort_unstable();
         let excess = (by_age.len() + 1).saturating_sub(MAX_IDEMPOTENCY_KEYS);
         let is_surplus = |(index, (at, _)): &(usize, (Timestamp, Digest))| {
-            *index < excess || now.since(*at) > IDEMPOTENCY_KEY_LIFETIME
+            *index < excess || now.distance(*at) > IDEMPOTENCY_KEY_LIFETIME
         };
         by_age.into_iter().enumerate().filter(is_surplus).map(|(_, (_, key))| key).collect()
     }

@@ -12,6 +12,7 @@
 
 use super::{
     super::{TrustError, files},
+    GRACE, MAX_GRACE, MAX_ROOTS,
     certificates::{self, Root},
 };
 use meshd_types::{Digest, Timestamp};
@@ -48,6 +49,29 @@ pub struct Manifest {
     /// Former roots: their certificates are refused with a specific cause.
     #[serde(default)]
     pub former: Vec<String>,
+}
+
+impl Manifest {
+    /// Returns the newest roots that are still trusted beside the active one. An earlier release did not limit their number.
+    pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &Retiring> {
+        let is_trusted = |old: &&Retiring| old.until > now;
+        let trusted: Vec<_> = self.retiring.iter().rev().filter(is_trusted).take(MAX_ROOTS - 1).collect();
+        trusted.into_iter().rev()
+    }
+
+    /// Gives roots whose end is later than any grace time the default one: a clock in the future has dated them. Returns true for a change.
+    pub fn bound_times(&mut self, now: Timestamp) -> bool {
+        let latest = now.after(MAX_GRACE * 2);
+        let late = self.retiring.iter_mut().filter(|old| old.until > latest);
+        late.map(|old| old.until = now.after(GRACE)).count() > 0
+    }
+
+    /// Returns replaced roots that are not trusted.
+    pub fn untrusted(&self, now: Timestamp) -> impl Iterator<Item = &String> {
+        let trusted: Vec<&String> = self.trusted(now).map(|old| &old.root).collect();
+        let over = self.retiring.iter().map(|old| &old.root).filter(move |root| !trusted.contains(root));
+        over.chain(&self.former)
+    }
 }
 
 /// A replaced root.
@@ -116,7 +140,11 @@ impl Folder<'_> {
         grace: Duration,
         now: Timestamp,
     ) -> Result<Manifest, TrustError> {
-        let mut retiring: Vec<_> = before.retiring.iter().filter(|old| old.until > now).cloned().collect();
+        let mut retiring: Vec<_> = before.trusted(now).cloned().collect();
+        if !grace.is_zero() && retiring.len() + 2 > MAX_ROOTS {
+            let until = retiring.iter().map(|old| old.until).min().unwrap_or(now);
+            return Err(TrustError::TooManyRoots { until });
+        }
         retiring.push(Retiring { root: before.active.clone(), until: now.after(grace) });
         // Zero grace also ends the trust in earlier roots.
         retiring.retain(|_| !grace.is_zero());
@@ -154,7 +182,7 @@ impl Folder<'_> {
         Ok(id)
     }
 
-    fn write(&self, manifest: &Manifest, now: Timestamp) -> Result<(), TrustError> {
+    pub fn write(&self, manifest: &Manifest, now: Timestamp) -> Result<(), TrustError> {
         let text = serde_json::to_string_pretty(manifest).unwrap_or_default();
         files::write(&self.0.join(MANIFEST), &(text + "\n"), 0o600)?;
         self.write_bundle(&self.bundle(manifest, now)?)
@@ -168,7 +196,7 @@ impl Folder<'_> {
 
     /// Returns every trusted root, the active one first.
     pub fn bundle(&self, manifest: &Manifest, now: Timestamp) -> Result<String, TrustError> {
-        let retiring = manifest.retiring.iter().filter(|old| old.until > now).map(|old| &old.root);
+        let retiring = manifest.trusted(now).map(|old| &old.root);
         let roots = [&manifest.active].into_iter().chain(retiring);
         roots.map(|root| self.must_read(&self.root_pem(root))).collect()
     }

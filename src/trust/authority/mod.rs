@@ -33,6 +33,12 @@ use std::{
 
 /// Lifetime of a node's certificate. The agent renews it at half of its lifetime.
 pub const NODE_CERT_LIFE: Duration = Duration::from_secs(14 * DAY_S);
+/// Longest remaining life of a valid node certificate. It leaves room for clocks that are corrected by days.
+pub(super) const MAX_NODE_CERT_LIFE: Duration = Duration::from_secs(60 * DAY_S);
+/// Longest time that a root is trusted after its replacement.
+pub const MAX_GRACE: Duration = Duration::from_secs(366 * DAY_S);
+/// Maximum number of trusted roots, the active one included. A TLS handshake contains a certificate for each.
+pub const MAX_ROOTS: usize = 8;
 /// Default time that a root is trusted after its replacement: the lifetime of a certificate that
 /// was issued under it.
 pub const GRACE: Duration = NODE_CERT_LIFE;
@@ -91,7 +97,12 @@ impl CertificateAuthority {
         files::make_folder(dir)?;
         let folder = Folder(dir);
         let manifest = match folder.manifest()? {
-            Some(manifest) => manifest,
+            Some(mut manifest) => {
+                if manifest.bound_times(now) {
+                    folder.write(&manifest, now)?;
+                }
+                manifest
+            }
             None => match folder.migrate_first_release(site_name, now)? {
                 Some(manifest) => manifest,
                 None => folder.create_first(site_name, now)?,
@@ -111,13 +122,12 @@ impl CertificateAuthority {
         let (der, issuer) =
             certificates::read(&issuer_pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
         let (mut chain, mut accepted) = (vec![der.clone()], vec![der]);
-        for old in manifest.retiring.iter().filter(|old| old.until > now) {
+        for old in manifest.trusted(now) {
             let cross = folder.cross_pem(active, &old.root);
             chain.push(certificate(&cross, &folder.must_read(&cross)?)?);
             accepted.push(signer(&folder, &old.root)?);
         }
-        let expired = manifest.retiring.iter().filter(|old| old.until <= now).map(|old| &old.root);
-        let former = expired.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok());
+        let former = manifest.untrusted(now).filter_map(|root| signer(&folder, root).ok());
         let roots_pem = folder.bundle(&manifest, now)?;
         folder.write_bundle(&roots_pem)?;
         let signers = accepted.iter().cloned().chain(former).collect::<Vec<_>>();
@@ -137,6 +147,7 @@ impl CertificateAuthority {
     ///
     /// # Errors
     /// [`TrustError::NoRootKey`] if the key of a still trusted root is absent, so that it cannot sign the new issuer.
+    /// [`TrustError::TooManyRoots`] if [`MAX_ROOTS`] roots are trusted.
     pub fn rotated(&self, grace: Duration, now: Timestamp) -> Result<Self, TrustError> {
         let manifest = Folder(&self.dir).rotate(&self.manifest, &self.site_name, grace, now)?;
         let rotated = Self::read(&self.dir, &self.site_name, manifest, now)?;
@@ -145,7 +156,7 @@ impl CertificateAuthority {
 
     /// Returns the authority at a later time, without roots whose grace is over; `None` if nothing has changed.
     pub fn aged(&self, then: Timestamp, now: Timestamp) -> Result<Option<Self>, TrustError> {
-        let trusted = |at| self.manifest.retiring.iter().filter(|old| old.until > at).count();
+        let trusted = |at| self.manifest.trusted(at).map(|old| &old.root).collect::<Vec<_>>();
         if trusted(then) == trusted(now) {
             return Ok(None);
         }
@@ -170,8 +181,7 @@ impl CertificateAuthority {
 
     /// Returns the trusted roots, the active one first.
     pub fn roots(&self, now: Timestamp) -> Vec<RootState> {
-        let retiring = self.manifest.retiring.iter().filter(|old| old.until > now);
-        let retiring = retiring.map(|Retiring { root, until }| (root, Some(*until)));
+        let retiring = self.manifest.trusted(now).map(|Retiring { root, until }| (root, Some(*until)));
         let all = [(&self.manifest.active, None)].into_iter().chain(retiring);
         all.map(|(root, until)| {
             let has_key = Folder(&self.dir).root_key(root).exists();

@@ -5,18 +5,21 @@
 //! | `authoring` | the commands of docs/overlays.md |
 //! | `backup` | a rack boots from a restored backup |
 //! | `build_commit` | both programs report the commit of their build |
+//! | `clock` | the clock of the central node is wrong |
 //! | `compat` | files and messages of an older meshd |
 //! | `crash` | `kill -9` under load loses no acknowledged change |
 //! | `disk` | full, read-only and damaged disks |
 //! | `images` | images imported from a mirror |
 //! | `init` | `meshd init` beside a real dnsmasq |
 //! | `monitoring` | alert rules and dashboard with a real Prometheus |
+//! | `package` | scripts of the Debian package |
 //! | `secrets` | secrets of overlays |
 //! | `ssh` | the overlay `ssh` with a real OpenSSH server |
 
 mod authoring;
 mod backup;
 mod build_commit;
+mod clock;
 mod compat;
 mod crash;
 mod disk;
@@ -24,5 +27,6 @@ mod images;
 mod init;
 mod lab;
 mod monitoring;
+mod package;
 mod secrets;
 mod ssh;

@@ -94,7 +94,7 @@ async fn begin(
     let now = state.central.now();
     let begun = state.central.store().commit(|tx| {
         let before =
-            tx.before().idempotency_record(&slot).filter(|record| now.since(record.at) <= IDEMPOTENCY_KEY_LIFETIME);
+            tx.before().idempotency_record(&slot).filter(|record| now.distance(record.at) <= IDEMPOTENCY_KEY_LIFETIME);
         if let Some(record) = before {
             return Ok(Err(record.clone()));
         }

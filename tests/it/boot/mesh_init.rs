@@ -1,0 +1,61 @@
+//! Parts of mesh-init in busybox's shell, as Alpine has it.
+
+use std::{path::Path, process::Command};
+
+fn mesh_init() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays/agent/rootfs/sbin/mesh-init");
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The text of one function.
+fn function(name: &str) -> String {
+    let text = mesh_init();
+    let from = &text[text.find(&format!("{name}() {{")).unwrap()..];
+    from[..from.find("\n}\n").unwrap() + 3].to_owned()
+}
+
+/// Returns what `step_clock` sets a clock to.
+fn stepped(clock: i64, issued: i64) -> String {
+    let (text, function) = (mesh_init(), function("step_clock"));
+    let limit = text.lines().find(|line| line.starts_with("longest_boot=")).unwrap();
+    let script = format!(
+        "set -fu\n{limit}\nMESH_ISSUED_AT_EPOCH={issued}\nfail() {{ echo \"$*\"; exit 1; }}\nrm() {{ :; }}\n\
+         date() {{ if [ \"$1\" = +%s ]; then echo {clock}; else echo \"$2\" >&2; fi; }}\n{function}\nstep_clock\n"
+    );
+    let output = Command::new("busybox").args(["sh", "-c", &script]).output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn mesh_init_steps_a_wrong_clock_in_both_directions() {
+    let issued = 1_795_600_000;
+    let day = 86_400;
+    for wrong in [0, day, issued - 1, issued + 3600, issued + 400 * day, 4_084_000_000, 4_300_000_000] {
+        assert_eq!(stepped(wrong, issued), format!("@{issued}\n"), "a clock at {wrong}");
+    }
+    for right in [issued, issued + 90, issued + 1200] {
+        assert_eq!(stepped(right, issued), "", "the boot took {} s", right - issued);
+    }
+}
+
+/// Returns the account of root after `lock_root`; `None` if the boot fails.
+fn locked_root(shadow: &str) -> Option<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("shadow");
+    std::fs::write(&file, shadow).unwrap();
+    let function = function("lock_root").replace("/etc/shadow", file.to_str().unwrap());
+    let script = format!("set -fu\nfail() {{ exit 1; }}\n{function}\nlock_root\n");
+    let status = Command::new("busybox").args(["sh", "-c", &script]).status().unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    status.success().then(|| text.lines().find(|line| line.starts_with("root:")).unwrap().to_owned())
+}
+
+#[test]
+fn mesh_init_locks_root_whatever_password_a_package_brought() {
+    for password in ["", "!", "x", "$6$salt$hash/with.characters"] {
+        let shadow = format!("bin:!::0:::::\nroot:{password}:19000:0:::::\nnotroot::0:::::\n");
+        assert_eq!(locked_root(&shadow).as_deref(), Some("root:*:19000:0:::::"), "{password:?}");
+    }
+    assert_eq!(locked_root("bin:!::0:::::\n"), None, "without the account the boot fails");
+}
