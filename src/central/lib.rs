@@ -52,7 +52,7 @@ pub mod vms;
 pub use admin::{ApiTokenError, Snapshot};
 pub use boot::{
     DhcpChange, DhcpObservation, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
-    SegmentHealth,
+    SegmentHealth, ServiceHealth,
 };
 pub use enrolment::{
     AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,

@@ -1,14 +1,22 @@
-//! Binds all sockets of all segments before any service starts. Errors are one sentence with a hint.
+//! Binds all sockets of all segments before any service starts, and again with their interface. Errors are one sentence with a hint.
 
 use super::{open_file_limit::Connections, supervisor::DaemonTasks};
 use crate::serve::{
     admin, agent,
-    bind::{self, Service},
-    dhcp, http, metrics, tftp,
+    bind::{self, BindError, Service},
+    dhcp, http, metrics, ndp,
+    rebind::{BoundTo, InterfaceWatch, Rebinding},
+    self_test::{self, ServedInterface},
+    tftp,
 };
 use meshd_central::{Central, Shared};
-use meshd_model::boot::Endpoint;
-use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
+use meshd_config::DhcpMode;
+use meshd_types::Timestamp;
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::PathBuf,
+    sync::Arc,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Reason why the central node does not run.
@@ -20,6 +28,11 @@ pub enum DaemonError {
     Loaders { dir: PathBuf, missing: String },
     #[error(transparent)]
     Agent(#[from] meshd_image::catalog::AgentError),
+    #[error(
+        "cannot start: the clock says {now}, and this program was built at {built}; set the clock with `date` or a time \
+         service, and start again"
+    )]
+    Clock { now: Timestamp, built: Timestamp },
     #[error(transparent)]
     Store(#[from] meshd_store::StoreError),
     #[error(transparent)]
@@ -43,18 +56,36 @@ pub enum DaemonError {
 /// All listening sockets.
 pub(super) struct BoundSockets {
     pub(super) dhcp: dhcp::Bound,
-    pub(super) segments: Vec<BoundSegment>,
+    pub(super) segments: Vec<Segment>,
     pub(super) admin: admin::Listening,
     pub(super) metrics: Option<metrics::Listener>,
 }
 
+/// The services of one interface beside DHCP.
+#[derive(Clone)]
+pub(super) struct SegmentPlan {
+    interface: String,
+    http_port: u16,
+    agent_port: u16,
+    /// Machines boot here.
+    boots: bool,
+    connections: Connections,
+}
+
+/// One interface with its first sockets.
+pub(super) struct Segment {
+    plan: SegmentPlan,
+    watch: InterfaceWatch,
+    bound: BoundTo,
+    sockets: SegmentSockets,
+}
+
 /// Sockets on one interface, in the order of the boot chain.
-pub(super) struct BoundSegment {
-    pub(super) endpoint: Endpoint,
+struct SegmentSockets {
+    address: Ipv4Addr,
     tftp: meshd_tftp::Sockets,
     http: tokio::net::TcpListener,
     agent: tokio::net::TcpListener,
-    connections: Connections,
 }
 
 /// Opens every socket. Needs a tokio runtime.
@@ -64,15 +95,14 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     let connections = Connections::now(dhcp.interfaces().count());
     // No connection may be older than its observation.
     central.open_lan(&[site.http.port, site.agent.port]);
-    let segments = dhcp.interfaces().map(|(name, address)| {
-        let interface = Some(name);
-        Ok(BoundSegment {
-            endpoint: Endpoint { address, http_port: site.http.port },
-            tftp: tftp::bind(name, address)?,
-            http: bind::tcp(Service::Http, interface, SocketAddrV4::new(address, site.http.port))?,
-            agent: bind::tcp(Service::Agent, interface, SocketAddrV4::new(address, site.agent.port))?,
-            connections,
-        })
+    let segments = dhcp.interfaces().map(|(watch, bound)| {
+        let interface = watch.name().to_owned();
+        let is_booted = |segment: &&meshd_config::Segment| segment.interface() == Some(watch.name());
+        let boots = site.segments.iter().find(is_booted).is_some_and(|segment| segment.mode != DhcpMode::Off);
+        let (http_port, agent_port) = (site.http.port, site.agent.port);
+        let plan = SegmentPlan { interface, http_port, agent_port, boots, connections };
+        let sockets = plan.open(bound.address)?;
+        Ok(Segment { plan, watch: watch.clone(), bound, sockets })
     });
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
     let metrics = site.metrics.map(metrics::bind).transpose()?;
@@ -81,16 +111,50 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     Ok(BoundSockets { dhcp, segments, admin, metrics })
 }
 
-impl BoundSegment {
-    /// Starts the servers of the sockets.
-    pub(super) fn spawn(self, central: &Shared, tasks: &mut DaemonTasks, stop: &CancellationToken) {
-        let BoundSegment { endpoint, tftp, http, agent, connections } = self;
-        tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
+impl SegmentPlan {
+    /// Opens all sockets of the interface.
+    fn open(&self, address: Ipv4Addr) -> Result<SegmentSockets, BindError> {
+        let listen = |service, port| bind::tcp(service, Some(&self.interface), SocketAddrV4::new(address, port));
+        Ok(SegmentSockets {
+            address,
+            tftp: tftp::bind(&self.interface, address)?,
+            http: listen(Service::Http, self.http_port)?,
+            agent: listen(Service::Agent, self.agent_port)?,
+        })
+    }
+
+    /// Runs the servers of the sockets until `stop`.
+    async fn serve(self, sockets: SegmentSockets, central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
+        let SegmentSockets { address, tftp, http, agent } = sockets;
+        let SegmentPlan { interface, http_port, agent_port, boots, connections } = self;
+        tracing::info!(interface, %address, http = http_port, "segment is served");
+        let mut tasks = DaemonTasks::default();
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
         tasks.spawn_infallible("HTTP boot plane", http::run(limits, central.clone(), http, stop.clone()));
         let limits = agent::AgentLimits { connections: connections.agent, ..Default::default() };
         tasks.spawn_infallible("agent plane", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
+        if boots {
+            tasks.spawn_infallible("IPv6 router solicitations", ndp::run(interface.clone(), stop.clone()));
+        }
+        let served = ServedInterface { name: interface, address, http_port, agent_port };
+        tasks.spawn_infallible("self-test", self_test::run(central, served, stop.clone()));
+        tasks.until_stopped(stop.cancelled(), &stop).await
+    }
+}
+
+impl Segment {
+    /// Returns this server's address for the nodes of the segment.
+    pub(super) fn address(&self) -> Ipv4Addr {
+        self.bound.address
+    }
+
+    /// Serves until `stop`, with new sockets after a change of the interface.
+    pub(super) async fn serve(self, central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
+        let Segment { plan, watch, bound, sockets } = self;
+        let open = |address| plan.open(address);
+        let serve = |sockets, stop| plan.clone().serve(sockets, central.clone(), stop);
+        Rebinding { watch, bound, handles: sockets, open }.serve(serve, stop).await
     }
 }

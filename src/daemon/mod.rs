@@ -29,11 +29,10 @@ pub use privileges::{PrivilegeError, settle};
 use crate::serve::{
     admin, dhcp,
     metrics::{self, Metrics},
-    ndp,
 };
-use bind::BoundSockets;
+use bind::{BoundSockets, Segment};
 use meshd_central::{Shared, WATCH_INTERVAL};
-use meshd_config::{DhcpMode, Site};
+use meshd_config::Site;
 use supervisor::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -50,6 +49,9 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     if let Err(error) = central.workloads.drop_stale_leases().await {
         tracing::error!(%error, "leases of VMs that are gone stay on record");
     }
+    if let Err(error) = central.boot.bound_lease_times().await {
+        tracing::error!(%error, "leases that a wrong clock has dated stay on record");
+    }
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
     let outcome = tasks.until_stopped(signalled(), &stop).await;
@@ -61,16 +63,15 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 /// Spawns every task, in the order of the boot chain.
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
-    let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
+    let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, Segment::address);
     tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
     let (observed, stopped) = (central.clone(), stop.clone());
     tasks.spawn_infallible("LAN observation", async move {
         stopped.run_until_cancelled(observed.watch_lan()).await;
         observed.close_lan();
     });
-    tasks.spawn_infallible("IPv6 router solicitations", ndp::run(served(&central.site()), stop.clone()));
     for segment in bound.segments {
-        segment.spawn(central, &mut tasks, stop);
+        tasks.spawn("segment", segment.serve(central.clone(), stop.clone()));
     }
     let recorder = Metrics::install();
     tasks.spawn_infallible("metrics", metrics::observe(central.clone(), stop.clone()));
@@ -104,12 +105,6 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     });
     tasks.spawn("reload", reload::run(central.clone(), stop.clone()));
     tasks
-}
-
-/// Returns the interfaces on which machines boot.
-fn served(site: &Site) -> Vec<String> {
-    let segments = site.segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
-    segments.filter_map(|segment| segment.interface().map(str::to_owned)).collect()
 }
 
 /// Resolves at the first SIGINT or SIGTERM.

@@ -3,6 +3,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | `bind` | opens the ports |
+//! | `rebind` | binds handles again with their interface |
+//! | `self_test` | uses the boot services as a machine would |
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
 //! | `limiter` | connection limits of one API |
 //! | `log` | a log with a rate limit for each cause |
@@ -15,6 +17,8 @@
 //! | `admin` | the admin API |
 
 pub mod bind;
+pub mod rebind;
+pub mod self_test;
 pub mod lan;
 pub mod limiter;
 mod log;

@@ -128,6 +128,25 @@ impl BootService {
         }
     }
 
+    /// Ends stored leases at the end of a lease that began now, at the latest. A clock in the future has dated the others.
+    pub async fn bound_lease_times(&self) -> Result<(), StoreError> {
+        let site = self.env.site();
+        let Some(longest) = site.segments.iter().filter_map(|segment| Some(segment.subnet.as_ref()?.lease)).max()
+        else {
+            return Ok(());
+        };
+        let latest = self.env.now().after(longest);
+        let stored = self.env.store.commit(|tx| {
+            let late: Vec<Lease> = tx.before().leases().filter(|lease| lease.expires_at > latest).cloned().collect();
+            for lease in late {
+                tracing::warn!(address = %lease.address, until = %lease.expires_at, "shortened a lease: the clock was wrong");
+                tx.put_lease(Lease { expires_at: latest, ..lease });
+            }
+            Ok(())
+        });
+        stored.await
+    }
+
     /// All DHCP leases, for the DHCP engine to start with.
     pub fn leases(&self) -> Vec<Lease> {
         self.env.store.read(|model| model.leases().cloned().collect())

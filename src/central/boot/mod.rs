@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
-//! | `segment_health` | health of DHCP on each segment |
+//! | `segment_health` | health of DHCP on each segment, and of each boot service |
 //! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script_request` | the boot script: identity, admission, rendering, capability, plan |
@@ -33,7 +33,7 @@ mod wire_identity;
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetched_stages::Fetched;
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
-pub use segment_health::{OtherServer, PoolUse, SegmentHealth};
+pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};
 pub(super) use stalls::SCAN_INTERVAL;
 
 use super::{
@@ -51,6 +51,7 @@ use meshd_store::ChunkLogs;
 use meshd_types::BootSessionId;
 use overlay_delivery::PendingOverlay;
 use queue_entry::Repeats;
+use segment_health::ServiceReport;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Boots machines.
@@ -66,6 +67,7 @@ pub struct BootService {
     queue: Leaf<BootQueue>,
     repeats: Leaf<Repeats>,
     segments: Leaf<Vec<SegmentHealth>>,
+    services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
     log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
     log_sweeps: Interval,
@@ -80,7 +82,7 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (pending_overlays, repeats, segments, log_budgets, log_sweeps) = Default::default();
+        let (pending_overlays, repeats, segments, services, log_budgets, log_sweeps) = Default::default();
         let logs = Arc::new(ChunkLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
         BootService {
             env,
@@ -92,6 +94,7 @@ impl BootService {
             queue,
             repeats,
             segments,
+            services,
             logs,
             log_budgets,
             log_sweeps,

@@ -127,6 +127,14 @@ impl Engine {
         engine
     }
 
+    /// Sets the server address for clients of an interface, which has another address now.
+    pub fn set_interface_address(&mut self, index: usize, address: Ipv4Addr) {
+        if let Some(known) = self.interfaces.get_mut(index) {
+            *known = address;
+            self.own.insert(address);
+        }
+    }
+
     /// Applies changes to the NICs of VMs.
     pub fn change_nics(&mut self, changes: NicChanges) {
         let changed = match changes {

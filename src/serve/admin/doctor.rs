@@ -4,7 +4,7 @@
 
 use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
-use meshd_central::{Central, OtherServer, Reload, SegmentHealth};
+use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
@@ -23,6 +23,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
     let mut findings = interfaces(&central.site());
     findings.extend(boot_lan(&central.lan_faults()));
+    findings.extend(central.boot.services().into_iter().map(service));
     let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));
@@ -97,11 +98,23 @@ fn interface(name: &str, segment: &Segment) -> Finding {
     Finding::ok(check, format!("nodes use the server address {address}"))
 }
 
+fn service(health: ServiceHealth) -> Finding {
+    let ServiceHealth { service, interface, fault } = health;
+    let check = format!("{service} on {interface}");
+    match fault {
+        None => Finding::ok(check, "answers"),
+        Some(fault) => {
+            let next = "look at `ip address` and at meshd's log; restart meshd if the interface is right";
+            Finding::fail(check, format!("machines cannot use it: {fault}"), next)
+        }
+    }
+}
+
 fn segment_findings(segment: &SegmentHealth, now: Timestamp) -> Vec<Finding> {
     let mode = format!("DHCP is {}", segment.mode.as_str());
     let mut findings = vec![Finding::ok(format!("segment {}", segment.name), mode)];
     findings.extend(pool(segment));
-    let recent = |other: &&OtherServer| now.since(other.last) <= OTHERS_REMEMBERED;
+    let recent = |other: &&OtherServer| now.distance(other.last) <= OTHERS_REMEMBERED;
     let others: Vec<&OtherServer> = segment.other_servers.iter().filter(recent).collect();
     findings.extend(other_servers(segment, &others));
     findings

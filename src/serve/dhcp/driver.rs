@@ -281,6 +281,7 @@ impl Driver {
     /// Runs the periodic work.
     fn tick(&mut self) {
         self.update_nics();
+        self.rebind();
         let now = self.shared.now();
         for lease in self.shared.nodes.take_freed_leases() {
             self.engine.end_lease(now, &convert::stored_lease(lease));
@@ -295,8 +296,25 @@ impl Driver {
             let status = self.engine.status(self.shared.now());
             self.telemetry.publish(self.engine.counters());
             status.into_iter().for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));
+            for bound in &self.interfaces {
+                self.shared.boot.report_service("DHCP", &bound.interface.name, bound.fault());
+            }
         }
         self.ticks += 1;
+    }
+
+    /// Opens the sockets of changed interfaces again.
+    fn rebind(&mut self) {
+        for (index, bound) in self.interfaces.iter_mut().enumerate() {
+            match bound.rebind() {
+                Ok(None) => {}
+                Ok(Some(address)) => self.engine.set_interface_address(index, address),
+                Err(error) => {
+                    let name = &bound.interface.name;
+                    self.log.warn("bind", || format!("cannot bind DHCP to {name} again: {error}; retrying"));
+                }
+            }
+        }
     }
 
     /// Probes all segments for other servers.

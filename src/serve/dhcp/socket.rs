@@ -4,12 +4,14 @@ use super::frame_socket::FrameSocket;
 use crate::serve::{
     bind::{self, BindError, Service},
     lan::{ArpProber, Receiver, drop_all_received},
+    rebind::{BoundTo, InterfaceWatch},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
 use meshd_dhcp::{
     Destination, Interface, Reply,
     packet::{CLIENT_PORT, PROXY_PORT, SERVER_PORT},
 };
+use meshd_types::MacAddr;
 use rustix::net::{SendFlags, sendto};
 use std::{
     io,
@@ -28,9 +30,25 @@ pub struct Bound {
     pub(super) interfaces: Vec<BoundInterface>,
 }
 
+/// The ports that an interface needs.
+#[derive(Clone, Copy)]
+struct Ports {
+    server: bool,
+    proxy: bool,
+    probe: bool,
+    /// Addresses are leased here.
+    arp: bool,
+}
+
 /// The sockets of one interface.
 pub(super) struct BoundInterface {
     pub(super) interface: Interface,
+    ports: Ports,
+    watch: InterfaceWatch,
+    /// What the sockets are bound to.
+    bound: BoundTo,
+    /// Ethernet address in the frames of `frames`.
+    mac: Option<MacAddr>,
     /// Port 67, for sending.
     pub(super) server: Option<UdpSocket>,
     /// Port 4011, for sending.
@@ -45,9 +63,9 @@ pub(super) struct BoundInterface {
 }
 
 impl Bound {
-    /// Returns each interface with the server address for its clients.
-    pub fn interfaces(&self) -> impl Iterator<Item = (&str, Ipv4Addr)> {
-        self.interfaces.iter().map(|bound| (bound.interface.name.as_str(), bound.interface.address))
+    /// Returns each interface, and what its sockets are bound to.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&InterfaceWatch, BoundTo)> {
+        self.interfaces.iter().map(|bound| (&bound.watch, bound.bound))
     }
 }
 
@@ -63,7 +81,8 @@ pub fn bind(site: &Site) -> Result<Bound, BindError> {
         let Some(name) = segment.interface() else { continue };
         let serves = segment.mode != DhcpMode::Off || relays_need_a_port;
         let proxy = segment.mode == DhcpMode::Proxy || (serves && relayed_proxy);
-        interfaces.push(BoundInterface::open(name, segment, serves, proxy)?);
+        let ports = Ports { server: serves, proxy, probe: segment.mode != DhcpMode::Off, arp: serves && segment.mode == DhcpMode::Authoritative };
+        interfaces.push(BoundInterface::open(name, segment.address, ports)?);
     }
     // The server address for clients behind a relay must be an address of a bound interface.
     for address in relayed().filter_map(|segment| segment.address) {
@@ -75,38 +94,85 @@ pub fn bind(site: &Site) -> Result<Bound, BindError> {
 }
 
 impl BoundInterface {
-    fn open(name: &str, segment: &Segment, serves: bool, proxy: bool) -> Result<Self, BindError> {
-        let server = serves.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
-        let proxy = proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
-        let address = match segment.address {
+    fn open(name: &str, configured: Option<Ipv4Addr>, ports: Ports) -> Result<Self, BindError> {
+        let watch = InterfaceWatch::new(name, configured);
+        let address = match configured {
             Some(address) => address,
             None => bind::first_address(name)?,
         };
-        let watched = segment.mode != DhcpMode::Off;
-        let probe = watched.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
+        let interface = Interface { name: name.to_owned(), address };
+        let (bound, mac) = (watch.bound(address), watch.mac());
+        let (server, proxy, receiver, probe, arp, frames) = Default::default();
+        let mut opened = BoundInterface { interface, ports, watch, bound, mac, server, proxy, receiver, probe, arp, frames };
+        opened.open_sockets()?;
+        Ok(opened)
+    }
+
+    fn open_sockets(&mut self) -> Result<(), BindError> {
+        let name = self.interface.name.as_str();
+        self.server = self.ports.server.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
+        self.proxy = self.ports.proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
+        self.probe = self.ports.probe.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
             let why = opened.as_ref().err().map(ToString::to_string);
             if let Some(why) = why {
                 tracing::warn!(interface = name, why, "cannot look for other DHCP servers: a DHCP client has the port");
             }
             opened.ok()
         });
-        let ports: Vec<u16> = [(SERVER_PORT, &server), (PROXY_PORT, &proxy)]
+        let ports: Vec<u16> = [(SERVER_PORT, &self.server), (PROXY_PORT, &self.proxy)]
             .into_iter()
             .filter_map(|(port, socket)| socket.as_ref().map(|_| port))
             .collect();
-        let receiver = (!ports.is_empty()).then(|| receive(name, &ports)).transpose()?;
-        let frames = server.as_ref().and_then(|_| {
+        self.receiver = (!ports.is_empty()).then(|| receive(name, &ports)).transpose()?;
+        self.open_frames();
+        Ok(())
+    }
+
+    fn open_frames(&mut self) {
+        let name = self.interface.name.as_str();
+        self.frames = self.server.as_ref().and_then(|_| {
             let opened = FrameSocket::open(name);
             if let Err(why) = &opened {
                 tracing::info!(interface = name, %why, "clients without an address are answered by broadcast");
             }
             opened.ok()
         });
-        let leases = serves && segment.mode == DhcpMode::Authoritative;
         // `frames` reports an interface without Ethernet addresses.
-        let arp = leases.then(|| ArpProber::open(name, address).ok()).flatten();
-        let interface = Interface { name: name.to_owned(), address };
-        Ok(BoundInterface { interface, server, proxy, receiver, probe, arp, frames })
+        self.arp = self.ports.arp.then(|| ArpProber::open(name, self.interface.address).ok()).flatten();
+    }
+
+    /// Opens the sockets again if the interface was made again, or has another address. Returns the new server address. A failure is
+    /// repeated at the next call.
+    pub(super) fn rebind(&mut self) -> Result<Option<Ipv4Addr>, BindError> {
+        let Some(current) = self.watch.change_since(self.bound) else {
+            // A bridge has another Ethernet address after a change of its ports. Only frames contain it.
+            let mac = self.watch.mac();
+            if mac.is_some() && mac != self.mac {
+                self.mac = mac;
+                self.open_frames();
+            }
+            return Ok(None);
+        };
+        // The ports of an interface that has only another address are free after this.
+        (self.server, self.proxy, self.receiver, self.probe, self.arp, self.frames) = Default::default();
+        self.bound = BoundTo { index: 0, ..current };
+        self.mac = self.watch.mac();
+        self.interface.address = current.address;
+        self.open_sockets()?;
+        self.bound = current;
+        Ok(Some(current.address))
+    }
+
+    /// Returns the reason if no packet of a client can arrive; `None` if the interface needs no port, too.
+    pub(super) fn fault(&self) -> Option<String> {
+        if !self.ports.server {
+            return None;
+        }
+        let Some(current) = self.watch.current(self.bound) else {
+            return Some("the interface is absent or has no address".to_owned());
+        };
+        let is_bound = self.receiver.as_ref().is_some_and(|receiver| receiver.is_bound_to(current.index));
+        (!is_bound).then(|| "the ports are not bound to the interface; the log has the cause".to_owned())
     }
 
     /// Sends a reply without waiting: a client repeats a request that got no reply.
@@ -160,15 +226,8 @@ mod tests {
 
     #[tokio::test]
     async fn segment_with_mode_off_opens_no_port() {
-        let address = Some(Ipv4Addr::LOCALHOST);
-        let segment = Segment {
-            link: Link::Interface("lo".to_owned()),
-            address,
-            mode: DhcpMode::Off,
-            subnet: None,
-            relay_macs: Vec::new(),
-        };
-        let bound = BoundInterface::open("lo", &segment, false, false).expect("nothing to open");
+        let ports = Ports { server: false, proxy: false, probe: false, arp: false };
+        let bound = BoundInterface::open("lo", Some(Ipv4Addr::LOCALHOST), ports).expect("nothing to open");
         assert!(
             bound.server.is_none()
                 && bound.proxy.is_none()

@@ -1,7 +1,7 @@
 //! Calls of the boot API's routes to the central node.
 
 use bytes::Bytes;
-use meshd_central::{Fetched, LanClient, OverlayDenied, OverlayTransfer, Shared};
+use meshd_central::{Fetched, LanClient, OverlayDenied, OverlayTransfer, ServiceHealth, Shared};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
@@ -101,7 +101,14 @@ impl BootApi for Shared {
     }
 
     async fn ready(&self) -> Result<(), String> {
-        self.store().ready().await.map_err(|error| error.to_string())
+        self.store().ready().await.map_err(|error| error.to_string())?;
+        let faulty = self.boot.services().into_iter().find_map(|service| Some((service.fault.clone()?, service)));
+        match faulty {
+            Some((fault, ServiceHealth { service, interface, .. })) => {
+                Err(format!("{service} on {interface}: {fault}"))
+            }
+            None => Ok(()),
+        }
     }
 
     async fn fetched(&self, from: LanClient, what: Fetched) {

@@ -1,6 +1,7 @@
 //! Network interfaces of this host with their addresses. They are read again when the kernel reports a change.
 
-use super::ETHERNET;
+use super::ethernet;
+use meshd_types::MacAddr;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     ifaddrs::getifaddrs,
@@ -18,21 +19,24 @@ const GROUPS: u32 = 0x1 | 0x10;
 /// Size of the buffer for a notification, in bytes. The content is ignored, so truncation is harmless.
 const BUFFER: usize = 64;
 
-/// An interface with an Ethernet address.
+/// An interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) index: u32,
-    pub(super) is_ethernet: bool,
+pub struct Interface {
+    /// Number by which the kernel knows the interface. An interface that is made again has another one.
+    pub index: u32,
+    pub is_ethernet: bool,
+    /// The Ethernet address.
+    pub mac: Option<MacAddr>,
     /// Addresses of this host on the interface, with their netmasks.
-    pub(super) addresses: Vec<(Ipv4Addr, Ipv4Addr)>,
+    pub addresses: Vec<(Ipv4Addr, Ipv4Addr)>,
 }
 
-pub(super) type Interfaces = BTreeMap<String, Interface>;
+pub type Interfaces = BTreeMap<String, Interface>;
 
 /// Reads the interfaces. Reading takes the kernel's lock of its network configuration, so it is repeated only after a change. The kernel
 /// queues the notification before the change becomes visible.
 #[derive(Default)]
-pub(super) struct InterfaceTable {
+pub struct InterfaceTable {
     state: Mutex<State>,
 }
 
@@ -47,7 +51,7 @@ impl InterfaceTable {
     ///
     /// # Errors
     /// The kernel query fails.
-    pub(super) fn read(&self) -> io::Result<Arc<Interfaces>> {
+    pub fn read(&self) -> io::Result<Arc<Interfaces>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = state.notifications.as_ref().is_some_and(|socket| !has_notifications(socket));
         if !is_current {
@@ -81,7 +85,8 @@ fn interfaces() -> io::Result<Interfaces> {
         let Some(address) = entry.address else { continue };
         if let Some(link) = address.as_link_addr() {
             interface.index = u32::try_from(link.ifindex()).unwrap_or_default();
-            interface.is_ethernet = link.hatype() == ETHERNET && link.addr().is_some();
+            interface.mac = ethernet(link);
+            interface.is_ethernet = interface.mac.is_some();
         }
         let ipv4 = |address: SockaddrStorage| {
             (address.family() == Some(AddressFamily::Inet))

@@ -26,6 +26,7 @@ mod tcp_segment;
 
 pub use arp_claimants::ArpProber;
 pub use datagram::{Datagram, parse};
+pub use interfaces::InterfaceTable;
 pub use receive::{Received, Receiver, drop_all_received};
 pub use system::SystemLan;
 

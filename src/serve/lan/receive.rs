@@ -116,6 +116,11 @@ impl Receiver {
         self.own.contains(&address)
     }
 
+    /// Returns true if the receiver was opened on the interface with this index.
+    pub fn is_bound_to(&self, index: u32) -> bool {
+        u32::try_from(self.index) == Ok(index)
+    }
+
     /// Returns the interface of the receiver.
     pub fn interface(&self) -> &str {
         &self.interface

@@ -4,6 +4,7 @@ use super::{CONTENT_TYPE, Metrics};
 use crate::serve::{
     bind::{self, BindError, Service},
     limiter::{ConnectionLimiter, Source},
+    rebind::WatchedListener,
 };
 use axum::{
     Router,
@@ -36,7 +37,7 @@ const CONNECTION_TIME: Duration = Duration::from_secs(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bound listener of `[metrics]`.
-pub struct Listener(TcpListener);
+pub struct Listener(WatchedListener);
 
 /// Opens the port of `[metrics]` on the interface of its address, so that no other network reaches it. `0.0.0.0` means every interface.
 ///
@@ -51,7 +52,7 @@ pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
     } else {
         None
     };
-    bind::tcp(Service::Metrics, interface.as_deref(), SocketAddrV4::new(address, port)).map(Listener)
+    WatchedListener::bind(Service::Metrics, interface, SocketAddrV4::new(address, port)).map(Listener)
 }
 
 /// Serves until `shutdown`.
@@ -60,12 +61,16 @@ pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdo
         .route("/metrics", get(page))
         .fallback(async || (StatusCode::NOT_FOUND, "There is nothing here but /metrics.\n"))
         .with_state((central, metrics));
+    listener.0.serve(|listener, stop| accept(router.clone(), listener, stop), shutdown).await;
+}
+
+async fn accept(router: Router, listener: TcpListener, shutdown: CancellationToken) {
     let limiter = ConnectionLimiter::new("metrics", MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = listener.0.accept() => accepted,
+            accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };
         match accepted {

@@ -8,7 +8,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `message` | the two ICMPv6 messages; no I/O |
-//! | `run` | one raw socket for each interface |
+//! | `run` | one raw socket on one interface |
 
 mod message;
 mod run;

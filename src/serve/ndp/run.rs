@@ -1,4 +1,4 @@
-//! One raw socket for each interface. A failure here only delays iPXE.
+//! One raw socket on one interface. A failure here only delays iPXE.
 
 use super::message::{ADVERTISEMENT, is_solicitation};
 use crate::serve::log::Log;
@@ -23,19 +23,16 @@ const MAX_PER_SECOND: u32 = 2000;
 /// Pause after a receive error, which would repeat at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers on these interfaces until `shutdown`. An interface that cannot be opened is logged and skipped.
-pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
-    let answering = interfaces.into_iter().filter_map(|name| match open(&name) {
-        Ok(socket) => Some(answer(name, socket)),
-        Err(why) => {
-            tracing::info!(interface = name, %why, "IPv6 router solicitations are not answered: iPXE waits some seconds for a router");
-            None
+/// Answers on an interface until `shutdown`. Logs if it cannot.
+pub async fn run(interface: String, shutdown: CancellationToken) {
+    match open(&interface) {
+        Ok(socket) => {
+            shutdown.run_until_cancelled(answer(interface, socket)).await;
         }
-    });
-    let serving = futures_util::future::join_all(answering);
-    if shutdown.run_until_cancelled(serving).await.is_some() {
-        // No interface could be opened.
-        shutdown.cancelled().await;
+        Err(why) => {
+            tracing::info!(interface, %why, "IPv6 router solicitations are not answered: iPXE waits some seconds for a router");
+            shutdown.cancelled().await;
+        }
     }
 }
 

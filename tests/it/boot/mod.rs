@@ -8,6 +8,8 @@
 //! | `dhcp` | DHCP with real clients, a real relay and foreign servers |
 //! | `http` | the boot API with a cache, curl and many machines |
 //! | `identity` | machines that show the same hardware, and machines whose hardware changed |
+//! | `interface` | the interface of a segment is made again or has another address |
+//! | `mesh_init` | parts of mesh-init in busybox |
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
 //! | `sessions` | boots that stall or loop, and the reports about them |
@@ -20,6 +22,8 @@ pub mod contract;
 pub mod dhcp;
 mod http;
 mod identity;
+mod interface;
+mod mesh_init;
 mod ndp;
 mod parsers;
 pub mod sessions;

@@ -10,6 +10,7 @@ use crate::serve::{
     },
     bind::{self, BindError, Service},
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
+    rebind::WatchedListener,
 };
 use axum::http::Extensions;
 use meshd_config::{AdminHttps, Site};
@@ -17,6 +18,7 @@ use meshd_trust::{TrustError, WebIdentity};
 use std::{
     net::{SocketAddr, SocketAddrV4},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -57,7 +59,7 @@ pub enum HttpsError {
 
 /// The bound listener with its certificate.
 pub struct Https {
-    listener: TcpListener,
+    listener: WatchedListener,
     acceptor: TlsAcceptor,
     /// SHA-256 of the certificate.
     pub(crate) fingerprint: String,
@@ -73,7 +75,7 @@ pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, H
     let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };
     // Linux accepts packets for any local address on any interface. A listener bound to one interface is not reachable from the boot
     // network.
-    let listener = bind::tcp(Service::Admin, interface.as_deref(), SocketAddrV4::new(address, port))?;
+    let listener = WatchedListener::bind(Service::Admin, interface, SocketAddrV4::new(address, port))?;
     let identity = match &configured.files {
         Some((certificate, key)) => WebIdentity::read(certificate, key)?,
         None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
@@ -103,7 +105,23 @@ fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String
 
 /// Serves until `shutdown`. A full listener first closes connections without a valid token.
 pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
+    let Https { listener, acceptor, .. } = https;
     let limiter = ConnectionLimiter::new("admin-https", connections);
+    let shutdown = serving.shutdown.clone();
+    let serve = |listener, stop| {
+        let serving = Serving { shutdown: stop, ..serving.clone() };
+        accept(listener, acceptor.clone(), limiter.clone(), serving, drain)
+    };
+    listener.serve(serve, shutdown).await;
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    limiter: Arc<ConnectionLimiter>,
+    serving: Serving,
+    drain: Duration,
+) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -114,7 +132,7 @@ pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drai
                 }
                 continue;
             }
-            accepted = https.listener.accept() => accepted,
+            accepted = listener.accept() => accepted,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -126,9 +144,9 @@ pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drai
         };
         let entered = limiter.enter(Source::Address(peer.ip()));
         let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
-        connections.spawn(serve(https.acceptor.clone(), stream, peer, permit, serving.clone()));
+        connections.spawn(serve(acceptor.clone(), stream, peer, permit, serving.clone()));
     }
-    drop(https.listener);
+    drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(drain, drained).await.is_err() {
         connections.shutdown().await;
