@@ -95,7 +95,7 @@ fn taken_port_and_unclear_interface_are_reported() {
 }
 
 #[test]
-fn site_of_an_empty_folder_names_what_to_copy_and_is_valid_on_another_host() {
+fn site_of_an_empty_folder_names_what_to_copy_and_is_valid_elsewhere() {
     let world = World::prepared("auto");
     world.central.ip(&["address", "flush", "dev", "br0"]).unwrap();
     world.central.ip(&["address", "add", "10.77.0.1/20", "dev", "br0"]).unwrap();
