@@ -81,7 +81,12 @@ pub fn bind(site: &Site) -> Result<Bound, BindError> {
         let Some(name) = segment.interface() else { continue };
         let serves = segment.mode != DhcpMode::Off || relays_need_a_port;
         let proxy = segment.mode == DhcpMode::Proxy || (serves && relayed_proxy);
-        let ports = Ports { server: serves, proxy, probe: segment.mode != DhcpMode::Off, arp: serves && segment.mode == DhcpMode::Authoritative };
+        let ports = Ports {
+            server: serves,
+            proxy,
+            probe: segment.mode != DhcpMode::Off,
+            arp: serves && segment.mode == DhcpMode::Authoritative,
+        };
         interfaces.push(BoundInterface::open(name, segment.address, ports)?);
     }
     // The server address for clients behind a relay must be an address of a bound interface.
@@ -103,7 +108,8 @@ impl BoundInterface {
         let interface = Interface { name: name.to_owned(), address };
         let (bound, mac) = (watch.bound(address), watch.mac());
         let (server, proxy, receiver, probe, arp, frames) = Default::default();
-        let mut opened = BoundInterface { interface, ports, watch, bound, mac, server, proxy, receiver, probe, arp, frames };
+        let mut opened =
+            BoundInterface { interface, ports, watch, bound, mac, server, proxy, receiver, probe, arp, frames };
         opened.open_sockets()?;
         Ok(opened)
     }
