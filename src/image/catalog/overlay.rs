@@ -10,6 +10,8 @@ mod manifest;
 mod paths;
 mod overlay_set;
 mod template;
+mod template_filters;
+mod template_limits;
 mod tree;
 mod variable;
 

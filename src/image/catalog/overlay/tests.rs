@@ -267,3 +267,44 @@ fn broken_node_overlay_does_not_hide_the_others() {
     assert!(faults.iter().any(|fault| fault.contains("nodes/gpu-1") && fault.contains("name it by the node's ID")));
     assert_eq!(faults.len(), 3, "{faults:?}");
 }
+
+#[test]
+fn template_of_unbounded_work_is_a_fault_and_not_a_hang() {
+    let root = one("description = \"x\"\n[variables.n]\ntype = \"integer\"\ndefault = 1\n", &[]);
+    let templates = [
+        ("loop", "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "too many steps"),
+        ("large", "{% for a in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}", "more than 4194304"),
+        ("list", "{{ [node.id] * 99999999999 }}", "more than 4194304"),
+        ("text", "{{ 'x' * 90000000 }}", "more than 4194304"),
+        ("join", "{{ range(100000)|join('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') }}", "a text of more"),
+        ("indent", "{{ node.id|indent(9999999999, true) }}", "above 4096"),
+        ("named", "{{ node.id|indent(width=9999999999) }}", "above 4096"),
+        ("slice", "{{ [1]|slice(9999999999) }}", "above 4096"),
+        ("format", "{{ '%999999999d'|format(1) }}", "above 999"),
+        ("capture", "{% set x %}{% for a in range(90000) %}{{ node.id * 999 }}{% endfor %}{% endset %}", "more than"),
+    ];
+    for (name, text, _) in templates {
+        put(&root, &format!("etc/{name}.j2"), text.as_bytes());
+    }
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let sample = crate::overlay::sample::Sample::new(overlays, vec!["one".parse().expect("a name")]);
+    let faults = sample.render().expect_err("has faults").to_string();
+    for (name, _, why) in templates {
+        let found = faults.lines().find(|line| line.contains(&format!("etc/{name}.j2")));
+        assert!(found.is_some_and(|line| line.contains(why)), "{name}: {why}\nnot in\n{faults}");
+    }
+}
+
+#[test]
+fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
+    let root = one("description = \"x\"\n", &[]);
+    for (name, count) in [("most", 60), ("more", 8000)] {
+        put(&root, &format!("etc/{name}.j2"), format!("{{{{ \"a\"{} }}}}", " ~ node.id".repeat(count)).as_bytes());
+    }
+    // Threads that read a site have 2 MiB.
+    let path = root.path().to_owned();
+    let reading = std::thread::Builder::new().stack_size(2 << 20).spawn(move || read_all(&path).faults);
+    let faults = reading.expect("started").join().expect("no overflow");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].to_string().contains("etc/more.j2:1: has an expression with more than 128 operators"), "{faults:?}");
+}
