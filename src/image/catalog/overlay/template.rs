@@ -93,7 +93,9 @@ impl<'a> Compiler<'a> {
     pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
         match template_limits::check(text) {
             // Templates of one overlay share an environment, and the least of their limits.
-            Ok(fuel) => self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel)))),
+            Ok(fuel) => {
+                self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))))
+            }
             Err(found) => {
                 self.fault(file, Some(found.line), found.what, found.hint);
                 return TemplateInputs::default();
@@ -165,9 +167,10 @@ impl Templates {
             ..Fault::of_file(self.folder.join(file), what, hint)
         };
         let mut text = BoundedText::default();
-        let rendered = self.environment.get_template(file).and_then(|template| {
-            template_filters::render(&template, values, &mut text)
-        });
+        let rendered = self
+            .environment
+            .get_template(file)
+            .and_then(|template| template_filters::render(&template, values, &mut text));
         match rendered {
             Ok(()) => Ok(String::from_utf8_lossy(&text.0).into_owned()),
             Err(error) => {
@@ -185,7 +188,10 @@ fn explain(error: &Error) -> (String, String) {
         return (format!("`{}` is undefined", named.unwrap_or("a name")), known_names());
     }
     if error.kind() == ErrorKind::OutOfFuel {
-        return ("takes too many steps to render".to_owned(), "loop over fewer values, or bring a plain file".to_owned());
+        return (
+            "takes too many steps to render".to_owned(),
+            "loop over fewer values, or bring a plain file".to_owned(),
+        );
     }
     if error.kind() == ErrorKind::WriteFailure {
         return (format!("renders to more than {MAX_RENDERED} bytes"), "bring it smaller".to_owned());

@@ -145,7 +145,10 @@ fn quote_end(text: &str, quote: char) -> Option<usize> {
 }
 
 fn first_word(body: &str) -> &str {
-    tokens(body).into_iter().find_map(|token| if let Token::Word(word) = token { Some(word) } else { None }).unwrap_or("")
+    tokens(body)
+        .into_iter()
+        .find_map(|token| if let Token::Word(word) = token { Some(word) } else { None })
+        .unwrap_or("")
 }
 
 type Refusal = (String, &'static str);
@@ -187,7 +190,10 @@ impl<'t> Scan<'t> {
             "elif" => {
                 self.elif += 1;
                 if self.elif > MAX_ELIF {
-                    return Err((format!("has more than {MAX_ELIF} elif"), "look the value up in a map: {\"a\": 1}[x]"));
+                    return Err((
+                        format!("has more than {MAX_ELIF} elif"),
+                        "look the value up in a map: {\"a\": 1}[x]",
+                    ));
                 }
             }
             end if end.strip_prefix("end").is_some_and(|block| BLOCKS.contains(&block)) => {
@@ -235,7 +241,9 @@ impl<'t> Scan<'t> {
             return Err(("uses `recursive` or `namespace`".into(), "write the result out instead of collecting it"));
         }
         match self.macros.iter().find(is_called).filter(|_| self.in_macro) {
-            Some(name) => Err((format!("calls the macro `{name}` from a macro"), "write the text out where it is used")),
+            Some(name) => {
+                Err((format!("calls the macro `{name}` from a macro"), "write the text out where it is used"))
+            }
             None => Ok(()),
         }
     }
@@ -248,7 +256,8 @@ impl<'t> Scan<'t> {
         });
         let multiplies = tokens.contains(&Token::Symbol('*'));
         let joins = tokens.iter().filter(|token| matches!(token, Token::Symbol('~' | '+' | '|'))).count();
-        let is_plain_output = statement.is_empty() && !tokens.iter().any(|token| matches!(token, Token::Symbol('|' | '[')));
+        let is_plain_output =
+            statement.is_empty() && !tokens.iter().any(|token| matches!(token, Token::Symbol('|' | '[')));
         let product = if multiplies && !is_plain_output { PRODUCT } else { 0 };
         let weight = named.sum::<usize>() + joins + product;
         if weight > MAX_WEIGHT {
@@ -260,9 +269,10 @@ impl<'t> Scan<'t> {
 
     /// Records the names of an assignment: all words for a loop, else those before `=`.
     fn assign(&mut self, tokens: &[Token<'t>], weight: usize) {
-        let end = tokens.iter().rposition(|token| *token == Token::Symbol('=')).or_else(|| {
-            tokens.iter().position(|token| *token == Token::Word("in"))
-        });
+        let end = tokens
+            .iter()
+            .rposition(|token| *token == Token::Symbol('='))
+            .or_else(|| tokens.iter().position(|token| *token == Token::Word("in")));
         for token in &tokens[..end.unwrap_or(tokens.len())] {
             if let Token::Word(name) = token {
                 let known = self.weights.entry(name).or_default();
@@ -309,7 +319,8 @@ mod tests {
 
     #[test]
     fn template_that_recurses_or_grows_is_refused_before_parsing() {
-        let chain = |operator: &str, count: usize| format!("{{{{ node.id{} }}}}", format!(" {operator} node.id").repeat(count));
+        let chain =
+            |operator: &str, count: usize| format!("{{{{ node.id{} }}}}", format!(" {operator} node.id").repeat(count));
         let nested = |count: usize| format!("{{{{ {}1{} }}}}", "(".repeat(count), ")".repeat(count));
         let blocks = |count: usize| "{% if true %}".repeat(count) + &"{% endif %}".repeat(count);
         let elif = |count: usize| format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(count));
