@@ -250,6 +250,10 @@ pub struct ReloadView {
     pub changed: bool,
     /// Changed keys of `site.toml` that take effect only after a restart.
     pub restart: Vec<String>,
+    /// Nodes that would not boot with the new site.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub warnings: Vec<Fault>,
 }
 
 /// Body of `backup`.

@@ -2,7 +2,10 @@
 
 use super::{BackupError, DigestReader, MANIFEST, Manifest, Member, encryption, failed};
 use age::stream::StreamWriter;
-use meshd_config::Site;
+use meshd_config::{
+    Site,
+    files::{open_regular, read_regular},
+};
 use meshd_image::{
     catalog::versions::{CACHE, WORK},
     overlay::Packer,
@@ -13,7 +16,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -54,7 +57,7 @@ impl FileGroup {
             if about.is_dir() {
                 self.add(&path, &format!("{above}{last}/"))?;
             } else if about.is_file() {
-                let content = fs::read(&path).map_err(failed("read", &path))?;
+                let content = read_regular(&path, MAX_AUTHORITY_FILE).map_err(failed("read", &path))?;
                 self.0.push((format!("{above}{last}"), about.permissions().mode() & 0o7777, content));
             }
         }
@@ -87,6 +90,12 @@ const DISPOSABLE: [&str; 2] = [CACHE, WORK];
 const STATE: &str = "state";
 /// The folder of the certificate authority, which is skipped, too.
 pub const AUTHORITY: &str = "ca";
+/// Maximum size of one file of the certificate authority, in bytes.
+const MAX_AUTHORITY_FILE: u64 = 1 << 20;
+/// Folder of an overlay whose links are those of the node.
+const ROOTFS: &str = "rootfs";
+/// Maximum depth of folders.
+const MAX_DEPTH: usize = 64;
 /// Mode of private files.
 const PRIVATE: u32 = 0o600;
 
@@ -96,7 +105,8 @@ const PRIVATE: u32 = 0o600;
 /// After a failure, `out` contains no valid backup.
 pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
     let BackupSource { site, store, authority, made_at, blobs } = source;
-    let mut archive = BackupArchive { packer: Packer::new(encryption::encrypt(out, key)?), members: BTreeMap::new() };
+    let packer = Packer::new(encryption::encrypt(out, key)?);
+    let mut archive = BackupArchive { packer, members: BTreeMap::new(), left_out: Vec::new() };
     for (name, file, length) in store {
         archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
@@ -107,14 +117,14 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     archive.file("site.toml", &site.file)?;
     let blobs_dir = absolute(&site.blobs_dir);
     let separate = [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
-    archive
-        .folder(STATE, &site.state_dir, &|path| path == blobs_dir || separate.iter().any(|folder| path == folder))?;
+    let apart = |path: &Path| path == blobs_dir || separate.iter().any(|folder| path == folder);
+    archive.folder(STATE, &site.state_dir, Links::Keep, &apart)?;
     let all_blobs = blobs_dir.join(BLOBS);
     let disposable = DISPOSABLE.map(|folder| blobs_dir.join(folder));
     let skipped = |path: &Path| (path == all_blobs && !blobs) || disposable.iter().any(|folder| path == folder);
-    archive.folder("blobs", &site.blobs_dir, &skipped)?;
-    archive.folder("images", &site.images_dir, &|_| false)?;
-    archive.folder("overlays", &site.overlays_dir, &|_| false)?;
+    archive.folder("blobs", &site.blobs_dir, Links::Keep, &skipped)?;
+    archive.folder("images", &site.images_dir, Links::Follow, &|_| false)?;
+    archive.folder("overlays", &site.overlays_dir, Links::Follow, &|_| false)?;
     for (name, path) in &site.secrets {
         archive.file(&format!("secrets/{name}"), path)?;
     }
@@ -125,7 +135,17 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
         store: meshd_store::VERSION.to_owned(),
         blobs,
         members: BTreeMap::new(),
+        left_out: Vec::new(),
     })
+}
+
+/// What happens to a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// It is archived as a link: meshd or the node gives it its meaning.
+    Keep,
+    /// Its target is archived in its place, down to `rootfs/`: meshd follows links of operators to overlays and recipes as well.
+    Follow,
 }
 
 /// Makes a path absolute without resolving links.
@@ -136,6 +156,8 @@ fn absolute(path: &Path) -> PathBuf {
 struct BackupArchive<W: Write> {
     packer: Packer<StreamWriter<W>>,
     members: BTreeMap<String, Member>,
+    /// What the archive cannot hold, each with its reason.
+    left_out: Vec<String>,
 }
 
 impl<W: Write> BackupArchive<W> {
@@ -155,22 +177,30 @@ impl<W: Write> BackupArchive<W> {
     }
 
     fn file(&mut self, name: &str, from: &Path) -> Result<(), BackupError> {
-        let file = File::open(from).map_err(failed("read", from))?;
+        let file = open_regular(from).map_err(failed("read", from))?;
         let about = file.metadata().map_err(failed("read", from))?;
         self.put(name, about.permissions().mode() & 0o7777, about.len(), file, from)
     }
 
     /// Adds a folder except the absolute paths for which `skip` returns true. Files that disappear meanwhile are ignored.
-    fn folder(&mut self, name: &str, from: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
+    fn folder(
+        &mut self,
+        name: &str,
+        from: &Path,
+        links: Links,
+        skip: &dyn Fn(&Path) -> bool,
+    ) -> Result<(), BackupError> {
         for path in sorted(from)? {
-            let Some(last) = path.file_name().and_then(|last| last.to_str()) else {
-                let source = io::Error::other("its name is no UTF-8");
-                return Err(failed("back up", &path)(source));
+            let last = path.file_name().unwrap_or_default();
+            let Some(last) = last.to_str().filter(|last| safe(last, &path).is_ok()) else {
+                self.left_out
+                    .push(format!("{name}/{}: its name is not plain UTF-8", last.to_string_lossy().escape_debug()));
+                continue;
             };
             if is_fresh(last) || skip(&absolute(&path)) {
                 continue;
             }
-            match self.entry(&format!("{name}/{last}"), &path, skip) {
+            match self.entry(&format!("{name}/{last}"), &path, links, skip) {
                 Err(BackupError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 done => done?,
             }
@@ -178,8 +208,21 @@ impl<W: Write> BackupArchive<W> {
         Ok(())
     }
 
-    fn entry(&mut self, name: &str, path: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
-        let about = fs::symlink_metadata(path).map_err(failed("read", path))?;
+    fn entry(
+        &mut self,
+        name: &str,
+        path: &Path,
+        links: Links,
+        skip: &dyn Fn(&Path) -> bool,
+    ) -> Result<(), BackupError> {
+        let mut about = fs::symlink_metadata(path).map_err(failed("read", path))?;
+        if links == Links::Follow
+            && about.is_symlink()
+            && !leads_upwards(path)
+            && let Ok(target) = fs::metadata(path)
+        {
+            about = target;
+        }
         if about.is_symlink() {
             let target = fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
             self.packer.link(&safe(name, path)?, &target).map_err(failed("back up", path))?;
@@ -187,16 +230,24 @@ impl<W: Write> BackupArchive<W> {
         } else if about.is_dir() {
             let mode = about.permissions().mode() & 0o7777;
             self.packer.folder(&safe(name, path)?, mode).map_err(failed("back up", path))?;
-            self.folder(name, path, skip)?;
+            if name.matches('/').count() >= MAX_DEPTH {
+                self.left_out.push(format!("{name}/: its folders are more than {MAX_DEPTH} deep"));
+                return Ok(());
+            }
+            let links = if path.ends_with(ROOTFS) { Links::Keep } else { links };
+            self.folder(name, path, links, skip)?;
         } else if about.is_file() {
             self.file(name, path)?;
+        } else if !about.file_type().is_socket() {
+            // Sockets are not backed up; meshd creates them.
+            self.left_out.push(format!("{name}: it is a pipe or device"));
         }
-        // Sockets are not backed up; meshd creates them.
         Ok(())
     }
 
     fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {
-        let manifest = Manifest { members: std::mem::take(&mut self.members), ..manifest };
+        let (members, left_out) = (std::mem::take(&mut self.members), std::mem::take(&mut self.left_out));
+        let manifest = Manifest { members, left_out, ..manifest };
         let text = serde_json::to_vec(&manifest).expect("plain data");
         let path = Path::new(MANIFEST);
         self.packer
@@ -206,6 +257,15 @@ impl<W: Write> BackupArchive<W> {
             .and_then(|mut out| out.flush())
             .map_err(failed("write", path))?;
         Ok(manifest)
+    }
+}
+
+/// Returns whether a link leads to a folder that contains it: following it would never end.
+fn leads_upwards(link: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    match (real(link), link.parent().and_then(real)) {
+        (Some(target), Some(folder)) => folder.starts_with(target),
+        _ => false,
     }
 }
 

@@ -114,6 +114,9 @@ pub struct Manifest {
     pub blobs: bool,
     /// All members except the manifest.
     pub members: BTreeMap<String, Member>,
+    /// Files that the backup does not contain because of their name or kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 impl Manifest {

@@ -82,8 +82,14 @@ impl Made {
 }
 
 async fn made(blobs: bool) -> Made {
+    made_with(blobs, |_| {}).await
+}
+
+/// A backup of a site with more files.
+async fn made_with(blobs: bool, add: impl FnOnce(&Path)) -> Made {
     let dir = tempfile::tempdir().unwrap();
     let site = site(dir.path());
+    add(dir.path());
     let store = store(dir.path()).await;
     let made_at = Timestamp::from_millis(9);
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
@@ -232,4 +238,35 @@ async fn altered_backup_with_matching_digest_is_detected_with_the_key() {
     assert!(verify(&made.file(), Some(&key("right"))).is_err());
     fs::remove_file(digest_file(&made.file())).unwrap();
     assert!(matches!(verify(&made.file(), None), Err(BackupError::NoDigest { .. })));
+}
+
+#[tokio::test]
+async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+    let elsewhere = tempfile::tempdir().unwrap();
+    write(&elsewhere.path().join("linked/overlay.toml"), "description = \"x\"", 0o644);
+    write(&elsewhere.path().join("linked/rootfs/etc/x"), "a file", 0o644);
+    symlink("x", elsewhere.path().join("linked/rootfs/etc/link")).unwrap();
+    let made = made_with(false, |dir| {
+        symlink(elsewhere.path().join("linked"), dir.join("overlays/linked")).unwrap();
+        symlink("..", dir.join("overlays/base/loop")).unwrap();
+        symlink("absent", dir.join("overlays/dangling")).unwrap();
+        fs::write(dir.join("images").join(OsStr::from_bytes(b"bad\xff")), "x").unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(dir.join("overlays/base/pipe")).status().unwrap();
+        assert!(pipe.success());
+    })
+    .await;
+    drop(elsewhere);
+    assert_eq!(made.manifest.left_out.len(), 2, "{:?}", made.manifest.left_out);
+    for (text, why) in [("images/bad\\u{fffd}", "UTF-8"), ("overlays/base/pipe", "pipe")] {
+        let is = |file: &String| file.contains(why) && (file.contains(text) || why == "UTF-8");
+        assert!(made.manifest.left_out.iter().any(is), "{text}: {:?}", made.manifest.left_out);
+    }
+    let into = made.path("new");
+    let restored = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
+    assert_eq!(restored.manifest.left_out, made.manifest.left_out);
+    assert_eq!(fs::read_to_string(into.join("overlays/linked/rootfs/etc/x")).unwrap(), "a file");
+    assert_eq!(fs::read_link(into.join("overlays/linked/rootfs/etc/link")).unwrap(), Path::new("x"));
+    assert_eq!(fs::read_link(into.join("overlays/base/loop")).unwrap(), Path::new(".."));
+    assert_eq!(fs::read_link(into.join("overlays/dangling")).unwrap(), Path::new("absent"));
 }

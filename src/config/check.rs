@@ -12,6 +12,23 @@ const MAX_SSH_KEY: usize = 8192;
 /// Kernel arguments that meshd sets. Other values would break the boot chain or its security.
 const OWN_ARGS: [&str; 10] =
     ["apkovl", "init", "rdinit", "modloop", "initrd", "alpine_repo", "ip", "BOOTIF", "panic", "--"];
+/// Kernel arguments with which the machine starts another system than the overlay, or stops in its initramfs.
+const BREAKING_ARGS: [&str; 14] = [
+    "root",
+    "rootfstype",
+    "rootflags",
+    "nfsroot",
+    "nfsaddrs",
+    "nbd",
+    "cryptroot",
+    "overlaytmpfs",
+    "ovl_dev",
+    "pkgs",
+    "init_args",
+    "noinitrd",
+    "single",
+    "S",
+];
 /// Permitted besides letters and digits. Neither iPXE nor the kernel interprets them.
 const ARG_MARKS: &str = "._-+,=:/@%~*!()[]<>^";
 
@@ -65,7 +82,15 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
     if OWN_ARGS.contains(&key) {
         return Err(format!("`{key}` is set by meshd itself; remove it"));
     }
+    if breaks_boot(text) {
+        return Err(format!("`{key}` keeps the machine from starting its overlay; remove it"));
+    }
     Ok(())
+}
+
+/// Returns whether a kernel argument keeps a machine from starting its overlay.
+pub fn breaks_boot(arg: &str) -> bool {
+    BREAKING_ARGS.contains(&arg.split('=').next().unwrap_or(arg))
 }
 
 /// Checks a package name. The repository of an image has one version of each package.
@@ -106,8 +131,21 @@ mod tests {
 
     #[test]
     fn kernel_argument_that_would_break_the_script_is_refused() {
-        for text in ["", "a b", "init=/bin/sh", "apkovl=x", "x=\"y\"", "a\tb", "${net0/mac}", "#x", "a\\", "a'b", "--"]
-        {
+        for text in [
+            "",
+            "a b",
+            "init=/bin/sh",
+            "apkovl=x",
+            "x=\"y\"",
+            "a\tb",
+            "${net0/mac}",
+            "#x",
+            "a\\",
+            "a'b",
+            "--",
+            "root=/dev/sda1",
+            "single",
+        ] {
             assert!(kernel_arg(text).is_err(), "{text}");
         }
         for text in ["quiet", "intel_iommu=on", "hugepages=16", "vfio-pci.ids=10de:1eb8,10de:10f8", "initcall_debug"] {

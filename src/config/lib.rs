@@ -5,6 +5,7 @@
 //! | `check` | validation of single values of `site.toml` |
 //! | `edit` | edits of an inherited list: add or remove one element |
 //! | `fault` | faults of a configuration file: position, cause and hint |
+//! | `files` | opens files that operators write |
 //! | `interfaces` | networks of this machine's interfaces, the default of a missing netmask |
 //! | `faulty_file_reader` | reads single values from a site file that may have faults elsewhere |
 //! | `parse` | parses `site.toml` section by section, then checks rules between sections |
@@ -19,6 +20,7 @@
 mod check;
 mod edit;
 mod fault;
+pub mod files;
 mod interfaces;
 mod faulty_file_reader;
 mod parse;
@@ -28,7 +30,7 @@ mod sections;
 mod site;
 pub mod vm;
 
-pub use check::kernel_arg;
+pub use check::{breaks_boot, kernel_arg};
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use interfaces::{InterfaceNetwork, all as interface_networks};

@@ -32,9 +32,6 @@ pub(super) fn read_loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, Daemon
 }
 
 fn read_bounded(path: &Path) -> std::io::Result<Bytes> {
-    let size = std::fs::metadata(path)?.len();
-    if size == 0 || size > MAX_BINARY {
-        return Err(std::io::Error::other(format!("its size is {size} bytes")));
-    }
-    std::fs::read(path).map(Bytes::from)
+    let bytes = meshd_config::files::read_regular(path, MAX_BINARY)?;
+    if bytes.is_empty() { Err(std::io::Error::other("its size is 0 bytes")) } else { Ok(bytes.into()) }
 }

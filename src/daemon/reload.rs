@@ -10,6 +10,7 @@ use meshd_model::fleet::Verb;
 use meshd_types::Digest;
 use std::{
     fs::Metadata,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
@@ -20,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of watched files. A larger tree is reloaded only by SIGHUP.
 const MAX_FILES: usize = 20_000;
+
+/// Maximum depth of watched folders.
+const MAX_DEPTH: usize = 32;
 
 /// Watches overlays and image manifests until `stop`.
 pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
@@ -32,10 +36,13 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
             _ = hangup.recv() => true,
             _ = interval.tick() => false,
         };
-        let now = look(&central).await;
+        let Some(now) = stop.run_until_cancelled(look(&central)).await else { return Ok(()) };
         if forced || now != seen {
             seen = now;
-            central.generations.reload(&central.env.own_audit_context(Verb::Reload)).await;
+            let context = central.env.own_audit_context(Verb::Reload);
+            if stop.run_until_cancelled(central.generations.reload(&context)).await.is_none() {
+                return Ok(());
+            }
         }
     }
 }
@@ -52,13 +59,14 @@ async fn look(central: &Shared) -> Option<Digest> {
 fn fingerprint(roots: &[PathBuf]) -> Option<Digest> {
     let mut files = Vec::new();
     for root in roots {
-        walk(root, &mut files);
+        walk(root, 0, &mut files);
     }
     files.sort();
     (files.len() < MAX_FILES).then(|| Digest::of_fields(files.iter().map(String::as_bytes)))
 }
 
-fn walk(dir: &Path, files: &mut Vec<String>) {
+/// Follows links down to `rootfs/`, as the reader of overlays does.
+fn walk(dir: &Path, depth: usize, files: &mut Vec<String>) {
     if let Ok(meta) = std::fs::metadata(dir) {
         files.push(line(dir, &meta));
     }
@@ -68,16 +76,25 @@ fn walk(dir: &Path, files: &mut Vec<String>) {
         if files.len() >= MAX_FILES {
             return;
         }
-        if meta.is_dir() {
-            walk(&entry.path(), files);
+        let path = entry.path();
+        files.push(line(&path, &meta));
+        if meta.is_symlink() && !dir.components().any(|part| part.as_os_str() == "rootfs") {
+            let Ok(target) = std::fs::metadata(&path) else { continue };
+            files.push(line(&path, &target));
+            if target.is_dir() && depth < MAX_DEPTH {
+                walk(&path, depth + 1, files);
+            }
+        } else if meta.is_dir() && depth < MAX_DEPTH {
+            walk(&path, depth + 1, files);
         }
-        files.push(line(&entry.path(), &meta));
     }
 }
 
 fn line(path: &Path, meta: &Metadata) -> String {
     let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    format!("{} {} {}", path.display(), meta.len(), modified.as_nanos())
+    // The change time tells of a new mode.
+    let changed = (meta.ctime(), meta.ctime_nsec());
+    format!("{} {} {} {changed:?}", path.display(), meta.len(), modified.as_nanos())
 }
 
 #[cfg(test)]

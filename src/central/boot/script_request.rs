@@ -257,6 +257,10 @@ fn render_refusal(error: &RenderError, node: &Node) -> Refusal {
     tracing::error!(node = %node.id, error = error as &dyn std::error::Error, "cannot render a boot");
     match error {
         RenderError::NoImage { image } => Refusal::ImageMissing { image: image.clone(), detail: error.to_string() },
+        RenderError::Faults { source, .. } => {
+            let first = source.0.first().map(|fault| format!(": {}", fault.message)).unwrap_or_default();
+            Refusal::RenderFailed { detail: format!("{error}{first}") }
+        }
         _ => Refusal::RenderFailed { detail: error.to_string() },
     }
 }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use meshd_config::{EnrollPolicy, EnrollRule, Group, Owner, Profile, Reservation, Segment, Site, role_on};
 use meshd_image::{
-    catalog::{Catalog, Image, Overlay, Overlays},
+    catalog::{Catalog, Image, Overlay, Overlays, overlay::Variable},
     overlay::AgentBinary,
 };
 use meshd_model::fleet::{Generation, Node, matching_rule};
@@ -124,11 +124,16 @@ impl SiteSnapshot {
         self.rollback_overlays.get(profile)
     }
 
-    /// The variables that overlays declare, those of rolled back profiles too; with duplicates.
+    /// The names of [`SiteSnapshot::declarations`].
     pub(crate) fn declared(&self) -> impl Iterator<Item = &VarName> + Clone {
+        self.declarations().map(|(name, _)| name)
+    }
+
+    /// The variables that overlays declare, those of rolled back profiles too; with duplicates.
+    pub(crate) fn declarations(&self) -> impl Iterator<Item = (&VarName, &Variable)> + Clone {
         let current = self.catalog.overlays().all();
         let rolled_back = self.rollback_overlays.values().flat_map(|overlays| overlays.all());
-        current.chain(rolled_back).flat_map(|overlay| overlay.variables.keys())
+        current.chain(rolled_back).flat_map(|overlay| &overlay.variables)
     }
 
     pub(crate) fn rolled_back_profiles(&self) -> &RolledBackProfiles {

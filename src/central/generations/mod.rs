@@ -47,6 +47,8 @@ pub struct Generations {
     archive_sweeps: Interval,
     /// Serializes replacements of the snapshot: by a reload, a rollback or a pin.
     reloading: tokio::sync::Mutex<()>,
+    /// Held by the thread that reads the site.
+    reader: Arc<tokio::sync::Semaphore>,
     /// The result of the last reload.
     reloaded: Leaf<Reload>,
 }
@@ -65,6 +67,7 @@ impl Generations {
             pending_archive: PendingArchive::default(),
             archive_sweeps: Interval::default(),
             reloading: tokio::sync::Mutex::default(),
+            reader: Arc::new(tokio::sync::Semaphore::new(1)),
             reloaded: Leaf::default(),
         };
         let snapshot = generations.env.snapshot().with_rollbacks(generations.rolled_back_profiles());

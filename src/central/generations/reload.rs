@@ -21,8 +21,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     sync::Arc,
+    time::Duration,
 };
 
+/// Time limit for reading and rendering the site: a site with 1,000 profiles takes seconds.
+const READ_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum number of faults in an event; it counts the rest.
 const MAX_NAMED_FAULTS: usize = 8;
 
@@ -34,21 +37,15 @@ pub struct Reload {
     pub changed: bool,
     /// Changed keys of `site.toml` that need a restart.
     pub restart: Vec<&'static str>,
+    /// Nodes that the new site does not let boot.
+    pub warnings: Vec<Fault>,
 }
 
 impl Generations {
     /// Reloads site, overlays and images. [`Generations::last_reload`] returns the result later.
     pub async fn reload(self: &Arc<Self>, audit: &AuditContext) -> Reload {
         let _one = self.reloading.lock().await;
-        let this = self.clone();
-        let read = tokio::task::spawn_blocking(move || this.read_anew()).await;
-        let interrupted = |error| {
-            let message = format!("reading was interrupted: {error}");
-            let fault =
-                Fault::of_file(self.env.site().file.clone(), message, "this is a fault of meshd, its log says where");
-            (Err(Faults::from(fault)), Vec::new())
-        };
-        let (snapshot, restart) = read.unwrap_or_else(interrupted);
+        let (snapshot, restart) = self.read_in_time(READ_DEADLINE).await;
         let (faults, changed) = match snapshot {
             Ok(None) => (Vec::new(), false),
             Ok(Some(snapshot)) => {
@@ -57,7 +54,8 @@ impl Generations {
             }
             Err(faults) => (faults.0, false),
         };
-        let reload = Reload { faults, changed, restart };
+        let warnings = if changed { self.nodes_without_profile() } else { Vec::new() };
+        let reload = Reload { faults, changed, restart, warnings };
         let before = std::mem::replace(&mut *self.reloaded.lock(), reload.clone());
         if changed {
             self.scan_all();
@@ -66,6 +64,33 @@ impl Generations {
         }
         self.record_reload(&before, &reload, audit).await;
         reload
+    }
+
+    /// Reads the next snapshot. A thread that waits for a file cannot be ended, so the deadline leaves it, and no second one is started.
+    async fn read_in_time(
+        self: &Arc<Self>,
+        deadline: Duration,
+    ) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
+        let refused = |message: String, hint: &str| {
+            (Err(Faults::from(Fault::of_file(self.env.site().file.clone(), message, hint))), Vec::new())
+        };
+        let hint = "check that the disks of site, overlays and images answer; restart meshd if they do again";
+        let Ok(only_reader) = self.reader.clone().try_acquire_owned() else {
+            return refused("an earlier reload still reads its files".to_owned(), hint);
+        };
+        let this = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let _only_reader = only_reader;
+            this.read_anew()
+        });
+        match tokio::time::timeout(deadline, read).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => {
+                let hint = "this is a fault of meshd, its log says where";
+                refused(format!("reading was interrupted: {error}"), hint)
+            }
+            Err(_) => refused(format!("reading took more than {} s", deadline.as_secs()), hint),
+        }
     }
 
     /// Replaces the snapshot, unless a node with work would boot another profile. The check and the replacement exclude transactions, so
@@ -86,6 +111,21 @@ impl Generations {
         self.reloaded.lock().clone()
     }
 
+    /// Returns the nodes whose assigned profile the site does not have: they are refused until another profile is assigned.
+    fn nodes_without_profile(&self) -> Vec<Fault> {
+        let site = self.env.site();
+        self.env.store.read(|model| {
+            let stranded = model.nodes().filter_map(|node| {
+                let profile = node.profile.as_ref().filter(|profile| !site.profiles.contains_key(*profile))?;
+                let what = format!("node {} ({}) would not boot: its profile `{profile}` is gone", node.name, node.id);
+                let hint =
+                    format!("bring the profile back, or assign another: meshd node assign-profile {} PROFILE", node.id);
+                Some(Fault::of_file(site.file.clone(), what, hint))
+            });
+            stranded.collect()
+        })
+    }
+
     async fn record_reload(&self, before: &Reload, reload: &Reload, audit: &AuditContext) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
@@ -94,8 +134,14 @@ impl Generations {
         let event = |kind, detail| Event::new(self.env.now(), audit, kind, detail);
         if reload.changed {
             tracing::info!("site, overlays and images were reloaded");
+            for warning in &reload.warnings {
+                tracing::warn!(%warning, "a node does not boot with the new site");
+            }
             let restart = reload.restart.join(", ");
-            let detail = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
+            let restart = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
+            let count = reload.warnings.len();
+            let stranded = if count > 0 { format!("{count} nodes would not boot") } else { String::new() };
+            let detail = [restart, stranded].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
             self.env.record(event(EventKind::Reloaded, detail)).await;
         } else if !reload.faults.is_empty() && before.faults != reload.faults {
             for fault in &reload.faults {
@@ -146,7 +192,7 @@ impl Generations {
     }
 
     /// Renders each profile once, and once with each set of groups that a node of it is in.
-    fn faults(&self, snapshot: &SiteSnapshot, model: &Model) -> Vec<Fault> {
+    pub(crate) fn faults(&self, snapshot: &SiteSnapshot, model: &Model) -> Vec<Fault> {
         let site = &snapshot.site;
         let unknown_machine = unknown_machine();
         let mut each: BTreeMap<(&ProfileName, Vec<usize>), &Node> = BTreeMap::new();

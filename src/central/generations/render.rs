@@ -11,7 +11,7 @@ use crate::{
         render_context::{Contexts, RenderContext},
     },
 };
-use meshd_config::Profile;
+use meshd_config::{Fault, Profile};
 use meshd_image::{
     catalog::{Catalog, Image, ImageError, Overlays},
     overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput},
@@ -21,7 +21,7 @@ use meshd_model::{
     fleet::{Generation, Node},
 };
 use meshd_store::{ArchiveError, Model};
-use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
+use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName, failpoint};
 use std::sync::Arc;
 
 /// The public part of a node's boot, without secrets.
@@ -152,6 +152,19 @@ impl Generations {
         })
     }
 
+    /// Faults of the next boot of a node, which need not be on record. Blocks.
+    pub(crate) fn render_faults(self: &Arc<Self>, node: &Node) -> Vec<Fault> {
+        let (snapshot, endpoint) = (self.env.snapshot(), self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED));
+        let prepared = self
+            .env
+            .store
+            .read(|model| self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, node, (None, endpoint)));
+        match prepared.and_then(|prepared| prepared.generation()) {
+            Err(RenderError::Faults { source, .. }) => source.0,
+            _ => Vec::new(),
+        }
+    }
+
     /// Number of renders since the start.
     pub fn render_count(&self) -> u64 {
         self.renders.render_count()
@@ -214,10 +227,17 @@ impl PreparedRender {
         Ok(self.generation_of(digest, &self.what()))
     }
 
-    /// Refuses packages that the image's repository does not contain.
-    pub(crate) fn check_packages(&self) -> Result<(), RenderError> {
-        let Some(image) = self.snapshot.catalog.version(&self.facts.manifest) else { return Ok(()) };
-        let faults = overlay::missing_packages(&self.input(), &image.manifest);
+    /// Refuses overlays that no machine can boot, and packages that the image's repository does not contain.
+    pub(crate) fn check_bootable(&self) -> Result<(), RenderError> {
+        let mut faults = Vec::new();
+        if failpoint::defends("assign-checks-packages")
+            && let Some(image) = self.snapshot.catalog.version(&self.facts.manifest)
+        {
+            faults.extend(overlay::missing_packages(&self.input(), &image.manifest));
+        }
+        if failpoint::defends("bootable-overlays") {
+            faults.extend(overlay::boot_faults(&self.input()));
+        }
         if faults.is_empty() { Ok(()) } else { Err(self.faults(RenderFaults(faults))) }
     }
 

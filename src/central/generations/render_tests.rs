@@ -3,8 +3,9 @@
 use super::*;
 use crate::{Central, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::{
-    Catalog, Overlays,
+    Catalog,
     image::{Blob, Contents, FORMAT, ImageManifest, Parts},
+    read_overlays,
 };
 use meshd_model::fleet::{Fingerprint, Phase};
 use meshd_store::{NODE_READS, Store, StoreError};
@@ -44,13 +45,15 @@ fn image() -> Image {
 
 async fn rack(folder: &Path) -> Shared {
     let ids: Vec<String> = (0..MEMBERS).map(|number| format!("{:?}", machine(number).id.to_string())).collect();
-    let text = include_str!("../../../site.toml").replace("[\"base\", \"agent\"]", "[]").replace("[\"motd\"]", "[]");
+    let text = include_str!("../../../site.toml");
     let text = format!("{text}\n[groups.pair]\nnodes = [{}]\n", ids.join(", "));
     let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../overlays"));
+    let overlays = read_overlays(shipped).unwrap_or_else(|faults| panic!("{faults}"));
     let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(crate::Parts {
         site: Arc::new(site),
-        catalog: Catalog::new(vec![image()], Overlays::default()),
+        catalog: Catalog::new(vec![image()], overlays),
         loaders: BTreeMap::new(),
         agent_binary: bytes::Bytes::new(),
         store: Store::open(&folder.join("store")).expect("a new store"),

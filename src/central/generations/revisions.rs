@@ -6,7 +6,7 @@ use crate::{
     generations::{Generations, archive::load_image, render::RenderError},
     vms::{RunningWorkError, check_no_running_work},
 };
-use meshd_config::{Profile, Site};
+use meshd_config::{Faults, Profile, Site};
 use meshd_image::catalog::{bundle::load_layer, read_overlays};
 use meshd_model::{
     boot::effective_profile,
@@ -294,8 +294,25 @@ impl Generations {
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         let generation = target.0.short();
         let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
+        self.check_revision(&profile, target).await?;
         self.set_rollback(profile, Some(target), &next, audit).await?;
         Ok(target)
+    }
+
+    /// Refuses a revision that nodes cannot boot: an earlier version of meshd may have archived it.
+    async fn check_revision(self: &Arc<Self>, name: &ProfileName, target: Generation) -> Result<(), RollbackError> {
+        let (this, named) = (self.clone(), name.clone());
+        let check = move || {
+            let mut rolled_back = this.rolled_back_profiles();
+            rolled_back.insert(named, this.restore_revision(target).map(Arc::new));
+            let next = this.with_archived_contents(this.env.snapshot().with_rollbacks(rolled_back));
+            this.env.store.read(|model| this.faults(&next, model))
+        };
+        let faults = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(RenderError::Faults { profile: name.to_string(), source: Faults(faults) }.into())
     }
 
     /// Ends the rollback of a profile.

@@ -8,7 +8,7 @@ use crate::{
     generations::{Contexts, RenderError, archive_entry},
     nodes::NodeOps,
 };
-use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
+use meshd_config::{Edit, Faults, MAX_VARS, Site, kernel_arg};
 use meshd_model::{
     boot::Endpoint,
     fleet::{AuditContext, DeliveredGeneration, Generation, GenerationDiff, History, NextBootOverride, Node},
@@ -35,6 +35,10 @@ pub enum OrderError {
     },
     #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
     TooManyVars { node: NodeId, count: usize },
+    #[error("cannot set variable `{name}` of node {node}: the value {what}; {hint}")]
+    WrongVar { node: NodeId, name: VarName, what: String, hint: String },
+    #[error("node {node} would not boot with these variables: {source}")]
+    VarsDoNotRender { node: NodeId, source: Faults },
     #[error("kernel argument {0}")]
     KernelArg(String),
     /// A kernel argument that another role may set.
@@ -72,20 +76,17 @@ impl NodeOps {
     ) -> Result<Node, OperateError> {
         let site = self.env.site();
         check_profile(&site, &profile)?;
-        self.check_packages(id, &profile).await?;
+        self.check_bootable(id, &profile).await?;
         let now = self.env.now();
         self.change_node(id, |tx, node| profile_assigned(tx, node, &site, &profile, (audit, now))).await
     }
 
-    /// Refuses a profile whose packages its image does not contain. Other faults of a render can be repaired before the next boot.
-    pub(super) async fn check_packages(
+    /// Refuses a profile that no machine can boot. Other faults of a render can be repaired before the next boot.
+    pub(super) async fn check_bootable(
         self: &Arc<Self>,
         id: NodeId,
         profile: &ProfileName,
     ) -> Result<(), OperateError> {
-        if !failpoint::defends("assign-checks-packages") {
-            return Ok(());
-        }
         let (mut node, _) = self.node_with_history(id)?;
         (node.profile, node.boot_override) = (Some(profile.clone()), None);
         let this = self.clone();
@@ -100,7 +101,7 @@ impl NodeOps {
                     (None, unspecified_endpoint),
                 )
             };
-            this.env.store.read(prepared).map_or(Ok(()), |prepared| prepared.check_packages())
+            this.env.store.read(prepared).map_or(Ok(()), |prepared| prepared.check_bootable())
         };
         let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
         Ok(checked.map_err(Arc::new)?)
@@ -115,13 +116,53 @@ impl NodeOps {
         audit: &AuditContext,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.check_declared(id, &set)?;
+        self.check_vars(id, &set, &unset).await?;
         self.change_node(id, |tx, node| vars_changed(tx, node, (&set, &unset), (audit, now))).await
     }
 
-    /// Refuses a variable that no overlay declares.
+    /// Refuses variables with which the next boot would have a fault that it does not have without them.
+    pub(super) async fn check_vars(
+        self: &Arc<Self>,
+        id: NodeId,
+        set: &Vars,
+        unset: &[VarName],
+    ) -> Result<(), OperateError> {
+        self.check_declared(id, set)?;
+        let (node, _) = self.node_with_history(id)?;
+        let mut changed = node.clone();
+        changed.vars.extend(set.clone());
+        changed.vars.retain(|name, _| !unset.contains(name));
+        let generations = self.generations.clone();
+        let check = move || {
+            let (before, after) = (generations.render_faults(&node), generations.render_faults(&changed));
+            after.into_iter().filter(|fault| !before.contains(fault)).collect::<Vec<_>>()
+        };
+        let faults = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
+        if faults.is_empty() || !failpoint::defends("vars-render") {
+            return Ok(());
+        }
+        Err(OrderError::VarsDoNotRender { node: id, source: Faults(faults) }.into())
+    }
+
+    /// Refuses a variable that no overlay declares, and a value that no declaration accepts.
     pub(super) fn check_declared(&self, id: NodeId, set: &Vars) -> Result<(), OperateError> {
         let snapshot = self.env.snapshot();
+        for (name, value) in set {
+            let mut refusal = None;
+            for (_, declared) in snapshot.declarations().filter(|(known, _)| *known == name) {
+                match declared.check(value) {
+                    Ok(()) if !declared.secret => {
+                        refusal = None;
+                        break;
+                    }
+                    Ok(()) => refusal = Some(("is a secret".to_owned(), "name its file under [secrets]".to_owned())),
+                    Err(found) => refusal = Some(found),
+                }
+            }
+            if let Some((what, hint)) = refusal {
+                return Err(OrderError::WrongVar { node: id, name: name.clone(), what, hint }.into());
+            }
+        }
         let Some(name) = set.keys().find(|name| !snapshot.declared().any(|known| known == *name)) else {
             return Ok(());
         };
@@ -141,7 +182,7 @@ impl NodeOps {
         let site = self.env.site();
         check_once(&site, profile.as_ref(), &kernel_args, role)?;
         if let Some(profile) = &profile {
-            self.check_packages(id, profile).await?;
+            self.check_bootable(id, profile).await?;
         }
         let now = self.env.now();
         let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };

@@ -160,9 +160,16 @@ impl NodeOps {
             }
             _ => None,
         };
+        if let BulkOrder::Vars(set, unset) = order {
+            for BulkTarget { id, .. } in targets {
+                if let Err(error) = self.check_vars(*id, set, unset).await {
+                    prepared.insert(*id, Err(error));
+                }
+            }
+        }
         if let Some(profile) = profile {
             for BulkTarget { id, .. } in targets {
-                if let Err(error) = self.check_packages(*id, profile).await {
+                if let Err(error) = self.check_bootable(*id, profile).await {
                     prepared.insert(*id, Err(error));
                 }
             }

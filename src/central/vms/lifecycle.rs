@@ -17,6 +17,7 @@ use meshd_model::{
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmTargetState, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
+use std::collections::BTreeSet;
 
 /// Maximum number of VMs of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
@@ -85,6 +86,10 @@ impl Workloads {
         fill_slot_nics(&mut request.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
+        let files: BTreeSet<Digest> = request.spec.files().map(|(_, digest)| digest).collect();
+        if !files.is_empty() {
+            self.declare_volumes(files).await;
+        }
         let committed = self.env.store.commit(|tx| {
             check_new(tx.before(), &request)?;
             self.check_not_elsewhere(tx.before(), request.spec.uuid, audit.forced)?;

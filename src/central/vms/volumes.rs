@@ -5,7 +5,7 @@ use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
 use meshd_model::work::{Vm, VmDesiredState};
 use meshd_store::Model;
 use meshd_types::{Digest, NodeId, VmName};
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 /// Why a volume is not removed.
 #[derive(Debug, thiserror::Error)]
@@ -46,11 +46,31 @@ impl Workloads {
     /// All volumes, with the machines that name them.
     pub async fn list_volumes(&self) -> Result<Vec<(VolumeInfo, Vec<VmName>)>, VolumeUseError> {
         let volumes = self.volumes();
+        // A VM may be gone since the last list.
+        self.declare_volumes(BTreeSet::new()).await;
         let all = tokio::task::spawn_blocking(move || volumes.list()).await;
         let all = all.map_err(|_| VolumeUseError::Interrupted)??;
         Ok(self.env.store.read(|model| {
             all.into_iter().map(|info| (users(model, &info.digest), info)).map(|(vms, info)| (info, vms)).collect()
         }))
+    }
+
+    /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and those of a VM that is not on record yet.
+    pub(crate) async fn declare_volumes(&self, more: BTreeSet<Digest>) {
+        let mut used = more;
+        self.env.store.read(|model| {
+            used.extend(
+                model.vms().flat_map(|vm| vm.request.spec.files().map(|(_, digest)| digest).collect::<Vec<_>>()),
+            );
+        });
+        let (volumes, site) = (self.volumes(), self.env.site().name.clone());
+        let declared = tokio::task::spawn_blocking(move || volumes.declare(&site, &used)).await;
+        if let Ok(Err(error)) = declared {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot tell other sites which volumes are in use"
+            );
+        }
     }
 
     /// Removes a volume that no machine names, by its name or digest.
@@ -63,7 +83,8 @@ impl Workloads {
         if !vms.is_empty() {
             return Err(VolumeUseError::Used { volume: info.name.to_string(), vms });
         }
-        let removed = tokio::task::spawn_blocking(move || volumes.remove(&info).map(|()| info)).await;
+        let site = self.env.site().name.clone();
+        let removed = tokio::task::spawn_blocking(move || volumes.remove(&site, &info).map(|()| info)).await;
         Ok(removed.map_err(|_| VolumeUseError::Interrupted)??)
     }
 }

@@ -1,9 +1,9 @@
 //! The error of a command: object, cause, hint and exit code.
 
 use super::writer::clean;
-use meshd_config::{Fault, Faults};
+use meshd_config::{Fault, Faults, files::read_regular};
 use meshd_lab::{LabError, demo::DemoError};
-use std::{fmt, fs, io, process::ExitCode};
+use std::{fmt, io, process::ExitCode};
 
 /// The error of a command. The program exits with code 1.
 #[derive(Debug)]
@@ -90,7 +90,8 @@ impl From<Faults> for Failure {
 
 /// Returns the faulty line with its number; empty if the line cannot be shown. Cloud-init data is never shown.
 fn faulty_line(fault: &Fault) -> String {
-    let text = fs::read_to_string(&fault.file).unwrap_or_default();
+    let bytes = read_regular(&fault.file, meshd_config::reader::MAX_FILE).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     let mut before = text.lines().take(fault.line);
     let is_shown = fault.line > 0 && !before.clone().any(|line| line.contains("cloud_init"));
     match before.nth(fault.line.saturating_sub(1)).filter(|_| is_shown) {
@@ -140,6 +141,7 @@ impl fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot open x; look at its mode")]

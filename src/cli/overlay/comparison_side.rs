@@ -2,12 +2,16 @@
 
 use super::{of_node, render::Renderer};
 use crate::cli::{Context, Failure, overlay::render::overlays, profile};
+use meshd_config::files::read_regular;
 use meshd_image::{
     catalog::overlay::read_overlays,
     overlay::{Kind, RenderedFile, read_targz},
 };
 use meshd_types::{Digest, SafePath};
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path};
+
+/// Maximum size of one unpacked file, in bytes: the agent is the largest.
+const MAX_UNPACKED: u64 = 64 << 20;
 
 /// The files of one rendering, sorted by path.
 pub(super) struct Side {
@@ -114,7 +118,7 @@ fn unpacked(root: &Path, folder: &Path, files: &mut Vec<RenderedFile>) -> io::Re
         let kind = if metadata.is_symlink() {
             Kind::Link(fs::read_link(&path)?.to_string_lossy().into_owned())
         } else {
-            Kind::File(fs::read(&path)?.into())
+            Kind::File(read_regular(&path, MAX_UNPACKED)?.into())
         };
         let digest = match &kind {
             Kind::File(bytes) => Digest::of(bytes),

@@ -3,7 +3,7 @@
 use super::find;
 use crate::cli::{Context, Failure, output::print::write, overlay::render::overlays};
 use clap::Args;
-use meshd_config::{Fault, Faults};
+use meshd_config::{Fault, Faults, files::read_regular, reader::MAX_FILE};
 use meshd_image::{catalog::Overlay, overlay::sample::golden};
 use similar::TextDiff;
 use std::{
@@ -116,7 +116,7 @@ fn read(root: &Path, folder: &Path, found: &mut Files) -> io::Result<()> {
             read(root, &path, found)?;
         } else {
             let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-            found.insert(relative, String::from_utf8_lossy(&fs::read(&path)?).into_owned());
+            found.insert(relative, String::from_utf8_lossy(&read_regular(&path, MAX_FILE)?).into_owned());
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Renders overlays offline, for `overlay render --profile`, `overlay check` and `check`.
 
 use crate::cli::Failure;
-use meshd_config::{Fault, Faults, Owner, Profile, Site};
+use meshd_config::{Fault, Faults, Owner, Profile, Site, files::read_regular};
 use meshd_image::{
     catalog::{
         Overlays, agent_path,
@@ -66,7 +66,7 @@ impl<'s> Renderer<'s> {
     /// Includes the agent binary. Packing the agent takes most of the time, and only a written archive needs it.
     pub(crate) fn with_agent(mut self) -> Self {
         let path = agent_path(self.site);
-        match std::fs::read(&path) {
+        match read_regular(&path, 64 << 20) {
             Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
             Err(error) => {
                 self.notes.push(format!("cannot read {}: {error}; an empty file stands for the agent", path.display()));

@@ -113,6 +113,9 @@ impl Create {
             let _ = fs::remove_file(&fresh);
         }
         let Some(manifest) = made?.manifest else { return Ok(()) };
+        for file in &manifest.left_out {
+            message!("warning: not in the backup: {file}");
+        }
         if !manifest.blobs {
             message!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
         }

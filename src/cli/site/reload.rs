@@ -20,6 +20,9 @@ impl ReloadCommand {
             let faults = Faults(view.faults);
             return Err(if context.is_remote() { Failure::of_remote(&faults) } else { faults.into() });
         }
+        for warning in &view.warnings {
+            message!("warning: {warning}");
+        }
         message!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
         Ok(())
     }

@@ -17,6 +17,9 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime =
             runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}"), "raise the limits"))?;
-        runtime.block_on(daemon::serve(site)).map_err(|error| Failure::of(&error))
+        let served = runtime.block_on(daemon::serve(site)).map_err(|error| Failure::of(&error));
+        // A thread that waits for a file cannot be ended, and must not keep the process: the store is closed.
+        runtime.shutdown_background();
+        served
     }
 }

@@ -24,7 +24,7 @@ pub use duration::{parse_duration, write_duration};
 pub use table::brief;
 pub use table::{NamedTable, Table};
 
-use super::{Fault, Faults};
+use super::{Fault, Faults, files::read_regular};
 use std::{
     cell::RefCell,
     fmt,
@@ -94,19 +94,17 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
 
 /// Reads a UTF-8 file of at most [`MAX_FILE`] bytes. `hint` is used if it does not exist.
 pub fn read_text(file: &Path, hint: &str) -> Result<String, Faults> {
-    use std::io::Read as _;
     let fault = |message: String, hint: &str| Faults::from(Fault::of_file(file, message, hint));
     let refused = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => fault("there is no such file".into(), hint),
+        std::io::ErrorKind::FileTooLarge => {
+            fault(format!("the file is larger than {MAX_FILE} bytes"), "is it the right file?")
+        }
         std::io::ErrorKind::InvalidData => fault("the file is not UTF-8 text".into(), "save it as UTF-8"),
         _ => fault(format!("cannot be read: {error}"), "check that it is a file, and its permissions"),
     };
-    let mut text = String::new();
-    std::fs::File::open(file).map_err(refused)?.take(MAX_FILE + 1).read_to_string(&mut text).map_err(refused)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(fault(format!("the file is larger than {MAX_FILE} bytes"), "is it the right file?"));
-    }
-    Ok(text)
+    let bytes = read_regular(file, MAX_FILE).map_err(refused)?;
+    String::from_utf8(bytes).map_err(|_| refused(std::io::ErrorKind::InvalidData.into()))
 }
 
 fn line_of(lines: &[usize], offset: usize) -> usize {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -252,16 +252,13 @@ pub(super) fn read_blob(path: &Path, blob: Blob, limit: u64) -> Result<Bytes, St
 }
 
 pub(super) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let length = fs::metadata(path)?.len();
-    if length > limit {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{length} bytes; {limit} are read at most")));
-    }
-    fs::read(path)
+    meshd_config::files::read_regular(path, limit)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn blob(dir: &Path, bytes: &[u8]) -> Blob {
         let digest = Digest::of(bytes);

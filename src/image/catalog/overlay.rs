@@ -8,8 +8,11 @@
 mod content;
 mod manifest;
 mod paths;
+mod permissions;
 mod overlay_set;
 mod template;
+mod template_filters;
+mod template_limits;
 mod tree;
 mod variable;
 
@@ -198,8 +201,12 @@ pub fn is_plain_name(text: &str) -> bool {
 
 /// Reads one overlay.
 fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay {
-    let mut entries = tree::read(&folder.join("rootfs"), faults);
-    let declared = manifest::read(&folder.join("overlay.toml"), &mut entries, faults);
+    let manifest = folder.join("overlay.toml");
+    let tree::RootFs { mut entries, lost } =
+        tree::read(&folder.join("rootfs"), permissions::reference(&manifest), faults);
+    let declared = manifest::read(&manifest, &mut entries, faults);
+    let is_declared = |at: &SafePath| entries.get(at).is_some_and(|entry| entry.location.file == paths::MANIFEST);
+    faults.extend(lost.into_iter().filter(|(at, _)| !is_declared(at)).map(|(_, fault)| fault));
     content::check(folder, &entries, faults);
     let reserved = |path: String| {
         let inside = |at: &str| path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));

@@ -1,13 +1,11 @@
 //! Secrets of overlays, read from the files that the site names. Values exist only here and in the overlay of one boot.
 
-use meshd_config::{Fault, Faults};
+use meshd_config::{Fault, Faults, files::open_regular};
 use meshd_types::{MAX_VAR_TEXT, Secret, VarName};
-use rustix::fs::OFlags;
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, Read as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -31,13 +29,13 @@ pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Fault
 
 fn read(path: &Path) -> Result<String, (String, String)> {
     let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
-    // Opening a pipe without O_NONBLOCK would block every reload.
-    let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2) is an int");
-    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(unreadable)?;
+    let file = open_regular(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            ("is not a file".to_owned(), "name a file that holds the secret and nothing else".to_owned())
+        }
+        _ => unreadable(error),
+    })?;
     let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(("is not a file".into(), "name a file that holds the secret and nothing else".into()));
-    }
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
         return Err((format!("may be read by others (mode {mode:04o})"), format!("run: chmod 600 {}", path.display())));

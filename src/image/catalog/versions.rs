@@ -10,6 +10,7 @@
 //! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash. Earlier
 //! releases wrote a plain file instead of the link: a version without history.
 
+use meshd_config::files::read_regular;
 use meshd_types::{BundleName, Digest, ImageName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -171,11 +172,8 @@ pub fn in_use(blobs_dir: &Path) -> Result<BTreeSet<Digest>, InUseError> {
 /// Reads one list of digests.
 pub fn read_list(path: &Path) -> Result<BTreeSet<Digest>, InUseError> {
     let read = |source| InUseError::Read { path: path.to_owned(), source };
-    let length = fs::metadata(path).map_err(read)?.len();
-    if length > MAX_LIST {
-        return Err(read(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MAX_LIST} bytes"))));
-    }
-    let text = fs::read_to_string(path).map_err(read)?;
+    let bytes = read_regular(path, MAX_LIST).map_err(read)?;
+    let text = String::from_utf8(bytes).map_err(|error| read(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let digests = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let parse = |(line, text): (usize, &str)| {

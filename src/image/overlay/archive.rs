@@ -14,6 +14,7 @@ use bytes::Bytes;
 use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};
 use meshd_types::SafePath;
 use std::{
+    collections::BTreeMap,
     io::{self, Write as _},
     sync::Arc,
 };
@@ -28,6 +29,20 @@ const INITRD_ALIGN: usize = 4;
 const CPIO_ALIGN: usize = 4;
 /// End of a tar archive: two empty blocks.
 const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
+
+/// Folders of alpine-baselayout with another mode than 0755. An archive that brings a file below one names the folder, too: the initramfs
+/// would make it with 0755, and no package changes a folder that exists.
+const PARENT_MODES: [(&str, u32); 4] = [("root", 0o700), ("tmp", 0o1777), ("var/empty", 0o555), ("var/tmp", 0o1777)];
+
+/// Returns the folders with a mode of their own above some paths.
+pub fn parents<'p>(paths: impl Iterator<Item = &'p SafePath>) -> BTreeMap<SafePath, u32> {
+    let above = paths.flat_map(SafePath::parents);
+    above.filter_map(|parent| Some((SafePath::new(parent).ok()?, parent_mode(parent)?))).collect()
+}
+
+fn parent_mode(path: &str) -> Option<u32> {
+    PARENT_MODES.iter().find(|(parent, _)| *parent == path).map(|(_, mode)| *mode)
+}
 
 #[derive(Debug, Clone)]
 pub struct ArchiveEntry<'a> {

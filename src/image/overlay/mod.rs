@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `bootable` | tests whether a machine can boot the result of a merge |
 //! | `archive` | writes the archive of an overlay: tar members, gzip and cpio |
 //! | `context` | the inputs of a rendering: node, variables and groups |
 //! | `merge` | merges overlay layers in order |
@@ -18,6 +19,7 @@
 //! [`generation`] is a digest of the public part only, so two boots of one generation are equal.
 
 mod archive;
+mod bootable;
 mod context;
 mod merge;
 mod plan;
@@ -28,6 +30,7 @@ mod stored;
 mod values;
 
 pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
+pub use bootable::boot_faults;
 pub use context::{GroupContext, MemberContext, NodeContext};
 pub use merge::{missing_packages, used_digest};
 pub use meshd_config::Faults as RenderFaults;
@@ -144,11 +147,21 @@ impl PublicOverlay {
 /// Renders the public part of a node's overlay.
 ///
 /// # Errors
-/// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services.
+/// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services, and parts that the boot
+/// lacks.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    let plan::Planned { files, secrets, shared } = plan::plan(input)?;
-    let members = pack(&files, input.agent, &shared);
-    Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
+    Ok(packed(plan::plan(input, plan::Purpose::Boot)?, input.agent))
+}
+
+/// Renders overlays that need not boot: those of a sample.
+fn render_part(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
+    Ok(packed(plan::plan(input, plan::Purpose::Sample)?, input.agent))
+}
+
+fn packed(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay {
+    let plan::Planned { files, secrets, shared } = planned;
+    let members = pack(&files, agent, &shared);
+    PublicOverlay { members, digest: digest(&files), files, secrets }
 }
 
 /// Packs files into members: the agent's first, then those of unchanged overlays.
@@ -164,14 +177,23 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec
         };
         Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
-    let node_member = archive::quick_member(entries);
+    let mut parents = archive::parents(files.iter().map(|file| &file.path));
+    parents.retain(|path, _| files.iter().all(|file| file.path != *path));
+    let content = archive::Content::Directory;
+    let parents = parents.iter().map(|(path, mode)| archive::ArchiveEntry {
+        path,
+        mode: *mode,
+        owner: (0, 0),
+        content: content.clone(),
+    });
+    let node_member = archive::quick_member(parents.chain(entries));
     let agent = with_agent.then(|| agent.member.clone()).into_iter();
     agent.chain(shared.iter().map(|overlay| plain_files(overlay))).chain([node_member]).collect()
 }
 
 /// Returns [`PublicOverlay::digest`] of the rendering without packing it.
 pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
-    Ok(digest(&plan::plan(input)?.files))
+    Ok(digest(&plan::plan(input, plan::Purpose::Boot)?.files))
 }
 
 /// Returns the plain files of an overlay; the first call packs them.

@@ -3,7 +3,7 @@
 //! Pure. Joins packages, services, modules and kernel parameters of all layers, and writes them as files that Alpine reads.
 
 use super::{
-    RenderInput,
+    RenderInput, bootable,
     merge::{Merged, Piece, fault, merge},
     rendered::{Kind, Origin, RenderedFile},
     secret::SecretFile,
@@ -12,7 +12,7 @@ use super::{
 use crate::catalog::overlay::{Overlay, Source};
 use bytes::Bytes;
 use meshd_config::{Fault, Faults};
-use meshd_types::{Digest, SafePath};
+use meshd_types::{Digest, SafePath, failpoint};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
@@ -44,10 +44,22 @@ pub(super) struct Planned<'a> {
     pub(super) shared: Vec<&'a Overlay>,
 }
 
+/// Purpose of a rendering.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A machine boots it.
+    Boot,
+    /// Some overlays alone, for golden files.
+    Sample,
+}
+
 /// Plans all files; the error contains all faults.
-pub(super) fn plan<'a>(input: &RenderInput<'a>) -> Result<Planned<'a>, Faults> {
+pub(super) fn plan<'a>(input: &RenderInput<'a>, purpose: Purpose) -> Result<Planned<'a>, Faults> {
     let mut faults = Vec::new();
     let merged = merge(input, &mut faults);
+    if purpose == Purpose::Boot && failpoint::defends("bootable-overlays") {
+        faults.extend(bootable::find(input, &merged));
+    }
     let values = values(input, &merged, &mut faults);
     let mut plan = Plan { input, merged: &merged, values, files: Vec::new(), secrets: Vec::new() };
     for (path, pieces) in &merged.paths {

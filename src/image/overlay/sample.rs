@@ -2,7 +2,7 @@
 
 use super::{
     AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay, RenderInput,
-    RenderedFile, render_public,
+    RenderedFile, render_part,
 };
 use crate::catalog::overlay::{Layer, Overlay, Overlays, Source};
 use meshd_config::{Faults, Profile, Site};
@@ -64,9 +64,14 @@ impl Sample {
         }
     }
 
-    /// Renders the overlays.
+    /// Renders the overlays, which need not boot.
     pub fn render(&self) -> Result<PublicOverlay, Faults> {
-        render_public(&RenderInput {
+        render_part(&self.input())
+    }
+
+    /// Returns the inputs of a rendering.
+    pub fn input(&self) -> RenderInput<'_> {
+        RenderInput {
             site: &self.site,
             profile: &self.profile,
             overlays: &self.overlays,
@@ -74,7 +79,7 @@ impl Sample {
             central: Ipv4Addr::new(10, 77, 0, 1),
             agent: &self.agent,
             image: &self.image,
-        })
+        }
     }
 }
 

@@ -214,3 +214,46 @@ fn bundle_layer_digest_is_listed_in_overlay_and_changes_its_digest() {
     assert_eq!(list(&old), Some(Kind::File(format!("mpi {}\n", Digest::of(b"old")).into())));
     assert!(none.digest != old.digest && old.digest != new.digest);
 }
+
+#[test]
+fn folder_above_a_file_keeps_the_mode_of_its_package() {
+    let root = folder(&[
+        ("t/overlay.toml", "description = \"x\"\n"),
+        ("t/rootfs/tmp/x", "x"),
+        ("t/rootfs/var/tmp/a/x", "x"),
+        ("t/rootfs/root/x", "x"),
+        ("t/rootfs/etc/x", "x"),
+    ]);
+    let public = from(root.path(), &["t"]).render().expect("renders");
+    // GNU tar stands for that of busybox: both set the mode of a folder that they made before.
+    let out = tempfile::tempdir().expect("a folder");
+    run(
+        Command::new("tar").args(["-xzpf", "-"]).current_dir(out.path()),
+        &deliver_targz(&public, &boot_part(), &[]).concat(),
+    );
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &str| fs::metadata(out.path().join(path)).expect("unpacked").permissions().mode() & 0o7777;
+    assert_eq!(["tmp", "var/tmp", "root", "etc", "var/tmp/a"].map(mode), [0o1777, 0o1777, 0o700, 0o755, 0o755]);
+}
+
+#[test]
+fn package_whose_files_apk_could_not_write_stops_the_boot() {
+    let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../overlays/agent/rootfs/sbin/mesh-init"));
+    let script = fs::read_to_string(script).expect("read");
+    let (_, rest) = script.split_once("\ncheck_packages() {").expect("the function is there");
+    let (body, _) = rest.split_once("\n}\n").expect("it ends");
+    let dir = tempfile::tempdir().expect("a folder");
+    let (database, conf) = (dir.path().join("installed"), dir.path().display());
+    fs::write(dir.path().join("packages"), "base\nsshd\n").expect("written");
+    let body = body.replace("/usr/lib/apk/db/installed /lib/apk/db/installed", &database.display().to_string());
+    let checked = |installed: &str| {
+        fs::write(&database, installed).expect("written");
+        let text = format!("conf={conf}\nfail() {{ echo \"FAILED $*\"; exit 0; }}\nf() {{{body}\n}}\nf\necho fine");
+        run(Command::new("sh").arg("-c").arg(text), b"")
+    };
+    let sshd = "P:openssh\np:sshd=1 cmd:x=1\n\n";
+    assert_eq!(checked(&format!("P:base\nV:1\n\n{sshd}")), "fine\n");
+    assert_eq!(checked(&format!("P:base\nf:s\n\n{sshd}")), "fine\n", "a script failed, which many do in an initramfs");
+    assert_eq!(checked(&format!("P:base\nf:fs\n\n{sshd}")), "FAILED packages not installed: base(incomplete) \n");
+    assert_eq!(checked("P:base\n\n"), "FAILED packages not installed: sshd \n");
+}

@@ -1,7 +1,7 @@
 //! Kernel arguments of site and profile, and their validation. `plan` and `script` add the arguments of the boot chain.
 
 use super::{Refusal, ipxe_quote, plan::BootContents};
-use meshd_config::{Profile, Site, arg_key};
+use meshd_config::{Profile, Site, arg_key, breaks_boot};
 use meshd_types::Arch;
 
 /// Maximum length of the command line on x86 (COMMAND_LINE_SIZE, 2048, without the final NUL). The kernel silently truncates the rest.
@@ -41,7 +41,7 @@ const ARM_TRANSLATED: &str = "iommu.passthrough=0";
 pub(super) fn check_args(what: &BootContents, chain: &[String]) -> Result<(), Refusal> {
     let refuse = |detail: String| Err(Refusal::RenderFailed { detail });
     let name = &what.profile;
-    if let Some(arg) = what.args.iter().find(|arg| RESERVED.contains(&arg_key(arg))) {
+    if let Some(arg) = what.args.iter().find(|arg| RESERVED.contains(&arg_key(arg)) || breaks_boot(arg)) {
         let key = arg_key(arg);
         return refuse(format!("profile {name} sets the kernel argument {key}, which the boot chain needs itself"));
     }

@@ -211,6 +211,13 @@ fn machines(model: &Model) -> Vec<Finding> {
     report("degraded", "nodes are degraded", degraded, "`meshd node doctor NODE` says what to repair on each");
     report("quarantine", "nodes are held", quarantined, "repair what stops them, then `meshd node release NODE`");
     report("offline", "nodes are offline", offline, "look at their power and cables");
+    let boots_nothing = |node: &Node| {
+        let kinds = [ConditionKind::RenderFailed, ConditionKind::ImageMissing];
+        let condition = node.conditions.iter().find(|condition| kinds.contains(&condition.kind))?;
+        Some(format!("{} ({})", node.id, condition.detail))
+    };
+    let refused: Vec<String> = model.nodes().filter_map(boots_nothing).collect();
+    report("next boot", "nodes would not boot", refused, "`meshd node show NODE` says why on each");
     let unknown = model.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
         let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");

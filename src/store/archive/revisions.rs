@@ -120,7 +120,10 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
         if *count > MAX_COPIED {
             return Err(io::Error::other(format!("more than {MAX_COPIED} files")));
         }
-        let (kind, path, target) = (entry.file_type()?, entry.path(), to.join(entry.file_name()));
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        // Links beside rootfs/ are those of the operator, and are followed when the overlay is read.
+        let followed = excluded.and_then(|_| fs::metadata(&path).ok()).map(|about| about.file_type());
+        let kind = followed.map_or_else(|| entry.file_type(), Ok)?;
         if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
         } else if kind.is_dir() {

@@ -9,7 +9,7 @@ use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
     bundle::load_bundle_manifest,
     image::{blob_path, load_manifest, load_version},
-    versions::{BUNDLES, IMAGES, IN_USE, InUseError, VersionFolder, in_use, version_names},
+    versions::{BUNDLES, IMAGES, IN_USE, InUseError, VersionFolder, in_use, read_list, version_names},
 };
 use meshd_types::{BundleName, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -344,19 +344,37 @@ fn remove_blobs(
 /// # Errors
 /// The list cannot be written.
 pub fn declare_in_use(blobs_dir: &Path, site: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
-    // A site name may contain any character, a file name may not. Different site names must give different file names.
-    let mut plain: String =
-        site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    if plain != site {
-        plain = format!("{plain}-{}", Digest::of(site.as_bytes()).short());
-    }
-    let path = blobs_dir.join(IN_USE).join(plain);
+    let path = blobs_dir.join(IN_USE).join(list_name(site));
     let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
     let text = format!(
         "# What nodes of {} run or are kept at. Written by meshd; `image prune` and `bundle prune` keep it.\n{lines}",
         site.escape_debug()
     );
     write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))
+}
+
+/// Returns the file name of a site's list. A site name may contain any character, a file name may not. Different site names give different
+/// file names.
+fn list_name(site: &str) -> String {
+    let plain: String =
+        site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    if plain == site { plain } else { format!("{plain}-{}", Digest::of(site.as_bytes()).short()) }
+}
+
+/// Returns the list of another owner that contains a digest.
+///
+/// # Errors
+/// A list cannot be read: the digest may be in it.
+pub(super) fn list_of_other(blobs_dir: &Path, own: &str, digest: &Digest) -> Result<Option<PathBuf>, InUseError> {
+    let folder = blobs_dir.join(IN_USE);
+    for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_foreign = name.to_str().is_some_and(|name| !name.starts_with('.') && name != list_name(own));
+        if is_foreign && read_list(&path)?.contains(digest) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ mod elf;
 
 use super::image::load_manifest;
 use bytes::Bytes;
-use meshd_config::{Fault, Site};
+use meshd_config::{Fault, Site, files::read_regular};
 use meshd_types::{Arch, ImageName, Timestamp};
 use std::{
     collections::BTreeSet,
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -109,14 +109,8 @@ pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
 }
 
 fn read_bounded(path: &Path) -> io::Result<Bytes> {
-    let found = fs::metadata(path)?;
-    if !found.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    if found.len() == 0 || found.len() > MAX_SIZE {
-        return Err(io::Error::other(format!("its size is {} bytes", found.len())));
-    }
-    fs::read(path).map(Bytes::from)
+    let bytes = read_regular(path, MAX_SIZE)?;
+    if bytes.is_empty() { Err(io::Error::other("its size is 0 bytes")) } else { Ok(bytes.into()) }
 }
 
 /// Finds [`NOTE`] and parses the text after it: `version=V commit=C time=SECONDS;`.
@@ -175,6 +169,7 @@ pub fn sample_agent(arch: Arch, rest: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn site(binary: &Path) -> Site {
         let text = include_str!("../../../../site.toml");

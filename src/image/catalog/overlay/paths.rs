@@ -5,7 +5,7 @@ use bytes::Bytes;
 use meshd_config::reader::{Document, Located, Table, brief};
 use meshd_types::SafePath;
 
-const MANIFEST: &str = "overlay.toml";
+pub(super) const MANIFEST: &str = "overlay.toml";
 
 /// Applies the sections to the entries.
 pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries) {

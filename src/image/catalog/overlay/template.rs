@@ -1,13 +1,13 @@
 //! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All names are collected
 //! before rendering.
 
-use super::Variable;
+use super::{Variable, template_filters, template_limits};
 use meshd_config::Fault;
 use meshd_types::VarName;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -22,12 +22,32 @@ pub const NAMES: [(&str, &[&str]); 5] = [
     ("site", &["name", "ssh_keys"]),
 ];
 /// Maximum size of a rendered file, in bytes.
-const MAX_RENDERED: usize = 4 << 20;
+pub(super) const MAX_RENDERED: usize = 4 << 20;
+/// Maximum depth of calls in a template.
+const MAX_RECURSION: usize = 64;
 
 #[derive(Clone)]
 pub struct Templates {
     folder: PathBuf,
     environment: Arc<Environment<'static>>,
+}
+
+/// Collects a rendering and stops it at [`MAX_RENDERED`].
+#[derive(Default)]
+struct BoundedText(Vec<u8>);
+
+impl io::Write for BoundedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_RENDERED {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl fmt::Debug for Templates {
@@ -63,12 +83,24 @@ impl<'a> Compiler<'a> {
         // Disable HTML escaping for every file name: the output is a script or a configuration file.
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_keep_trailing_newline(true);
-        environment.add_filter("json", json);
+        environment.set_recursion_limit(MAX_RECURSION);
+        environment.remove_global("namespace");
+        template_filters::add(&mut environment);
         Compiler { folder, variables, environment, faults }
     }
 
     /// Compiles one template and returns its inputs. `file` is relative to the overlay's folder.
     pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
+        match template_limits::check(text) {
+            // Templates of one overlay share an environment, and the least of their limits.
+            Ok(fuel) => {
+                self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))))
+            }
+            Err(found) => {
+                self.fault(file, Some(found.line), found.what, found.hint);
+                return TemplateInputs::default();
+            }
+        }
         if let Err(error) = self.environment.add_template_owned(file.to_owned(), text.to_owned()) {
             let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
             self.fault(file, error.line(), message, "see the documentation of minijinja: {{ value }}, {% if x %}");
@@ -134,13 +166,13 @@ impl Templates {
             line: line.unwrap_or(0),
             ..Fault::of_file(self.folder.join(file), what, hint)
         };
-        let rendered = self.environment.get_template(file).and_then(|template| template.render(values));
+        let mut text = BoundedText::default();
+        let rendered = self
+            .environment
+            .get_template(file)
+            .and_then(|template| template_filters::render(&template, values, &mut text));
         match rendered {
-            Ok(text) if text.len() > MAX_RENDERED => {
-                let what = format!("renders to {} bytes, more than {MAX_RENDERED}", text.len());
-                Err(fault(None, what, "bring it smaller"))
-            }
-            Ok(text) => Ok(text),
+            Ok(()) => Ok(String::from_utf8_lossy(&text.0).into_owned()),
             Err(error) => {
                 let (what, hint) = explain(&error);
                 Err(fault(error.line(), what, &hint))
@@ -154,6 +186,15 @@ fn explain(error: &Error) -> (String, String) {
     if error.kind() == ErrorKind::UndefinedError {
         let named = error.template_source().zip(error.range()).and_then(|(text, range)| whole_name(text, range));
         return (format!("`{}` is undefined", named.unwrap_or("a name")), known_names());
+    }
+    if error.kind() == ErrorKind::OutOfFuel {
+        return (
+            "takes too many steps to render".to_owned(),
+            "loop over fewer values, or bring a plain file".to_owned(),
+        );
+    }
+    if error.kind() == ErrorKind::WriteFailure {
+        return (format!("renders to more than {MAX_RENDERED} bytes"), "bring it smaller".to_owned());
     }
     let what = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
@@ -184,9 +225,4 @@ fn line_of(text: &str, name: &str) -> Option<usize> {
         !text[..*at].ends_with(|c| word(c) || c == '.') && !after.is_some_and(word)
     });
     at.map(|(at, _)| text[..at].matches('\n').count() + 1)
-}
-
-/// `value | json`: the value as JSON, with quotes.
-fn json(value: &Value) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }

@@ -267,3 +267,113 @@ fn broken_node_overlay_does_not_hide_the_others() {
     assert!(faults.iter().any(|fault| fault.contains("nodes/gpu-1") && fault.contains("name it by the node's ID")));
     assert_eq!(faults.len(), 3, "{faults:?}");
 }
+
+#[test]
+fn template_of_unbounded_work_is_a_fault_and_not_a_hang() {
+    let root = one("description = \"x\"\n[variables.n]\ntype = \"integer\"\ndefault = 1\n", &[]);
+    let templates = [
+        ("loop", "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "too many steps"),
+        (
+            "large",
+            "{% for a in range(100000) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}",
+            "more than 4194304",
+        ),
+        ("list", "{{ [node.id] * 99999999999 }}", "more than 4194304"),
+        ("text", "{{ 'x' * 90000000 }}", "more than 4194304"),
+        (
+            "join",
+            "{{ range(100000)|join('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') }}",
+            "a text of more",
+        ),
+        ("indent", "{{ node.id|indent(9999999999, true) }}", "above 4096"),
+        ("named", "{{ node.id|indent(width=9999999999) }}", "above 4096"),
+        ("slice", "{{ [1]|slice(9999999999) }}", "above 4096"),
+        ("format", "{{ '%999999999d'|format(1) }}", "above 999"),
+        ("capture", "{% set x %}{% for a in range(90000) %}{{ node.id * 999 }}{% endfor %}{% endset %}", "more than"),
+    ];
+    for (name, text, _) in templates {
+        put(&root, &format!("etc/{name}.j2"), text.as_bytes());
+    }
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let sample = crate::overlay::sample::Sample::new(overlays, vec!["one".parse().expect("a name")]);
+    let faults = sample.render().expect_err("has faults").to_string();
+    for (name, _, why) in templates {
+        let found = faults.lines().find(|line| line.contains(&format!("etc/{name}.j2")));
+        assert!(found.is_some_and(|line| line.contains(why)), "{name}: {why}\nnot in\n{faults}");
+    }
+}
+
+#[test]
+fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
+    let root = one("description = \"x\"\n", &[]);
+    for (name, count) in [("most", 60), ("more", 8000)] {
+        put(&root, &format!("etc/{name}.j2"), format!("{{{{ \"a\"{} }}}}", " ~ node.id".repeat(count)).as_bytes());
+    }
+    // Threads that read a site have 2 MiB.
+    let path = root.path().to_owned();
+    let reading = std::thread::Builder::new().stack_size(2 << 20).spawn(move || read_all(&path).faults);
+    let faults = reading.expect("started").join().expect("no overflow");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(
+        faults[0].to_string().contains("etc/more.j2:1: has an expression with more than 128 operators"),
+        "{faults:?}"
+    );
+}
+
+#[test]
+fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let manifest = "description = \"x\"\n[files.\"/etc/declared\"]\nmode = \"0600\"\n[directories.\"/srv/kept\"]\n";
+    let root = one(
+        manifest,
+        &["etc/declared", "etc/key", "etc/program", "etc/secret.j2", "etc/open", "etc/plain", "private/x"],
+    );
+    let rootfs = root.path().join("one/rootfs");
+    let set =
+        |path: &str, mode| fs::set_permissions(rootfs.join(path), fs::Permissions::from_mode(mode)).expect("changed");
+    for folder in ["empty", "srv/kept"] {
+        fs::create_dir_all(rootfs.join(folder)).expect("made");
+    }
+    let modes = [
+        ("etc/declared", 0o600),
+        ("etc/key", 0o600),
+        ("etc/program", 0o4755),
+        ("etc/secret.j2", 0o640),
+        ("etc/open", 0o666),
+        ("private", 0o700),
+        ("empty", 0o755),
+    ];
+    modes.into_iter().for_each(|(path, mode)| set(path, mode));
+    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o644)).expect("changed");
+    let expected = [
+        "one/rootfs/etc/key: has the mode 0600 here, and would have 0644 on the node; git keeps only the execute bit: \
+         write [files.\"/etc/key\"] mode = \"0600\" in overlay.toml",
+        "one/rootfs/etc/program: has the mode 4755 here, and would have 0755",
+        "one/rootfs/etc/secret.j2: has the mode 0640",
+        "one/rootfs/etc/open: has the mode 0666",
+        "one/rootfs/private: has the mode 0700 here, and would have 0755",
+        "one/rootfs/empty: is an empty folder, and would not be on the node",
+    ];
+    let found = faults(&root);
+    assert_reported(&found, &expected);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    // With a umask of 077 the manifest has no read bits either: the modes say nothing.
+    for path in ["etc/program", "etc/open", "etc/plain"] {
+        set(path, 0o600);
+    }
+    fs::remove_dir(rootfs.join("empty")).expect("removed");
+    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o600)).expect("changed");
+    assert!(read_overlays(root.path()).is_ok());
+    if rustix::fs::lsetxattr(rootfs.join("etc/plain"), "user.x", b"1", rustix::fs::XattrFlags::empty()).is_ok() {
+        assert_reported(&faults(&root), &["one/rootfs/etc/plain: has the extended attribute user.x"]);
+    }
+}
+
+#[test]
+fn rootfs_that_is_a_file_is_a_fault() {
+    let root = one("description = \"x\"\n", &[]);
+    fs::remove_dir(root.path().join("one/rootfs")).expect("removed");
+    assert!(read_overlays(root.path()).is_ok(), "an overlay may have packages only");
+    fs::write(root.path().join("one/rootfs"), "x").expect("written");
+    assert_reported(&faults(&root), &["one/rootfs: is not a folder"]);
+}

@@ -1,8 +1,11 @@
 //! Walks `rootfs/` without following links.
 
-use super::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, TemplateInputs};
+use super::{
+    Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, TemplateInputs,
+    permissions::{lost_attribute, lost_mode},
+};
 use bytes::Bytes;
-use meshd_config::Fault;
+use meshd_config::{Fault, files::read_regular};
 use meshd_types::SafePath;
 use std::{
     fs, io,
@@ -15,8 +18,18 @@ const TEMPLATE_SUFFIX: &str = ".j2";
 const PLAIN_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
+/// The content of `rootfs/`.
+pub(super) struct RootFs {
+    pub(super) entries: Entries,
+    /// What would be lost of a path, unless `overlay.toml` declares the path.
+    pub(super) lost: Vec<(SafePath, Fault)>,
+}
+
 struct Walk<'a> {
     root: &'a Path,
+    /// Mode of `overlay.toml`.
+    reference: u32,
+    lost: Vec<(SafePath, Fault)>,
     entries: Entries,
     bytes: u64,
     seen: usize,
@@ -24,13 +37,21 @@ struct Walk<'a> {
 }
 
 /// Returns every file and link below `rootfs`. Folders are created with their content, or declared in `overlay.toml`.
-pub(super) fn read(rootfs: &Path, faults: &mut Vec<Fault>) -> Entries {
-    let mut walk = Walk { root: rootfs, entries: Entries::new(), bytes: 0, seen: 0, faults };
-    // An overlay with only services and packages has no rootfs/.
-    if rootfs.is_dir() {
-        walk.folder(rootfs);
+pub(super) fn read(rootfs: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
+    let (entries, lost) = (Entries::new(), Vec::new());
+    let mut walk = Walk { root: rootfs, reference, lost, entries, bytes: 0, seen: 0, faults };
+    match fs::metadata(rootfs) {
+        Ok(metadata) if metadata.is_dir() => walk.folder(rootfs),
+        Ok(_) => {
+            walk.fault::<()>(rootfs, "is not a folder", "make it a folder with the files of the node");
+        }
+        // An overlay with only services and packages has no rootfs/.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(rootfs).is_err() => {}
+        Err(error) => {
+            walk.unreadable::<()>(rootfs, &error);
+        }
     }
-    walk.entries
+    RootFs { entries: walk.entries, lost: walk.lost }
 }
 
 impl Walk<'_> {
@@ -53,6 +74,9 @@ impl Walk<'_> {
             }
         };
         paths.sort();
+        if paths.is_empty() {
+            self.lose(folder, "directories", "is an empty folder, and would not be on the node".to_owned());
+        }
         for path in paths {
             self.seen += 1;
             if self.seen == MAX_ENTRIES + 1 {
@@ -63,7 +87,12 @@ impl Walk<'_> {
                 return;
             }
             match fs::symlink_metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => self.folder(&path),
+                Ok(metadata) if metadata.is_dir() => {
+                    if let Some(what) = lost_mode(&metadata, self.reference, EXECUTABLE_MODE) {
+                        self.lose(&path, "directories", what);
+                    }
+                    self.folder(&path);
+                }
                 Ok(metadata) => {
                     let _ = self.entry(&path, &metadata);
                 }
@@ -72,6 +101,17 @@ impl Walk<'_> {
                 }
             }
         }
+    }
+
+    /// Records what would be lost of a path, unless a section of `overlay.toml` declares the path.
+    fn lose(&mut self, path: &Path, section: &str, what: String) {
+        let relative = path.strip_prefix(self.root).ok().and_then(Path::to_str).unwrap_or_default();
+        let relative = relative.strip_suffix(TEMPLATE_SUFFIX).unwrap_or(relative);
+        let Ok(at) = SafePath::new(relative) else { return };
+        let mode = fs::symlink_metadata(path).map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
+        let hint =
+            format!("git keeps only the execute bit: write [{section}.\"{at}\"] mode = \"{mode:04o}\" in overlay.toml");
+        self.lost.push((at, Fault::of_file(path, what, hint)));
     }
 
     /// Reads one entry. Returns `None` after recording a fault.
@@ -83,6 +123,15 @@ impl Walk<'_> {
         let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { EXECUTABLE_MODE } else { PLAIN_MODE };
         let kind = metadata.file_type();
+        if let Some(name) = lost_attribute(path) {
+            let hint = "remove it with `setfattr -x`, and set it on the node when its service starts";
+            return self.fault(path, format!("has the extended attribute {name}, which no archive holds"), hint);
+        }
+        if kind.is_file()
+            && let Some(what) = lost_mode(metadata, self.reference, mode)
+        {
+            self.lose(path, "files", what);
+        }
         let (on_node, source) = if kind.is_symlink() {
             (relative, Source::Link(self.link_target(path, relative)?))
         } else if kind.is_file() {
@@ -120,7 +169,7 @@ impl Walk<'_> {
             }
             return None;
         }
-        fs::read(path).map_err(|error| self.unreadable::<()>(path, &error)).ok()
+        read_regular(path, MAX_FILE).map_err(|error| self.unreadable::<()>(path, &error)).ok()
     }
 
     fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {

@@ -98,5 +98,5 @@ pub(crate) async fn rollback(
 pub(crate) async fn reload(State(central): State<Shared>, context: AuditContext) -> Json<ReloadView> {
     let reload = central.generations.reload(&context).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
-    Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
+    Json(ReloadView { faults: reload.faults, changed: reload.changed, restart, warnings: reload.warnings })
 }

@@ -18,7 +18,9 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 impl From<VolumeUseError> for Refused {
     fn from(error: VolumeUseError) -> Self {
         let (status, code) = match &error {
-            VolumeUseError::Used { .. } => (StatusCode::CONFLICT, "volume_in_use"),
+            VolumeUseError::Used { .. } | VolumeUseError::Files(VolumeError::Foreign { .. }) => {
+                (StatusCode::CONFLICT, "volume_in_use")
+            }
             VolumeUseError::Files(VolumeError::None(_)) => (StatusCode::NOT_FOUND, "no_volume"),
             VolumeUseError::Files(_) | VolumeUseError::Interrupted => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "volume_failed")

@@ -1,5 +1,6 @@
 //! What a node boots, and what it runs: orders for one boot, variables, groups, reloads, generations. With the real `meshd serve`.
 
+mod bootable;
 mod rerender;
 mod retention;
 mod orders;

@@ -32,9 +32,7 @@ fn unit(group: u32, state: UnitState, members: &[&str]) -> UnitFacts {
 }
 
 fn host() -> HostResources {
-    let mut header = vec![0; 104];
-    header[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
-    header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
+    let header = meshd_proto::vm::qcow2::sample_header(10 * GIB);
     let disk = |name: &str, wwid: &str, blocked: Option<&str>| DiskFacts {
         name: name.into(),
         wwid: Some(wwid.into()),

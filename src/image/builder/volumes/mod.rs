@@ -5,13 +5,25 @@
 //! blobs_dir/volumes/<digest>.json    its description; written last, so every listed volume is complete
 //! blobs_dir/volumes/.new-*           an incomplete file; the next `add` removes it
 //! ```
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `qcow2_file` | checks that a qcow2 file contains the clusters that its tables name |
 
+mod qcow2_file;
+
+use super::{
+    error::BuildError,
+    versions::{declare_in_use, list_of_other},
+};
+use meshd_config::files::open_regular;
 use meshd_proto::vm::qcow2;
 use meshd_types::{Digest, Timestamp, VolumeFileName};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, Read, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
@@ -69,12 +81,17 @@ pub enum VolumeError {
     },
     #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
+    #[error("cannot remove volume {name}: VMs of another site use it, as {} says; delete them first, or that list if its site is gone", list.display())]
+    Foreign { name: VolumeFileName, list: PathBuf },
+    #[error("cannot tell which sites use a volume: {0}")]
+    Owners(String),
     #[error("there is no volume `{0}`; `meshd volume list` lists all volumes")]
     None(String),
 }
 
 #[derive(Clone, Debug)]
 pub struct Volumes {
+    blobs_dir: PathBuf,
     dir: PathBuf,
 }
 
@@ -86,7 +103,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
 impl Volumes {
     /// Opens the volumes in a folder of blobs, which need not exist.
     pub fn new(blobs_dir: &Path) -> Self {
-        Volumes { dir: blobs_dir.join("volumes") }
+        Volumes { blobs_dir: blobs_dir.to_owned(), dir: blobs_dir.join("volumes") }
     }
 
     /// Returns the path of a volume.
@@ -110,13 +127,14 @@ impl Volumes {
         now: Timestamp,
         progress: impl FnMut(u64),
     ) -> Result<VolumeInfo, VolumeError> {
-        let mut from = File::open(file).map_err(failed(file))?;
+        let mut from = open_regular(file).map_err(failed(file))?;
         let _lock = self.lock()?;
         self.sweep();
         let mut head = Vec::new();
         let length = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
         (&mut from).take(length).read_to_end(&mut head).map_err(failed(file))?;
-        let (kind, virtual_size) = kind(&head).map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
+        let found = kind(&from, &head).map_err(failed(file))?;
+        let (kind, virtual_size) = found.map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
         let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
         let added =
             self.copy(head, from, &temporary, progress).map_err(failed(&temporary)).and_then(|(digest, size)| {
@@ -225,9 +243,21 @@ impl Volumes {
         self.list()?.into_iter().find(is).ok_or_else(none)
     }
 
-    /// Removes a volume. Blocks.
-    pub fn remove(&self, info: &VolumeInfo) -> Result<(), VolumeError> {
+    /// Records the volumes that VMs of a site use: sites may share a folder of blobs, and another site keeps them. A removal that runs
+    /// meanwhile ends first. Blocks.
+    pub fn declare(&self, site: &str, digests: &BTreeSet<Digest>) -> Result<(), VolumeError> {
         let _lock = self.lock()?;
+        let failed = |error: BuildError| VolumeError::Owners(error.to_string());
+        declare_in_use(&self.blobs_dir, &owner(site), digests).map_err(failed)
+    }
+
+    /// Removes a volume, unless another site uses it. Blocks.
+    pub fn remove(&self, site: &str, info: &VolumeInfo) -> Result<(), VolumeError> {
+        let _lock = self.lock()?;
+        let found = list_of_other(&self.blobs_dir, &owner(site), &info.digest);
+        if let Some(list) = found.map_err(|error| VolumeError::Owners(error.to_string()))? {
+            return Err(VolumeError::Foreign { name: info.name.clone(), list });
+        }
         for path in [self.description(&info.digest), self.path(&info.digest)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
@@ -238,16 +268,21 @@ impl Volumes {
     }
 }
 
-/// Determines the format by the file header; returns the disk size of a qcow2 too.
-fn kind(head: &[u8]) -> Result<(VolumeKind, Option<u64>), String> {
+/// Name of the list of a site's volumes, beside that of its image versions.
+fn owner(site: &str) -> String {
+    format!("{site} volumes")
+}
+
+/// Determines the format by the file header; returns the disk size of a qcow2 too. The inner error is why the file cannot be a volume.
+fn kind(file: &File, head: &[u8]) -> io::Result<Result<(VolumeKind, Option<u64>), String>> {
     if head.starts_with(&qcow2::MAGIC) {
-        let virtual_size = qcow2::virtual_size(head).map_err(str::to_owned)?;
-        return Ok((VolumeKind::Qcow2, Some(virtual_size)));
+        let size = qcow2_file::check(file, head)?;
+        return Ok(size.map(|size| (VolumeKind::Qcow2, Some(size))).map_err(str::to_owned));
     }
     if head.get(ISO_MARK.0..) == Some(ISO_MARK.1) {
-        return Ok((VolumeKind::Iso, None));
+        return Ok(Ok((VolumeKind::Iso, None)));
     }
-    Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned())
+    Ok(Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned()))
 }
 
 #[cfg(test)]
@@ -255,10 +290,57 @@ mod tests {
     use super::*;
 
     fn qcow2(backing: u8) -> Vec<u8> {
-        let mut image = vec![0; 4096];
-        image[..4].copy_from_slice(&qcow2::MAGIC);
-        (image[7], image[15], image[31]) = (3, backing, 200);
+        let mut image = qcow2::sample_header(200);
+        image.resize(0x3_0008, 0);
+        image[15] = backing;
         image
+    }
+
+    #[test]
+    fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
+        use std::{io::Seek as _, process::Command};
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        let run = |args: &[&str]| {
+            let made = Command::new("qemu-img").args(args).current_dir(dir.path()).status().expect("qemu-img runs");
+            assert!(made.success(), "{args:?}");
+        };
+        let volumes = Volumes::new(&path("blobs"));
+        let add = |name: &str| volumes.add(&path(name), name.parse().expect("a name"), Timestamp::EPOCH, |_| {});
+        let mut raw = File::create(path("raw")).expect("made");
+        raw.write_all(&vec![7; 3 << 20]).expect("written");
+        raw.seek(io::SeekFrom::Start((64 << 20) - 512)).expect("sought");
+        raw.write_all(&[7; 512]).expect("written");
+        run(&["convert", "-f", "raw", "-O", "qcow2", "raw", "whole"]);
+        run(&["convert", "-f", "raw", "-O", "qcow2", "-c", "raw", "compressed"]);
+        run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "compat=0.10", "raw", "old"]);
+        run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "extended_l2=on,cluster_size=128k", "raw", "extended"]);
+        run(&["create", "-q", "-f", "qcow2", "empty", "8M"]);
+        for name in ["whole", "compressed", "old", "extended", "empty"] {
+            assert!(add(name).is_ok(), "{name}: {:?}", add(name));
+        }
+        for name in ["whole", "compressed", "old", "extended", "empty"] {
+            let bytes = fs::read(path(name)).expect("read");
+            for length in [100, bytes.len() / 2, bytes.len() * 3 / 4].into_iter().filter(|length| *length < bytes.len())
+            {
+                fs::write(path("cut"), &bytes[..length]).expect("written");
+                let why = add("cut").expect_err("truncated").to_string();
+                assert!(why.contains("truncated") || why.contains("short"), "{name} of {length}: {why}");
+            }
+        }
+        run(&[
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "--object",
+            "secret,id=s,data=abc",
+            "-o",
+            "encrypt.format=luks,encrypt.key-secret=s",
+            "luks",
+            "8M",
+        ]);
+        assert!(add("luks").expect_err("encrypted").to_string().contains("encrypted"));
     }
 
     #[test]
@@ -272,7 +354,7 @@ mod tests {
             volumes.add(&file, name.parse().expect("a name"), Timestamp::EPOCH, |_| {})
         };
         let one = add(&qcow2(0), "one").expect("an image");
-        assert_eq!((one.kind, one.size, one.virtual_size), (VolumeKind::Qcow2, 4096, 200));
+        assert_eq!((one.kind, one.size, one.virtual_size), (VolumeKind::Qcow2, 0x3_0008, 200));
         assert_eq!(fs::read(volumes.path(&one.digest)).expect("there"), qcow2(0));
         let mut iso = vec![0; 40_000];
         iso[ISO_MARK.0..ISO_MARK.0 + 5].copy_from_slice(ISO_MARK.1);
@@ -288,7 +370,12 @@ mod tests {
         fs::write(volumes.path(&Digest::of(b"x")), "x").expect("written");
         let again = add(&iso, "again").expect("the same file by another name");
         assert_eq!(volumes.find("again").expect("there").digest, two.digest);
-        volumes.remove(&volumes.find(&one.digest.to_string()).expect("there")).expect("removed");
+        let found = volumes.find(&one.digest.to_string()).expect("there");
+        volumes.declare("rack-a", &[one.digest].into()).expect("declared");
+        let refused = volumes.remove("rack-b", &found).expect_err("a VM of another site uses it").to_string();
+        assert!(refused.contains("another site") && refused.contains("rack-a"), "{refused}");
+        volumes.declare("rack-a", &BTreeSet::new()).expect("declared");
+        volumes.remove("rack-b", &found).expect("removed");
         assert_eq!(volumes.list().expect("read"), [again]);
         // The three files are the volume, its description and the lock.
         assert_eq!(fs::read_dir(&volumes.dir).expect("a folder").count(), 3);

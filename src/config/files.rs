@@ -1,0 +1,61 @@
+//! Opens files that operators write. A pipe would hang the reader, and a device may do anything when it is opened: only regular files are
+//! opened, without waiting, and read up to a limit.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+/// Opens a regular file; a link is followed.
+///
+/// # Errors
+/// The file cannot be opened, or is a folder, pipe, socket or device.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
+    if !fs::metadata(path)?.is_file() {
+        return Err(not_a_file());
+    }
+    // The file may be replaced between the two calls: opening a pipe must not wait.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_a_file()) }
+}
+
+/// Reads a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`open_regular`], or the file is larger.
+pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let what = format!("it has more than {limit} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    #[test]
+    fn pipe_device_and_folder_are_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, pipe) = (dir.path().join("file"), dir.path().join("pipe"));
+        fs::write(&file, "12345").unwrap();
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        for path in [&pipe, dir.path(), Path::new("/dev/zero")] {
+            assert_eq!(
+                read_regular(path, 9).unwrap_err().to_string(),
+                "it is not a regular file",
+                "{}",
+                path.display()
+            );
+        }
+        assert_eq!(read_regular(&file, 5).unwrap(), b"12345");
+        assert_eq!(read_regular(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+}

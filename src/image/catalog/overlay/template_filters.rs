@@ -1,0 +1,123 @@
+//! Filters of templates, with bounds on the texts that they build. minijinja's own build texts of any size, which fuel does not count.
+
+use super::template::MAX_RENDERED;
+use minijinja::{
+    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters,
+    value::{Rest, ValueKind},
+};
+use std::io;
+
+/// Maximum whole number that a filter takes to repeat something.
+const MAX_REPEAT: i64 = 4096;
+/// Maximum size of all values that one rendering writes, also into variables, in bytes.
+const MAX_WRITTEN: usize = 4 * MAX_RENDERED;
+/// Name of the count of bytes that a rendering may still write.
+const LEFT: &str = "left";
+/// Size of a number or another small value as text, in bytes.
+const LEAST: usize = 8;
+
+/// Adds the filter `json`, and bounds to filters that repeat texts.
+pub(super) fn add(environment: &mut Environment<'static>) {
+    environment.add_filter("json", json);
+    environment.set_formatter(write_value);
+    let repeating = [
+        ("batch", Value::from_function(filters::batch)),
+        ("indent", Value::from_function(filters::indent)),
+        ("slice", Value::from_function(filters::slice)),
+    ];
+    for (name, filter) in repeating {
+        environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
+            let numbers = args.iter().skip(1).flat_map(numbers);
+            if numbers.into_iter().any(|number| number > MAX_REPEAT) {
+                return Err(refused(format!("a number above {MAX_REPEAT}")));
+            }
+            filter.call(state, &args)
+        });
+    }
+    environment.add_filter("join", join);
+    let replace = Value::from_function(filters::replace);
+    environment.add_filter("replace", move |state: &State<'_, '_>, args: Rest<Value>| {
+        if let [Some(text), Some(from), Some(to)] = [0, 1, 2].map(|at| args.get(at).and_then(Value::as_str)) {
+            let size = text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
+            take(&mut MAX_RENDERED.clone(), size).ok_or_else(too_large)?;
+        }
+        replace.call(state, &args)
+    });
+    let format = Value::from_function(filters::format);
+    environment.add_filter("format", move |state: &State<'_, '_>, args: Rest<Value>| {
+        let text = args.first().and_then(Value::as_str).unwrap_or_default();
+        if text.contains('*') || text.split(|c: char| !c.is_ascii_digit()).any(|width| width.len() > 3) {
+            return Err(refused("a width above 999".to_owned()));
+        }
+        format.call(state, &args)
+    });
+}
+
+/// Renders a template into a bounded output.
+pub(super) fn render(template: &Template<'_, '_>, values: &Value, out: impl io::Write) -> Result<(), Error> {
+    template.render_captured_to(values, out).map(drop)
+}
+
+fn refused(what: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
+}
+
+fn too_large() -> Error {
+    refused(format!("a text of more than {MAX_RENDERED} bytes"))
+}
+
+/// Returns the whole numbers of an argument, also of named ones.
+fn numbers(value: &Value) -> Vec<i64> {
+    let named = if value.is_kwargs() { value.try_iter().ok() } else { None };
+    let named = named.into_iter().flatten().filter_map(|key| value.get_item(&key).ok()?.as_i64());
+    value.as_i64().into_iter().chain(named).collect()
+}
+
+/// `value | json`: the value as JSON, with quotes.
+fn json(value: &Value) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}
+
+/// `values | join(", ")`: the values as one text.
+fn join(values: &Value, separator: Option<&str>) -> Result<String, Error> {
+    let (separator, mut joined, mut left) = (separator.unwrap_or_default(), String::new(), MAX_RENDERED);
+    let characters = values.as_str().map(|text| text.chars().map(|c| Value::from(c.to_string())).collect::<Value>());
+    for (number, value) in characters.as_ref().unwrap_or(values).try_iter()?.enumerate() {
+        let gap = if number > 0 { separator } else { "" };
+        take(&mut left, gap.len()).and_then(|()| take_size(&mut left, &value)).ok_or_else(too_large)?;
+        joined.push_str(gap);
+        joined.push_str(&value.to_string());
+    }
+    Ok(joined)
+}
+
+/// Writes a value as minijinja does, and counts the bytes, because a captured block has no other bound.
+fn write_value(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    let mut left = state.get_temp(LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_WRITTEN).min(MAX_WRITTEN);
+    let mut most = left.min(MAX_RENDERED);
+    let before = most;
+    take_size(&mut most, value).ok_or_else(|| Error::from(ErrorKind::WriteFailure))?;
+    left -= before - most;
+    state.set_temp(LEFT, Value::from(left));
+    escape_formatter(out, state, value)
+}
+
+fn take(left: &mut usize, size: usize) -> Option<()> {
+    *left = left.checked_sub(size)?;
+    Some(())
+}
+
+/// Subtracts at least the size of a value as text. Lists are counted by their elements, because a product may have any number of them.
+fn take_size(left: &mut usize, value: &Value) -> Option<()> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter().ok()?.try_for_each(|element| {
+            take(left, 2)?;
+            take_size(left, &element)
+        }),
+        ValueKind::Map => value.try_iter().ok()?.try_for_each(|key| {
+            take_size(left, &key)?;
+            take_size(left, &value.get_item(&key).ok()?)
+        }),
+        _ => take(left, value.as_str().map_or(LEAST, str::len)),
+    }
+}

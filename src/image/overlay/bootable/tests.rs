@@ -1,0 +1,87 @@
+//! Tests of the result of a merge: overlays that are valid alone, and that no machine could boot together.
+
+use super::super::{
+    boot_faults, render_public,
+    tests::{folder, from},
+};
+use std::{path::Path, process::Command};
+
+/// Copies the shipped overlays and adds an overlay `t`.
+fn with_overlay(manifest: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = folder(&[("t/overlay.toml", &format!("description = \"x\"\n{manifest}\n"))]);
+    let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays");
+    for name in ["base", "agent", "motd"] {
+        let copied = Command::new("cp").arg("-r").arg(shipped.join(name)).arg(root.path()).status();
+        assert!(copied.expect("cp runs").success());
+    }
+    for (path, content) in files {
+        let path = root.path().join("t/rootfs").join(path);
+        std::fs::create_dir_all(path.parent().expect("has one")).expect("made");
+        std::fs::write(path, content).expect("written");
+    }
+    root
+}
+
+fn faults(root: &tempfile::TempDir, names: &[&str]) -> Vec<String> {
+    let sample = from(root.path(), names);
+    let found: Vec<String> = boot_faults(&sample.input()).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        render_public(&sample.input()).is_err(),
+        !found.is_empty(),
+        "a rendering for a boot is tested: {found:?}"
+    );
+    found
+}
+
+#[test]
+fn overlays_that_no_machine_can_boot_are_refused_with_their_fault() {
+    let manifests = [
+        (
+            "remove = [\"/sbin/mesh-init\"]",
+            "t/overlay.toml:2: profile compute would not boot: no overlay brings mesh-init",
+        ),
+        ("remove = [\"/usr/bin/mesh-agent\"]", "no overlay brings the agent"),
+        ("remove = [\"/etc\"]", "/etc/init.d/mesh-agent"),
+        ("remove = [\"/etc/meshd\"]", "/etc/meshd/agent.json"),
+        ("[services]\nremove = [\"mesh-agent\"]", "the service mesh-agent is removed"),
+        ("[links]\n\"/bin\" = \"/x\"", "/bin must be a folder"),
+        ("[links]\n\"/usr/lib\" = \"/lib\"", "/usr/lib must be a folder"),
+        ("[links]\n\"/sbin/init\" = \"/bin/x\"", "/sbin/init replaces a program"),
+        ("[directories.\"/var/run/x\"]", "/var/run/x is at or below /var/run, a link to /run"),
+        ("[directories.\"/dev/x\"]", "/dev/x is below /dev, which is mounted over"),
+    ];
+    for (manifest, why) in manifests {
+        let found = faults(&with_overlay(manifest, &[]), &["base", "agent", "t"]);
+        assert!(found.iter().any(|fault| fault.contains(why)), "{manifest}: {why}\nnot in\n{found:#?}");
+        assert!(found.iter().all(|fault| fault.contains("\n  hint: ")), "{found:?}");
+    }
+    let files = [
+        ("proc/x", "/proc/x is below /proc"),
+        ("sys/x", "/sys/x is below /sys"),
+        ("run/x", "/run/x is below /run"),
+        ("lib", "/lib must be a folder"),
+        ("bin/sh", "/bin/sh replaces a program"),
+        ("etc/shadow", "/etc/shadow has no line of root"),
+        ("sbin/mesh-init", "/sbin/mesh-init is changed by overlay t"),
+    ];
+    for (path, why) in files {
+        let mode = if path == "sbin/mesh-init" { "[files.\"/sbin/mesh-init\"]\nmode = \"0755\"" } else { "" };
+        let found = faults(&with_overlay(mode, &[(path, "x\n")]), &["base", "agent", "t"]);
+        assert!(found.iter().any(|fault| fault.contains(why)), "{path}: {why}\nnot in\n{found:#?}");
+    }
+    let blunt = "[files.\"/etc/init.d/mesh-agent\"]\nmode = \"0644\"\nreplace = true";
+    let found = faults(&with_overlay(blunt, &[("etc/init.d/mesh-agent", "x\n")]), &["base", "agent", "t"]);
+    assert!(found.iter().any(|fault| fault.contains("is not executable: its mode is 0644")), "{found:?}");
+}
+
+#[test]
+fn profile_without_base_or_agent_is_refused_and_shipped_overlays_boot() {
+    let root = with_overlay("", &[]);
+    assert!(faults(&root, &["base"])[0].contains("no overlay brings the agent"));
+    assert!(faults(&root, &["agent"]).iter().any(|fault| fault.contains("/etc/network/interfaces")));
+    assert!(faults(&root, &[])[0].contains("overlays = [\"base\", \"agent\"]"));
+    assert_eq!(faults(&root, &["base", "agent", "motd", "t"]), [""; 0]);
+    let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays");
+    let all = ["base", "agent", "motd", "tuning", "ssh", "kvm-host", "vfio", "bridge", "mpi", "k3s", "slurm"];
+    assert_eq!(boot_faults(&from(&shipped, &all).input()), []);
+}
