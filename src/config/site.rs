@@ -4,7 +4,7 @@ use super::{Group, Profile, Vms};
 use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName, unhex};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     path::PathBuf,
     time::Duration,
 };
@@ -49,6 +49,17 @@ pub struct Site {
     pub groups: Vec<Group>,
     /// Files of secrets by variable name.
     pub secrets: BTreeMap<VarName, PathBuf>,
+}
+
+impl Site {
+    /// Returns the segment from which a machine with this address boots: the only segment, or the one whose network has the address.
+    pub fn segment_at(&self, address: Option<IpAddr>) -> Option<&Segment> {
+        if let [only] = self.segments.as_slice() {
+            return Some(only);
+        }
+        let Some(IpAddr::V4(address)) = address else { return None };
+        self.segments.iter().find(|segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address)))
+    }
 }
 
 /// Returns the role of an address that clients of a segment must not use: meshd, relay, router or server.

@@ -157,6 +157,12 @@ impl ApiClient {
         self.page_of(path).await.map(|(value, _)| value)
     }
 
+    /// Requests selected fields of the rows of a list. `T` has these fields.
+    pub(crate) async fn get_fields<R, T: DeserializeOwned>(&self, path: GetPath<R>) -> Result<Vec<T>, ApiError> {
+        let body = collect(self.read(path).await?.into_body()).await?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))
+    }
+
     async fn page_of<R>(&self, path: GetPath<R>) -> Result<(R::Value, HeaderMap), ApiError>
     where
         R: Json<Value: DeserializeOwned>,

@@ -195,23 +195,65 @@ pub(crate) fn phase(phase: Phase) -> Markup {
     badge(phase_class(phase), &phase.to_string())
 }
 
-/// Renders findings with their hints.
+/// Returns the page about the subject of a finding: path below `/ui`, title. `None` if only the terminal shows more.
+fn finding_page(check: &str) -> Option<(&'static str, &'static str)> {
+    let subject = ["interface ", "segment ", "pool ", "other servers "].iter().find(|start| check.starts_with(**start));
+    Some(match check {
+        "approval" | "unknown machines" => ("/inbox", "Inbox"),
+        "stalled boots" | "boot loops" => ("/operations", "Unfinished boots"),
+        "degraded" => ("/nodes?phase=degraded", "Degraded nodes"),
+        "quarantine" => ("/nodes?phase=quarantined", "Quarantined nodes"),
+        "offline" => ("/nodes?phase=offline", "Offline nodes"),
+        "reload" => ("/events?kind=reload_refused", "Refused reloads"),
+        _ if subject.is_some() => ("/dhcp", "DHCP"),
+        _ => return None,
+    })
+}
+
+/// Renders findings with their hints. A problem links to the page about its subject.
 pub(crate) fn findings(findings: &[Finding]) -> Markup {
     html! {
         @for finding in findings {
             @let class = match finding.status { Status::Ok => "good", Status::Warn => "warn", Status::Fail => "bad" };
+            @let page = finding_page(&finding.check).filter(|_| finding.status != Status::Ok);
             div class=(format!("alert {class}")) {
                 strong { (finding.check) ": " (shown(&finding.found)) }
                 @if !finding.next.is_empty() { p { (shown(&finding.next)) } }
+                @if let Some((path, title)) = page { p { a href=(format!("{PREFIX}{path}")) { (title) } } }
             }
         }
     }
 }
 
-/// Renders a link to the page of a node.
+/// Renders a link to the page of a node, with its ID in brackets.
 pub(crate) fn node_link(id: &str, name: &str) -> Markup {
+    html! { (name_link(id, name)) " " (bracketed(id)) }
+}
+
+/// Renders the ID of an object after its name.
+pub(crate) fn bracketed(id: &str) -> Markup {
+    html! { span.quiet { "(" code { (shown(id)) } ")" } }
+}
+
+/// Renders a link to the page of a node, for a row that has the ID in another column.
+pub(crate) fn name_link(id: &str, name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
 }
+
+/// Columns with texts of any length. Their cells break within words; those of other columns keep times, names and IDs whole.
+const TEXT_COLUMNS: [&str; 11] = [
+    "Detail",
+    "Ended by",
+    "Found",
+    "Mismatch",
+    "Program",
+    "Progress",
+    "Reason",
+    "Remedy",
+    "Requested",
+    "Trouble",
+    "Value",
+];
 
 /// Renders a table that scrolls by itself on a narrow screen.
 pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup {
@@ -222,7 +264,9 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
             div.scroll tabindex="0" role="group" aria-label="Table" {
                 table {
                     thead { tr { @for head in heads { th scope="col" { (head) } } } }
-                    tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
+                    tbody { @for row in rows { tr {
+                        @for (head, cell) in heads.iter().zip(row) { td.text[TEXT_COLUMNS.contains(head)] { (cell) } }
+                    } } }
                 }
             }
         }

@@ -8,6 +8,7 @@
 //! | `form` | fields of a submitted form |
 //! | `request_checks` | checks that precede every page: origin, session, security headers |
 //! | `html` | layout of a page, and its parts: tables, badges, times |
+//! | `names` | names of nodes, shown with their IDs |
 //! | `plain_text` | output of programs as plain text |
 //! | `screens` | the pages |
 //! | `session` | sessions, and the single-use sign-in link |
@@ -22,6 +23,7 @@ mod console;
 mod form;
 mod request_checks;
 mod html;
+mod names;
 mod plain_text;
 mod screens;
 mod session;

@@ -4,6 +4,7 @@ mod console;
 mod orders;
 mod pages;
 mod security;
+mod texts;
 
 use crate::{Environment, LinkCode, SignIn, router};
 use axum::{
@@ -42,7 +43,8 @@ fn node() -> Value {
     json!({
         "id": "3f9a1c0e", "name": HOSTILE, "profile": "compute", "assigned": true, "phase": "degraded",
         "conditions": [{ "kind": "check_failed", "since": "2026-01-01T00:00:00Z", "detail": HOSTILE }],
-        "address": "10.0.0.7", "mac": "02:00:00:00:00:01", "generation": null, "next_generation": null,
+        "address": "10.0.0.7", "mac": "02:00:00:00:00:01",
+        "model": "Supermicro SYS-1", "serial": "SN-0042", "segment": "rack-a", "generation": null, "next_generation": null,
         "last_seen": "2026-01-01T00:00:00Z", "boot": null, "labels": {}, "revision": "r1"
     })
 }
@@ -87,17 +89,19 @@ impl FakeApi {
             path if path.starts_with("/v1/vms/") && path.matches('/').count() == 3 => console::vm(path),
             "/v1/bulk/nodes/reboot" => json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
                 "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] }),
-            "/v1/status" => {
-                json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 } })
-            }
+            "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
-            path => pages::answer(path, &query).unwrap_or_else(|| json!([])),
+            path => pages::answer(path, &query).or_else(|| texts::answer(path)).unwrap_or_else(|| json!([])),
         };
-        if path.ends_with("/timeline") || path == "/v1/nodes/unknown" {
+        if path == "/v1/nodes/3f9a1c0e/timeline" || path == "/v1/nodes/unknown" {
             let view = json!({ "code": "no_node", "message": "there is no node", "hint": "", "correlation_id": "c" });
             return (StatusCode::NOT_FOUND, Json(view)).into_response();
         }
-        if path == "/v1/events" { Body::empty().into_response() } else { Json(answer).into_response() }
+        match path.as_str() {
+            "/v1/events" => texts::events().into_response(),
+            "/v1/leases" => ([("x-next-cursor", "c1"), ("x-total-count", "1500")], Json(answer)).into_response(),
+            _ => Json(answer).into_response(),
+        }
     }
 }
 

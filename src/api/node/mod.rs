@@ -8,7 +8,7 @@ mod timeline;
 
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
-use meshd_config::Site;
+use meshd_config::{Segment, Site};
 use meshd_model::fleet::{
     BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels, LinkState,
     NextBootOverride, Node, Phase, Stage, StageMark,
@@ -42,6 +42,15 @@ pub struct NodeView {
     /// MAC address of the NIC from which the node boots.
     #[schema(value_type = String)]
     pub mac: MacAddr,
+    /// Manufacturer and product, as the firmware reports them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    /// Serial number, as the firmware reports it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub serial: String,
+    /// Segment from which the node boots, if its address shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<String>,
     /// Generation that the agent reported for the current boot. Before the first report: generation of the newest rendered overlay.
     #[schema(value_type = Option<String>)]
     pub generation: Option<Generation>,
@@ -169,6 +178,9 @@ impl NodeView {
             conditions: node.conditions.clone(),
             address: node.address,
             mac: node.mac,
+            model: format!("{} {}", node.fingerprint.manufacturer, node.fingerprint.product).trim().to_owned(),
+            serial: node.fingerprint.serial.clone(),
+            segment: site.segment_at(node.address).map(Segment::name),
             generation: node.booted.or(node.generation),
             next_generation: node.generation,
             pinned: node.pinned,

@@ -39,7 +39,7 @@ pub struct TimelineView {
     /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Time from the first stage to the last reached stage, in milliseconds.
+    /// Time from the first stage to the last reached stage, in milliseconds; of an unfinished boot, to the time of the response.
     pub total_ms: u64,
     /// Tasks that ran on the node in this boot session, oldest first.
     #[serde(default)]
@@ -51,12 +51,12 @@ pub struct TimelineView {
 /// A stage of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
-    #[schema(value_type = String)]
-    pub stage: Stage,
-    /// Time at which the machine first reached the stage.
+    /// Stage of the boot chain, or `approval`: the wait for an operator, which is not part of `enrolled`.
+    pub stage: String,
+    /// Time at which the machine first reached the stage. For `approval`, the end of the wait, or the time of the response.
     #[schema(value_type = String)]
     pub at: Timestamp,
-    /// Time from the previous stage to this stage, in milliseconds.
+    /// Time from the previous stage to this stage, in milliseconds, without the wait for approval.
     pub duration_ms: u64,
     /// Time from the first stage to this stage, in milliseconds.
     pub elapsed_ms: u64,
@@ -107,40 +107,67 @@ pub struct BootSummary {
     /// Latest stage of the boot chain that the machine reached.
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
-    /// Time from the first stage to the last stage, in milliseconds.
+    /// Time from the first stage to the last stage, in milliseconds; of an unfinished boot, to the time of the response.
     pub total_ms: u64,
     /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
+/// Returns the end of an unfinished boot: the time of the response. `over`: a newer session of the machine exists.
+fn running_until(result: BootStatus, over: bool, now: Timestamp) -> Option<Timestamp> {
+    (result.is_unfinished() && !over).then_some(now)
+}
+
 fn millis(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the stages with their durations. A clock that moved backwards gives a duration of zero.
-fn stages(session: &BootSession) -> Vec<StageView> {
-    let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
-    let mut before = first;
-    let view = session.stages.iter().map(|mark| {
-        let (duration_ms, elapsed_ms) = (millis(before, mark.at), millis(first, mark.at));
-        before = mark.at;
-        StageView { stage: mark.stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count }
-    });
-    view.collect()
+/// The stages of a boot session with their durations. A clock that moved backwards gives a duration of zero.
+struct Durations {
+    stages: Vec<StageView>,
+    total_ms: u64,
 }
 
-fn total(stages: &[StageView]) -> u64 {
-    stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0)
+impl Durations {
+    /// `running_until` is the time of the response for an unfinished boot, else `None`.
+    fn new(session: &BootSession, running_until: Option<Timestamp>) -> Self {
+        let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
+        let mut before = first;
+        let mut stages = Vec::with_capacity(session.stages.len() + 1);
+        let mut approval = session.approval_wait(running_until);
+        let wait_stage = |[began, end]: [Timestamp; 2], before: Timestamp| {
+            let (duration_ms, elapsed_ms) = (millis(began.max(before), end), millis(first, end));
+            StageView { stage: TimelineView::APPROVAL.to_owned(), at: end, duration_ms, elapsed_ms, count: 1 }
+        };
+        for mark in &session.stages {
+            let mut duration_ms = millis(before, mark.at);
+            if let Some(wait) = approval.take_if(|_| mark.stage >= Stage::Enrolled) {
+                let wait = wait_stage(wait, before);
+                duration_ms = duration_ms.saturating_sub(wait.duration_ms);
+                stages.push(wait);
+            }
+            let (stage, elapsed_ms) = (mark.stage.as_str().to_owned(), millis(first, mark.at));
+            stages.push(StageView { stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count });
+            before = mark.at;
+        }
+        stages.extend(approval.map(|wait| wait_stage(wait, before)));
+        let last = stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0);
+        Durations { stages, total_ms: running_until.map_or(last, |now| last.max(millis(first, now))) }
+    }
 }
 
 impl TimelineView {
-    /// Returns the timeline of a boot session. `boots` contains all sessions of the node, newest first. Returns `None`
+    /// Stage of the wait for approval.
+    pub const APPROVAL: &str = Wait::APPROVAL;
+
+    /// Returns the timeline of a boot session at the time `now`. `boots` contains all sessions of the node, newest first. Returns `None`
     /// if `session` is not in `boots`.
-    pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession]) -> Option<Self> {
+    pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession], now: Timestamp) -> Option<Self> {
         let index = boots.iter().position(|boot| boot.id == session)?;
         let boot = boots.get(index)?;
-        let stages = stages(boot);
+        let result = boot.standing(index > 0);
+        let Durations { stages, total_ms } = Durations::new(boot, running_until(result, index > 0, now));
         Some(TimelineView {
             node: node.id,
             name: node.name.clone(),
@@ -148,14 +175,14 @@ impl TimelineView {
             mac: boot.mac,
             address: boot.address,
             opened_at: boot.opened_at,
-            result: boot.standing(index > 0),
-            total_ms: total(&stages),
+            result,
+            total_ms,
             stages,
             waits: boot.waits.clone(),
             stalls: boot.stalls.clone(),
             failure: boot.failure.clone(),
             tasks: Vec::new(),
-            boots: boots.iter().enumerate().map(|(index, boot)| BootSummary::new(boot, index > 0)).collect(),
+            boots: boots.iter().enumerate().map(|(index, boot)| BootSummary::new(boot, index > 0, now)).collect(),
         })
     }
 }
@@ -179,13 +206,14 @@ impl TimelineView {
 }
 
 impl BootSummary {
-    fn new(boot: &BootSession, over: bool) -> Self {
+    fn new(boot: &BootSession, over: bool, now: Timestamp) -> Self {
+        let result = boot.standing(over);
         BootSummary {
             session: boot.id,
             opened_at: boot.opened_at,
-            result: boot.standing(over),
+            result,
             stage: boot.furthest(),
-            total_ms: total(&stages(boot)),
+            total_ms: Durations::new(boot, running_until(result, over, now)).total_ms,
             failure: boot.failure.clone(),
         }
     }
@@ -207,12 +235,12 @@ mod tests {
         session.mark(Stage::Online, at(61_000));
         let older = BootSession::open(BootSessionId([2; 12]), mac, Stage::Dhcp, at(0));
         let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
-        let timeline = TimelineView::new(&node, session.id, &[&session, &older]).expect("it is there");
+        let timeline = TimelineView::new(&node, session.id, &[&session, &older], at(90_000)).expect("it is there");
         let durations: Vec<u64> = timeline.stages.iter().map(|stage| stage.duration_ms).collect();
         assert_eq!((durations, timeline.total_ms), (vec![0, 2_500, 0, 58_000], 60_000));
         let results: Vec<_> = timeline.boots.iter().map(|boot| boot.result.as_str()).collect();
         assert_eq!(results, ["online", "stopped"]);
-        assert_eq!(TimelineView::new(&node, BootSessionId([3; 12]), &[&session]), None);
+        assert_eq!(TimelineView::new(&node, BootSessionId([3; 12]), &[&session], at(0)), None);
         let task = |id: u8, session: BootSessionId| {
             let task = serde_json::json!({
                 "id": TaskId([id; 4]), "owner": "uid:0", "created_at": at(2_000), "started_at": at(2_500), "ended_at": at(9_500),
@@ -226,5 +254,46 @@ mod tests {
         let timeline = timeline.with_tasks([&before, &here].into_iter());
         let steps: Vec<_> = timeline.tasks.iter().map(|step| (step.id, step.start_ms, step.run_ms)).collect();
         assert_eq!(steps, [(here.id, Some(500), Some(7_000))]);
+    }
+
+    fn durations(timeline: &TimelineView) -> Vec<(&str, u64)> {
+        timeline.stages.iter().map(|stage| (stage.stage.as_str(), stage.duration_ms)).collect()
+    }
+
+    #[test]
+    fn wait_for_approval_is_a_stage_and_not_part_of_enrolled() {
+        let at = Timestamp::from_millis;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(0));
+        session.mark(Stage::Modloop, at(20_000));
+        session.record_wait(Wait::APPROVAL, at(30_000));
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+        let view =
+            |session: &BootSession, now| TimelineView::new(&node, session.id, &[session], at(now)).expect("there");
+        let waiting = view(&session, 90_000);
+        assert_eq!(durations(&waiting), [("dhcp", 0), ("modloop", 20_000), ("approval", 60_000)]);
+        assert_eq!((waiting.result, waiting.total_ms), (BootStatus::Waiting, 90_000));
+        session.mark(Stage::Enrolled, at(630_000));
+        session.mark(Stage::Online, at(640_000));
+        let approved = view(&session, 990_000);
+        let expected =
+            [("dhcp", 0), ("modloop", 20_000), ("approval", 600_000), ("enrolled", 10_000), ("online", 10_000)];
+        assert_eq!((durations(&approved).as_slice(), approved.total_ms), (expected.as_slice(), 640_000));
+    }
+
+    #[test]
+    fn time_of_a_silent_boot_runs_until_a_newer_boot() {
+        let at = Timestamp::from_millis;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(0));
+        let newer = BootSession::open(BootSessionId([2; 12]), mac, Stage::Dhcp, at(60_000));
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+        let total = |boots: &[&BootSession], now| {
+            let view = TimelineView::new(&node, session.id, boots, at(now)).expect("there");
+            assert_eq!(view.boots.last().map(|boot| boot.total_ms), Some(view.total_ms));
+            view.total_ms
+        };
+        assert_eq!((total(&[&session], 5_000), total(&[&session], 50_000)), (5_000, 50_000));
+        assert_eq!(total(&[&newer, &session], 90_000), 0, "it stopped at its first stage");
     }
 }

@@ -11,7 +11,7 @@ use meshd_model::fleet::{Generation, Node, matching_rule};
 use meshd_types::{BundleName, Digest, MacAddr, NodeId, OverlayName, ProfileName, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     sync::Arc,
 };
 
@@ -217,13 +217,7 @@ impl SiteSnapshot {
 
     /// The segment that a node boots on, by its address.
     fn segment_of(&self, node: &Node) -> Option<String> {
-        let segments = &self.site.segments;
-        if let [only] = segments.as_slice() {
-            return Some(only.name());
-        }
-        let Some(IpAddr::V4(address)) = node.address else { return None };
-        let on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address));
-        segments.iter().find(on).map(Segment::name)
+        self.site.segment_at(node.address).map(Segment::name)
     }
 
     /// The digest of a profile; precomputed for the profiles of the site.

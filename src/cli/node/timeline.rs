@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) fn timeline(boot: &TimelineView) -> String {
     let mut out = fields([
-        ("node", format!("{} ({})", boot.node, boot.name)),
+        ("node", format!("{} ({})", boot.name, boot.node)),
         ("boot session", boot.session.to_string()),
         ("mac", boot.mac.to_string()),
         ("address", boot.address.map(|address| address.to_string()).unwrap_or_default()),
@@ -37,9 +37,13 @@ fn stages(boot: &TimelineView) -> String {
     let stage = boot.stages.iter().map(|stage| {
         let times = if stage.count > 1 { stage.count.to_string() } else { String::new() };
         let took = span(millis(stage.duration_ms));
-        (stage.at, [stage.stage.as_str().to_owned(), stage.at.to_string(), took, span(millis(stage.elapsed_ms)), times])
+        (stage.at, [stage.stage.clone(), stage.at.to_string(), took, span(millis(stage.elapsed_ms)), times])
     });
-    let wait = boot.waits.iter().map(|wait| (wait.at, waited(wait, boot.opened_at)));
+    let wait = boot
+        .waits
+        .iter()
+        .filter(|wait| wait.code != Wait::APPROVAL)
+        .map(|wait| (wait.at, waited(wait, boot.opened_at)));
     let mut rows: Vec<(Timestamp, [String; 5])> = stage.chain(wait).collect();
     rows.sort_by_key(|(at, _)| *at);
     table(["stage", "at", "took", "after", "times"], rows.into_iter().map(|(_, row)| row))

@@ -227,11 +227,11 @@ fn timeline_shows_stage_durations_and_stalls() {
         ended: Some(at(94_200)),
     });
     let older = BootSession::open(BootSessionId([6; 12]), boot.mac, Stage::Dhcp, at(0));
-    let view = TimelineView::new(&node, boot.id, &[&boot, &older]).expect("it is there");
+    let view = TimelineView::new(&node, boot.id, &[&boot, &older], at(200_000)).expect("it is there");
     let shown = timeline::timeline(&view);
     assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     insta::assert_snapshot!(shown, @r"
-    node          bn18jpv9 (node-bn18jpv9)
+    node          node-bn18jpv9 (bn18jpv9)
     boot session  070707070707070707070707
     mac           02:00:00:00:00:01
     result        online

@@ -185,13 +185,13 @@ fn machines(model: &Model) -> Vec<Finding> {
         .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
         .map(|boot| name(model, boot))
         .collect();
-    let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(|node| node.id.to_string());
+    let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(named_node);
     let quarantined: Vec<String> = of_phase(Phase::Quarantined).collect();
     let offline: Vec<String> = of_phase(Phase::Offline).collect();
     let failing = |node: &Node| {
         let failed = node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
-        let why = failed.map(|condition| format!(" ({})", condition.detail)).unwrap_or_default();
-        format!("{}{why}", node.id)
+        let why = failed.map(|condition| format!(": {}", condition.detail)).unwrap_or_default();
+        format!("{}{why}", named_node(node))
     };
     let degraded: Vec<String> = model.nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
     let mut report = |check: &str, what: &str, names: Vec<String>, next: &str| {
@@ -226,9 +226,13 @@ fn machines(model: &Model) -> Vec<Finding> {
     findings
 }
 
+fn named_node(node: &Node) -> String {
+    format!("{} ({})", node.name, node.id)
+}
+
 fn name(model: &Model, boot: &BootSession) -> String {
-    let node = boot.node.or_else(|| model.node_of_mac(boot.mac).map(|node| node.id));
-    node.map_or_else(|| format!("MAC {}", boot.mac), |node| node.to_string())
+    let node = boot.node.and_then(|node| model.node(node)).or_else(|| model.node_of_mac(boot.mac));
+    node.map_or_else(|| format!("MAC {}", boot.mac), named_node)
 }
 
 /// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the condition, as in the status and in the
@@ -245,10 +249,10 @@ fn is_stopped(model: &Model, boot: &BootSession) -> bool {
 
 fn stopped(model: &Model, boot: &BootSession) -> String {
     if let Some(reason) = &boot.failure {
-        return format!("{} (failed: {reason})", name(model, boot));
+        return format!("{}: failed, {reason}", name(model, boot));
     }
     let missing = boot.stalled().map_or("a stage", |stall| stall.missing.as_str());
-    format!("{} ({missing} is missing)", name(model, boot))
+    format!("{}: {missing} is missing", name(model, boot))
 }
 
 #[cfg(test)]
@@ -302,7 +306,7 @@ mod tests {
         let found = store.read(machines);
         let degraded = found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
         assert_eq!(degraded.status, Status::Warn);
-        assert!(degraded.found.contains(&format!("{id} (kvm: /dev/kvm is missing)")), "{}", degraded.found);
+        assert!(degraded.found.contains(&format!("node-{id} ({id}): kvm: /dev/kvm is missing")), "{}", degraded.found);
     }
 
     #[tokio::test]

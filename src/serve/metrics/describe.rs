@@ -48,7 +48,10 @@ pub(super) const GAUGES: [(&str, &str); 5] = [
 /// HELP texts of all histograms.
 pub(super) const HISTOGRAMS: [(&str, &str); 6] = [
     ("meshd_dhcp_ack_seconds", "Time from a DHCP request to its acknowledgement, with the flush of its lease."),
-    (observe::STAGE_SECONDS, "Time from the first DHCP exchange of a boot to each of its stages."),
+    (
+        observe::STAGE_SECONDS,
+        "Time from the first DHCP exchange of a boot to each of its stages, without the wait for approval.",
+    ),
     ("meshd_store_commit_seconds", "Time from a change to its being on the disk."),
     ("meshd_task_start_seconds", "Time from the order of a task until it runs on all its nodes."),
     ("meshd_task_seconds", "Time that a task ran, by the state in which it ended."),

@@ -75,7 +75,9 @@ pub(super) fn count(central: &Shared, event: &Event) {
 }
 
 fn reached(boot: &BootSession, stage: Stage, event: &Event) {
-    let seconds = event.at.since(boot.opened_at).as_secs_f64();
+    let waited = boot.approval_wait(None).filter(|_| stage >= Stage::Enrolled);
+    let waited = waited.map(|[began, end]| end.since(began)).unwrap_or_default();
+    let seconds = event.at.since(boot.opened_at).saturating_sub(waited).as_secs_f64();
     metrics::histogram!(STAGE_SECONDS, "stage" => stage.as_str()).record(seconds);
     if stage == Stage::Online {
         metrics::counter!(BOOTS, "result" => "online", "stage" => stage.as_str()).increment(1);

@@ -3,16 +3,17 @@
 use super::Answer;
 use crate::{
     PREFIX,
-    client::ApiClient,
+    client::{ApiClient, ListPage, encoded},
     html::{self, Page, code, maybe, plain, shown, time},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
 use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
+use meshd_types::SystemUuid;
 use serde::Deserialize;
 
-/// Maximum number of leases on the page.
-const ROWS: usize = 500;
+/// Number of leases per page.
+const ROWS: usize = 100;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct LeaseQuery {
@@ -21,6 +22,9 @@ pub(crate) struct LeaseQuery {
     /// If not empty, the page shows expired leases too.
     #[serde(default)]
     all: String,
+    /// Cursor of the previous page.
+    #[serde(default)]
+    after: String,
 }
 
 pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, headers: HeaderMap) -> Answer {
@@ -29,9 +33,14 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
     let all = !query.all.is_empty();
     let state = if all { "active,expired" } else { "active" };
     let text = query.q.trim();
-    let path = api::LIST_LEASES.path([]).with("limit", ROWS).with("state", state).with_nonempty("q", text);
+    let path = api::LIST_LEASES
+        .path([])
+        .with("limit", ROWS)
+        .with("state", state)
+        .with_nonempty("q", text)
+        .with_nonempty("after", &query.after);
     let leases = client.list(path).await.map_err(failed)?;
-    let total = leases.total.unwrap_or(leases.rows.len());
+    let vms = client.get_fields(api::LIST_VMS.path([]).with("fields", "uuid,name")).await.map_err(failed)?;
     let content = html! {
         h1 { "DHCP" }
         h2 { "Segments" }
@@ -44,11 +53,37 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
             button { "Filter" }
         }
         div id="leases" data-live {
-            (lease_table(&leases.rows))
-            @if total > leases.rows.len() { p.quiet { (total) " in all; filter to see others." } }
+            p.quiet { (count(&leases)) }
+            (lease_table(&leases.rows, &vms))
         }
+        (next_page(&query, leases.next.as_deref()))
     };
     Ok(Page { client: &client, title: "DHCP".to_owned(), nav_path: "/dhcp", content }.answer(&headers))
+}
+
+/// A VM, for the holder of a lease.
+#[derive(Debug, Deserialize)]
+struct NamedVm {
+    uuid: SystemUuid,
+    name: String,
+}
+
+fn count(leases: &ListPage<LeaseView>) -> String {
+    match leases.total.unwrap_or(leases.rows.len()) {
+        1 => "1 lease".to_owned(),
+        total => format!("{total} leases"),
+    }
+}
+
+fn next_page(query: &LeaseQuery, after: Option<&str>) -> Markup {
+    let filters =
+        [("q", query.q.trim()), ("all", query.all.as_str())].into_iter().filter(|(_, value)| !value.is_empty());
+    let filters: String = filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    html! {
+        @if let Some(after) = after {
+            p { a.button href=(format!("{PREFIX}/dhcp?after={}{filters}", encoded(after))) { "Next page" } }
+        }
+    }
 }
 
 fn segment_table(segments: &[SegmentView]) -> Markup {
@@ -87,11 +122,14 @@ fn other_server(other: &OtherServerView) -> Markup {
     html! { div { (html::badge("warn", kind)) " " (code(other.address)) " last heard " (time(other.last)) } }
 }
 
-fn lease_table(leases: &[LeaseView]) -> Markup {
+fn lease_table(leases: &[LeaseView], vms: &[NamedVm]) -> Markup {
     let row = |lease: &LeaseView| {
         let holder = match (lease.node, &lease.name, lease.vm) {
             (Some(node), Some(name), _) => html::node_link(&node.to_string(), name),
-            (_, _, Some(vm)) => html! { a href=(format!("{PREFIX}/vms/{vm}")) { "VM " (vm) } },
+            (_, _, Some(uuid)) => {
+                let name = vms.iter().find(|vm| vm.uuid == uuid).map_or_else(|| uuid.to_string(), |vm| shown(&vm.name));
+                html! { a href=(format!("{PREFIX}/vms/{uuid}")) { "VM " (name) } }
+            }
             _ => html! { span.quiet { "not a node" } },
         };
         let class = if lease.state == "active" { "good" } else { "idle" };

@@ -21,7 +21,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Discovered machines" }
         p {
             "These machines asked to boot and are not approved. Until somebody approves one, it gets no credentials. "
-            "Compare the MAC address with the sticker on the machine."
+            "Compare serial number and MAC address with the sticker on the machine."
         }
         @if waiting.rows.is_empty() {
             div.alert.good { "No machine waits." }
@@ -39,7 +39,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
                     table {
                         thead { tr {
                             th scope="col" { input type="checkbox" data-all="node" aria-label="Select all machines"; }
-                            @for head in ["Name", "MAC address", "ID", "Boots", "Last seen", "Conditions"] { th scope="col" { (head) } }
+                            @for head in ["Name", "Model", "Serial number", "MAC address", "Segment", "Profile", "Last seen", "Conditions"] { th scope="col" { (head) } }
                         } }
                         tbody id="rows" data-live { @for node in &waiting.rows { (row(node)) } }
                     }
@@ -60,8 +60,10 @@ fn row(node: &NodeView) -> Markup {
         tr {
             td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
             td { (html::node_link(&node.id.to_string(), &node.name)) }
+            td { (html::plain(&node.model)) }
+            td { (html::code(&node.serial)) }
             td { (html::code(node.mac)) }
-            td { (html::code(node.id)) }
+            td { (html::maybe(node.segment.as_ref())) }
             td { (node.profile) }
             td { (html::time(node.last_seen)) }
             td { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }

@@ -6,6 +6,7 @@ use crate::{
     client::{ApiClient, encoded},
     form::Fields,
     html::{self, Page, code, plain, time},
+    names::NodeNames,
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
@@ -28,11 +29,22 @@ fn actor(event: &EventView) -> Markup {
     event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.principal))
 }
 
-pub(super) fn event_table(events: &[EventView]) -> Markup {
+/// Renders the kind of the event, with the stage, the phases or the condition that it is about.
+fn what(event: &EventView) -> Markup {
+    let more = match (event.stage, event.from.zip(event.to), event.condition) {
+        (Some(stage), ..) => format!(": {stage}"),
+        (_, Some((from, to)), _) => format!(": {from} → {to}"),
+        // A raised condition is the kind of its event.
+        (.., Some(condition)) if event.kind == condition.as_str() => " raised".to_owned(),
+        (.., Some(condition)) => format!(": {}", condition.as_str()),
+        _ => String::new(),
+    };
+    html! { (event.kind) (more) @if let Some(count) = event.count { span.quiet { " ×" (count) } } }
+}
+
+pub(super) fn event_table(events: &[EventView], names: &NodeNames) -> Markup {
     let row = |event: &EventView| {
-        let node = event.node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default();
-        let times = event.count.map(|count| html! { span.quiet { " ×" (count) } }).unwrap_or_default();
-        vec![time(event.at), html! { (event.kind) (times) }, node, actor(event), plain(&event.detail)]
+        vec![time(event.at), what(event), names.maybe_link(event.node), actor(event), plain(&event.detail)]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
     html::table(&["When", "What", "Node", "By", "Detail"], &rows, "Nothing happened yet.")
@@ -41,6 +53,7 @@ pub(super) fn event_table(events: &[EventView]) -> Markup {
 pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
     let path = with_filters(api::LIST_EVENTS.path([]), &query, &["node", "q", "kind", "after"]);
     let page = client.lines(path).await.map_err(|error| client.failed(&error))?;
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Events" }
         form.filters action=(format!("{PREFIX}/events")) {
@@ -49,7 +62,7 @@ pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, heade
             label { "Kind" input name="kind" value=(query.text("kind")) placeholder="phase,stage"; }
             button.main { "Filter" }
         }
-        div id="rows" data-live { (event_table(&page.rows)) }
+        div id="rows" data-live { (event_table(&page.rows, &names)) }
         (next("/events", &query, &["node", "q", "kind"], page.next.as_deref()))
     };
     Ok(Page { client: &client, title: "Events".to_owned(), nav_path: "/events", content }.answer(&headers))
@@ -65,11 +78,12 @@ fn next(path: &str, query: &Fields, names: &[&str], after: Option<&str>) -> Mark
 pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
     let path = with_filters(api::LIST_AUDIT_RECORDS.path([]), &query, &["node", "actor", "q", "after"]);
     let page = client.list(path).await.map_err(|error| client.failed(&error))?;
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let row = |view: &AuditView| {
         let audit = &view.audit;
         let class = if audit.outcome.code() == "done" { "good" } else { "bad" };
         let target = match (&audit.node, &audit.target) {
-            (Some(id), _) => html::node_link(&id.to_string(), &id.to_string()),
+            (Some(id), _) => names.link(*id),
             (None, target) => html::maybe(target.as_ref()),
         };
         vec![
@@ -93,7 +107,7 @@ pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, header
             button.main { "Filter" }
         }
         div id="rows" data-live {
-            (html::table(&["When", "Who", "Order", "Of", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "Nobody gave an order yet."))
+            (html::table(&["When", "Who", "Order", "Target", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "Nobody gave an order yet."))
         }
         (next("/audit", &query, &["node", "actor", "q"], page.next.as_deref()))
     };

@@ -140,7 +140,7 @@ fn row(node: &NodeView) -> Markup {
     html! {
         tr {
             td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
-            td { (html::node_link(&node.id.to_string(), &node.name)) }
+            td { (html::name_link(&node.id.to_string(), &node.name)) }
             td { (html::code(node.id)) }
             td { (html::phase(node.phase)) }
             td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }

@@ -5,6 +5,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     html::{self, Page, plain, shown, time},
+    names::NodeNames,
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
@@ -13,7 +14,8 @@ use meshd_model::operations::{ObjectKind, OperationState};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let found = client.get(api::LIST_OPERATIONS.path([])).await.map_err(|error| client.failed(&error))?;
-    let rows: Vec<_> = found.operations.iter().map(row).collect();
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
+    let rows: Vec<_> = found.operations.iter().map(|operation| row(operation, &names)).collect();
     let content = html! {
         h1 { "Operations" }
         div id="rows" data-live {
@@ -29,7 +31,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     Ok(Page { client: &client, title: "Operations".to_owned(), nav_path: "/operations", content }.answer(&headers))
 }
 
-fn row(operation: &OperationView) -> Vec<Markup> {
+fn row(operation: &OperationView, names: &NodeNames) -> Vec<Markup> {
     let class = match operation.state {
         OperationState::Failed => "bad",
         OperationState::Requested => "warn",
@@ -43,7 +45,7 @@ fn row(operation: &OperationView) -> Vec<Markup> {
         operation.since.map(time).unwrap_or_default(),
         plain(&operation.progress),
         html::maybe(operation.reason.as_ref()),
-        operation.node.map(|node| html::node_link(&node.to_string(), &node.to_string())).unwrap_or_default(),
+        names.maybe_link(operation.node),
     ]
 }
 
@@ -56,5 +58,7 @@ fn object(operation: &OperationView) -> Markup {
         ObjectKind::Slot => "/slots".to_owned(),
         ObjectKind::Machine => return plain(name),
     };
-    html! { a href=(format!("{PREFIX}{page}")) { (name) } }
+    // The UUID of a VM would push the other columns away; the name of a VM is unique.
+    let has_short_id = operation.object == ObjectKind::Node && operation.id != operation.name;
+    html! { a href=(format!("{PREFIX}{page}")) { (name) } @if has_short_id { " " (html::bracketed(&operation.id)) } }
 }

@@ -98,7 +98,7 @@ pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, 
     let found = client.get(path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
-            "node" => html::node_link(&hit.id, &hit.name),
+            "node" => html::name_link(&hit.id, &hit.name),
             "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
             _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
         };

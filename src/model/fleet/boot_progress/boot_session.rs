@@ -129,6 +129,13 @@ pub enum BootStatus {
 
 as_str!(BootStatus);
 
+impl BootStatus {
+    /// Returns true if the time of the boot runs on.
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, BootStatus::Booting | BootStatus::Waiting | BootStatus::Stalled)
+    }
+}
+
 impl BootSession {
     /// Opens a session with its first stage.
     pub fn open(id: BootSessionId, mac: MacAddr, stage: Stage, now: Timestamp) -> Self {
@@ -208,6 +215,13 @@ impl BootSession {
             mark.at > newest.last || may_boot || mark.last.since(newest.last) > WAIT_NOTED * 2
         });
         (!has_continued).then_some(newest)
+    }
+
+    /// Returns the begin and the end of the wait for approval. The certificate ends the wait; a pending wait ends at `running_until`.
+    pub fn approval_wait(&self, running_until: Option<Timestamp>) -> Option<[Timestamp; 2]> {
+        let wait = self.waits.iter().find(|wait| wait.code == Wait::APPROVAL)?;
+        let passed = self.stages.iter().find(|mark| mark.stage >= Stage::Enrolled && mark.at >= wait.at);
+        Some([wait.at, passed.map(|mark| mark.at).or(running_until).unwrap_or(wait.last)])
     }
 
     /// Returns the open stall.

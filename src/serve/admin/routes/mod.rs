@@ -138,12 +138,12 @@ pub(crate) async fn timeline(
     Path(node): Path<String>,
     QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
 ) -> Answer<TimelineView> {
-    let id = central.nodes.resolve(&node)?;
+    let (id, now) = (central.nodes.resolve(&node)?, central.now());
     let timeline = central.store().read(|model| {
         let node = model.node(id)?;
         let boots = model.boots_of(node);
         let newest = boots.first().map(|boot| boot.id);
-        let timeline = session.or(newest).and_then(|session| TimelineView::new(node, session, &boots));
+        let timeline = session.or(newest).and_then(|session| TimelineView::new(node, session, &boots, now));
         Some(timeline.map(|timeline| timeline.with_tasks(model.tasks())))
     });
     let missing = || match session {

@@ -12,6 +12,7 @@ use super::Answer;
 use crate::{
     client::{ApiClient, ApiError},
     html::{self, Page, code, maybe, plain, time},
+    names::NodeNames,
 };
 use axum::http::HeaderMap;
 use credential_changes::{api_token_form, revoke_form, rotate_form};
@@ -27,6 +28,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
     let roots = client.get(api::LIST_ROOTS.path([])).await?;
     let machines = client.get(api::LIST_TOKENS.path([])).await?;
+    let names = client.node_names().await?;
     let is_admin = client.caller.role >= Role::Admin;
     Ok(html! {
         h1 { "Access" }
@@ -37,7 +39,7 @@ async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
             p.quiet { "The API tokens are visible from the role auditor on." }
         }
         h2 { "Enrolment tokens of machines that are not netbooted" }
-        (enrolment_tokens(&machines, is_admin))
+        (enrolment_tokens(&machines, &names, is_admin))
         h2 { "Certificate authority" }
         (authority(&roots, is_admin))
     })
@@ -59,12 +61,12 @@ fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
     }
 }
 
-fn enrolment_tokens(tokens: &[TokenView], is_admin: bool) -> Markup {
+fn enrolment_tokens(tokens: &[TokenView], names: &NodeNames, is_admin: bool) -> Markup {
     let row = |token: &TokenView| {
         let revoke = if is_admin { revoke_form("tokens", &token.hash.to_string()) } else { Markup::default() };
         vec![
             code(token.hash.short()),
-            code(token.node),
+            names.link(token.node),
             time(token.expires_at),
             token.used_at.map(time).unwrap_or_default(),
             maybe(token.used_from),

@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `creation_form` | the frame of both forms that create an object |
 //! | `create_vm` | the form for a new VM |
+//! | `machine` | the facts by which a person recognises a machine |
 //! | `one_node` | orders that only one node takes |
 //! | `run_task` | the form that runs a task |
 
 pub(super) mod create_vm;
 mod creation_form;
+mod machine;
 pub(super) mod one_node;
 pub(super) mod run_task;
 
@@ -85,7 +87,7 @@ const ACTIONS: [Action; 15] = [
         api::APPROVE_NODES,
         "Approve",
         ActionInput::Moved,
-        "The machine gets credentials at its next boot; alarms of a known node are acknowledged.",
+        "Takes effect at once: a machine that waits gets its credentials now. Alarms of a known node are acknowledged.",
     ),
     dangerous(api::REJECT_NODES, "Reject", ActionInput::Nothing, "Boots of the machine are refused."),
     action(
@@ -166,7 +168,7 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
             option value="" { (none) }
             @for node in &nodes.rows {
                 @let id = node.id.to_string();
-                option value=(id) selected[chosen == id] { (shown(&node.name)) }
+                option value=(id) selected[chosen == id] { (shown(&node.name)) " (" (id) ")" }
             }
         }
     })
@@ -216,6 +218,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         ActionInput::Profile | ActionInput::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
         _ => Vec::new(),
     };
+    let compared = machine::to_compare(&client, action).await.map_err(failed)?;
     let content = html! {
         h1 { (action.title) }
         p { (action.effect) }
@@ -223,7 +226,10 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
             input type="hidden" name="action" value=(action.word());
             (key_input(&client))
             ul { @for node in &nodes {
-                li { (shown(node.name)) " " code { (node.target.id) } input type="hidden" name="node" value=(node.value); }
+                li { (shown(node.name)) " " (html::bracketed(&node.target.id.to_string()))
+                    @for machine in compared.iter().filter(|machine| machine.id == node.target.id) { (machine.facts()) }
+                    input type="hidden" name="node" value=(node.value);
+                }
             } }
             (input_fields(action, &profiles))
             (html::reason_input("reason"))
@@ -377,9 +383,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let request = BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
     let done = client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;
     let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);
-    let row = |result: &BulkNode| {
-        vec![html::node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome(result)]
-    };
+    let row = |result: &BulkNode| vec![html::node_link(&result.id.to_string(), name(result.id)), outcome(result)];
     let rows: Vec<_> = done.results.iter().map(row).collect();
     let content = html! {
         h1 { (action.title) }
@@ -387,7 +391,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
             0 => div.alert.good role="status" { "Done for " (rows.len()) @if rows.len() == 1 { " node." } @else { " nodes." } }
             failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
         }
-        (html::table(&["Node", "ID", "Result"], &rows, ""))
+        (html::table(&["Node", "Result"], &rows, ""))
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
     Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))

@@ -16,6 +16,7 @@ use crate::{
     client::{ApiClient, ApiError},
     form::Fields,
     html::{self, Page, code, maybe, plain, shown, time},
+    names::NodeNames,
 };
 use axum::{
     extract::{Path, Query},
@@ -26,7 +27,9 @@ use meshd_api::{
     DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView, routes as api,
 };
 use meshd_model::fleet::label_words;
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::{Check, CheckStatus, Heartbeat};
+use meshd_types::{NodeId, Timestamp};
+use std::time::Duration;
 
 /// Number of events on the page of a node.
 const EVENTS: usize = 20;
@@ -40,6 +43,7 @@ struct Related {
     vms: Vec<VmView>,
     tasks: Vec<TaskView>,
     slots: Vec<SlotView>,
+    names: NodeNames,
 }
 
 /// Converts status 404 and 409 to `None`: a node may have never booted.
@@ -65,6 +69,7 @@ async fn related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Resu
         vms: client.list(api::LIST_VMS.path([]).with("node", id).with("limit", 100)).await?.rows,
         tasks: client.list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10)).await?.rows,
         slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
+        names: client.node_names().await?,
     })
 }
 
@@ -79,7 +84,7 @@ pub(crate) async fn page(
     let related = related(&client, &detail, query.text("session")).await.map_err(failed)?;
     let view = &detail.node;
     let content = html! {
-        h1 { (shown(&view.name)) " " span id="phase" data-live { (html::phase(view.phase)) } }
+        h1 { (shown(&view.name)) " " (html::bracketed(&view.id.to_string())) " " span id="phase" data-live { (html::phase(view.phase)) } }
         @if !query.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(query.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail, client.caller.role)) } }
@@ -90,27 +95,40 @@ pub(crate) async fn page(
         }
         section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
-        section { h2 { "Generations" } (generations(&related))
+        section id="generations" { h2 { "Generations" } (generations(&related))
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }
         }
         section { h2 { "Work" } div id="work" data-live { (work(&related, actions::may_order(&client))) } }
         section { h2 { "Hardware" } (hardware(&detail)) }
-        section { h2 { "Events" } div id="events" data-live { (super::log::event_table(&related.events)) }
+        section { h2 { "Events" } div id="events" data-live { (super::log::event_table(&related.events, &related.names)) }
             p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
         }
     };
     Ok(Page { client: &client, title: view.name.clone(), nav_path: "/nodes", content }.answer(&headers))
 }
 
-/// Renders problems and their hints.
+/// Returns the part of the page, or the events, that explain a condition.
+fn about_condition(node: NodeId, condition: &str) -> String {
+    match condition {
+        "check_failed" => "#checks".to_owned(),
+        "boot_stalled" | "boot_loop" => "#boot".to_owned(),
+        "reboot_required" => "#generations".to_owned(),
+        other => format!("{PREFIX}/events?node={node}&kind={other}"),
+    }
+}
+
+/// Renders problems and their hints. Each links to what it is about.
 fn conditions(detail: &NodeDetail) -> Markup {
     let failing = detail.checks.iter().filter(|check| check.status == CheckStatus::Fail && detail.checks_count);
     html! {
         @for condition in &detail.node.conditions {
-            div.alert.bad { strong { (condition.kind.as_str()) } " since " (time(condition.since)) p { (shown(&condition.detail)) } }
+            div.alert.bad {
+                a href=(about_condition(detail.node.id, condition.kind.as_str())) { strong { (condition.kind.as_str()) } }
+                " since " (time(condition.since)) p { (shown(&condition.detail)) }
+            }
         }
         @for check in failing {
-            div.alert.bad { strong { "check " (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
+            div.alert.bad { a href="#checks" { "check" } " " strong { (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
         }
         @for machine in &detail.conflicting_machines {
             div.alert.bad { strong { "Another machine asked to be this node: " (shown(&machine.words())) } " last " (time(machine.last)) }
@@ -146,8 +164,14 @@ fn about(detail: &NodeDetail) -> Markup {
             "Memory available",
             maybe(detail.heartbeat.as_ref().map(|beat| format!("{} MiB", beat.memory_available_kib >> 10))),
         ),
-        ("Up for", maybe(detail.heartbeat.as_ref().map(|beat| html::duration(beat.uptime_s.saturating_mul(1000))))),
+        ("Up since", detail.heartbeat.as_ref().map(|beat| time(up_since(node.last_seen, beat))).unwrap_or_default()),
     ])
+}
+
+/// Returns the start of the system to the minute. A duration would stand still while the node is silent.
+fn up_since(last_seen: Timestamp, beat: &Heartbeat) -> Timestamp {
+    let started = last_seen.before(Duration::from_secs(beat.uptime_s)).millis();
+    Timestamp::from_millis(started - started.rem_euclid(60_000))
 }
 
 fn check_badge(check: &Check) -> Markup {
@@ -220,9 +244,9 @@ fn difference(view: &DiffView) -> Markup {
 fn work(related: &Related, may_order: bool) -> Markup {
     html! {
         @if related.vms.is_empty() && related.tasks.is_empty() && related.slots.is_empty() { p.quiet { "Nothing." } }
-        @if !related.vms.is_empty() { h3 { "VMs" } (super::work::vms::vm_table(&related.vms)) }
+        @if !related.vms.is_empty() { h3 { "VMs" } (super::work::vms::vm_table(&related.vms, &related.names)) }
         @if !related.tasks.is_empty() { h3 { "Tasks" } (super::work::tasks::task_table(&related.tasks)) }
-        @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slots::slot_table(&related.slots, may_order)) }
+        @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slots::slot_table(&related.slots, &related.names, may_order)) }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::html::{self, duration, shown};
 use maud::{Markup, html};
 use meshd_api::{StageView, TimelineView};
-use meshd_model::fleet::BootStatus;
+use meshd_model::fleet::{BootStatus, Wait};
 
 /// Width of the drawing, in SVG units.
 const WIDTH: u64 = 1000;
@@ -25,7 +25,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
     html! {
         p {
             (html::badge(class(boot.result), boot.result.as_str()))
-            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) @if boot.result == BootStatus::Booting { " so far" } ", NIC " code { (boot.mac) }
+            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) @if boot.result.is_unfinished() { " so far" } ", NIC " code { (boot.mac) }
         }
         @if let Some((summary, reason)) = boot.last_failure() {
             div.alert.bad {
@@ -38,13 +38,18 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
                 div.alert.bad { strong { "Stalled after " (stall.after.as_str()) ", waits for " (stall.missing.as_str()) } p { (shown(&stall.cause)) } }
             }
         }
-        @for wait in &boot.waits {
-            p.quiet { "Told to wait (" (shown(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) }
+        @for wait in boot.waits.iter().filter(|wait| wait.code != Wait::APPROVAL) {
+            p.quiet { "Boot deferred (" (shown(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) }
         }
         div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {
                 thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "Share of the boot" } } }
-                tbody { @for stage in &boot.stages { (bar(stage, boot.total_ms)) } }
+                tbody { @for (index, stage) in boot.stages.iter().enumerate() {
+                    // The system started before the wait for approval, which ends with the certificate.
+                    @let before = index.checked_sub(1).and_then(|index| boot.stages.get(index));
+                    @let wait = before.filter(|before| before.stage == TimelineView::APPROVAL).map_or(0, |wait| wait.duration_ms);
+                    (bar(stage, wait, boot.total_ms))
+                } }
             }
         }
         @if boot.boots.len() > 1 {
@@ -54,13 +59,14 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
     }
 }
 
-fn bar(stage: &StageView, total: u64) -> Markup {
+/// Renders a stage. `wait` is the time between its work and its end.
+fn bar(stage: &StageView, wait: u64, total: u64) -> Markup {
     let scaled = |millis: u64| (millis * WIDTH).checked_div(total).unwrap_or(0).min(WIDTH);
     let width = scaled(stage.duration_ms).max(MIN_WIDTH);
-    let start = scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms)).min(WIDTH - width);
+    let start = scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms + wait)).min(WIDTH - width);
     html! {
         tr {
-            th scope="row" { (stage.stage.as_str()) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }
+            th scope="row" { (shown(&stage.stage)) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }
             td { (duration(stage.duration_ms)) }
             td { (duration(stage.elapsed_ms)) }
             td {

@@ -12,18 +12,12 @@ pub(super) mod tasks;
 pub(super) mod vms;
 pub(super) mod volumes;
 
-use crate::{html, plain_text::visible};
-use maud::Markup;
-use meshd_types::NodeId;
+use crate::plain_text::visible;
 
 /// Number of rows per page.
 const ROWS: usize = 200;
 /// Maximum number of characters of a console or an output on a page. The page shows the last characters.
 const MAX_OUTPUT: usize = 64 * 1024;
-
-fn of_node(node: Option<NodeId>) -> Markup {
-    node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default()
-}
 
 /// Returns the end of an output as plain text.
 fn tail(text: &str) -> String {

@@ -5,6 +5,7 @@ use crate::{
     client::{ApiClient, ApiError, encoded},
     form::Fields,
     html::{self, Page, code, maybe, plain, shown},
+    names::NodeNames,
     request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
@@ -21,11 +22,12 @@ use meshd_api::{
 use meshd_model::work::SlotState;
 use std::{fmt::Display, str::FromStr};
 
-pub(in crate::screens) fn slot_table(slots: &[SlotView], may_order: bool) -> Markup {
+pub(in crate::screens) fn slot_table(slots: &[SlotView], names: &NodeNames, may_order: bool) -> Markup {
     let row = |slot: &SlotView| {
         let functions = slot.functions.iter().map(|(address, id)| format!("{address} ({id})")).collect::<Vec<_>>();
         vec![
-            code(&slot.id),
+            names.link(slot.id.node),
+            code(&slot.id.unit),
             html! { (slot.state.as_str()) @if !slot.reason.is_empty() { div.quiet { (shown(&slot.reason)) } } },
             plain(functions.join(" ")),
             maybe(slot.numa),
@@ -38,7 +40,7 @@ pub(in crate::screens) fn slot_table(slots: &[SlotView], may_order: bool) -> Mar
     };
     let rows: Vec<_> = slots.iter().map(row).collect();
     html::table(
-        &["Slot", "State", "Functions", "NUMA node", "Disk", "Fabric", "NIC", "Mismatch", "Actions"],
+        &["Node", "Unit", "State", "Functions", "NUMA node", "Disk", "Fabric", "NIC", "Mismatch", "Actions"],
         &rows,
         "No node reports a slot.",
     )
@@ -95,7 +97,8 @@ fn orders(slot: &SlotView) -> Markup {
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let slots = client.get(api::LIST_SLOTS.path([])).await.map_err(|error| client.failed(&error))?;
-    let table = slot_table(&slots, actions::may_order(&client));
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
+    let table = slot_table(&slots, &names, actions::may_order(&client));
     let content = html! { h1 { "Slots" } div id="rows" data-live { (table) } };
     Ok(Page { client: &client, title: "Slots".to_owned(), nav_path: "/slots", content }.answer(&headers))
 }

@@ -1,6 +1,6 @@
 //! Tasks and their output.
 
-use super::{MAX_OUTPUT, ROWS, of_node, tail};
+use super::{MAX_OUTPUT, ROWS, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, OrderNotes, encoded},
@@ -57,10 +57,11 @@ pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: He
     let output = api::GET_TASK_OUTPUT.path([&task]);
     let task = client.get(api::GET_TASK.path([&task])).await.map_err(failed)?;
     let output = client.tail(output, MAX_LINES).await.map_err(failed)?;
+    let names = client.node_names().await.map_err(failed)?;
     let nodes: Vec<_> = task
         .nodes
         .iter()
-        .map(|node| vec![of_node(Some(node.node)), plain(node.address), plain(&node.state), maybe(node.code)])
+        .map(|node| vec![names.link(node.node), plain(node.address), plain(&node.state), maybe(node.code)])
         .collect();
     let content = html! {
         h1 { "Task " (task.id) " " (html::badge("idle", task.state.as_str())) }

@@ -1,10 +1,11 @@
 //! The VM list, the page of one VM, and its orders.
 
-use super::{MAX_OUTPUT, ROWS, of_node, tail};
+use super::{MAX_OUTPUT, ROWS, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes, encoded},
     html::{self, Page, code, plain, shown, time},
+    names::NodeNames,
     request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
@@ -16,7 +17,7 @@ use axum::{
 use maud::{Markup, html};
 use meshd_api::{DeleteVm, VmView, routes as api};
 
-pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
+pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup {
     let row = |vm: &VmView| {
         let name = html! { a href=(format!("{PREFIX}/vms/{}", vm.uuid)) { (vm.name) } };
         let obstacle = html! {
@@ -27,7 +28,7 @@ pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
         vec![
             name,
             plain(vm.state.as_str()),
-            of_node(vm.node),
+            names.maybe_link(vm.node),
             plain(vm.vcpus),
             plain(vm.memory),
             plain(vm.units.join(" ")),
@@ -42,25 +43,27 @@ pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let vms = client.list(api::LIST_VMS.path([]).with("sort", "name").with("limit", ROWS)).await;
     let vms = vms.map_err(|error| client.failed(&error))?;
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "VMs" }
         @if actions::may_order(&client) {
             div.actions { a.button href=(format!("{PREFIX}/vms/new")) { "Create VM" } }
         }
-        div id="rows" data-live { (vm_table(&vms.rows)) }
+        div id="rows" data-live { (vm_table(&vms.rows, &names)) }
     };
     Ok(Page { client: &client, title: "VMs".to_owned(), nav_path: "/vms", content }.answer(&headers))
 }
 
 pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
     let vm = client.get(api::GET_VM.path([&vm])).await.map_err(|error| client.failed(&error))?;
+    let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let log = api::GET_VM_CONSOLE_LOG.path([&vm.uuid]).with("tail", MAX_OUTPUT);
     let console = client.tail(log, MAX_OUTPUT).await;
     let to = |verb: &str| format!("{PREFIX}/vms/{}/{verb}", vm.uuid);
     let content = html! {
         h1 { (vm.name) " " (html::badge("idle", vm.state.as_str())) }
         div id="facts" data-live {
-            (vm_table(std::slice::from_ref(&vm)))
+            (vm_table(std::slice::from_ref(&vm), &names))
             (html::facts(&[("UUID", code(vm.uuid)), ("Since", vm.since.map(time).unwrap_or_default()), ("Restarts in a row", plain(vm.restarts))]))
         }
         @if actions::may_order(&client) {
