@@ -1,6 +1,7 @@
 //! Two machines in namespaces of their own, each with the real agent, behind one switch; and a program of MPI for them.
 
 use crate::world::{World, eventually, program};
+use meshd_agent::system::user_ids;
 use meshd_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -229,7 +230,8 @@ impl Rig {
     pub fn is_clean(&self) {
         assert_eq!(self.ranks(), 0);
         for machine in &self.machines {
-            let left = |folder: &Path| fs::read_dir(folder).map_or(0, |entries| entries.count());
+            let is_task = |entry: &fs::DirEntry| entry.file_name() != ".next-user";
+            let left = |folder: &Path| fs::read_dir(folder).map_or(0, |all| all.flatten().filter(is_task).count());
             assert_eq!(left(&machine.folder.join("jobs")), 0, "{}", machine.id);
             for group in groups_of(&machine.id) {
                 assert!(!group.exists(), "{}", group.display());
@@ -238,7 +240,7 @@ impl Rig {
         let shared = fs::read_dir("/dev/shm").unwrap().flatten().filter(|file| {
             use std::os::unix::fs::MetadataExt as _;
             let ours = file.file_name().to_string_lossy().starts_with(LEFT);
-            ours || file.metadata().is_ok_and(|file| file.uid() == meshd_proto::task::TASK_UID)
+            ours || file.metadata().is_ok_and(|file| user_ids::TASKS.contains(&file.uid()))
         });
         assert_eq!(shared.count(), 0, "shared memory");
     }
