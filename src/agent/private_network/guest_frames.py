@@ -64,7 +64,10 @@ def send():
     # What a client may send.
     ipv4(17, udp(5000, 5001, b"udp"))
     ipv4(1, struct.pack("!BBHI", 8, 0, 0, 0) + b"name=ping;")
-    ipv4(17, b"name=later-fragment;....", fragment=100)
+    # The name is in the second fragment, at 16 bytes.
+    large = struct.pack("!HHHH", 5000, 5001, 32, 0) + b"." * 8 + b"name=fragmented;"
+    ipv4(17, large[:16], fragment=more)
+    ipv4(17, large[16:], fragment=2)
     ipv4(17, udp(5000, 5001, b"end"))
 
 
