@@ -164,8 +164,8 @@ fn guests_reach_no_service_of_their_node() {
 }
 
 #[test]
-fn guests_of_the_private_network_reach_neither_boot_lan_norcentral_node() {
-    if !is_in_namespace("guests_of_the_private_network_reach_neither_boot_lan_norcentral_node") {
+fn guests_of_the_private_network_reach_neither_boot_lan_nor_central_node() {
+    if !is_in_namespace("guests_of_the_private_network_reach_neither_boot_lan_nor_central_node") {
         return;
     }
     let network = TestNetwork::new();

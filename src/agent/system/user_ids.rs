@@ -1,8 +1,8 @@
-//! User IDs of VMs and tasks: ranges without entries in /etc/passwd. An ID is used again only after all others of its range, and while no
-//! process has it: what its former owner left cannot reach the next owner.
+//! User IDs of VMs and tasks: ranges without entries in /etc/passwd. The ID of a VM is used again only after all others, and while no
+//! process has it: what its former owner left cannot reach the next owner. The ID of a task follows from the random ID of the task.
 
 use super::Tree;
-use meshd_types::failpoint;
+use meshd_types::{TaskId, failpoint};
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder},
@@ -17,7 +17,7 @@ pub const VMS: Range<u32> = 0x7140_0000..0x7141_0000;
 /// Mask of the bits that all user IDs of VMs have in common.
 pub const MASK: u32 = 0xffff_0000;
 /// User IDs of tasks whose order names no user.
-pub const TASKS: Range<u32> = 0x7142_0000..0x7143_0000;
+pub const TASKS: Range<u32> = 0x7200_0000..0x7300_0000;
 /// All IDs that the agent assigns: no order may name one.
 const ASSIGNED: Range<u32> = VMS.start..TASKS.end;
 
@@ -27,6 +27,11 @@ const NEXT: &str = ".next-user";
 /// Returns whether the agent assigns this ID, so that no order may name it.
 pub fn is_assigned(user: u32) -> bool {
     ASSIGNED.contains(&user)
+}
+
+/// Returns the user of a task: the same on all its nodes, which may share files.
+pub fn of_task(TaskId([first, second, third, _]): TaskId) -> u32 {
+    TASKS.start + u32::from_be_bytes([0, first, second, third])
 }
 
 /// Assigns the next free ID of a range. `folder` stores which one is next. `taken` are IDs whose owner may have no process.

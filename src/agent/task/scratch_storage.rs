@@ -41,10 +41,6 @@ impl Storage {
         Storage { folder }
     }
 
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     fn task_folder(&self) -> PathBuf {
         self.folder.join(self.folder.file_name().unwrap_or_default())
     }

@@ -17,11 +17,9 @@ use meshd_proto::task::{
 };
 use meshd_types::TaskId;
 use std::{
-    collections::BTreeSet,
     io::{self, PipeReader, PipeWriter},
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
-    path::Path,
     process::ExitStatus,
     time::Duration,
 };
@@ -122,9 +120,7 @@ impl TaskRunner {
 
     /// Returns the user of the task's processes, and installs their firewall. Root has the network of the node.
     async fn assign_user(&self) -> Result<u32, String> {
-        let (user, central) = (self.run.user, self.central);
-        // The counter is beside the folders of tasks.
-        let folder = self.storage.folder().parent().unwrap_or(Path::new("/")).to_owned();
+        let (user, central, task) = (self.run.user, self.central, self.task);
         let assign = move || {
             let uid = match user {
                 TaskUser::Root => return Ok(0),
@@ -132,7 +128,7 @@ impl TaskRunner {
                     return Err(format!("invalid user {uid}: the node assigns it to VMs and tasks"));
                 }
                 TaskUser::Uid(uid) => uid,
-                TaskUser::Default => user_ids::assign(&user_ids::TASKS, &folder, &BTreeSet::new())?,
+                TaskUser::Default => user_ids::of_task(task),
             };
             UserFirewall::of_tasks(central).ensure().map(|()| uid)
         };

@@ -230,8 +230,7 @@ impl Rig {
     pub fn is_clean(&self) {
         assert_eq!(self.ranks(), 0);
         for machine in &self.machines {
-            let is_task = |entry: &fs::DirEntry| entry.file_name() != ".next-user";
-            let left = |folder: &Path| fs::read_dir(folder).map_or(0, |all| all.flatten().filter(is_task).count());
+            let left = |folder: &Path| fs::read_dir(folder).map_or(0, |entries| entries.count());
             assert_eq!(left(&machine.folder.join("jobs")), 0, "{}", machine.id);
             for group in groups_of(&machine.id) {
                 assert!(!group.exists(), "{}", group.display());
