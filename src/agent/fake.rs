@@ -274,6 +274,14 @@ impl NetworkNamespace {
         self.0.id().to_string()
     }
 
+    /// Returns the MAC address of a device of the namespace.
+    pub fn mac(&self, device: &str) -> String {
+        let file = format!("/sys/class/net/{device}/address");
+        // A mount namespace with the sysfs of this network namespace.
+        let script = format!("mount -t sysfs none /sys && cat {file}");
+        run("nsenter", &["-t", &self.pid(), "-n", "unshare", "--mount", "sh", "-c", &script]).trim().to_owned()
+    }
+
     /// Runs `ip` in the namespace.
     pub fn ip(&self, args: &[&str]) {
         run("nsenter", &[&["-t", &self.pid(), "-n", "ip"], args].concat());

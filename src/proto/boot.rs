@@ -43,8 +43,10 @@ pub struct AgentConfig {
 }
 
 /// Names of all readiness checks.
-pub const CHECKS: [&str; 12] =
-    ["services", "identity", "clock", "memory", "network", "nat", "kvm", "iommu", "vfio", "units", "store", "images"];
+pub const CHECKS: [&str; 13] = [
+    "services", "identity", "clock", "memory", "network", "nat", "firewall", "kvm", "iommu", "vfio", "units", "store",
+    "images",
+];
 
 /// Configuration of readiness checks in a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

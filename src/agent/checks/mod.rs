@@ -4,6 +4,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `clock` | the clock, compared with the overlay and the central node |
+//! | `firewall` | the firewalls of VM and task users |
 //! | `kernel` | errors in the kernel log since the boot |
 //! | `nat` | the private network of VMs |
 //! | `network` | connections to the central node and beyond |
@@ -16,6 +17,7 @@
 //! | `workload_memory` | memory that VMs and tasks use |
 
 mod clock;
+mod firewall;
 mod kernel;
 mod nat;
 mod network;
@@ -70,6 +72,7 @@ const ALL: [CheckFn; CHECKS.len()] = [
     memory,
     network::network,
     nat::nat,
+    firewall::firewall,
     virtualization::kvm,
     virtualization::iommu,
     virtualization::vfio,

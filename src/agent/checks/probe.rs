@@ -1,11 +1,12 @@
 //! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
 use crate::{
-    private_network::{self, Settings},
+    private_network::{self, Settings, user_firewall::UserFirewall},
     system::Tree,
     vm::{self, Space},
 };
 use std::{
+    io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     path::Path,
     thread::sleep,
@@ -27,6 +28,9 @@ pub trait Probe: Send + Sync {
 
     /// Returns the node's address in the private network of VMs, or the part that fails; `None` if that cannot be tested.
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
+
+    /// Returns the names of firewalls that are missing or changed; `None` if that cannot be tested.
+    fn user_firewalls(&self, central: Ipv4Addr) -> Option<io::Result<Vec<&'static str>>>;
 }
 
 /// Probes of the machine whose root is the tree.
@@ -62,6 +66,19 @@ impl Probe for SystemProbe {
 
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         self.is_running_system().then(|| private_network::check(&self.0, settings, central))
+    }
+
+    fn user_firewalls(&self, central: Ipv4Addr) -> Option<io::Result<Vec<&'static str>>> {
+        self.is_running_system().then(|| {
+            UserFirewall::all(central)
+                .into_iter()
+                .filter_map(|firewall| match firewall.is_current() {
+                    Ok(true) => None,
+                    Ok(false) => Some(Ok(firewall.name())),
+                    Err(error) => Some(Err(error)),
+                })
+                .collect()
+        })
     }
 }
 

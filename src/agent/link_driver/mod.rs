@@ -97,12 +97,12 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
-    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
+    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node, config.central);
     side_effects::log_start(&config, &boot);
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
-    let private_network = private_network::start(&tree, vms.nics(), vms.nic_addresses());
+    let private_network = private_network::start(&tree, config.central, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,

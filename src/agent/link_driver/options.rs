@@ -54,6 +54,7 @@ pub(super) fn host_config(options: &Options, tree: &Tree, config: &AgentConfig, 
     HostConfig {
         checks,
         root: options.root.clone(),
+        central: Some(config.central),
         machines: options.vm_dir.clone(),
         images: vm::volumes(&options.vm_dir),
         models: vm::CpuModels::default(),

@@ -1,14 +1,15 @@
 //! Firewall of guests: nftables tables `meshd-guests` of the families netdev and inet.
 //!
 //! Each port has a chain that sees every frame of its guest before the bridge does. It drops frames with another guest's MAC address or
-//! address, VLANs, IPv6 and other protocols. The table `inet` denies guests of the private network the node's services and networks.
-//! It denies processes of VMs every network.
+//! address, VLANs, IPv6, other protocols, and what a DHCP or boot server or a router would send. The table `inet` denies guests of the
+//! private network the node's services and networks.
 
 use super::{
     BRIDGE, BRIDGE_MAC, Subnet, drift,
     netlink::{
-        BatchMessage, CREATE, INET, NETDEV, NEW_CHAIN, OUTPUT_NAME, append_rule, attribute, commit,
-        expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, meta_in, not_bytes},
+        BatchMessage, CREATE, FAMILY, ICMP, INET, INPUT_NAME, IPV4_FAMILY, NETDEV, NEW_CHAIN, OUTPUT_NAME, PRIORITY,
+        PROTOCOL, TCP, UDP, append_rule, attribute, commit,
+        expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, not_bytes, not_bytes_in},
         fingerprints, interface, nested, replace_table, text,
     },
 };
@@ -18,28 +19,24 @@ use std::{io, net::Ipv4Addr};
 
 /// Name of both tables.
 const TABLE: &str = "meshd-guests";
-/// Before the chains of the distribution, which therefore cannot accept what is dropped here.
-const PRIORITY: i32 = -10;
-
-// Hooks and keys of linux/netfilter.h and nf_tables.h.
+// Hooks of linux/netfilter.h.
 const INGRESS: u32 = 0;
 const INPUT: u32 = 1;
 const FORWARD: u32 = 2;
-const OUTPUT: u32 = 3;
-const INPUT_NAME: u32 = 6;
-const SOCKET_USER: u32 = 10;
-const FAMILY: u32 = 15;
-const PROTOCOL: u32 = 16;
-const IPV4_FAMILY: [u8; 1] = [2];
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const ARP_TYPE: [u8; 2] = [0x08, 0x06];
 const IPV4_TYPE: [u8; 2] = [0x08, 0x00];
 const BROADCAST: [u8; 6] = [0xff; 6];
 const DHCP_CLIENT_TO_SERVER: [u8; 4] = [0, 68, 0, 67];
 const DHCP_SERVER: [u8; 2] = [0, 67];
 const DNS: [u8; 2] = [0, 53];
+/// Source ports of servers: DHCP, TFTP, proxy DHCP, DHCPv6.
+const SERVER_PORTS: [u16; 4] = [67, 69, 4011, 547];
+/// Destination ports that only servers and relays use: DHCP server, DHCP client, proxy DHCP, DHCPv6 client and server.
+const ANSWERED_PORTS: [u16; 5] = [67, 68, 4011, 546, 547];
+/// ICMP messages of routers: redirect, router advertisement.
+const ROUTER_MESSAGES: [u8; 2] = [5, 9];
+/// Mask of the fragment offset in the IPv4 header.
+const FRAGMENT_OFFSET: [u8; 2] = [0x1f, 0xff];
 
 /// A port of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +67,6 @@ pub struct FirewallContext {
     pub blocked_hosts: Vec<Ipv4Addr>,
     /// MAC addresses of the node's other bridges.
     pub bridges: Vec<MacAddr>,
-    /// User IDs of VMs, as value and mask.
-    pub users: (u32, u32),
 }
 
 struct Chain {
@@ -137,11 +132,6 @@ fn chains(ports: &[GuestPort], context: &FirewallContext) -> Vec<Chain> {
     if failpoint::defends("guest-fabric") {
         all.push(chain(INET, "forward", FORWARD, forward_rules(context)));
     }
-    if failpoint::defends("vm-user-network") {
-        let (user, mask) = context.users;
-        let is_vm_user = meta_in(SOCKET_USER, &user.to_ne_bytes(), &mask.to_ne_bytes());
-        all.push(chain(INET, "output", OUTPUT, vec![[is_vm_user, drop()].concat()]));
-    }
     all
 }
 
@@ -176,10 +166,11 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) 
     }
     if let Some(address) = port.address {
         rules.push(rule(&[ipv4(), bytes(Base::Network, 9, &[UDP]), bytes(Base::Transport, 0, &DHCP_SERVER), drop()]));
-        let from_guest = || [ipv4(), bytes(Base::Network, 12, &address.octets())].concat();
+        let sends = [ipv4(), bytes(Base::Network, 12, &address.octets())].concat();
+        let from_guest = || sends.clone();
         if is_private {
             for mac in [BRIDGE_MAC].into_iter().chain(others().filter(is_peer).map(|other| other.mac)) {
-                rules.push(rule(&[from_guest(), bytes(Base::Link, 0, &mac.0), accept()]));
+                rules.extend(client_traffic(&[from_guest(), bytes(Base::Link, 0, &mac.0)].concat()));
             }
         } else {
             for server in &context.dns {
@@ -196,10 +187,32 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) 
             }
             // The node receives multicast and broadcast too.
             rules.push(rule(&[ipv4(), bytes(Base::Link, 0, &BROADCAST), drop()]));
-            rules.push(rule(&[from_guest(), accept()]));
+            rules.extend(client_traffic(&from_guest()));
         }
     }
     rules
+}
+
+/// Accepts what a client sends: neither DHCP nor boot servers nor routers are guests. A server's reply is recognised by its destination
+/// port, because clients accept any source port. UDP is accepted only if its ports are readable, or as a later fragment.
+fn client_traffic(from_guest: &[u8]) -> Vec<Vec<u8>> {
+    let protocol = |protocol: u8| bytes(Base::Network, 9, &[protocol]);
+    let rule = |expressions: &[Vec<u8>]| [from_guest, &expressions.concat()].concat();
+    if !failpoint::defends("guest-servers") {
+        return vec![rule(&[accept()])];
+    }
+    let other_ports = |offset, ports: &[u16]| -> Vec<u8> {
+        ports.iter().flat_map(|port| not_bytes(Base::Transport, offset, &port.to_be_bytes())).collect()
+    };
+    let other_types: Vec<u8> =
+        ROUTER_MESSAGES.iter().flat_map(|kind| not_bytes(Base::Transport, 0, &[*kind])).collect();
+    let is_later_fragment = not_bytes_in(Base::Network, 6, &[0, 0], &FRAGMENT_OFFSET);
+    vec![
+        rule(&[not_bytes(Base::Network, 9, &[UDP]), not_bytes(Base::Network, 9, &[ICMP]), accept()]),
+        rule(&[protocol(UDP), other_ports(0, &SERVER_PORTS), other_ports(2, &ANSWERED_PORTS), accept()]),
+        rule(&[protocol(ICMP), other_types, accept()]),
+        rule(&[is_later_fragment, accept()]),
+    ]
 }
 
 /// Rules for the node's services: DHCP, ping, and answers to the node's own requests.
@@ -243,12 +256,12 @@ fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
 }
 
 /// Reads the addresses and networks of this node.
-pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
+pub fn firewall_context(tree: &Tree, central: Option<Ipv4Addr>) -> FirewallContext {
     let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
     let dns: Vec<Ipv4Addr> = super::supervisor::name_servers(&resolver);
     let gateway = super::settings(tree).and_then(|settings| super::choose_subnet(tree, &settings)).map(Subnet::gateway);
     let mut blocked_hosts: Vec<Ipv4Addr> = system::local_addresses(tree);
-    blocked_hosts.extend(central_address(tree));
+    blocked_hosts.extend(central);
     blocked_hosts.sort_unstable();
     blocked_hosts.dedup();
     let is_connected = |route: &Route| route.gateway.is_unspecified() && !route.mask.is_unspecified();
@@ -263,13 +276,7 @@ pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
     let is_bridge = |name: &String| name != BRIDGE && tree.has(&format!("/sys/class/net/{name}/bridge"));
     let mac = |name: String| tree.text(&format!("/sys/class/net/{name}/address"))?.parse().ok();
     let bridges = tree.list("/sys/class/net").into_iter().filter(is_bridge).filter_map(mac).collect();
-    FirewallContext { gateway, dns, blocked_networks, blocked_hosts, bridges, users }
-}
-
-/// Returns the address of the central node from the overlay.
-fn central_address(tree: &Tree) -> Option<Ipv4Addr> {
-    let config: serde_json::Value = serde_json::from_str(&tree.text("/etc/meshd/agent.json")?).ok()?;
-    config.get("central")?.as_str()?.parse().ok()
+    FirewallContext { gateway, dns, blocked_networks, blocked_hosts, bridges }
 }
 
 #[cfg(test)]

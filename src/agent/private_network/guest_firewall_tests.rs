@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::fake::{FakeMachine, NetworkNamespace, in_namespace, run};
-use std::process::Command;
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Child, ChildStdout, Command, Stdio},
+};
 
 #[test]
-fn networks_and_addresses_of_node_and_central_node_are_blocked() {
+fn networks_and_addresses_of_node_andcentral_node_are_blocked() {
     let fake = FakeMachine::new("", &[]);
     let (none, mask) = ([0; 4], [255, 255, 255, 0]);
     fake.routes(&[
@@ -15,9 +18,8 @@ fn networks_and_addresses_of_node_and_central_node_are_blocked() {
         (BRIDGE, [172, 30, 0, 0], mask, none),
         ("eth0", [10, 9, 0, 0], mask, [10, 77, 0, 3]),
     ]);
-    fake.file("etc/meshd/agent.json", r#"{"central": "10.66.0.1"}"#);
     fake.file("etc/resolv.conf", "nameserver 10.77.0.2\n");
-    let context = firewall_context(&fake.tree, (1, 2));
+    let context = firewall_context(&fake.tree, Some(Ipv4Addr::new(10, 66, 0, 1)));
     assert_eq!(
         (context.dns, context.blocked_hosts),
         (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)])
@@ -37,7 +39,6 @@ const OTHER_MACHINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// A host behind the boot LAN.
 const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
-const USER: u32 = 0x7140_0005;
 
 fn is_in_namespace(test: &str) -> bool {
     in_namespace(&format!("private_network::guest_firewall::tests::{test}"))
@@ -95,7 +96,7 @@ fn site(last: u8) -> Ipv4Addr {
 
 /// A node with two bridges, the central node, and two guests on each bridge.
 struct TestNetwork {
-    _central: Host,
+    central: Host,
     private: [Host; 2],
     site: [Host; 2],
     ports: Vec<GuestPort>,
@@ -124,7 +125,7 @@ impl TestNetwork {
             peers: false,
         };
         TestNetwork {
-            _central: central,
+            central,
             private: [9, 10].map(|last| guest(BRIDGE, last, private(last), GATEWAY)),
             site: [51, 52].map(|last| guest("br0", last, site(last), CENTRAL)),
             ports: [9, 10]
@@ -142,7 +143,6 @@ impl TestNetwork {
             blocked_networks: vec![(site(0), 24)],
             blocked_hosts: vec![CENTRAL, NODE, GATEWAY],
             bridges: vec![SITE_MAC],
-            users: (0x7140_0000, 0xffff_0000),
         };
         isolate(&self.ports, &context).expect("the kernel does it");
         assert!(is_current(&self.ports, &context).expect("readable"));
@@ -208,17 +208,74 @@ fn guest_uses_only_its_addresses_and_reaches_only_allowed_peers() {
     assert!(network.private[0].reaches(INTERNET));
 }
 
+/// Frames of a guest, each as a client of another network would accept it. Prints nothing; the victim listens.
+const FRAMES: &str = include_str!("guest_frames.py");
+
+impl Host {
+    fn python(&self, script: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.0.pid(), "-n", "python3", "-c", script]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+}
+
+/// Starts a script and waits for its first line.
+fn start(command: &mut Command) -> (Child, BufReader<ChildStdout>) {
+    let mut child = command.spawn().expect("python3 starts");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("readable");
+    assert_eq!(line, "ready\n");
+    (child, out)
+}
+
+/// Returns the names of the frames of a guest that a machine of the boot LAN received.
+fn received_frames(network: &TestNetwork) -> Vec<String> {
+    let guest = &network.ports[2];
+    let mac = network.central.0.mac("eth");
+    let (mut victim, mut out) = start(&mut network.central.python(FRAMES, &["listen", &guest.mac.to_string()]));
+    let sent = network.site[0].python(FRAMES, &["send", &guest.mac.to_string(), &mac, &site(51).to_string()]).status();
+    assert!(sent.expect("python3 runs").success());
+    let mut received = String::new();
+    out.read_to_string(&mut received).expect("readable");
+    assert!(victim.wait().expect("it ends").success());
+    received.split_whitespace().map(str::to_owned).collect()
+}
+
 #[test]
-fn programs_of_vm_users_have_no_network() {
-    if !is_in_namespace("programs_of_vm_users_have_no_network") {
+fn boot_server_frames_of_a_guest_are_dropped() {
+    if !is_in_namespace("boot_server_frames_of_a_guest_are_dropped") {
         return;
     }
     let network = TestNetwork::new();
-    let user = USER.to_string();
-    let as_vm_user = ["setpriv", "--reuid", &user, "--clear-groups"];
-    let all = [Ipv4Addr::LOCALHOST, CENTRAL, NODE];
-    assert!(all.iter().all(|address| answers(&as_vm_user, *address)), "nothing is filtered yet");
+    let all = received_frames(&network);
+    for frame in ["dhcp", "high-port", "priority-tag", "vlan", "fragment", "proxy", "ra", "end"] {
+        assert!(all.iter().any(|name| name == frame), "nothing is filtered yet: {frame} of {all:?}");
+    }
     network.isolate();
-    assert!(!all.iter().any(|address| answers(&as_vm_user, *address)));
-    assert!(all.iter().all(|address| answers(&["env"], *address)), "the node itself has");
+    assert_eq!(received_frames(&network), ["udp", "ping", "fragmented", "end"]);
+}
+
+#[test]
+fn machine_gets_no_lease_from_a_guest() {
+    if !is_in_namespace("machine_gets_no_lease_from_a_guest") {
+        return;
+    }
+    let network = TestNetwork::new();
+    let guest = network.ports[2].mac.to_string();
+    let server = include_str!("guest_dhcp_server.py");
+    let (mut server, _out) = start(&mut network.site[0].python(server, &[&guest, &site(51).to_string()]));
+    let has_lease = || {
+        let mut client = Command::new("nsenter");
+        client.args(["-t", &network.central.0.pid(), "-n", "busybox", "udhcpc", "-f", "-q", "-n", "-i", "eth"]);
+        client.args(["-t", "3", "-T", "1", "-s", "/bin/true"]);
+        client.output().expect("udhcpc runs").status.success()
+    };
+    let without = has_lease();
+    network.isolate();
+    let with = has_lease();
+    server.kill().and_then(|()| server.wait()).expect("killed");
+    assert!(without, "nothing is filtered yet");
+    assert!(!with, "a guest gave an address to a machine of the boot LAN");
 }

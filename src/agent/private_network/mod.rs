@@ -1,4 +1,4 @@
-//! The private network of VMs: a bridge with an address of the node, a DHCP server with an address for each VM, and masquerade (NW-6,
+//! The private network of VMs, and the firewalls of a node: a bridge with an address of the node, a DHCP server with an address for each VM, and masquerade (NW-6,
 //! NW-8). The variable `kvm_nat` of the overlay `kvm-host` enables it.
 //!
 //! | module | content |
@@ -8,6 +8,7 @@
 //! | `dhcp` | DHCP server of the network; pure |
 //! | `masquerade` | NAT rule: outgoing packets have the address of the node |
 //! | `guest_firewall` | filters what a guest may send and reach |
+//! | `user_firewall` | filters what programs of VMs and tasks may send |
 //! | `netlink` | nftables messages |
 //! | `probe` | tests the network as a guest would use it |
 //! | `supervisor` | repairs drift, serves DHCP |
@@ -16,6 +17,7 @@ mod dhcp;
 mod drift;
 mod masquerade;
 pub mod guest_firewall;
+pub mod user_firewall;
 mod supervisor;
 mod netlink;
 mod probe;

@@ -30,8 +30,21 @@ const GET_RULE: u16 = NEW_TABLE | 7;
 pub const IPV4: u8 = 2;
 pub const INET: u8 = 1;
 pub const NETDEV: u8 = 5;
-/// Metadata key of the outgoing interface (`NFT_META_OIFNAME`).
+// Hooks and metadata keys (`NFT_META_*`).
+pub const OUTPUT_HOOK: u32 = 3;
+pub const INPUT_NAME: u32 = 6;
 pub const OUTPUT_NAME: u32 = 7;
+pub const SOCKET_USER: u32 = 10;
+pub const FAMILY: u32 = 15;
+pub const PROTOCOL: u32 = 16;
+/// Value of [`FAMILY`].
+pub const IPV4_FAMILY: [u8; 1] = [2];
+// Values of [`PROTOCOL`].
+pub const ICMP: u8 = 1;
+pub const TCP: u8 = 6;
+pub const UDP: u8 = 17;
+/// Before the chains of the distribution, which therefore cannot accept what is dropped here.
+pub const PRIORITY: i32 = -10;
 const NESTED: u16 = 0x8000;
 
 /// Encodes a string with its terminating zero.
@@ -221,6 +234,11 @@ pub mod expr {
         [load(base, offset, value), masked(mask), compare(true, value)].concat()
     }
 
+    /// Matches if these bytes differ under a mask.
+    pub fn not_bytes_in(base: Base, offset: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
+        [load(base, offset, value), masked(mask), compare(false, value)].concat()
+    }
+
     fn load_meta(key: u32) -> Vec<u8> {
         expression("meta", &[number(1, 1), number(2, key)].concat())
     }
@@ -238,6 +256,15 @@ pub mod expr {
     /// Matches if the metadata is equal under a mask.
     pub fn meta_in(key: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
         [load_meta(key), masked(mask), compare(true, value)].concat()
+    }
+
+    /// Matches if the metadata, a number in the byte order of the machine, is at least `value`.
+    pub fn meta_at_least(key: u32, value: u32) -> Vec<u8> {
+        const GREATER_OR_EQUAL: u32 = 5;
+        let to_big_endian = [number(1, 1), number(2, 1), number(3, 1), number(4, 4), number(5, 4)];
+        let at_least = [number(1, 1), number(2, GREATER_OR_EQUAL), data(3, &value.to_be_bytes())];
+        [load_meta(key), expression("byteorder", &to_big_endian.concat()), expression("cmp", &at_least.concat())]
+            .concat()
     }
 
     /// Matches established and related connections, or all others.

@@ -3,12 +3,19 @@
 use super::{
     BRIDGE, BRIDGE_MAC, MissingPart, PROBE_MAC, Settings, Subnet, choose_subnet,
     dhcp::{self, DhcpScope},
-    drift, masquerade, settings,
+    drift, masquerade, settings, user_firewall,
 };
 use crate::system::Tree;
 use meshd_proto::vm::Nic;
 use meshd_types::MacAddr;
-use std::{collections::BTreeMap, io, net::Ipv4Addr, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 use tokio::{
     net::UdpSocket,
     process::Command,
@@ -22,14 +29,21 @@ const IP_PATHS: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
 const IP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts the supervisor if the overlay enables the network. `nics` are the NICs of the VMs; `assigned` receives their addresses. Dropping
+/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics` are the NICs of the VMs; `assigned` receives their addresses. Dropping
 /// the returned set stops the supervisor but keeps the bridge.
 pub fn start(
     tree: &Tree,
+    central: Ipv4Addr,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
-    settings(tree).map(|settings| spawn(tree.clone(), settings, nics, assigned)).unwrap_or_default()
+    let started = settings(tree).map(|settings| spawn(tree.clone(), settings, nics, assigned));
+    let mut tasks = started.unwrap_or_default();
+    // The network of another root is not that of this node.
+    if tree.path("/") == Path::new("/") {
+        tasks.spawn(user_firewall::repair(central));
+    }
+    tasks
 }
 
 fn spawn(

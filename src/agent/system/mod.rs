@@ -6,6 +6,7 @@
 //! | [`source`] | reads with a deadline, one thread each |
 //! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
 //! | [`cgroup2`] | the hierarchy of control groups |
+//! | [`user_ids`] | user IDs of VMs and tasks |
 //! | [`pci`], [`holders`], [`disk_use`] | the PCI function of a device; processes that have it open; users of a disk |
 
 pub mod addresses;
@@ -18,6 +19,7 @@ mod routes;
 mod pci;
 pub mod source;
 mod tree;
+pub mod user_ids;
 
 pub use addresses::{by_interface, local_addresses};
 pub use devices::{nics, pci_functions};

@@ -32,6 +32,7 @@ use meshd_proto::task::{
 use meshd_types::{NodeId, TaskId};
 use std::{
     collections::{BTreeMap, VecDeque},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -60,6 +61,8 @@ pub(crate) enum TaskEvent {
 pub struct Tasks {
     folder: PathBuf,
     cgroups: Result<Cgroups, String>,
+    /// Address of the central node, whose services no task reaches.
+    central: Ipv4Addr,
     tasks: BTreeMap<TaskId, TaskRecord>,
     released: VecDeque<TaskId>,
     runners: JoinSet<()>,
@@ -78,12 +81,12 @@ struct TaskRecord {
 impl Tasks {
     /// Opens the folder of tasks and kills tasks of an earlier agent. `cgroups` is the mount point of the control groups if the system has
     /// none.
-    pub fn open(folder: &Path, cgroups: &Path, node: NodeId) -> Self {
+    pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: Ipv4Addr) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
         let (tasks, released, reports) = Default::default();
         let (folder, runners) = (folder.to_owned(), JoinSet::new());
-        let mut tasks = Tasks { folder, cgroups, tasks, released, runners, events, inbox, reports };
+        let mut tasks = Tasks { folder, cgroups, central, tasks, released, runners, events, inbox, reports };
         tasks.end_leftovers();
         tasks
     }
@@ -110,6 +113,8 @@ impl Tasks {
                         let runner = TaskRunner {
                             task,
                             run: *run,
+                            user: None,
+                            central: self.central,
                             cgroup,
                             storage,
                             events,

@@ -7,11 +7,18 @@ use super::{
     scratch_storage::Storage,
     task_enter::{self, TaskExec},
 };
-use crate::link::acked_stream::{AckedOffsets, forward};
-use meshd_proto::task::{Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, check_argv, check_mpi_argv};
+use crate::{
+    link::acked_stream::{AckedOffsets, forward},
+    private_network::user_firewall::UserFirewall,
+    system::user_ids,
+};
+use meshd_proto::task::{
+    Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, TaskUser, check_argv, check_mpi_argv,
+};
 use meshd_types::TaskId;
 use std::{
     io::{self, PipeReader, PipeWriter},
+    net::Ipv4Addr,
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
     process::ExitStatus,
     time::Duration,
@@ -27,9 +34,13 @@ use tokio::{
 
 /// Timeout for the acknowledgement of the last output of a killed task.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
+
 pub struct TaskRunner {
     pub task: TaskId,
     pub run: TaskRun,
+    /// User and group ID of the processes, once assigned.
+    pub user: Option<u32>,
+    pub central: Ipv4Addr,
     pub cgroup: Cgroup,
     pub storage: Storage,
     pub events: mpsc::Sender<TaskEvent>,
@@ -90,7 +101,9 @@ impl TaskRunner {
         };
         checked.map_err(|error| TaskError(TaskFault::Prepare, error.to_owned()))?;
         let failed = |error| TaskError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"));
-        self.storage.create(self.run.user.uid()).map_err(failed)?;
+        let uid = self.assign_user().await.map_err(|error| TaskError(TaskFault::Prepare, error))?;
+        self.user = Some(uid);
+        self.storage.create(uid).map_err(failed)?;
         match self.run.role.clone() {
             TaskRole::Ranks { count, first } => self.ranks(count, first, forwarders).await,
             TaskRole::Head { hosts, ranks_per_node } => self.head(&hosts, ranks_per_node, forwarders).await,
@@ -105,8 +118,26 @@ impl TaskRunner {
         }
     }
 
+    /// Returns the user of the task's processes, and installs their firewall. Root has the network of the node.
+    async fn assign_user(&self) -> Result<u32, String> {
+        let (user, central, task) = (self.run.user, self.central, self.task);
+        let assign = move || {
+            let uid = match user {
+                TaskUser::Root => return Ok(0),
+                TaskUser::Uid(uid) if user_ids::is_assigned(uid) => {
+                    return Err(format!("invalid user {uid}: the node assigns it to VMs and tasks"));
+                }
+                TaskUser::Uid(uid) => uid,
+                TaskUser::Default => user_ids::of_task(task),
+            };
+            UserFirewall::of_tasks(central).ensure().map(|()| uid)
+        };
+        spawn_blocking(assign).await.map_err(|error| error.to_string())?
+    }
+
     pub(super) fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, TaskError> {
-        let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.storage.work());
+        let uid = self.user.ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no user".to_owned()))?;
+        let (procs, dir) = (self.cgroup.procs(), self.storage.work());
         let home = dir.display().to_string();
         let mut command = task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
         command.envs(&self.run.env).envs([("HOME", &home), ("TMPDIR", &home)]);

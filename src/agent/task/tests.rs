@@ -18,7 +18,12 @@ fn removal_of_task_files_does_not_block_the_agent() {
     runtime.block_on(async {
         let (free, taken) = sync_channel::<()>(0);
         let busy = tokio::task::spawn_blocking(move || taken.recv());
-        let mut tasks = Tasks::open(dir.path(), &dir.path().join("cgroup"), "0000000a".parse().expect("a node ID"));
+        let mut tasks = Tasks::open(
+            dir.path(),
+            &dir.path().join("cgroup"),
+            "0000000a".parse().expect("a node ID"),
+            [10, 77, 0, 1].into(),
+        );
         tasks.order(TaskOrder { task, want: TaskDesiredState::Gone });
         for _ in 0..1000 {
             assert_eq!(tasks.next().now_or_never(), None);

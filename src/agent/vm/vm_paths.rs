@@ -8,7 +8,8 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-use super::{confine::users::USERS, failure::truncate};
+use super::failure::truncate;
+use crate::system::user_ids::VMS;
 use meshd_proto::vm::MAX_FAILURE_LINES;
 use meshd_types::SystemUuid;
 
@@ -126,7 +127,7 @@ impl VmPaths {
     /// Returns the user ID of the VM, if it has one.
     pub fn user(&self) -> Option<u32> {
         let text = fs::read_to_string(self.user_file()).ok()?;
-        text.trim().parse().ok().filter(|user| USERS.contains(user))
+        text.trim().parse().ok().filter(|user| VMS.contains(user))
     }
 
     /// Makes the folder. The VM's user owns files in it, so others may traverse it, but only root may list or change it.

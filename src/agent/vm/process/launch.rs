@@ -92,6 +92,8 @@ async fn start(
     reservations: &Reservations,
 ) -> Result<(WatchedProcess, Vec<File>), String> {
     let confined = confine(spec, plan, files, config, host.layers_in_memory)?;
+    // Before the first program of the VM's user, such as `qemu-img`.
+    tap_ports::update_filters(config, reservations).await?;
     prepare(spec, plan, files, &confined).await?;
     tap_ports::make(spec, plan.ip.as_deref(), files, &confined, config, reservations).await?;
     ownership_marker::record_assigned(files, spec, &host.disks).map_err(|error| error.to_string())?;

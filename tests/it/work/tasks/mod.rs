@@ -23,7 +23,7 @@ fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
     let (code, out, stderr_text) = rig.run(&["--ranks-per-node", "2", "--", &program]);
     assert_eq!(code, 0, "{out}\n{stderr_text}");
     for rank in 0..4 {
-        assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
+        assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid ")), "{out}");
     }
     let tasks = rig.world.json(&["task", "list", "-o", "json"]);
     let task = tasks.as_array().unwrap().last().expect("it ran").clone();

@@ -1,6 +1,7 @@
 //! Two machines in namespaces of their own, each with the real agent, behind one switch; and a program of MPI for them.
 
 use crate::world::{World, eventually, program};
+use meshd_agent::system::user_ids;
 use meshd_lab::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -238,7 +239,7 @@ impl Rig {
         let shared = fs::read_dir("/dev/shm").unwrap().flatten().filter(|file| {
             use std::os::unix::fs::MetadataExt as _;
             let ours = file.file_name().to_string_lossy().starts_with(LEFT);
-            ours || file.metadata().is_ok_and(|file| file.uid() == meshd_proto::task::TASK_UID)
+            ours || file.metadata().is_ok_and(|file| user_ids::TASKS.contains(&file.uid()))
         });
         assert_eq!(shared.count(), 0, "shared memory");
     }

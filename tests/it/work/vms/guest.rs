@@ -149,6 +149,7 @@ impl Node {
         let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
         HostConfig {
             root,
+            central: Some([10, 77, 0, 1].into()),
             machines: self.run_folder(),
             images,
             vfio: Vec::new(),

@@ -31,19 +31,56 @@ fn connects(user: u32, to: &TcpListener) -> bool {
 
 #[test]
 fn vm_port_is_owned_filtered_and_removed_with_its_vm() {
+    in_namespace(NAME, inside);
+}
+
+/// Runs a test again in network and mount namespaces of its own.
+fn in_namespace<F: Future<Output = ()>>(test: &str, inside: impl FnOnce() -> F) {
     if std::env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(inside());
     }
     let own = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--"]).arg(own).args([NAME, "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["--net", "--mount", "--"]).arg(own).args([test, "--exact", "--nocapture", "--test-threads=1"]);
     let ran = command.env(INSIDE, "1").output().unwrap();
     let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
-async fn inside() {
+/// A breakout of QEMU is a program of its user.
+#[test]
+fn vm_user_has_no_network_with_or_without_nics() {
+    in_namespace("work::vms::isolated::vm_user_has_no_network_with_or_without_nics", || async {
+        let node = node_with_bridge();
+        run("ip", &["link", "add", "br0", "type", "bridge"]);
+        run("ip", &["link", "set", "br0", "up"]);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let nic =
+            |bridge: &str, address: &str| json!([{ "mac": "52:54:00:00:00:01", "bridge": bridge, "address": address }]);
+        for nics in [json!([]), nic("mesh-nat0", "172.30.0.9"), nic("br0", "10.77.0.9")] {
+            // Each configuration is the first VM of its node.
+            for family in ["inet meshd-vm-users", "inet meshd-guests", "netdev meshd-guests"] {
+                drop(Command::new("nft").args(["delete", "table"]).args(family.split(' ')).output());
+            }
+            let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c07", "nics": nics }));
+            let mut vms = node.agent();
+            vms.start(&spec, 1).await.unwrap();
+            reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
+            let user =
+                fs::metadata(format!("/proc/{}", super::pid_of(&node, spec.uuid).as_raw_nonzero())).unwrap().uid();
+            assert!(connects(0, &listener), "root has");
+            assert!(!connects(user, &listener), "{nics}");
+            run("nft", &["flush", "table", "inet", "meshd-vm-users"]);
+            assert!(connects(user, &listener), "the rule is what holds it");
+            vms.update_port_filters().await;
+            assert!(!connects(user, &listener), "repaired: {nics}");
+            vms.release(spec.uuid).await.unwrap();
+        }
+    });
+}
+
+fn node_with_bridge() -> Node {
     run("mount", &["-t", "sysfs", "none", "/sys"]);
     run("ip", &["link", "set", "lo", "up"]);
     run("ip", &["link", "add", "mesh-nat0", "type", "bridge"]);
@@ -56,7 +93,11 @@ async fn inside() {
     }
     symlink("/dev/net/tun", root.join("dev/net/tun")).unwrap();
     fs::write(root.join("etc/meshd/nat.json"), r#"{"enabled": true, "pool": "172.30.0.0/16"}"#).unwrap();
-    fs::write(root.join("etc/meshd/agent.json"), r#"{"central": "10.77.0.1"}"#).unwrap();
+    node
+}
+
+async fn inside() {
+    let node = node_with_bridge();
     let nics = json!([{ "mac": "52:54:00:00:00:01", "bridge": "mesh-nat0", "address": "172.30.0.9" }]);
     let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c06", "nics": nics }));
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

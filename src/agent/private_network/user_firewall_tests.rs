@@ -1,0 +1,160 @@
+//! Programs of VMs and tasks in a network namespace: what reaches the central node in another one.
+
+use super::*;
+use crate::fake::{NetworkNamespace, in_namespace, run};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
+const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 51);
+const VM_USER: u32 = user_ids::VMS.start + 5;
+const TASK_USER: u32 = user_ids::TASKS.start;
+
+/// Central node and an MPI peer: answers TCP and UDP on these ports with the port number.
+const SERVER: &str = r#"
+import selectors, socket
+ready = selectors.DefaultSelector()
+for kind, ports in ((socket.SOCK_DGRAM, (53, 67, 69, 4011, 9999)), (socket.SOCK_STREAM, (53, 8080, 8443, 9999))):
+    for port in ports:
+        s = socket.socket(socket.AF_INET, kind)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        s.bind(("0.0.0.0", port))
+        if kind == socket.SOCK_STREAM: s.listen()
+        ready.register(s, selectors.EVENT_READ)
+print("ready", flush=True)
+while True:
+    for key, _ in ready.select():
+        s = key.fileobj
+        if s.type == socket.SOCK_STREAM: s.accept()[0].close()
+        else: s.sendto(b"answer", s.recvfrom(9000)[1])
+"#;
+
+/// Prints what answers, and whether a raw or packet socket can be opened.
+const CLIENT: &str = r#"
+import socket, sys
+central, peer = sys.argv[1:3]
+def udp(host, port):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    s.settimeout(1)
+    try:
+        s.sendto(b"x", (host, port))
+        s.recvfrom(9)
+        print(f"udp:{host}:{port}")
+    except OSError: pass
+def tcp(host, port):
+    try:
+        socket.create_connection((host, port), 1)
+        print(f"tcp:{host}:{port}")
+    except OSError: pass
+for host in (central, "255.255.255.255", "10.77.0.255"):
+    for port in (67, 69, 4011): udp(host, port)
+for port in (53, 9999): udp(central, port)
+for port in (53, 8080, 8443, 9999): tcp(central, port)
+udp(peer, 9999), tcp(peer, 9999)
+for kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW, 17)):
+    try: socket.socket(*kind), print("raw")
+    except OSError: pass
+"#;
+
+struct Network {
+    _central: NetworkNamespace,
+    server: Child,
+}
+
+impl Network {
+    fn new() -> Self {
+        let central = NetworkNamespace::new();
+        run("ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "eth", "netns", &central.pid()]);
+        run("ip", &["addr", "add", &format!("{NODE}/24"), "broadcast", "+", "dev", "eth0"]);
+        run("ip", &["link", "set", "eth0", "up"]);
+        run("ip", &["route", "add", "default", "dev", "eth0"]);
+        for address in [CENTRAL, PEER] {
+            central.ip(&["addr", "add", &format!("{address}/24"), "broadcast", "+", "dev", "eth"]);
+        }
+        central.ip(&["link", "set", "eth", "up"]);
+        let mut server = Command::new("nsenter");
+        server.args(["-t", &central.pid(), "-n", "python3", "-c", SERVER]).stdout(Stdio::piped());
+        let mut server = server.spawn().expect("python3 starts");
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut line).expect("readable");
+        assert_eq!(line, "ready\n");
+        Network { _central: central, server }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.server.kill().and_then(|()| self.server.wait());
+    }
+}
+
+/// Returns what a user of this node reaches.
+fn reached(user: u32) -> Vec<String> {
+    let mut client = Command::new("setpriv");
+    client.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups", "--no-new-privs"]);
+    // A namespace of users gives capabilities for other networks alone.
+    client.args(["/usr/bin/python3", "-c", CLIENT, &CENTRAL.to_string(), &PEER.to_string()]);
+    let output = client.output().expect("setpriv runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
+}
+
+fn is_in_namespace(test: &str) -> bool {
+    in_namespace(&format!("private_network::user_firewall::tests::{test}"))
+}
+
+#[test]
+fn programs_of_vm_users_have_no_network() {
+    if !is_in_namespace("programs_of_vm_users_have_no_network") {
+        return;
+    }
+    let _network = Network::new();
+    let before = reached(VM_USER);
+    assert!(["udp:10.77.0.1:67", "tcp:10.77.0.51:9999"].iter().all(|name| before.iter().any(|all| all == name)));
+    UserFirewall::of_vms().ensure().expect("the kernel does it");
+    assert_eq!(reached(VM_USER), Vec::<String>::new());
+    assert!(reached(0).len() > before.len(), "the node itself has, with raw sockets");
+    assert_eq!(reached(TASK_USER), before, "other users have");
+}
+
+#[test]
+fn task_users_reach_peers_but_no_boot_service_of_central_node() {
+    if !is_in_namespace("task_users_reach_peers_but_no_boot_service_of_central_node") {
+        return;
+    }
+    let _network = Network::new();
+    let before = reached(TASK_USER);
+    for name in ["udp:10.77.0.1:67", "udp:255.255.255.255:67", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8443"] {
+        assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
+    }
+    let firewall = UserFirewall::of_tasks(CENTRAL);
+    firewall.ensure().expect("the kernel does it");
+    let allowed = ["udp:10.77.0.1:53", "tcp:10.77.0.1:53", "udp:10.77.0.51:9999", "tcp:10.77.0.51:9999"];
+    for user in [TASK_USER, MIN_UID, u32::MAX - 1] {
+        assert_eq!(reached(user), allowed, "{user}");
+    }
+    assert_eq!(reached(MIN_UID - 1), before, "services of the node are not tasks");
+}
+
+#[test]
+fn changed_firewall_is_detected_and_repaired() {
+    if !is_in_namespace("changed_firewall_is_detected_and_repaired") {
+        return;
+    }
+    let firewalls = [UserFirewall::of_vms(), UserFirewall::of_tasks(CENTRAL)];
+    let are_current = || firewalls.each_ref().map(|firewall| firewall.is_current().expect("readable"));
+    assert_eq!(are_current(), [false, false]);
+    let ensure = || firewalls.iter().try_for_each(UserFirewall::ensure);
+    ensure().expect("the kernel does it");
+    assert_eq!(are_current(), [true, true]);
+    run("nft", &["flush", "table", "inet", "meshd-vm-users"]);
+    run("nft", &["delete", "table", "inet", "meshd-task-users"]);
+    assert_eq!(are_current(), [false, false]);
+    ensure().expect("repaired");
+    assert_eq!(are_current(), [true, true]);
+    assert!(!UserFirewall::of_tasks(PEER).is_current().expect("readable"), "another central node");
+}
