@@ -106,7 +106,7 @@ async fn operations_page_links_objects_and_counts_rest() {
 
 #[tokio::test]
 async fn overlay_file_without_text_shows_reason() {
-    let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
+    let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     for (kind, expected) in
         [("secret", "secret and not shown"), ("binary", "binary file"), ("invalid_utf8", "not UTF-8")]
     {
@@ -115,6 +115,8 @@ async fn overlay_file_without_text_shows_reason() {
     }
     let list = browser.get("/ui/overlays/motd").await.text;
     assert!(list.contains("?path=%2Fetc%2Fmotd\"") && !list.contains("?path=%2Fetc%2Flink"), "a link is not followed");
+    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/overlays/motd").await.text;
+    assert!(page.contains("from the role operator on") && !page.contains("?path="), "{page}");
 }
 
 #[tokio::test]
