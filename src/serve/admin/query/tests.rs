@@ -186,7 +186,7 @@ fn invalid_parameters_are_refused_with_their_name() {
         (&[("limit", "many")], "`limit`: `many` is not a number"),
         (&[("after", "zz")], "`after`: not a cursor"),
         (&[("sort", "nam")], "`sort`: `nam` is unknown; did you mean `name`?"),
-        (&[("fields", "id,serial")], "`fields`: `serial` is unknown"),
+        (&[("fields", "id,board")], "`fields`: `board` is unknown"),
         (&[("fields", ",")], "`fields`: no word"),
         (&[("phase", "asleep")], "`phase`: `asleep` is unknown"),
         (&[("profile", "../x")], "`profile`: "),
