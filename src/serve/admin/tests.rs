@@ -175,9 +175,11 @@ async fn node_is_listed_approved_and_assigned_a_profile() {
     let (_, node) = fixture.get::<NodeView>("POST", &assign, r#"{"profile":"compute"}"#).await;
     assert_eq!((node.profile.as_str(), node.assigned), ("compute", true));
     let (_, boot) = fixture.get::<TimelineView>("GET", &format!("{path}/timeline"), "").await;
-    assert_eq!((boot.stages.len(), boot.total_ms, boot.boots.len()), (2, 2_000, 1));
+    assert_eq!((boot.stages.len(), boot.boots.len()), (2, 1));
+    assert!(boot.total_ms > 2_000, "the time of an unfinished boot runs: {}", boot.total_ms);
     let named = format!("{path}/timeline?session={}", boot.session);
-    assert_eq!(fixture.get::<TimelineView>("GET", &named, "").await.1, boot);
+    let (_, by_session) = fixture.get::<TimelineView>("GET", &named, "").await;
+    assert_eq!((by_session.session, by_session.stages), (boot.session, boot.stages));
 }
 
 #[tokio::test]
