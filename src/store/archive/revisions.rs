@@ -130,6 +130,8 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
             if excluded.is_none_or(|name| entry.file_name() != name) {
                 fs::create_dir(&target)?;
                 copy(&path, &target, count, None)?;
+                // The umask of the daemon takes the bits of other users, which the reader of overlays takes for a stricter mode.
+                fs::set_permissions(&target, fs::metadata(&path)?.permissions())?;
             }
         } else if kind.is_file() {
             fs::copy(&path, &target)?;
@@ -172,11 +174,13 @@ mod tests {
         fs::create_dir_all(folder.join("golden")).unwrap();
         fs::write(folder.join("rootfs/etc/run"), "x").unwrap();
         fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(folder.join("rootfs/etc"), fs::Permissions::from_mode(0o750)).unwrap();
         std::os::unix::fs::symlink("run", folder.join("rootfs/etc/link")).unwrap();
         let (digest, name) = (Digest([1; 32]), "motd".parse().unwrap());
         store.put_overlay(&name, &digest, &folder).unwrap();
         let copy = store.overlay_dir(&digest).join("motd");
         assert_eq!(fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(fs::metadata(copy.join("rootfs/etc")).unwrap().permissions().mode() & 0o777, 0o750);
         assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
         assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
         let files = store.overlay_files(&digest).unwrap();
