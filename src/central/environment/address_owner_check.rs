@@ -36,8 +36,9 @@ impl Environment {
         }
     }
 
-    /// Checks the Ethernet sources of a connection. If frames were lost, only an address that the kernel binds to its machine is accepted:
-    /// nobody else could have completed the handshake.
+    /// Checks the Ethernet sources of a connection. If frames were lost, only an address that the kernel binds to its machine is accepted.
+    /// A connection without a seen frame is refused even then: a switch floods the answers to a silent machine, and frames with nested tags
+    /// or fragments are not seen.
     fn check_sources(
         &self,
         from: Ipv4Addr,
@@ -55,9 +56,15 @@ impl Environment {
                 false => format!("{from} belongs to {foreign} on the wire"),
             });
         }
-        let enforced = self.lan.pinned(from).is_some_and(|(mac, is_enforced)| is_enforced && is_own(&mac));
-        let is_known = sources.is_complete && !sources.macs.is_empty();
-        (is_known || enforced).then_some(()).ok_or_else(|| format!("frames of the connection from {from} were lost"))
+        let pinned = self.lan.pinned(from).filter(|_| !sources.is_routed);
+        if let Some((other, _)) = pinned.filter(|(mac, _)| !is_own(mac)) {
+            return Err(format!("{from} is bound to {other}, so the answer would go there"));
+        }
+        let is_seen = !sources.macs.is_empty() || !failpoint::defends("connection-frames");
+        let is_known = sources.is_complete || pinned.is_some_and(|(_, is_enforced)| is_enforced);
+        (is_seen && is_known)
+            .then_some(())
+            .ok_or_else(|| format!("frames of the connection from {from} were not seen or lost"))
     }
 
     /// Returns the Ethernet addresses of the routers to an address behind a relay, according to the site.

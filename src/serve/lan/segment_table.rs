@@ -20,6 +20,8 @@ const MAX_ARRIVING: usize = 65_536;
 const MAX_ARRIVING_OF_SOURCE: usize = 8192;
 /// Maximum number of recorded sources of one connection: a second one already ends it.
 const MAX_SOURCES: usize = 4;
+/// Maximum number of clients with recorded fragments.
+const MAX_FRAGMENTING: usize = 4096;
 
 /// The Ethernet sources from which segments of an address may come.
 pub(super) enum Expected {
@@ -33,11 +35,20 @@ struct Entry {
     sources: Vec<MacAddr>,
     /// The number of lost frames when the connection began; `None` if its SYN was not seen.
     lost_before: Option<u64>,
+    /// The number of fragments when the connection began.
+    fragments_before: u64,
     /// The server has accepted it.
     is_accepted: bool,
     /// A SYN arrived after the accept: the client may have opened the next connection with the same ends.
     is_reopened: bool,
     fate: Arc<ConnectionFate>,
+}
+
+/// The fragments of one client. A fragment does not name its connection, so it counts for all present ones of its client.
+struct Fragments {
+    /// Number of the last one.
+    last: u64,
+    sources: Vec<MacAddr>,
 }
 
 #[derive(Default)]
@@ -48,6 +59,9 @@ pub(super) struct SegmentTable {
     arriving_of: BTreeMap<MacAddr, usize>,
     /// Number of frames that the kernel did not deliver.
     lost: u64,
+    /// Number of fragments of all clients.
+    fragments: u64,
+    fragments_of: BTreeMap<Ipv4Addr, Fragments>,
 }
 
 impl SegmentTable {
@@ -65,23 +79,41 @@ impl SegmentTable {
                     self.open(now, ends, source);
                 }
                 let entry = self.entries.get_mut(&ends);
-                entry.and_then(|entry| add_source(entry, ends, source, &expected)).into_iter().collect()
-            }
-            Seen::Fragment { client } => {
-                let [first, last] = [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST].map(|server| {
-                    let port = if server.is_broadcast() { u16::MAX } else { 0 };
-                    Ends { client: SocketAddrV4::new(client, port), server: SocketAddrV4::new(server, port) }
+                let foreign = entry.and_then(|Entry { sources, fate, .. }| {
+                    record_source(sources, *ends.client.ip(), source, expected, fate)
                 });
-                let own = self.entries.range_mut(first..=last);
-                own.filter_map(|(ends, entry)| add_source(entry, *ends, source, &expected)).collect()
+                foreign.into_iter().collect()
             }
+            Seen::Fragment { client } => self.add_fragment(client, source, expected).into_iter().collect(),
         }
+    }
+
+    /// Records a fragment. It ends no connection, because its sender need not know one. Returns it if its source is new and foreign.
+    fn add_fragment(
+        &mut self,
+        client: Ipv4Addr,
+        source: MacAddr,
+        expected: impl Fn(Ipv4Addr) -> Expected,
+    ) -> Option<ForeignSegment> {
+        if self.fragments_of.len() >= MAX_FRAGMENTING && !self.fragments_of.contains_key(&client) {
+            self.fragments_of.clear();
+            self.add_lost(1);
+        }
+        self.fragments += 1;
+        let record = self.fragments_of.entry(client).or_insert(Fragments { last: 0, sources: Vec::new() });
+        record.last = self.fragments;
+        record_source(&mut record.sources, client, source, expected, &Arc::default())
     }
 
     fn open(&mut self, now: Duration, ends: Ends, source: MacAddr) {
         self.expire(now);
+        let (lost, fragments) = (self.lost, self.fragments);
         if let Some(entry) = self.entries.get_mut(&ends) {
             entry.is_reopened = entry.is_accepted;
+            // Another machine sent a SYN with these ends before: the present one begins anew.
+            if !entry.is_accepted && !entry.sources.contains(&source) {
+                *entry = Entry::new(Some(lost), fragments);
+            }
             return;
         }
         let of_source = self.arriving_of.entry(source).or_default();
@@ -90,7 +122,7 @@ impl SegmentTable {
         }
         *of_source += 1;
         self.arriving.push_back((now, ends, source));
-        self.entries.insert(ends, Entry::new(Some(self.lost)));
+        self.entries.insert(ends, Entry::new(Some(lost), fragments));
     }
 
     /// Removes connections that no server accepted in time.
@@ -114,7 +146,7 @@ impl SegmentTable {
 
     /// Records that a server has accepted a connection.
     pub(super) fn accept(&mut self, ends: Ends) -> Arc<ConnectionFate> {
-        let entry = self.entries.entry(ends).or_insert_with(|| Entry::new(None));
+        let entry = self.entries.entry(ends).or_insert_with(|| Entry::new(None, self.fragments));
         entry.is_accepted = true;
         Arc::clone(&entry.fate)
     }
@@ -128,7 +160,7 @@ impl SegmentTable {
             *self.arriving_of.entry(*first).or_default() += 1;
             self.arriving.push_back((now, ends, *first));
             // Its SYN is known, and no server has accepted it yet.
-            let next = Entry { sources: entry.sources, ..Entry::new(entry.lost_before) };
+            let next = Entry { sources: entry.sources, ..Entry::new(entry.lost_before, entry.fragments_before) };
             self.entries.insert(ends, next);
         }
     }
@@ -138,9 +170,10 @@ impl SegmentTable {
         self.lost = self.lost.saturating_add(frames);
     }
 
-    /// Returns the sources of a connection, and whether all of its frames were seen.
+    /// Returns the sources of a connection, and whether all of its frames were seen. After a fragment of its client no source is certain.
     pub(super) fn sources(&self, ends: &Ends) -> (Vec<MacAddr>, bool) {
-        match self.entries.get(ends) {
+        let fragments = self.fragments_of.get(ends.client.ip()).map_or(0, |fragments| fragments.last);
+        match self.entries.get(ends).filter(|entry| fragments <= entry.fragments_before) {
             Some(entry) => (entry.sources.clone(), entry.lost_before == Some(self.lost)),
             None => (Vec::new(), false),
         }
@@ -148,32 +181,32 @@ impl SegmentTable {
 }
 
 impl Entry {
-    fn new(lost_before: Option<u64>) -> Self {
+    fn new(lost_before: Option<u64>, fragments_before: u64) -> Self {
         let (sources, fate) = Default::default();
-        Entry { sources, lost_before, is_accepted: false, is_reopened: false, fate }
+        Entry { sources, lost_before, fragments_before, is_accepted: false, is_reopened: false, fate }
     }
 }
 
 /// Records the source of a segment. Returns it if it is new and foreign.
-fn add_source(
-    entry: &mut Entry,
-    ends: Ends,
+fn record_source(
+    sources: &mut Vec<MacAddr>,
+    address: Ipv4Addr,
     source: MacAddr,
     expected: impl Fn(Ipv4Addr) -> Expected,
+    fate: &Arc<ConnectionFate>,
 ) -> Option<ForeignSegment> {
-    if entry.sources.contains(&source) || entry.sources.len() >= MAX_SOURCES {
+    if sources.contains(&source) || sources.len() >= MAX_SOURCES {
         return None;
     }
-    let address = *ends.client.ip();
     let allowed = expected(address);
     let is_routed = matches!(allowed, Expected::Routers(_));
     let (is_foreign, expected) = match allowed {
         Expected::Machine(Some(machine)) => (machine != source, Some(machine)),
-        Expected::Machine(None) => (!entry.sources.is_empty(), entry.sources.first().copied()),
+        Expected::Machine(None) => (!sources.is_empty(), sources.first().copied()),
         Expected::Routers(routers) => (!routers.is_empty() && !routers.contains(&source), routers.first().copied()),
     };
-    entry.sources.push(source);
-    is_foreign.then(|| ForeignSegment { address, source, expected, is_routed, fate: Arc::clone(&entry.fate) })
+    sources.push(source);
+    is_foreign.then(|| ForeignSegment { address, source, expected, is_routed, fate: Arc::clone(fate) })
 }
 
 #[cfg(test)]
@@ -214,14 +247,37 @@ mod tests {
     }
 
     #[test]
-    fn fragment_counts_for_all_connections_of_its_address() {
+    fn fragment_makes_sources_of_its_client_uncertain_and_ends_no_connection() {
         let mut table = SegmentTable::default();
-        for port in [1, 65_535] {
-            table.observe(START, segment(port, true), MACHINE, anybody);
-        }
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        let fate = table.accept(ends(1));
+        let machine = |_: Ipv4Addr| Expected::Machine(Some(MACHINE));
         let fragment = Seen::Fragment { client: *ends(1).client.ip() };
-        assert!(table.observe(START, fragment, MACHINE, anybody).is_empty());
-        assert_eq!(table.observe(START, fragment, STRANGER, anybody).len(), 2);
+        let foreign = table.observe(START, fragment, STRANGER, machine);
+        assert!(foreign.len() == 1 && !Arc::ptr_eq(&foreign[0].fate, &fate), "one alarm, and no connection ends");
+        assert!(table.observe(START, fragment, STRANGER, machine).is_empty(), "reported once");
+        assert_eq!(table.sources(&ends(1)), (vec![], false));
+        table.observe(START, segment(2, true), MACHINE, anybody);
+        assert_eq!(table.sources(&ends(2)), (vec![MACHINE], true), "a connection after the fragment");
+    }
+
+    #[test]
+    fn fragments_of_many_clients_are_bounded_and_forgotten_only_as_lost_frames() {
+        let mut table = SegmentTable::default();
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        for client in 0..=u32::try_from(MAX_FRAGMENTING).unwrap() {
+            table.observe(START, Seen::Fragment { client: Ipv4Addr::from(client) }, STRANGER, anybody);
+        }
+        assert!(table.fragments_of.len() <= MAX_FRAGMENTING && !table.sources(&ends(1)).1);
+    }
+
+    #[test]
+    fn syn_of_another_machine_does_not_spoil_the_next_connection() {
+        let mut table = SegmentTable::default();
+        table.observe(START, segment(1, true), STRANGER, anybody);
+        assert!(table.observe(START, segment(1, true), MACHINE, anybody).is_empty());
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true));
+        assert_eq!(table.observe(START, segment(1, false), STRANGER, anybody).len(), 1, "a segment of the first one");
     }
 
     #[test]

@@ -89,8 +89,9 @@ impl SystemLan {
             let (addresses, report) = (Arc::clone(&self.addresses), self.report.clone());
             let expected = move |address| addresses.expected(address);
             let report = move |segment| {
-                if report.try_send(segment).is_err() {
+                if let Err(unreported) = report.try_send(segment) {
                     metrics::counter!("meshd_lan_foreign_segments_dropped_total").increment(1);
+                    unreported.into_inner().fate.end();
                 }
             };
             if let Some(witness) = ConnectionWitness::open(name, ports, expected, report)? {
