@@ -60,6 +60,9 @@ pub(super) enum Image {
         /// Mirror, instead of the recipe's
         #[arg(long, value_name = "URL", conflicts_with = "from")]
         mirror: Option<String>,
+        /// Accept the mirror's own digest of an unpinned bundle
+        #[arg(long, conflicts_with = "from")]
+        trust_mirror: bool,
         /// Keep the current version in use
         #[arg(long)]
         no_promote: bool,
@@ -101,7 +104,9 @@ impl Image {
         match self {
             Image::List { output } => output.print(&local_images(&site)?, |all| list(all)),
             Image::Build { name, no_promote } => build(&site, &name, !no_promote),
-            Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
+            Image::Import { name, from, mirror, trust_mirror, no_promote } => {
+                import(&site, &name, from, mirror, trust_mirror, !no_promote)
+            }
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
             Image::Prune(prune) => prune.run(&site, ArtifactKind::Images),
@@ -202,6 +207,7 @@ fn import(
     name: &str,
     from: Option<PathBuf>,
     mirror: Option<String>,
+    trust_mirror: bool,
     promote: bool,
 ) -> Result<(), Failure> {
     if let Some(url) = mirror.as_ref().filter(|url| !is_url(url)) {
@@ -214,7 +220,7 @@ fn import(
         let hint = format!("build it: meshd image build {name}; or import under another name");
         return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
     }
-    let request = ImportRequest { build: request(site, name, promote), from, mirror };
+    let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
     print_outcome(builder::import(&request, &Drawing::new()))
 }
 

@@ -52,7 +52,7 @@ pub struct BuildRequest {
 pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
     if is_import(&request.recipe_dir) {
         let current = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
-        let import_request = ImportRequest { build: request.clone(), from: None, mirror: None };
+        let import_request = ImportRequest { build: request.clone(), from: None, mirror: None, trust_mirror: false };
         return current.map_or_else(|| import(&import_request, progress), Ok);
     }
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;

@@ -4,7 +4,7 @@ use crate::builder::{
     apk::{closure::MissingPackage, index::IndexError, signature::SignatureError},
     command::CommandError,
 };
-use meshd_types::Arch;
+use meshd_types::{Arch, Digest};
 use std::{io, path::PathBuf};
 
 /// Cause of a failed image import.
@@ -18,6 +18,18 @@ pub enum ImportError {
     NoDigest {
         /// URL of the netboot bundle.
         url: String,
+    },
+    /// The recipe pins no digest of the netboot bundle, and the request does not trust the mirror.
+    #[error(
+        "the recipe does not pin {url}, and a mirror's own digest proves nothing about the mirror; compare its digest with a \
+         source that you trust, then add to [netboot] of image.toml: sha256 = \"{found}\" \
+         (`meshd image import --trust-mirror` imports it without a pin)"
+    )]
+    NotPinned {
+        /// URL of the netboot bundle.
+        url: String,
+        /// Digest of the bundle that the mirror sent.
+        found: Digest,
     },
     /// The digest of a file differs from the published or pinned digest.
     #[error(

@@ -10,9 +10,9 @@
 //! | `recipe` | `image.toml` of an imported image |
 //! | `source` | the source of an import: a mirror or a folder |
 //!
-//! The import verifies the netboot bundle by its published digest, the indexes by Alpine's signature, and each package by its index.
-//! Kernel and modules must have the same release. Finally Alpine's apk installs all packages. An absent or invalid file ends the
-//! import; nodes keep their present version.
+//! The import verifies the netboot bundle by the digest that the recipe pins, the indexes by Alpine's signature, and each package by
+//! its index. Kernel and modules must have the same release. Finally Alpine's apk installs all packages. An absent or invalid file
+//! ends the import; nodes keep their present version.
 
 mod check;
 mod curl;
@@ -50,6 +50,8 @@ pub struct ImportRequest {
     pub from: Option<PathBuf>,
     /// Mirror that replaces the recipe's.
     pub mirror: Option<String>,
+    /// Accepts the mirror's own digest of the netboot bundle if the recipe pins none.
+    pub trust_mirror: bool,
 }
 
 /// Imports an image. Only files that have changed are downloaded again.
@@ -67,6 +69,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     let context = |scratch| ImportContext {
         recipe: &recipe,
         source: request.from.as_deref().map_or(ImportSource::Mirror, ImportSource::Folder),
+        trust_mirror: request.trust_mirror,
         cache,
         scratch,
     };
@@ -126,7 +129,7 @@ fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<Pat
     Ok((recipe, recipe_digest(recipe_dir)?, keys))
 }
 
-/// Fetches kernel, initramfs and modloop. Verifies them by the published digests and against each other.
+/// Fetches kernel, initramfs and modloop. Verifies them by their digests and against each other.
 fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
     timed(progress, BuildStep::FetchKernel, || {
         let (netboot, origin) = context.netboot()?;

@@ -43,7 +43,7 @@ pub struct Netboot {
     pub version: String,
     /// Kernel flavor, such as `lts`.
     pub flavor: String,
-    /// Digest of the bundle, in addition to the published one.
+    /// Pinned digest of the bundle, in place of the one that the mirror publishes.
     pub sha256: Option<Digest>,
 }
 

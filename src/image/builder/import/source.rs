@@ -11,7 +11,7 @@ use crate::builder::{
     parts::repo::INDEX_ARCHIVE,
     store::write_whole,
 };
-use meshd_types::Digest;
+use meshd_types::{Digest, failpoint};
 use sha2::Digest as _;
 use std::{
     fs, io,
@@ -46,12 +46,14 @@ pub(super) struct NetbootFiles {
 pub(super) struct ImportContext<'a> {
     pub(super) recipe: &'a ImportRecipe,
     pub(super) source: ImportSource<'a>,
+    /// Accepts a netboot bundle that the recipe does not pin.
+    pub(super) trust_mirror: bool,
     pub(super) cache: &'a Path,
     pub(super) scratch: &'a Path,
 }
 
 impl ImportContext<'_> {
-    /// Returns the kernel's files after verification by the published digests, and their origin.
+    /// Returns the kernel's files after verification by the pinned or published digest, and their origin.
     pub(super) fn netboot(&self) -> Result<(NetbootFiles, String), BuildError> {
         match self.source {
             ImportSource::Mirror => self.bundle(),
@@ -64,16 +66,20 @@ impl ImportContext<'_> {
         let url = recipe.mirror.bundle(&recipe.netboot, recipe.arch);
         let name = url.rsplit('/').next().expect("a split has a first part").to_owned();
         let cached = self.cache.join(&name);
-        let published_digests = self.published_digests(&url)?;
-        let verify = |bytes: &[u8]| published_digests.iter().try_for_each(|digest| digest.check(&name, bytes));
+        let digest = self.bundle_digest(&url)?;
         let mut origin = format!("{name}, from the cache");
-        if !fs::read(&cached).is_ok_and(|bytes| verify(&bytes).is_ok()) {
+        if !fs::read(&cached).is_ok_and(|bytes| digest.check(&name, &bytes).is_ok()) {
             let downloaded = self.scratch.join("bundle");
             fetch(&url, &downloaded, MAX_BUNDLE)?;
             let bytes = fs::read(&downloaded).map_err(io_error("read", &downloaded))?;
-            verify(&bytes)?;
+            digest.check(&name, &bytes)?;
             write_whole(&cached, &bytes, 0o644).map_err(io_error("write", &cached))?;
             origin = format!("{name}, downloaded");
+        }
+        let is_trusted = self.trust_mirror || self.recipe.netboot.sha256.is_some();
+        if !is_trusted && failpoint::defends("import-pin") {
+            let bytes = fs::read(&cached).map_err(io_error("read", &cached))?;
+            return Err(ImportError::NotPinned { url, found: Digest::of(&bytes) }.into());
         }
         let folder = self.scratch.join("netboot");
         fs::create_dir_all(&folder).map_err(io_error("make the folder", &folder))?;
@@ -81,27 +87,24 @@ impl ImportContext<'_> {
         Ok((self.netboot_files(&folder.join("boot"))?, origin))
     }
 
-    /// Returns the digests of the mirror and of the recipe: at least one.
-    fn published_digests(&self, url: &str) -> Result<Vec<PublishedDigest>, ImportError> {
-        let mut digests: Vec<PublishedDigest> = Vec::new();
+    /// Returns the digest that the recipe pins, otherwise the one that the mirror publishes.
+    fn bundle_digest(&self, url: &str) -> Result<PublishedDigest, ImportError> {
+        if let Some(pinned) = self.recipe.netboot.sha256 {
+            return Ok(PublishedDigest { publisher: "the recipe".to_owned(), hex: pinned.to_string() });
+        }
         let mut last = None;
         for kind in ["sha512", "sha256"] {
-            let (from, to) = (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
-            match curl::download(&from, &to, MAX_SUM) {
+            let (publisher, to) = (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
+            match curl::download(&publisher, &to, MAX_SUM) {
                 Ok(()) => {
                     let text = fs::read_to_string(&to).unwrap_or_default();
                     let hex = text.split_whitespace().next().unwrap_or_default().to_lowercase();
-                    digests.push(PublishedDigest { publisher: from, hex });
-                    break;
+                    return Ok(PublishedDigest { publisher, hex });
                 }
                 Err(error) => last = Some(error),
             }
         }
-        if let Some(pinned) = self.recipe.netboot.sha256 {
-            digests.push(PublishedDigest { publisher: "the recipe".to_owned(), hex: pinned.to_string() });
-        }
         match last {
-            _ if !digests.is_empty() => Ok(digests),
             Some(source) if !is_refusal(&source) => Err(ImportError::Fetch { url: format!("{url}.sha256"), source }),
             _ => Err(ImportError::NoDigest { url: url.to_owned() }),
         }

@@ -73,6 +73,7 @@ impl Desk {
             },
             from: from.map(Path::to_owned),
             mirror: None,
+            trust_mirror: true,
         }
     }
 
@@ -82,8 +83,12 @@ impl Desk {
 
     /// The import fails, says this, and leaves nothing behind; nodes get what they got before.
     fn refused(&self, phrases: &[&str]) {
+        self.request_refused(&self.request("lts", None), phrases);
+    }
+
+    fn request_refused(&self, request: &ImportRequest, phrases: &[&str]) {
         let before = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
-        let error = self.import().expect_err("this must be refused");
+        let error = import(request, &Quiet).expect_err("this must be refused");
         let mut text = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(error) = source {
@@ -187,13 +192,54 @@ fn foreign_index_and_bundle_without_digest_are_refused() {
     // The name of the key is the same, the key is not.
     desk.refused(&["main", "does not fit"]);
     desk.mirror.sync("main", &main_packages());
-    let sum = desk.mirror.bundle().with_extension("gz.sha512");
-    let stated = fs::read(&sum).unwrap();
-    fs::remove_file(&sum).unwrap();
+    fs::remove_file(desk.mirror.bundle().with_extension("gz.sha512")).unwrap();
     desk.refused(&["publishes no digest", "netboot.sha256"]);
-    fs::write(&sum, stated).unwrap();
-    desk.recipe(&format!("sha256 = \"{}\"", "0".repeat(64)));
-    desk.refused(&["the recipe says", &"0".repeat(64)]);
+}
+
+/// Returns the line of `image.toml` that pins the mirror's bundle, by `sha256sum`.
+fn pin(mirror: &Mirror) -> String {
+    let output = Command::new("sha256sum").arg(mirror.bundle()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    format!("sha256 = \"{}\"", text.split(' ').next().unwrap())
+}
+
+#[test]
+fn bundle_without_pin_is_refused_and_the_error_has_the_pin() {
+    let desk = Desk::new();
+    let request = ImportRequest { trust_mirror: false, ..desk.request("lts", None) };
+    desk.request_refused(&request, &["does not pin", &pin(&desk.mirror), "--trust-mirror"]);
+    // The bundle is in the cache now.
+    desk.request_refused(&request, &["does not pin", &pin(&desk.mirror)]);
+}
+
+#[test]
+fn pinned_bundle_is_imported() {
+    let desk = Desk::new();
+    desk.recipe(&pin(&desk.mirror));
+    import(&ImportRequest { trust_mirror: false, ..desk.request("lts", None) }, &Quiet).unwrap();
+}
+
+#[test]
+fn bundle_without_pin_is_imported_if_the_mirror_is_trusted() {
+    let desk = Desk::new();
+    desk.import().unwrap();
+}
+
+#[test]
+fn bundle_that_a_mirror_replaced_with_its_digest_is_refused_by_the_pin() {
+    let desk = Desk::new();
+    let pinned = pin(&desk.mirror);
+    desk.recipe(&pinned);
+    desk.import().unwrap();
+    desk.mirror.publish("6.18.2-0-lts", "6.18.2-0-lts");
+    fs::remove_dir_all(desk.dir.path().join("cache")).unwrap();
+    let stated = pinned.split('"').nth(1).unwrap();
+    // Trust in the mirror does not replace a pin.
+    desk.refused(&["the recipe says", stated]);
+    desk.request_refused(
+        &ImportRequest { trust_mirror: false, ..desk.request("lts", None) },
+        &["the recipe says", stated],
+    );
 }
 
 #[test]
