@@ -130,5 +130,5 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: vec![left] } });
     wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
-    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(node.vm_folders(), 0);
 }

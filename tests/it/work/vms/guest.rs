@@ -141,6 +141,12 @@ impl Node {
         self.dir.path().join("vms")
     }
 
+    /// Number of VMs with files. The next user ID is a file beside them.
+    pub fn vm_folders(&self) -> usize {
+        let entries = fs::read_dir(self.run_folder()).unwrap();
+        entries.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+    }
+
     pub fn files(&self, uuid: SystemUuid) -> PathBuf {
         self.run_folder().join(uuid.to_string())
     }

@@ -100,7 +100,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
         wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
-    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(node.vm_folders(), 0);
     assert_eq!(fs::read_dir(node.path().join("images")).unwrap().count(), 0, "nobody names the volume any more");
 }
 

@@ -49,7 +49,7 @@ async fn vm_runs_with_console_and_is_released_without_leftovers() {
     vms.release(spec.uuid).await.unwrap();
     vms.release(spec.uuid).await.unwrap();
     assert!(node.processes().is_empty() && vms.reports().is_empty());
-    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(node.vm_folders(), 0);
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn restarted_agent_adopts_running_vm() {
     let mut vms = node.agent();
     assert_eq!(vms.reports()[0].failure, Some(failure), "what happened is remembered");
     vms.release(spec.uuid).await.unwrap();
-    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(node.vm_folders(), 0);
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn changed_specification_of_started_vm_is_refused() {
     assert!(node.processes().is_empty());
     vms.start(&same_name, 1).await.unwrap();
     vms.release(same_name.uuid).await.unwrap();
-    assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
+    assert_eq!(node.vm_folders(), 0);
 }
 
 #[tokio::test]
