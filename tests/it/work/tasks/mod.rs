@@ -80,7 +80,7 @@ fn task_holds_its_nodes_exclusively_and_cancel_or_timeout_ends_it() {
     let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "true"]);
     assert!(code == 1 && stderr_text.contains(&format!("has task {id}")), "{stderr_text}");
     let node = rig.task(&id)["nodes"][0]["node"].as_str().expect("an ID").to_owned();
-    for order in [&["node", "reboot", &node][..], &["node", "remove", &node, "--yes"]] {
+    for order in [&["node", "reboot", &node, "--yes"][..], &["node", "remove", &node, "--yes"]] {
         let refused = rig.world.meshd(order);
         let stderr_text = String::from_utf8_lossy(&refused.stderr);
         assert!(
