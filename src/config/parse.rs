@@ -1,7 +1,7 @@
 //! Parses `site.toml` section by section, then checks rules between sections.
 
 use super::{
-    AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Reservation, Site, Transport, Vms, check,
+    AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, Document, Located, Table, write_duration},
 };
 use crate::sections::{admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms};
@@ -44,9 +44,6 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let segments = segment::read(document, &root, networks);
     let reservations = dhcp_reservation::read(document, &root, &segments);
     let vms = vms::read(document, &root, &segments);
-    if let (Some((reservations, _)), Some(vms)) = (&reservations, &vms) {
-        reserved_in_pools(document, &root, reservations, vms);
-    }
     let listeners = listeners(document, &root);
     let taken = listeners.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
     let taken = taken.as_ref().map_or(&[][..], |taken| taken);
@@ -89,17 +86,6 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         groups: groups?,
         secrets,
     })
-}
-
-/// Refuses a pool of VM addresses that contains the reserved address of a machine: both would have it.
-fn reserved_in_pools(document: &Document, root: &Table<'_>, reservations: &[Reservation], vms: &Vms) {
-    for pool in &vms.pools {
-        for reservation in reservations.iter().filter(|one| (pool.first..=pool.last).contains(&one.address)) {
-            let what =
-                format!("the pool {}-{} contains {}, a [[reservation]]", pool.first, pool.last, reservation.address);
-            document.fault(&root.position("vms"), what, "exclude it from the pool, or reserve another address");
-        }
-    }
 }
 
 /// Returns the value, or the default if the key is absent; `None` if the value has a fault.

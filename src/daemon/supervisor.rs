@@ -38,7 +38,9 @@ impl DaemonTasks {
         signal: impl Future<Output = ()>,
         stop: &CancellationToken,
     ) -> Result<(), DaemonError> {
+        // Tasks may end by the same signal before this is polled: that is no fault.
         let mut outcome = tokio::select! {
+            biased;
             () = signal => Ok(()),
             Some(ended) = self.set.join_next_with_id() => {
                 self.finished(ended).and_then(|task| Err(DaemonError::EndedEarly { task }))
@@ -90,6 +92,18 @@ mod tests {
         tasks.spawn("hasty", async { panic!("on purpose") });
         let outcome = tasks.until_stopped(std::future::pending(), &stop).await;
         assert!(matches!(outcome, Err(DaemonError::Panicked { task: "hasty" })), "{outcome:?}");
+    }
+
+    #[tokio::test]
+    async fn task_that_ends_by_the_same_signal_is_no_fault() {
+        for _ in 0..64 {
+            let stop = CancellationToken::new();
+            let mut tasks = DaemonTasks::default();
+            spawn_patient(&mut tasks, &stop);
+            stop.cancel();
+            tokio::task::yield_now().await;
+            assert!(tasks.until_stopped(stop.cancelled(), &stop).await.is_ok());
+        }
     }
 
     #[tokio::test]

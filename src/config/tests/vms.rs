@@ -116,14 +116,3 @@ fn derived_mac_is_stable_across_releases() {
     let MacAddr(octets) = derived_mac(&long, uuid, 0, 0);
     assert_eq!(octets[..4], [0x02, 0x4d, 0x45, 0x53]);
 }
-
-#[test]
-fn vm_pool_with_the_reserved_address_of_a_machine_is_refused() {
-    let reserved = |address: &str| {
-        let text = format!("{LEAST}{MORE}[[reservation]]\nmac = \"02:00:00:00:00:01\"\naddress = \"{address}\"\n");
-        read(&text)
-    };
-    let faults = reserved("10.0.0.215").expect_err("both would have it").to_string();
-    assert!(faults.contains("the pool 10.0.0.210-10.0.0.250 contains 10.0.0.215, a [[reservation]]"), "{faults}");
-    valid(reserved("10.0.0.205"));
-}
