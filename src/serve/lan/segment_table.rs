@@ -8,7 +8,7 @@ use meshd_central::{ConnectionFate, ForeignSegment};
 use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::{Ipv4Addr, SocketAddrV4},
+    net::Ipv4Addr,
     sync::Arc,
     time::Duration,
 };
@@ -212,6 +212,7 @@ fn record_source(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddrV4;
 
     const MACHINE: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
     const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
