@@ -9,7 +9,7 @@ use meshd_central::LanClient;
 use meshd_config::Delivery;
 use meshd_model::{
     boot::BootFailure,
-    fleet::{ConditionKind, Stage},
+    fleet::{ConditionKind, DhcpExchange, Stage},
 };
 use meshd_proto::EnrolRequest;
 use meshd_types::Secret;
@@ -42,6 +42,26 @@ async fn address_at_another_nic_gets_no_overlay() {
     assert!(rig.central.boot.probe_overlay(&capability, machine.address).await.is_err());
     assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_err());
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
+}
+
+#[tokio::test]
+async fn session_gives_one_overlay_until_the_next_dhcp_exchange() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Overlay).await;
+    machine.ask_script().await;
+    assert!(machine.script.contains("# refusal no_session"), "{}", machine.script);
+    assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
+    // A script that failed repeats DHCP before it asks again.
+    machine.dhcp(DhcpExchange::Ipxe).await;
+    machine.ask_script().await;
+    assert!(machine.script.contains("/overlay/"), "{}", machine.script);
+    for stage in [Stage::Overlay, Stage::Enrolled] {
+        machine.step(stage).await;
+        machine.ask_script().await;
+        assert!(machine.script.contains("# refusal no_session"), "{stage:?}: {}", machine.script);
+    }
 }
 
 #[tokio::test]

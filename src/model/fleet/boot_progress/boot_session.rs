@@ -271,7 +271,8 @@ impl BootSession {
     /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE after everything was fetched is a new
     /// power-on. An earlier exchange of iPXE is the same boot: chainloaded, waiting, or retrying.
     pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
-        let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
+        let has_run =
+            [Stage::Overlay, Stage::OsDhcp, Stage::Enrolled].into_iter().any(|stage| self.reached(stage).is_some());
         if self.ended {
             return false;
         }
