@@ -38,6 +38,12 @@ pub enum Warning {
         /// The machine; `None` if a client declined the address.
         by: Option<MacAddr>,
     },
+    /// A machine claims more addresses than a machine uses (ARP). Its claims are ignored.
+    ManyAddressesClaimed {
+        segment: Arc<str>,
+        /// The machine.
+        by: MacAddr,
+    },
     /// The Ethernet sender of a request is not its client.
     Forged {
         /// The client in the packet.

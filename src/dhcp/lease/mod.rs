@@ -8,6 +8,7 @@
 //! | `binding` | the holder of one address: offer or lease, and its end |
 //! | `reservations` | addresses that belong to one NIC or machine |
 //! | `declined` | addresses that a client declined (DHCPDECLINE), held for a while |
+//! | `neighbours` | machines that are seen with addresses of the range |
 //! | `pool_level` | the fill level of a pool, for warnings |
 //! | `address_map`, `address_bitmap` | values and free addresses of a range |
 
@@ -15,6 +16,7 @@ mod address_bitmap;
 mod address_map;
 mod declined;
 mod binding;
+mod neighbours;
 mod pool_level;
 mod reservations;
 mod table;

@@ -13,6 +13,7 @@ use super::{
     address_map::AddressMap,
     binding::{Binding, BindingState, ByState},
     declined::{DECLINE_WINDOW, DECLINED_HOLD, DeclinedAddresses},
+    neighbours::Neighbours,
     reservations::{Client, Reservations},
 };
 use crate::{
@@ -26,8 +27,9 @@ use std::{
     time::Duration,
 };
 
-/// At most the n-th part of a pool is held back after declines. Beyond it, the address that was declined first is used again.
-const DECLINED_FRACTION: u32 = 8;
+/// At most the n-th part of a pool is held back after declines, and as much for machines without a lease. Beyond it, the address that was
+/// declined first is used again.
+const HELD_BACK_FRACTION: u32 = 8;
 
 /// Interval of counting expired leases.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -56,7 +58,7 @@ pub struct LeaseTable {
     by_mac: BTreeMap<MacAddr, ByState<Option<Ipv4Addr>>>,
     declined: DeclinedAddresses,
     /// Machines that use addresses of the range, as seen on the network.
-    neighbours: BTreeMap<Ipv4Addr, MacAddr>,
+    neighbours: Neighbours,
     /// Offers and leases of the range that were not expired at `counted`.
     active: ByState<u32>,
     counted: Timestamp,
@@ -77,6 +79,7 @@ impl LeaseTable {
         let excluded = infrastructure.iter().copied().chain(reserved.addresses());
         let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
         let size = last.saturating_sub(first).saturating_add(1);
+        let held_back = usize::try_from(size / HELD_BACK_FRACTION).unwrap_or(usize::MAX).max(1);
         let mut table = LeaseTable {
             lease: subnet.lease,
             busy: AddressBitmap::new(size),
@@ -85,8 +88,8 @@ impl LeaseTable {
             reserved,
             entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
-            neighbours: BTreeMap::new(),
-            declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_FRACTION).unwrap_or(usize::MAX).max(1)),
+            neighbours: Neighbours::new(held_back),
+            declined: DeclinedAddresses::new(held_back),
             active: ByState::default(),
             counted: Timestamp::from_millis(0),
             recount: false,
@@ -174,7 +177,7 @@ impl LeaseTable {
             && (kind == LeaseRequest::RenewingOrRebinding || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
         // A client that renews proves that it has the address; another one might take it from its user.
-        let is_taken = kind == LeaseRequest::SelectingOrInitReboot && self.is_used_by_other(address, mac);
+        let is_taken = kind == LeaseRequest::SelectingOrInitReboot && self.neighbours.is_used_by_other(address, mac);
         let free = unbound && self.serves(address) && self.is_free(address) && !is_taken;
         let allowed = own || offered == Some(address) || reserved == Some(address) || free;
         if !allowed || self.reserved.denies(address, client) {
@@ -250,16 +253,19 @@ impl LeaseTable {
         }
     }
 
-    /// Replaces the machines that are seen on the network with their addresses.
-    pub fn set_neighbours(&mut self, neighbours: impl Iterator<Item = (Ipv4Addr, MacAddr)>) {
-        self.neighbours = neighbours.filter(|(address, _)| self.entries.offset(*address).is_some()).collect();
+    /// Replaces the machines that are seen on the network with their addresses. Returns those that claim too many, from now on.
+    pub fn set_neighbours(&mut self, neighbours: impl Iterator<Item = (Ipv4Addr, MacAddr)>) -> Vec<MacAddr> {
+        let entries = &self.entries;
+        let in_range = neighbours.filter(|(address, _)| entries.offset(*address).is_some());
+        self.neighbours.replace(in_range, |address, mac| entries.get(address).is_some_and(|entry| entry.mac == mac))
     }
 
     /// Withdraws the offer of an address that another machine than its client answers for, and holds the address back like a declined one.
     /// Returns true if there was such an offer.
     pub fn withdraw_used(&mut self, now: Timestamp, address: Ipv4Addr, by: MacAddr) -> bool {
         let offered = |entry: &Binding| entry.state == BindingState::Offered && entry.mac != by;
-        if !self.serves(address) || !self.entries.get(address).is_some_and(|entry| offered(&entry)) {
+        let is_offered = self.serves(address) && self.entries.get(address).is_some_and(|entry| offered(&entry));
+        if !is_offered || self.neighbours.is_ignored(by) {
             return false;
         }
         self.drop_entry(address);
@@ -270,10 +276,6 @@ impl LeaseTable {
     fn hold_back(&mut self, now: Timestamp, address: Ipv4Addr) {
         let back = self.declined.add(address, now.after(DECLINED_HOLD));
         back.into_iter().chain([address]).for_each(|address| self.mark(address));
-    }
-
-    fn is_used_by_other(&self, address: Ipv4Addr, mac: MacAddr) -> bool {
-        self.neighbours.get(&address).is_some_and(|user| *user != mac)
     }
 
     fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<Binding> {

@@ -237,3 +237,28 @@ fn parent_of_reserved_virtual_interface_may_send_for_it() {
     let by_other = send_from(&mut engine, at(1800), &renewal, mac(8), &none);
     assert!(matches!(by_other.warnings()[..], [Warning::Forged { .. }]) && by_other.reply().is_none());
 }
+
+#[test]
+fn machine_that_claims_every_address_by_arp_takes_none() {
+    let mut engine = engine(pool(100, 131), Vec::new());
+    let addresses = || (100..=131).map(|last| Ipv4Addr::new(10, 77, 0, last));
+    let warning = Effect::Warn(Warning::ManyAddressesClaimed { segment: "eth0".into(), by: ATTACKER });
+    assert_eq!(engine.set_neighbours(0, addresses().map(|address| (address, ATTACKER))), [warning]);
+    assert!(engine.set_neighbours(0, addresses().map(|address| (address, ATTACKER))).is_empty(), "one warning");
+    let offer = Packet::discover(mac(1), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
+    assert_eq!(engine.address_answered(at(0), 0, offer, ATTACKER), None, "its answers end no offer");
+}
+
+#[test]
+fn addresses_claimed_by_invented_machines_are_bounded_and_offered_last() {
+    let mut engine = engine(pool(100, 131), Vec::new());
+    let claims = (100..=131).map(|last| (Ipv4Addr::new(10, 77, 0, last), mac(last)));
+    assert!(engine.set_neighbours(0, claims).is_empty());
+    let mut offer =
+        |number| Packet::discover(mac(number), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
+    let offered: Vec<Ipv4Addr> = (0..32).map(&mut offer).collect();
+    let claimed: BTreeSet<Ipv4Addr> = offered[28..].iter().copied().collect();
+    assert_eq!(offered.iter().collect::<BTreeSet<_>>().len(), 32, "the whole pool is offered");
+    let expected: BTreeSet<Ipv4Addr> = (100..=103).map(|last| Ipv4Addr::new(10, 77, 0, last)).collect();
+    assert_eq!(claimed, expected, "an eighth, after all others");
+}

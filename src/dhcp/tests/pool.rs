@@ -290,9 +290,8 @@ fn discover_of_free_address_is_offered_that_address() {
 #[test]
 fn address_seen_at_another_machine_is_neither_offered_nor_acknowledged() {
     let used = Ipv4Addr::new(10, 77, 0, 100);
-    let seen = |engine: &mut Engine, number| engine.set_neighbours(0, [(used, mac(number))].into_iter());
     let mut engine = engine(pool(100, 101), Vec::new());
-    seen(&mut engine, 9);
+    engine.set_neighbours(0, [(used, mac(9))].into_iter());
     let wants = |number| Packet::discover(mac(number), Program::Os).raw(OptionCode::RequestedIpAddress, &used.octets());
     for number in 1..=4 {
         let offer = wants(number).to(&mut engine, at(i64::from(number) * 61)).expect(MessageType::Offer);
@@ -311,7 +310,7 @@ fn new_offer_ends_when_another_machine_answers_for_it() {
         Packet::discover(mac(1), Program::Os).to(engine, at(seconds)).expect(MessageType::Offer).address()
     };
     let used = offer(&mut engine, 0);
-    assert_eq!(engine.take_unproven_offers(0), [used]);
+    assert_eq!(engine.take_unproven_offers(0, 16), [used]);
     assert_eq!(engine.address_answered(at(0), 0, used, mac(1)), None, "the client itself");
     let warning = Warning::AddressInUse { segment: "eth0".into(), address: used, by: Some(mac(9)) };
     assert_eq!(engine.address_answered(at(0), 0, used, mac(9)), Some(Effect::Warn(warning)));
@@ -319,8 +318,32 @@ fn new_offer_ends_when_another_machine_answers_for_it() {
     let other = offer(&mut engine, 2);
     assert_ne!(other, used);
     Packet::select(mac(1), Program::Os, other, SERVER).to(&mut engine, at(3)).expect(MessageType::Ack);
-    assert_eq!(engine.take_unproven_offers(0), [other]);
+    assert_eq!(engine.take_unproven_offers(0, 16), [other]);
     assert_eq!(offer(&mut engine, 4), other);
-    assert!(engine.take_unproven_offers(0).is_empty(), "its own lease needs no proof");
+    assert!(engine.take_unproven_offers(0, 16).is_empty(), "its own lease needs no proof");
     assert_eq!(engine.address_answered(at(5), 0, other, mac(9)), None, "a lease stays: its machine notices a conflict");
+}
+
+#[test]
+fn address_seen_at_another_machine_is_reclaimed_last() {
+    let mut engine = engine(pool(100, 101), Vec::new());
+    let [first, second] =
+        [1, 2].map(|number| boot(&mut engine, at(number), mac(u8::try_from(number).unwrap()), Program::Os));
+    engine.set_neighbours(0, [(first, mac(1))].into_iter());
+    let discover = |engine: &mut Engine, number, seconds| {
+        Packet::discover(mac(number), Program::Os).to(engine, at(seconds)).expect(MessageType::Offer).address()
+    };
+    assert_eq!(discover(&mut engine, 3, 9000), second, "{first} expired first, and its machine still uses it");
+    assert_eq!(discover(&mut engine, 4, 9000), first, "the last one");
+    assert_eq!(discover(&mut engine, 4, 9001), first, "the same client again");
+}
+
+#[test]
+fn offers_beyond_one_look_at_the_network_wait_for_the_next() {
+    let mut engine = engine(pool(100, 150), Vec::new());
+    let mut offer =
+        |number| Packet::discover(mac(number), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
+    let offered: Vec<Ipv4Addr> = (0..20).map(&mut offer).collect();
+    assert_eq!(engine.take_unproven_offers(0, 16), offered[..16]);
+    assert_eq!(engine.take_unproven_offers(0, 16), offered[16..]);
 }

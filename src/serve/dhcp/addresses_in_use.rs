@@ -45,10 +45,13 @@ impl Driver {
     /// Reports addresses in use to the engine, and begins the next look. Called once per tick; no packet waits for it.
     pub(super) fn look_for_used_addresses(&mut self) {
         if let Some(neighbours) = self.neighbours.take() {
+            let mut warnings = Vec::new();
             for (index, bound) in self.interfaces.iter().enumerate() {
                 let here = neighbours.iter().filter(|neighbour| neighbour.interface == bound.interface.name);
-                self.engine.set_neighbours(index, here.map(|neighbour| (neighbour.address, neighbour.mac)));
+                let here = here.map(|neighbour| (neighbour.address, neighbour.mac));
+                warnings.extend(self.engine.set_neighbours(index, here));
             }
+            self.perform(warnings, Instant::now());
         }
         for index in 0..self.interfaces.len() {
             self.receive_arp_replies(index);
@@ -62,9 +65,9 @@ impl Driver {
     }
 
     fn ask_for_new_offers(&mut self, index: usize) {
-        let offers = self.engine.take_unproven_offers(index);
+        let offers = self.engine.take_unproven_offers(index, MAX_REQUESTS);
         let Some(BoundInterface { arp: Some(arp), interface, .. }) = self.interfaces.get(index) else { return };
-        for address in offers.into_iter().take(MAX_REQUESTS) {
+        for address in offers {
             if let Err(error) = arp.ask(address) {
                 let name = &interface.name;
                 self.log.warn("arp", || format!("cannot ask {name} whether {address} is in use: {error}"));

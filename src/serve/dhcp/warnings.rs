@@ -16,6 +16,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
         Warning::OtherServer { proxy: false, .. } => "other DHCP server",
         Warning::OtherServer { proxy: true, .. } => "other PXE server",
         Warning::AddressInUse { .. } => "declined",
+        Warning::ManyAddressesClaimed { .. } => "many addresses claimed",
         Warning::Forged { .. } => "forged sender",
         Warning::RelayPortMismatch { .. } => "other relay port",
         Warning::NotReserved { .. } => "not reserved",
@@ -43,7 +44,7 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
         // `alarm` converts these warnings.
         Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
-        Warning::AddressInUse { .. } => Some(EventKind::AddressDeclined),
+        Warning::AddressInUse { .. } | Warning::ManyAddressesClaimed { .. } => Some(EventKind::AddressDeclined),
         Warning::Pool { level: PoolLevel::Exhausted, .. } => Some(EventKind::PoolExhausted),
         Warning::Pool { .. } => Some(EventKind::PoolFilling),
     }
@@ -93,6 +94,9 @@ pub(super) fn text(warning: &Warning) -> String {
             let user = by.map_or_else(|| "a machine".to_owned(), |by| by.to_string());
             format!("{address} on {segment} is used by {user}, which did not get it from meshd; take it out of range")
         }
+        Warning::ManyAddressesClaimed { segment, by } => format!(
+            "{by} claims several addresses on {segment} that it did not get from meshd (ARP); it is ignored; find the machine with this MAC address, or take its addresses out of range"
+        ),
         Warning::Forged { mac, sender, kind } => {
             format!(
                 "{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored; if {mac} is a virtual interface of that machine, set parent in its [[reservation]]"

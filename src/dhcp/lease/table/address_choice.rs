@@ -1,5 +1,5 @@
 //! The address that a DHCPDISCOVER is offered (RFC 2131, 4.3.1): the reserved one, the client's own, the requested one if it is free,
-//! another free one, or the one that was unused longest.
+//! another free one, or the one that was unused longest. An address that another machine uses is the last choice.
 
 use super::{
     super::{
@@ -28,16 +28,17 @@ impl LeaseTable {
         let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
         let own = self.addresses_of(client.mac);
         let (leased, offered) = (own.leased.filter(permitted), own.offered.filter(permitted));
+        let unused = |address: &Ipv4Addr| !self.neighbours.is_used_by_other(*address, client.mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let wanted = reserved.or(leased);
         if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
             return Ok(Offered { address: own, removed: None, is_new: false });
         }
         let requested = requested.filter(|address| self.may_choose(now, *address, client.mac));
-        let known = wanted.or(requested.filter(permitted)).or(offered);
-        let (address, removed) = match known.or_else(|| self.free(client.mac)) {
+        let known = wanted.or(requested.filter(permitted)).or(offered.filter(unused));
+        let (address, removed) = match known {
             Some(address) => (address, self.vacate(address, client)),
-            None => self.reclaim(now)?,
+            None => self.choose(now, client.mac).or_else(|refused| Ok((offered.ok_or(refused)?, None)))?,
         };
         let is_new = own.offered != Some(address);
         self.drop_offer(client.mac);
@@ -52,7 +53,22 @@ impl LeaseTable {
     fn may_choose(&self, now: Timestamp, address: Ipv4Addr, mac: MacAddr) -> bool {
         let is_old_offer = |entry: Binding| entry.state == BindingState::Offered && entry.until <= now;
         let is_free = self.is_free(address) || self.entries.get(address).is_some_and(is_old_offer);
-        self.serves(address) && is_free && !self.is_used_by_other(address, mac)
+        self.serves(address) && is_free && !self.neighbours.is_used_by_other(address, mac)
+    }
+
+    /// Chooses an address for a client without one. Addresses that other machines use come last: a claim by ARP is not proven, and must
+    /// not close the pool.
+    fn choose(&mut self, now: Timestamp, mac: MacAddr) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
+        if let Some(address) = self.free(mac) {
+            return Ok((address, None));
+        }
+        if let Ok(chosen) = self.reclaim(now, |table, address| !table.neighbours.is_used_by_other(address, mac)) {
+            return Ok(chosen);
+        }
+        match self.busy.first_missing(0) {
+            Some(offset) => Ok((self.entries.address(offset), None)),
+            None => self.reclaim(now, |_, _| true),
+        }
     }
 
     /// Returns the first free address from the hash of the MAC address on that no other machine uses.
@@ -63,7 +79,7 @@ impl LeaseTable {
         for _ in 0..=self.neighbours.len() {
             let offset = self.busy.first_missing(start)?;
             let address = self.entries.address(offset);
-            if !self.is_used_by_other(address, mac) {
+            if !self.neighbours.is_used_by_other(address, mac) {
                 return Some(address);
             }
             start = (offset + 1) % self.busy.size().max(1);
@@ -73,7 +89,11 @@ impl LeaseTable {
 
     /// Reclaims the address that was unused longest. An address that is still held is never reclaimed. The search takes a tenth of a
     /// millisecond in the largest range; after a failure it is not repeated before an address can expire.
-    fn reclaim(&mut self, now: Timestamp) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
+    fn reclaim(
+        &mut self,
+        now: Timestamp,
+        permits: impl Fn(&Self, Ipv4Addr) -> bool,
+    ) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
         if now < self.none_before {
             return Err(Refused::Exhausted);
         }
@@ -91,8 +111,9 @@ impl LeaseTable {
             self.none_before = first;
             return Err(Refused::Exhausted);
         }
-        let expired =
-            candidates().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
+        let expired = candidates()
+            .filter(|(address, _, reusable)| *reusable <= now && permits(self, *address))
+            .map(|(address, entry, _)| (address, entry));
         // Expired addresses first.
         let oldest = expired.min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
         let (address, _) = oldest.ok_or(Refused::Exhausted)?;
