@@ -7,8 +7,8 @@
 use super::{
     BRIDGE, BRIDGE_MAC, Subnet, drift,
     netlink::{
-        BatchMessage, CREATE, FAMILY, ICMP, INET, INPUT_NAME, IPV4_FAMILY, NETDEV, NEW_CHAIN, OUTPUT_NAME, PRIORITY,
-        PROTOCOL, TCP, UDP, append_rule, attribute, commit,
+        BatchMessage, CREATE, FAMILY, FORWARD_HOOK, ICMP, INET, INPUT_NAME, IPV4_FAMILY, NETDEV, NEW_CHAIN,
+        OUTPUT_NAME, PRIORITY, PROTOCOL, TCP, UDP, append_rule, attribute, commit,
         expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, not_bytes, not_bytes_in},
         fingerprints, interface, nested, replace_table, text,
     },
@@ -22,7 +22,6 @@ const TABLE: &str = "meshd-guests";
 // Hooks of linux/netfilter.h.
 const INGRESS: u32 = 0;
 const INPUT: u32 = 1;
-const FORWARD: u32 = 2;
 const ARP_TYPE: [u8; 2] = [0x08, 0x06];
 const IPV4_TYPE: [u8; 2] = [0x08, 0x00];
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -130,7 +129,7 @@ fn chains(ports: &[GuestPort], context: &FirewallContext) -> Vec<Chain> {
         all.push(chain(INET, "input", INPUT, input_rules(context)));
     }
     if failpoint::defends("guest-fabric") {
-        all.push(chain(INET, "forward", FORWARD, forward_rules(context)));
+        all.push(chain(INET, "forward", FORWARD_HOOK, forward_rules(context)));
     }
     all
 }

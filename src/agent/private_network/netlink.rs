@@ -31,6 +31,7 @@ pub const IPV4: u8 = 2;
 pub const INET: u8 = 1;
 pub const NETDEV: u8 = 5;
 // Hooks and metadata keys (`NFT_META_*`).
+pub const FORWARD_HOOK: u32 = 2;
 pub const OUTPUT_HOOK: u32 = 3;
 pub const INPUT_NAME: u32 = 6;
 pub const OUTPUT_NAME: u32 = 7;

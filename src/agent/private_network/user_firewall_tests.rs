@@ -17,7 +17,7 @@ const TASK_USER: u32 = user_ids::TASKS.start;
 const SERVER: &str = r#"
 import selectors, socket
 ready = selectors.DefaultSelector()
-for kind, ports in ((socket.SOCK_DGRAM, (53, 67, 69, 4011, 9999)), (socket.SOCK_STREAM, (53, 8080, 8443, 9999))):
+for kind, ports in ((socket.SOCK_DGRAM, (53, 67, 68, 69, 546, 547, 4011, 9999)), (socket.SOCK_STREAM, (53, 8080, 8443, 9999))):
     for port in ports:
         s = socket.socket(socket.AF_INET, kind)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -51,7 +51,7 @@ def tcp(host, port):
         print(f"tcp:{host}:{port}")
     except OSError: pass
 for host in (central, "255.255.255.255", "10.77.0.255"):
-    for port in (67, 69, 4011): udp(host, port)
+    for port in (67, 68, 69, 546, 547, 4011): udp(host, port)
 for port in (53, 9999): udp(central, port)
 for port in (53, 8080, 8443, 9999): tcp(central, port)
 udp(peer, 9999), tcp(peer, 9999)
@@ -128,7 +128,9 @@ fn task_users_reach_peers_but_no_boot_service_of_central_node() {
     }
     let _network = Network::new();
     let before = reached(TASK_USER);
-    for name in ["udp:10.77.0.1:67", "udp:255.255.255.255:67", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8443"] {
+    for name in
+        ["udp:10.77.0.1:67", "udp:10.77.0.1:68", "udp:255.255.255.255:67", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8443"]
+    {
         assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
     }
     let firewall = UserFirewall::of_tasks(CENTRAL);
@@ -138,6 +140,54 @@ fn task_users_reach_peers_but_no_boot_service_of_central_node() {
         assert_eq!(reached(user), allowed, "{user}");
     }
     assert_eq!(reached(MIN_UID - 1), before, "services of the node are not tasks");
+}
+
+/// Sends to port 67 from port 68, as a DHCP client of the node, and asks for a script.
+const CONTAINER: &str = r#"
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("0.0.0.0", 68))
+s.settimeout(1)
+try:
+    s.sendto(b"x", (sys.argv[1], 67))
+    s.recvfrom(9)
+    print("dhcp")
+except OSError: pass
+"#;
+
+#[test]
+fn containers_reach_no_boot_service_of_central_node_through_their_node() {
+    if !is_in_namespace("containers_reach_no_boot_service_of_central_node_through_their_node") {
+        return;
+    }
+    let _network = Network::new();
+    let container = NetworkNamespace::new();
+    run("ip", &["link", "add", "cni0", "type", "veth", "peer", "name", "eth", "netns", &container.pid()]);
+    run("ip", &["addr", "add", "10.42.0.1/24", "dev", "cni0"]);
+    run("ip", &["link", "set", "cni0", "up"]);
+    container.ip(&["addr", "add", "10.42.0.2/24", "dev", "eth"]);
+    container.ip(&["link", "set", "eth", "up"]);
+    container.ip(&["route", "add", "default", "via", "10.42.0.1"]);
+    run("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
+    run("nft", &["add", "table", "ip", "cni"]);
+    run("nft", &["add", "chain", "ip", "cni", "nat", "{ type nat hook postrouting priority 100; }"]);
+    run("nft", &["add", "rule", "ip", "cni", "nat", "ip", "saddr", "10.42.0.0/24", "masquerade"]);
+    let reached = || {
+        let python = |script: &str| {
+            let python =
+                ["-t", &container.pid(), "-n", "python3", "-c", script, &CENTRAL.to_string(), &PEER.to_string()];
+            run("nsenter", &python)
+        };
+        let found = [python(CONTAINER), python(CLIENT)].concat();
+        found.split_whitespace().filter(|name| *name != "raw").map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = reached();
+    for name in ["dhcp", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8080", "tcp:10.77.0.51:9999"] {
+        assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
+    }
+    UserFirewall::of_tasks(CENTRAL).ensure().expect("the kernel does it");
+    // The peer answers UDP from another address, which is not masqueraded back.
+    assert_eq!(reached(), ["udp:10.77.0.1:53", "tcp:10.77.0.1:53", "tcp:10.77.0.51:9999"]);
 }
 
 #[test]
