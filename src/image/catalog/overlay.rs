@@ -13,6 +13,8 @@ mod overlay_set;
 mod template;
 mod template_filters;
 mod template_limits;
+mod template_products;
+mod template_tokens;
 mod tree;
 mod variable;
 

@@ -1,7 +1,7 @@
 //! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All names are collected
 //! before rendering.
 
-use super::{Variable, template_filters, template_limits};
+use super::{VarKind, Variable, template_filters, template_limits};
 use meshd_config::Fault;
 use meshd_types::VarName;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
@@ -91,7 +91,8 @@ impl<'a> Compiler<'a> {
 
     /// Compiles one template and returns its inputs. `file` is relative to the overlay's folder.
     pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
-        match template_limits::check(text) {
+        let integers = self.variables.iter().filter(|(_, variable)| variable.kind == VarKind::Integer);
+        match template_limits::check(text, integers.map(|(name, _)| name.as_str()).collect()) {
             // Templates of one overlay share an environment, and the least of their limits.
             Ok(fuel) => {
                 self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))))

@@ -2,7 +2,7 @@
 
 use super::template::MAX_RENDERED;
 use minijinja::{
-    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters,
+    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters, functions,
     value::{Rest, ValueKind},
 };
 use std::io;
@@ -11,46 +11,101 @@ use std::io;
 const MAX_REPEAT: i64 = 4096;
 /// Maximum size of all values that one rendering writes, also into variables, in bytes.
 const MAX_WRITTEN: usize = 4 * MAX_RENDERED;
+/// Maximum number of elements of a range.
+const MAX_RANGE: usize = 4096;
+/// Maximum size of all values that the filters of one rendering read, in bytes.
+const MAX_READ: usize = 256 << 20;
 /// Name of the count of bytes that a rendering may still write.
 const LEFT: &str = "left";
+/// Name of the count of bytes that filters may still read.
+const READ_LEFT: &str = "read left";
 /// Size of a number or another small value as text, in bytes.
 const LEAST: usize = 8;
 
-/// Adds the filter `json`, and bounds to filters that repeat texts.
+/// Adds the filter `json`, and bounds to filters that read or repeat much.
 pub(super) fn add(environment: &mut Environment<'static>) {
-    environment.add_filter("json", json);
     environment.set_formatter(write_value);
-    let repeating = [
-        ("batch", Value::from_function(filters::batch)),
-        ("indent", Value::from_function(filters::indent)),
-        ("slice", Value::from_function(filters::slice)),
+    environment.add_function("range", range);
+    let plain = [
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("chain", Value::from_function(filters::chain)),
+        ("dictsort", Value::from_function(filters::dictsort)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("items", Value::from_function(filters::items)),
+        ("join", Value::from_function(join)),
+        ("json", Value::from_function(json)),
+        ("lines", Value::from_function(filters::lines)),
+        ("list", Value::from_function(filters::list)),
+        ("lower", Value::from_function(filters::lower)),
+        ("map", Value::from_function(filters::map)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("pprint", Value::from_function(filters::pprint)),
+        ("reject", Value::from_function(filters::reject)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("select", Value::from_function(filters::select)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("sort", Value::from_function(filters::sort)),
+        ("split", Value::from_function(filters::split)),
+        ("string", Value::from_function(filters::string)),
+        ("sum", Value::from_function(filters::sum)),
+        ("title", Value::from_function(filters::title)),
+        ("trim", Value::from_function(filters::trim)),
+        ("unique", Value::from_function(filters::unique)),
+        ("upper", Value::from_function(filters::upper)),
+        ("zip", Value::from_function(filters::zip)),
     ];
-    for (name, filter) in repeating {
-        environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
-            let numbers = args.iter().skip(1).flat_map(numbers);
-            if numbers.into_iter().any(|number| number > MAX_REPEAT) {
-                return Err(refused(format!("a number above {MAX_REPEAT}")));
-            }
-            filter.call(state, &args)
-        });
-    }
-    environment.add_filter("join", join);
-    let replace = Value::from_function(filters::replace);
-    environment.add_filter("replace", move |state: &State<'_, '_>, args: Rest<Value>| {
+    plain.into_iter().for_each(|(name, filter)| add_bounded(environment, name, filter, |_| Ok(())));
+    add_bounded(environment, "batch", Value::from_function(filters::batch), repeats_little);
+    add_bounded(environment, "indent", Value::from_function(filters::indent), repeats_little);
+    add_bounded(environment, "slice", Value::from_function(filters::slice), repeats_little);
+    add_bounded(environment, "replace", Value::from_function(filters::replace), |args| {
         if let [Some(text), Some(from), Some(to)] = [0, 1, 2].map(|at| args.get(at).and_then(Value::as_str)) {
             let size = text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
             take(&mut MAX_RENDERED.clone(), size).ok_or_else(too_large)?;
         }
-        replace.call(state, &args)
+        Ok(())
     });
-    let format = Value::from_function(filters::format);
-    environment.add_filter("format", move |state: &State<'_, '_>, args: Rest<Value>| {
+    add_bounded(environment, "format", Value::from_function(filters::format), |args| {
         let text = args.first().and_then(Value::as_str).unwrap_or_default();
         if text.contains('*') || text.split(|c: char| !c.is_ascii_digit()).any(|width| width.len() > 3) {
             return Err(refused("a width above 999".to_owned()));
         }
-        format.call(state, &args)
+        Ok(())
     });
+}
+
+/// Adds a filter that runs after a check, and that counts the size of what it reads.
+fn add_bounded(
+    environment: &mut Environment<'static>,
+    name: &'static str,
+    filter: Value,
+    check: fn(&[Value]) -> Result<(), Error>,
+) {
+    environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
+        check(&args)?;
+        let mut left = state.get_temp(READ_LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_READ);
+        args.iter().try_for_each(|arg| take_size(&mut left, arg)).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
+        state.set_temp(READ_LEFT, Value::from(left));
+        filter.call(state, &args)
+    });
+}
+
+fn repeats_little(args: &[Value]) -> Result<(), Error> {
+    match args.iter().skip(1).flat_map(numbers).any(|number| number > MAX_REPEAT) {
+        true => Err(refused(format!("a number above {MAX_REPEAT}"))),
+        false => Ok(()),
+    }
+}
+
+/// `range(from, to, step)`, with few elements.
+fn range(from: isize, to: Option<isize>, step: Option<isize>) -> Result<Value, Error> {
+    let range = functions::range(from, to, step)?;
+    match range.try_iter()?.nth(MAX_RANGE) {
+        Some(_) => Err(refused(format!("a range of more than {MAX_RANGE} elements"))),
+        None => Ok(range),
+    }
 }
 
 /// Renders a template into a bounded output.

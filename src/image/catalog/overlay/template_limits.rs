@@ -1,7 +1,11 @@
 //! Bounds of a template that are checked before minijinja parses it: the parser and the compiler recurse on long expressions, and a stack
 //! overflow ends meshd. The bounds on assignments keep texts small that a template builds in memory, which fuel does not count.
 
-use std::collections::BTreeMap;
+use super::{
+    template_products::Numbers,
+    template_tokens::{Tag, Token, tags},
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum size of a template, in bytes.
 const MAX_TEXT: usize = 256 * 1024;
@@ -13,10 +17,10 @@ const MAX_DEPTH: usize = 32;
 const MAX_ELIF: usize = 128;
 /// Maximum weight of one expression: how many variables it may join into one text, counting through assignments.
 const MAX_WEIGHT: usize = 64;
-/// Weight of a product, which may be a list of any length: no filter and no text may take it on.
-const PRODUCT: usize = MAX_WEIGHT;
 /// Weight of a captured block.
 const CAPTURED: usize = MAX_WEIGHT / 2;
+/// Weight of a parameter of a macro: its text may be joined from many others.
+const PARAMETER: usize = MAX_WEIGHT / 8;
 /// Instructions of one rendering: a loop over 16,384 members takes about 300,000.
 const FUEL: u64 = 1_000_000;
 /// Maximum size of plain text that captured blocks repeat in one rendering, in bytes.
@@ -33,122 +37,18 @@ pub(super) struct TooComplex {
     pub(super) hint: &'static str,
 }
 
-/// Checks a template and returns the fuel of one rendering.
-pub(super) fn check(text: &str) -> Result<u64, TooComplex> {
+/// Checks a template and returns the fuel of one rendering. `integers` are the variables of the overlay that are numbers.
+pub(super) fn check<'t>(text: &'t str, integers: BTreeSet<&'t str>) -> Result<u64, TooComplex> {
     if text.len() > MAX_TEXT {
         let what = format!("is a template of {} bytes, more than {MAX_TEXT}", text.len());
         return Err(TooComplex { line: 0, what, hint: "move the constant part into a plain file" });
     }
-    let (mut scan, mut rest) = (Scan::default(), 0);
-    while let Some(tag) = next_tag(text, rest) {
-        let line = text[..tag.at].matches('\n').count() + 1;
-        scan.tag(&tag).map_err(|(what, hint)| TooComplex { line, what, hint })?;
-        rest = tag.end;
-        if tag.is_statement && first_word(tag.body) == "raw" {
-            rest = text[rest..].find("endraw").map_or(text.len(), |at| rest + at);
-        }
+    let mut scan = Scan { numbers: Numbers::new(integers), ..Scan::default() };
+    for tag in tags(text) {
+        scan.tag(&tag).map_err(|(what, hint)| TooComplex { line: tag.line, what, hint })?;
     }
     let repeats = MAX_CAPTURED / text.len().max(1) as u64;
     Ok(if scan.captures { FUEL.min(repeats.max(1)) } else { FUEL })
-}
-
-struct Tag<'t> {
-    /// Offset of the tag.
-    at: usize,
-    end: usize,
-    is_statement: bool,
-    body: &'t str,
-}
-
-/// Finds the next `{{ }}` or `{% %}`, and skips comments.
-fn next_tag(text: &str, mut from: usize) -> Option<Tag<'_>> {
-    loop {
-        let at = from + text[from..].find('{')?;
-        let kind = text[at + 1..].chars().next()?;
-        let close = match kind {
-            '#' => {
-                from = text[at..].find("#}").map_or(text.len(), |end| at + end + 2);
-                continue;
-            }
-            '{' => "}}",
-            '%' => "%}",
-            _ => {
-                from = at + 1;
-                continue;
-            }
-        };
-        let length = tag_length(&text[at + 2..], close);
-        let body = &text[at + 2..at + 2 + length];
-        let end = (at + 2 + length + 2).min(text.len());
-        return Some(Tag { at, end, is_statement: kind == '%', body });
-    }
-}
-
-/// Returns the offset of the end of a tag; texts in quotes may contain it.
-fn tag_length(text: &str, close: &str) -> usize {
-    let mut at = 0;
-    while let Some(found) = text[at..].find(|c| c == '"' || c == '\'' || close.starts_with(c)) {
-        at += found;
-        let c = text[at..].chars().next().unwrap_or_default();
-        if text[at..].starts_with(close) {
-            return at;
-        }
-        let is_quote = c == '"' || c == '\'';
-        at += if is_quote { quote_end(&text[at + 1..], c).map_or(text.len() - at, |end| end + 2) } else { 1 };
-    }
-    text.len()
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Token<'t> {
-    Word(&'t str),
-    Number,
-    Text,
-    Symbol(char),
-}
-
-/// Splits a tag into words, numbers, texts and single symbols.
-fn tokens(body: &str) -> Vec<Token<'_>> {
-    let (mut found, mut rest) = (Vec::new(), body.trim_matches(['-', '+']));
-    while let Some(c) = rest.chars().next() {
-        let word = |c: char| c.is_alphanumeric() || c == '_';
-        let length = match c {
-            '"' | '\'' => {
-                found.push(Token::Text);
-                quote_end(&rest[1..], c).map_or(rest.len(), |at| at + 2)
-            }
-            c if word(c) => {
-                let length = rest.find(|c| !word(c)).unwrap_or(rest.len());
-                let is_number = c.is_numeric();
-                found.push(if is_number { Token::Number } else { Token::Word(&rest[..length]) });
-                length
-            }
-            c if c.is_whitespace() => c.len_utf8(),
-            c => {
-                found.push(Token::Symbol(c));
-                c.len_utf8()
-            }
-        };
-        rest = &rest[length..];
-    }
-    found
-}
-
-/// Returns the offset of the closing quote.
-fn quote_end(text: &str, quote: char) -> Option<usize> {
-    let mut is_escaped = false;
-    text.char_indices().find_map(|(at, c)| {
-        let ends = c == quote && !is_escaped;
-        is_escaped = c == '\\' && !is_escaped;
-        ends.then_some(at)
-    })
-}
-
-fn first_word(body: &str) -> &str {
-    tokens(body)
-        .into_iter()
-        .find_map(|token| if let Token::Word(word) = token { Some(word) } else { None })
-        .unwrap_or("")
 }
 
 type Refusal = (String, &'static str);
@@ -158,6 +58,7 @@ type Refusal = (String, &'static str);
 struct Scan<'t> {
     /// Weight of each name that the template assigns.
     weights: BTreeMap<&'t str, usize>,
+    numbers: Numbers<'t>,
     macros: Vec<&'t str>,
     blocks: usize,
     elif: usize,
@@ -168,19 +69,19 @@ struct Scan<'t> {
 
 impl<'t> Scan<'t> {
     fn tag(&mut self, tag: &Tag<'t>) -> Result<(), Refusal> {
-        let tokens = tokens(tag.body);
-        let (first, rest) = match tokens.split_first() {
+        let (first, rest) = match tag.tokens.split_first() {
             Some((Token::Word(first), rest)) if tag.is_statement => (*first, rest),
-            _ => ("", &tokens[..]),
+            _ => ("", &tag.tokens[..]),
         };
         operators(rest)?;
         self.calls(rest)?;
-        let weight = self.weight(first, rest)?;
+        let weight = self.weight(rest)?;
+        let is_number = self.products(first, rest)?;
         match first {
-            "set" if rest.contains(&Token::Symbol('=')) => self.assign(rest, weight),
+            "set" if rest.contains(&Token::Symbol('=')) => self.assign(rest, weight, is_number)?,
             "set" => {
                 self.captures = true;
-                self.assign(rest, CAPTURED);
+                self.assign(rest, CAPTURED, false)?;
                 self.open()?;
             }
             "endset" => self.blocks = self.blocks.saturating_sub(1),
@@ -202,7 +103,7 @@ impl<'t> Scan<'t> {
             }
             block if BLOCKS.contains(&block) => {
                 self.open()?;
-                self.block(block, rest, weight);
+                self.block(block, rest, weight)?;
             }
             _ => {}
         }
@@ -217,20 +118,41 @@ impl<'t> Scan<'t> {
         }
     }
 
-    fn block(&mut self, block: &str, rest: &[Token<'t>], weight: usize) {
+    fn block(&mut self, block: &str, rest: &[Token<'t>], weight: usize) -> Result<(), Refusal> {
+        self.captures |= ["macro", "filter", "call"].contains(&block);
         match block {
-            "for" | "with" => self.assign(rest, weight),
+            "for" | "with" => self.assign(rest, weight, false)?,
             "macro" => {
                 self.in_macro = true;
-                self.captures = true;
+                self.name_all(rest, weight.max(PARAMETER), false)?;
                 if let Some(Token::Word(name)) = rest.first() {
                     self.macros.push(name);
                     self.weights.insert(name, CAPTURED);
                 }
             }
-            "filter" | "call" => self.captures = true,
+            "call" if rest.first() == Some(&Token::Symbol('(')) => {
+                let end = rest.iter().position(|token| *token == Token::Symbol(')')).unwrap_or(rest.len());
+                self.name_all(&rest[..end], weight.max(PARAMETER), false)?;
+            }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Refuses a product of anything but numbers; returns whether the tag sets a name to a number.
+    fn products(&mut self, statement: &str, tokens: &[Token<'t>]) -> Result<bool, Refusal> {
+        let (sets, expression) = match tokens {
+            [Token::Word(_), Token::Symbol('='), expression @ ..] if statement == "set" => (true, expression),
+            _ => (false, tokens),
+        };
+        let multiplies = expression.contains(&Token::Symbol('*'));
+        let is_number = (sets || multiplies) && self.numbers.relies(expression);
+        if multiplies && !is_number {
+            let hint =
+                "multiply integers only, in a tag of their own: {% set mb = vars.gb * 1024 %}{{ mb }}, or x | int * 2";
+            return Err(("multiplies what may be a text or a list".into(), hint));
+        }
+        Ok(sets && is_number)
     }
 
     /// Refuses recursion and state that loops carry on: both let a text grow without bound.
@@ -249,36 +171,46 @@ impl<'t> Scan<'t> {
     }
 
     /// Returns the weight of an expression.
-    fn weight(&self, statement: &str, tokens: &[Token<'t>]) -> Result<usize, Refusal> {
-        let named = tokens.iter().filter_map(|token| match token {
-            Token::Word(word) => self.weights.get(word),
-            _ => None,
+    fn weight(&self, tokens: &[Token<'t>]) -> Result<usize, Refusal> {
+        let count = |symbols: &[char]| {
+            tokens.iter().filter(|token| matches!(token, Token::Symbol(symbol) if symbols.contains(symbol))).count()
+        };
+        let named = tokens.iter().map(|token| match token {
+            Token::Word("range") => 1,
+            Token::Word(word) => self.weights.get(word).copied().unwrap_or_default(),
+            _ => 0,
         });
-        let multiplies = tokens.contains(&Token::Symbol('*'));
-        let joins = tokens.iter().filter(|token| matches!(token, Token::Symbol('~' | '+' | '|'))).count();
-        let is_plain_output =
-            statement.is_empty() && !tokens.iter().any(|token| matches!(token, Token::Symbol('|' | '[')));
-        let product = if multiplies && !is_plain_output { PRODUCT } else { 0 };
-        let weight = named.sum::<usize>() + joins + product;
+        let named = named.sum::<usize>();
+        // Brackets around a name may nest a list deeper with each assignment.
+        let nests = if named > 0 { count(&['[', '{', '(']) } else { 0 };
+        let weight = named + nests + count(&['~', '+', '|']);
         if weight > MAX_WEIGHT {
-            let hint = "join fewer values and no products, or write them out one after the other: {{ a }}{{ b }}";
+            let hint = "join fewer values, or write them out one after the other: {{ a }}{{ b }}";
             return Err(("builds one value from too many others".into(), hint));
         }
         Ok(weight.max(1))
     }
 
     /// Records the names of an assignment: all words for a loop, else those before `=`.
-    fn assign(&mut self, tokens: &[Token<'t>], weight: usize) {
+    fn assign(&mut self, tokens: &[Token<'t>], weight: usize, is_number: bool) -> Result<(), Refusal> {
         let end = tokens
             .iter()
             .rposition(|token| *token == Token::Symbol('='))
             .or_else(|| tokens.iter().position(|token| *token == Token::Word("in")));
-        for token in &tokens[..end.unwrap_or(tokens.len())] {
-            if let Token::Word(name) = token {
-                let known = self.weights.entry(name).or_default();
-                *known = (*known).max(weight);
+        let names = &tokens[..end.unwrap_or(tokens.len())];
+        self.name_all(names, weight, is_number)
+    }
+
+    fn name_all(&mut self, tokens: &[Token<'t>], weight: usize, is_number: bool) -> Result<(), Refusal> {
+        for token in tokens {
+            let Token::Word(name) = token else { continue };
+            let known = self.weights.entry(name).or_default();
+            *known = (*known).max(weight);
+            if !self.numbers.assign(name, is_number) {
+                return Err((format!("gives `{name}` another type than number"), "use another name"));
             }
         }
+        Ok(())
     }
 }
 
@@ -314,7 +246,7 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> Option<String> {
-        check(text).err().map(|found| found.what)
+        check(text, BTreeSet::from(["gb"])).err().map(|found| found.what)
     }
 
     #[test]
@@ -335,7 +267,22 @@ mod tests {
             (blocks(8000), "blocks"),
             (elif(8000), "elif"),
             (doubling, "too many others"),
-            ("{% set l = [1] * 9999999999 %}{{ l|sort }}".to_owned(), "too many others"),
+            (format!("{{{{ {{\"a\":{{}}}} {} }}}}", "~1".repeat(8000)), "operators"),
+            (format!("{{% raw %}}endraw{{#{{% endraw %}}{{{{ 1{} }}}}{{# #}}", "~1".repeat(8000)), "operators"),
+            (format!("{{#}} {{% raw %}} #}}{{{{ 1{} }}}}{{# {{% endraw %}} #}}", "~1".repeat(8000)), "operators"),
+            (format!("{{{{ 1{} \"", "~1".repeat(8000)), "operators"),
+            (format!("{{% set a = [1] %}}{}", "{% set a = [a] %}".repeat(80)), "too many others"),
+            ("{% set l = [1] * 9999999999 %}{{ l|sort }}".to_owned(), "multiplies"),
+            ("{% set a = [\"x\" * 100000000, 1] %}".to_owned(), "multiplies"),
+            ("{% macro m(a=[1] * 50000000) %}{{ a|sort }}{% endmacro %}".to_owned(), "multiplies"),
+            ("{% if 5 in [1] * 99999999999 %}{% endif %}".to_owned(), "multiplies"),
+            ("{{ (range(100) * 9999999)[-1] }}".to_owned(), "multiplies"),
+            ("{{ [1] * 99999999999 == [1] * 99999999999 }}".to_owned(), "multiplies"),
+            ("{{ vars.names * 9999 }}".to_owned(), "multiplies"),
+            ("{{ (() * 9) | length }}".to_owned(), "multiplies"),
+            ("{{ 9 * 5|string }}".to_owned(), "multiplies"),
+            ("{% set n = 5 %}{% macro m(n) %}{{ n * 9 }}{% endmacro %}".to_owned(), "multiplies"),
+            ("{% macro m() %}{{ vars.gb * 9 }}{% endmacro %}{% set vars = {} %}".to_owned(), "another type"),
             ("{% set n = namespace(x=1) %}".to_owned(), "namespace"),
             ("{% macro m(x) %}{{ m(x) }}{% endmacro %}".to_owned(), "macro"),
             ("{% include \"rootfs/etc/x.j2\" %}".to_owned(), "include"),
@@ -352,6 +299,7 @@ mod tests {
             format!("{{{{ [{}] }}}}", "node.id, ".repeat(500)),
             "{# {{ a ~ b #}{% raw %}{{ ( ( {% endraw %}".to_owned(),
             "{% set mb = vars.gb * 1024 %}{{ mb }} {{ vars.gb * 1024 * 1024 }}".to_owned(),
+            "{% set n = mb.x | int * 2 + (vars.gb - 1) %}{% for m in a %}{{ loop.index * n }}{% endfor %}".to_owned(),
             "{% for m in groups.x.members %}{{ m.id }}{{ \", \" if not loop.last }}{% endfor %}".to_owned(),
         ];
         for text in accepted {
@@ -362,7 +310,7 @@ mod tests {
     #[test]
     fn captured_block_of_a_large_template_has_less_fuel() {
         let text = |body: &str| format!("{{% set x %}}{body}{{% endset %}}");
-        assert_eq!(check(&"y".repeat(1000)), Ok(FUEL));
-        assert!(check(&text(&"y".repeat(100_000))).is_ok_and(|fuel| fuel < 1000));
+        assert_eq!(check(&"y".repeat(1000), BTreeSet::new()), Ok(FUEL));
+        assert!(check(&text(&"y".repeat(100_000)), BTreeSet::new()).is_ok_and(|fuel| fuel < 1000));
     }
 }
