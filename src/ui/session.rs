@@ -68,9 +68,9 @@ impl SessionOrigin {
         })
     }
 
-    /// The origin of a program on this machine, by its user; `None` is like nobody else.
-    pub fn of_user(uid: Option<u32>, connection: u16) -> Self {
-        SessionOrigin(uid.map_or_else(|| format!("unknown user at port {connection}"), |uid| format!("uid {uid}")))
+    /// The origin of a program on this machine, by its user.
+    pub fn of_user(uid: u32) -> Self {
+        SessionOrigin(format!("uid {uid}"))
     }
 }
 

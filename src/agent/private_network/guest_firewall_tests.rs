@@ -8,7 +8,7 @@ use std::{
 };
 
 #[test]
-fn networks_and_addresses_of_node_andcentral_node_are_blocked() {
+fn networks_and_addresses_of_node_and_central_node_are_blocked() {
     let fake = FakeMachine::new("", &[]);
     let (none, mask) = ([0; 4], [255, 255, 255, 0]);
     fake.routes(&[

@@ -169,8 +169,8 @@ impl Workloads {
             tx.event(vm_event(&vm, node, EventKind::VmReleased, Actor::Node, "the node has released everything", now));
             if is_own {
                 vm.unplace("its node released it".to_owned());
-                vm.former_node = None;
             }
+            vm.former_nodes.remove(&node);
             put_or_remove(tx, vm);
             Ok::<_, StoreError>(())
         });

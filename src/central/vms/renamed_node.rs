@@ -25,8 +25,8 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
 
 /// Replaces a node's ID in all VMs. Returns the VMs that are placed on it.
 pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
-    let is_affected =
-        |vm: &&Vm| vm.node() == Some(old) || vm.required_node == Some(old) || vm.stray_nodes.contains(&old);
+    let is_left = |vm: &Vm| vm.stray_nodes.contains(&old) || vm.former_nodes.contains(&old);
+    let is_affected = |vm: &&Vm| vm.node() == Some(old) || vm.required_node == Some(old) || is_left(vm);
     let all: Vec<_> = tx.before().vms().filter(is_affected).map(Vm::uuid).collect();
     let mut placed = Vec::new();
     for uuid in all {
@@ -34,6 +34,9 @@ pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
         vm.required_node = vm.required_node.map(|node| if node == old { new } else { node });
         if vm.stray_nodes.remove(&old) {
             vm.stray_nodes.insert(new);
+        }
+        if vm.former_nodes.remove(&old) {
+            vm.former_nodes.insert(new);
         }
         if let Some(disks) = vm.pending_wipes.remove(&old) {
             vm.pending_wipes.insert(new, disks);

@@ -5,7 +5,7 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{ConnectInfo, Request, connect_info::Connected},
-    http::StatusCode,
+    http::{StatusCode, header::CONNECTION},
     middleware,
     response::{IntoResponse as _, Response},
     serve::IncomingStream,
@@ -23,6 +23,9 @@ use tokio::net::TcpListener;
 
 /// State of an established connection in `/proc/net/tcp`. The kernel shows connections that their program has closed as those of root.
 const ESTABLISHED: &str = "01";
+/// Answer to a request of an unknown user.
+const UNKNOWN_USER: &str =
+    "cannot find the user of this connection: the program closed it early\nhint: load the page again\n";
 
 /// The browser has the rights of this command. Ctrl-C ends the command and all browser sessions.
 #[derive(Debug, Args)]
@@ -53,7 +56,7 @@ impl Ui {
                 random,
                 now: Instant::now,
             });
-            let service = with_user(router).into_make_service_with_connect_info::<LoopbackEnds>();
+            let service = with_user(router).into_make_service_with_connect_info::<User>();
             tokio::select! {
                 served = axum::serve(listener, service).into_future() => served.map_err(Failure::from),
                 stopped = tokio::signal::ctrl_c() => stopped.map_err(Failure::from),
@@ -62,29 +65,28 @@ impl Ui {
     }
 }
 
-/// Both ends of a connection.
+/// User ID of the program that opened a connection. meshd reads it when it accepts the connection, because a browser may close the
+/// connection before meshd has answered; `None` if the program closed it even earlier.
 #[derive(Clone, Copy)]
-struct LoopbackEnds {
-    peer: SocketAddr,
-    local: Option<SocketAddr>,
-}
+struct User(Option<u32>);
 
-impl Connected<IncomingStream<'_, TcpListener>> for LoopbackEnds {
+impl Connected<IncomingStream<'_, TcpListener>> for User {
     fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        LoopbackEnds { peer: *stream.remote_addr(), local: stream.io().local_addr().ok() }
+        let local = stream.io().local_addr().ok();
+        User(local.and_then(|local| user_of(*stream.remote_addr(), local)))
     }
 }
 
 /// Binds sessions to the user whose browser opened the link: a browser sends the cookie to every port of 127.0.0.1, and so to programs of
-/// other users.
+/// other users. A request of an unknown user is refused, and neither ends a session nor uses up the link.
 fn with_user(router: Router) -> Router {
-    router.layer(middleware::map_request(
-        async |ConnectInfo(connection): ConnectInfo<LoopbackEnds>, mut request: Request| {
-            let uid = connection.local.and_then(|local| user_of(connection.peer, local));
-            request.extensions_mut().insert(SessionOrigin::of_user(uid, connection.peer.port()));
-            request
-        },
-    ))
+    router.layer(middleware::map_request(async |ConnectInfo(User(uid)): ConnectInfo<User>, mut request: Request| {
+        // The next request of a browser needs a new connection.
+        let unknown = (StatusCode::FORBIDDEN, [(CONNECTION, "close")], UNKNOWN_USER);
+        let uid = uid.ok_or_else(|| unknown.into_response())?;
+        request.extensions_mut().insert(SessionOrigin::of_user(uid));
+        Ok::<_, Response>(request)
+    }))
 }
 
 fn random() -> [u8; 32] {

@@ -2,6 +2,7 @@
 //! sent.
 
 use std::{
+    collections::BTreeMap,
     net::Ipv4Addr,
     sync::{Mutex, PoisonError},
     time::Instant,
@@ -9,29 +10,27 @@ use std::{
 
 /// Requests per second of one address. A whole rack behind one address (a relay that translates addresses, a lab) stays below it.
 pub const MAX_PER_SECOND: u16 = 1000;
-/// Slots of the table. When two addresses share a slot, the later one takes it.
-const SLOTS: usize = 1024;
+/// Maximum number of addresses that are counted in one second. All further ones share one count.
+const MAX_ADDRESSES: usize = 16 * 1024;
 
-/// The last address of a slot, with its requests in the current second.
-#[derive(Clone, Copy)]
-struct Slot {
-    address: Ipv4Addr,
+/// The requests of each address in one second.
+#[derive(Default)]
+struct Counts {
     second: u64,
-    count: u16,
+    requests: BTreeMap<Ipv4Addr, u16>,
 }
 
 /// Counts requests of each address.
 pub struct RequestRate {
     per_second: u16,
     begin: Instant,
-    slots: Mutex<Vec<Slot>>,
+    counts: Mutex<Counts>,
 }
 
 impl RequestRate {
     /// Creates a table that allows this many requests per second of each address.
     pub fn new(per_second: u16) -> Self {
-        let empty = Slot { address: Ipv4Addr::UNSPECIFIED, second: 0, count: 0 };
-        RequestRate { per_second, begin: Instant::now(), slots: Mutex::new(vec![empty; SLOTS]) }
+        RequestRate { per_second, begin: Instant::now(), counts: Mutex::default() }
     }
 
     /// Counts a request. Returns true if it is within the rate.
@@ -40,15 +39,15 @@ impl RequestRate {
     }
 
     fn allow_in(&self, second: u64, address: Ipv4Addr) -> bool {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        // The low bits differ within a network.
-        let index = u32::from(address) as usize % SLOTS;
-        let Some(slot) = slots.get_mut(index) else { return true };
-        if slot.address != address || slot.second != second {
-            *slot = Slot { address, second, count: 0 };
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        // A request that read the clock earlier does not reset the counts.
+        if second > counts.second {
+            *counts = Counts { second, ..Counts::default() };
         }
-        slot.count = slot.count.saturating_add(1);
-        slot.count <= self.per_second
+        let is_counted = counts.requests.len() < MAX_ADDRESSES || counts.requests.contains_key(&address);
+        let count = counts.requests.entry(if is_counted { address } else { Ipv4Addr::UNSPECIFIED }).or_default();
+        *count = count.saturating_add(1);
+        *count <= self.per_second
     }
 }
 
@@ -64,5 +63,23 @@ mod tests {
         assert_eq!(allowed, usize::from(MAX_PER_SECOND));
         assert!(rate.allow_in(7, quiet), "another machine is served");
         assert!(rate.allow_in(8, loud), "the next second is a new one");
+    }
+    #[test]
+    fn alternating_addresses_do_not_reset_each_others_count() {
+        let rate = RequestRate::new(MAX_PER_SECOND);
+        let pair = [Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 4, 5)];
+        let allowed = (0..5000).flat_map(|_| pair).filter(|address| rate.allow_in(7, *address)).count();
+        assert_eq!(allowed, 2 * usize::from(MAX_PER_SECOND));
+    }
+
+    #[test]
+    fn table_of_addresses_is_bounded() {
+        let rate = RequestRate::new(1);
+        let numbered = |number: usize| Ipv4Addr::from(u32::try_from(number).unwrap() + (10 << 24));
+        assert!((0..MAX_ADDRESSES).all(|number| rate.allow_in(7, numbered(number))));
+        let further = (MAX_ADDRESSES..MAX_ADDRESSES + 50).filter(|number| rate.allow_in(7, numbered(*number)));
+        assert_eq!(further.count(), 1, "all further addresses share one count");
+        assert!(!rate.allow_in(7, numbered(5)), "the counted ones keep theirs");
+        assert_eq!(rate.counts.lock().unwrap().requests.len(), MAX_ADDRESSES + 1);
     }
 }

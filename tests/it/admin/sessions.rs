@@ -2,9 +2,11 @@
 
 use super::https::{ADMIN, Office, PORT};
 use crate::world::{World, program};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
     process::{Child, Command, Output, Stdio},
 };
 
@@ -13,6 +15,34 @@ const NOBODY: &str = "65534";
 
 /// `meshd ui`, which ends with the test.
 struct Ui(Child);
+
+impl Ui {
+    /// Starts it, and returns it with its link.
+    fn start(world: &World) -> (Self, String) {
+        let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
+        command.arg("--site").arg(&world.site).arg("ui").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut ui = Ui(command.spawn().unwrap());
+        let mut link = String::new();
+        BufReader::new(ui.0.stdout.take().unwrap()).read_line(&mut link).unwrap();
+        (ui, link.trim().to_owned())
+    }
+
+    /// Sends a request and ends the connection before `meshd ui` sees the request. Returns when `meshd ui` has ended its side.
+    fn cancelled(&self, connect: impl FnOnce() -> TcpStream, path: &str, cookie: &str) -> String {
+        let process = Pid::from_child(&self.0);
+        kill_process(process, Signal::STOP).unwrap();
+        waitpid(Some(process), WaitOptions::UNTRACED).unwrap();
+        let mut connection = connect();
+        let host = connection.peer_addr().unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n").unwrap();
+        connection.shutdown(Shutdown::Write).unwrap();
+        kill_process(process, Signal::CONT).unwrap();
+        let mut answer = Vec::new();
+        // A reset also is an end.
+        let _ = connection.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+}
 
 impl Drop for Ui {
     fn drop(&mut self) {
@@ -41,17 +71,39 @@ fn cookie_of(answer: &str) -> String {
 #[test]
 fn cookie_of_meshd_ui_is_useless_to_another_user_of_the_machine() {
     let world = World::new("approve");
-    let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
-    command.arg("--site").arg(&world.site).arg("ui").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut ui = Ui(command.spawn().unwrap());
-    let mut link = String::new();
-    BufReader::new(ui.0.stdout.take().unwrap()).read_line(&mut link).unwrap();
-    let link = link.trim();
-    let cookie = cookie_of(&curl("0", "", link));
+    let (_ui, link) = Ui::start(&world);
+    let cookie = cookie_of(&curl("0", "", &link));
     let page = format!("{}/", link.split("/enter").next().unwrap());
     assert!(curl("0", &cookie, &page).starts_with("HTTP/1.1 200"), "the operator sees the site");
     let stolen = curl(NOBODY, &cookie, &page);
     assert!(stolen.starts_with("HTTP/1.1 303") && stolen.contains("/sign-in"), "{stolen}");
+}
+
+#[test]
+fn cancelled_request_ends_neither_session_nor_link_of_meshd_ui() {
+    let world = World::new("approve");
+    let (ui, link) = Ui::start(&world);
+    let (address, enter) = link["http://".len()..].split_once('/').unwrap();
+    let connect = || TcpStream::connect(address).unwrap();
+    let early = ui.cancelled(connect, &format!("/{enter}"), "");
+    assert!(early.starts_with("HTTP/1.1 403"), "its user is unknown: {early}");
+    let cookie = cookie_of(&curl("0", "", &link));
+    let page = format!("http://{address}/ui/");
+    let lives = |when: &str| {
+        let answer = curl("0", &cookie, &page);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{when}: {answer}");
+    };
+    lives("after the sign-in");
+    ui.cancelled(connect, "/ui/", &cookie);
+    lives("the connection ended before it was accepted");
+
+    let mut connection = connect();
+    write!(connection, "GET /ui/ HTTP/1.1\r\nHost: {address}\r\nCookie: {cookie}\r\n\r\n").unwrap();
+    let mut begin = [0; 12];
+    connection.read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    ui.cancelled(|| connection, "/ui/", &cookie);
+    lives("the connection ended after it was accepted");
 }
 
 #[test]

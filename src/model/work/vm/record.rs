@@ -15,8 +15,11 @@ use meshd_proto::vm::{
     VmReport, VmTargetState, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of former nodes in a record.
+const MAX_FORMER_NODES: usize = 16;
 
 /// The desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,9 +109,14 @@ pub struct Vm {
     /// The record is from a backup and unconfirmed: the VM may run elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
-    /// Last node of a VM without node. It may still run the VM, if it was removed while its machine ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub former_node: Option<NodeId>,
+    /// Nodes that the VM left without a confirmed release. Each may still run the VM, if it was removed while its machine ran.
+    #[serde(
+        default,
+        alias = "former_node",
+        deserialize_with = "one_or_more",
+        skip_serializing_if = "BTreeSet::is_empty"
+    )]
+    pub former_nodes: BTreeSet<NodeId>,
     /// Former nodes that did not confirm the release, with disks that must be wiped.
     #[serde(rename = "owes", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pending_wipes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
@@ -157,7 +165,7 @@ impl Vm {
             start_orders: StartOrders::Nothing,
             refused: BTreeMap::new(),
             unconfirmed: false,
-            former_node: None,
+            former_nodes: BTreeSet::new(),
             locality: Locality::default(),
             created_at: now,
         }
@@ -281,9 +289,10 @@ impl Vm {
     }
 
     /// Returns true if a report of this node forbids to start the VM elsewhere: the record may be wrong about it. The claim of any other
-    /// node is its own affair.
+    /// node is its own affair. A full set of former nodes excludes no node, because some may be missing in it.
     pub fn may_run_on(&self, node: NodeId) -> bool {
-        self.unconfirmed || self.former_node == Some(node) || !failpoint::defends("vm-claim")
+        let is_former = self.former_nodes.contains(&node) || self.former_nodes.len() >= MAX_FORMER_NODES;
+        self.unconfirmed || is_former || !failpoint::defends("vm-claim")
     }
 
     /// Orders a start or restart.
@@ -330,7 +339,9 @@ impl Vm {
 
     /// Removes the placement. The caller knows that nothing of the VM is left on the node.
     pub fn unplace(&mut self, why: String) {
-        self.former_node = self.node().or(self.former_node);
+        if self.former_nodes.len() < MAX_FORMER_NODES {
+            self.former_nodes.extend(self.node());
+        }
         (self.placement, self.last_report, self.obstacle) = (None, None, Some(why));
         self.request.spec.units.clear();
         self.bind(None, false);
@@ -338,6 +349,20 @@ impl Vm {
         fill_slot_nics(&mut self.request.spec, Vec::new());
         self.disks.clear();
     }
+}
+
+/// Reads a set of nodes, or the single node of older records.
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<NodeId>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Nodes {
+        One(NodeId),
+        More(BTreeSet<NodeId>),
+    }
+    Ok(match Nodes::deserialize(from)? {
+        Nodes::One(node) => BTreeSet::from([node]),
+        Nodes::More(nodes) => nodes,
+    })
 }
 
 /// Truncates a reported failure, because the agent is not trusted.

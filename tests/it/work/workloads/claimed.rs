@@ -1,6 +1,6 @@
 //! A node claims VMs that the record places elsewhere, or that nobody ordered: what that blocks, and until when.
 
-use super::{ask, code, create, facts, host, life, ready, record, report_vms};
+use super::{ask, code, create, facts, host, life, ready, record, released, report_vms};
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     work::workloads::SILENT,
@@ -9,7 +9,7 @@ use crate::{
 use meshd_central::VmVerb;
 use meshd_model::{
     fleet::{AuditContext, Stage, Verb},
-    work::{Vm, VmPhase},
+    work::{Placement, Vm, VmPhase},
 };
 use meshd_proto::vm::ReportedVmState;
 
@@ -50,18 +50,27 @@ async fn former_node_of_a_vm_may_claim_it() {
     let owner = host(&rig, 1).await;
     let vm = create(&rig, ask(1, ""), None).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Running)]).await;
+    let second = host(&rig, 2).await.id();
     let forgotten = |tx: &mut meshd_store::Tx<'_>| {
         let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
-        // As after a removal of its node, whose machine may run on.
+        // As after a removal of its node, whose machine may run on, and of the next node.
+        vm.unplace("its node was removed".to_owned());
+        vm.assign(Placement { node: second, since: rig.central.now(), session: None }, Vec::new(), Vec::new());
         vm.unplace("its node was removed".to_owned());
         tx.put_vm(vm);
         Ok::<_, meshd_store::StoreError>(())
     };
     rig.central.store().commit(forgotten).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Running)]).await;
-    let _other = host(&rig, 2).await;
-    let start = rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await;
-    assert!(code(&start.expect_err("it may run there")).contains(&format!("--node {}", owner.id())));
+    let _other = host(&rig, 3).await;
+    let start = async || rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await;
+    assert!(code(&start().await.expect_err("it may run there")).contains(&format!("--node {}", owner.id())));
+
+    rig.central.workloads.delete_vm(vm.uuid(), Some(owner.id()), &ordered(Verb::VmDelete)).await.unwrap();
+    released(&owner, &vm).await;
+    report_vms(&owner, &[]).await;
+    assert_eq!(record(&rig, &vm).unwrap().former_nodes, [second].into());
+    start().await.unwrap();
 }
 
 #[tokio::test]

@@ -212,3 +212,31 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     assert_eq!(order(&cancelled), None);
     assert!(vm.confirm_release(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }
+
+#[test]
+fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
+    let numbered = |number: u8| Basis::Mac(MacAddr([2, 0, 0, 0, 0, number])).node_id();
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Restart);
+    vm.unplace("its node was removed".to_owned());
+    vm.assign(Placement { node: numbered(2), since: at(1), session: None }, Vec::new(), Vec::new());
+    vm.unplace("its node was fenced".to_owned());
+    assert!(vm.may_run_on(node()) && vm.may_run_on(numbered(2)) && !vm.may_run_on(numbered(99)));
+    for number in 3..=16 {
+        assert!(!vm.may_run_on(numbered(99)));
+        vm.assign(Placement { node: numbered(number), since: at(1), session: None }, Vec::new(), Vec::new());
+        vm.unplace("its node was fenced".to_owned());
+    }
+    assert!(vm.may_run_on(numbered(99)), "a full set may miss a node");
+}
+
+#[test]
+fn single_former_node_of_an_older_record_is_read() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    let mut older = serde_json::to_value(&vm).expect("it is JSON");
+    assert_eq!(serde_json::from_value::<Vm>(older.clone()).expect("without former nodes"), vm);
+    older["former_node"] = serde_json::to_value(node()).expect("it is JSON");
+    vm.former_nodes.insert(node());
+    assert_eq!(serde_json::from_value::<Vm>(older).expect("an older record"), vm);
+    let stored = serde_json::to_string(&vm).expect("it is JSON");
+    assert_eq!(serde_json::from_str::<Vm>(&stored).expect("a record"), vm);
+}
