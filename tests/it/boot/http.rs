@@ -101,6 +101,8 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
         }
     }
 
+    // The boot has its overlay: the next script needs a new exchange.
+    machine.dhcp(As::Ipxe);
     let script = Script(machine.get(&machine.script_url()).unwrap().text());
     let blobs: Vec<String> = script.urls().into_iter().filter(|url| url.contains("/blob/")).collect();
     assert_eq!(blobs.len(), 3, "{blobs:?}");
