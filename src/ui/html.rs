@@ -265,7 +265,7 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
                 table {
                     thead { tr { @for head in heads { th scope="col" { (head) } } } }
                     tbody { @for row in rows { tr {
-                        @for (head, cell) in heads.iter().zip(row) { td.text[TEXT_COLUMNS.contains(head)] { (cell) } }
+                        @for (head, cell) in heads.iter().zip(row) { td class=[TEXT_COLUMNS.contains(head).then_some("text")] { (cell) } }
                     } } }
                 }
             }
