@@ -39,11 +39,7 @@ pub enum Warning {
         by: Option<MacAddr>,
     },
     /// A machine claims more addresses than a machine uses (ARP). Its claims are ignored.
-    ManyAddressesClaimed {
-        segment: Arc<str>,
-        /// The machine.
-        by: MacAddr,
-    },
+    ManyAddressesClaimed { segment: Arc<str>, by: MacAddr },
     /// The Ethernet sender of a request is not its client.
     Forged {
         /// The client in the packet.

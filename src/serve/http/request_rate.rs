@@ -15,7 +15,7 @@ const MAX_ADDRESSES: usize = 16 * 1024;
 
 /// The requests of each address in one second.
 #[derive(Default)]
-struct Counts {
+struct RequestCounts {
     second: u64,
     requests: BTreeMap<Ipv4Addr, u16>,
 }
@@ -24,7 +24,7 @@ struct Counts {
 pub struct RequestRate {
     per_second: u16,
     begin: Instant,
-    counts: Mutex<Counts>,
+    counts: Mutex<RequestCounts>,
 }
 
 impl RequestRate {
@@ -42,7 +42,7 @@ impl RequestRate {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         // A request that read the clock earlier does not reset the counts.
         if second > counts.second {
-            *counts = Counts { second, ..Counts::default() };
+            *counts = RequestCounts { second, ..RequestCounts::default() };
         }
         let is_counted = counts.requests.len() < MAX_ADDRESSES || counts.requests.contains_key(&address);
         let count = counts.requests.entry(if is_counted { address } else { Ipv4Addr::UNSPECIFIED }).or_default();
