@@ -22,7 +22,7 @@ pub struct Console {
 impl Console {
     pub fn open(world: &World, name: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-        command.arg("--site").arg(&world.site).args(["vm", "console", name]);
+        command.arg("--site").arg(&world.site).args(["vm", "console", name, "--raw"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (keys, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let received = Arc::<Mutex<Vec<u8>>>::default();
