@@ -29,8 +29,8 @@ const IP_PATHS: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
 const IP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics` are the NICs of the VMs; `assigned` receives their addresses. Dropping
-/// the returned set stops the supervisor but keeps the bridge.
+/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics` are the NICs of the VMs; `assigned`
+/// receives their addresses. Dropping the returned set stops the supervisor but keeps the bridge.
 pub fn start(
     tree: &Tree,
     central: Ipv4Addr,

@@ -64,7 +64,7 @@ impl Environment {
         let is_known = sources.is_complete || pinned.is_some_and(|(_, is_enforced)| is_enforced);
         (is_seen && is_known)
             .then_some(())
-            .ok_or_else(|| format!("frames of the connection from {from} were not seen or lost"))
+            .ok_or_else(|| format!("frames of the connection from {from} were lost or not seen"))
     }
 
     /// Returns the Ethernet addresses of the routers to an address behind a relay, according to the site.
