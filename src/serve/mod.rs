@@ -6,6 +6,7 @@
 //! | `rebind` | binds handles again with their interface |
 //! | `self_test` | uses the boot services as a machine would |
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
+//! | `lingering_close` | closes connections without the loss of their last response |
 //! | `limiter` | connection limits of one API |
 //! | `log` | a log with a rate limit for each cause |
 //! | `metrics` | metrics for Prometheus |
@@ -20,6 +21,7 @@ pub mod bind;
 pub mod rebind;
 pub mod self_test;
 pub mod lan;
+mod lingering_close;
 pub mod limiter;
 mod log;
 pub mod metrics;

@@ -36,7 +36,10 @@ mod volumes;
 pub use central_interface::{AgentSettings, Ticket};
 pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
-use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
+use crate::serve::{
+    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+    lingering_close::{LingerLimits, LingeringClose},
+};
 use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_trust::{Peer, TrustError};
@@ -279,10 +282,12 @@ fn distrusts(error: &std::io::Error) -> bool {
 /// Serves one request.
 async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::Router, shutdown: &CancellationToken) {
     let from = connection.from;
-    let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+    let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
+    let answer = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        let mut request = input.watch(request);
         connection.permit.meter.request_started();
         request.extensions_mut().insert(connection.clone());
-        let answer = router.clone().oneshot(request.map(axum::body::Body::new));
+        let answer = router.clone().oneshot(request);
         async {
             let mut answer = answer.await?;
             // A connection serves one request. hyper's option for this would forbid the upgrade too.

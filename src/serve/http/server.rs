@@ -5,6 +5,7 @@ use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
+use crate::serve::lingering_close::{LingerLimits, LingeringClose};
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -106,21 +107,23 @@ impl Connection {
         let pending = PendingWrites::default();
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
         let client = Client { from: from.clone(), at, pending: pending.clone() };
+        let (limits, meter) = (self.limits, permit.meter.clone());
+        let writer = SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
+        let (stream, input) = LingeringClose::new(writer, LingerLimits::default());
         let (router, meter) = (self.router, permit.meter.clone());
-        let service = service_fn(move |mut request: Request<Incoming>| {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let mut request = input.watch(request);
             meter.request_started();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
-        let (limits, meter) = (self.limits, permit.meter.clone());
-        let writer = SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
         let mut connection = std::pin::pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.limits.head)
                 .max_buf_size(MAX_HEAD)
                 .max_headers(MAX_HEADERS)
-                .serve_connection(TokioIo::new(writer), service)
+                .serve_connection(TokioIo::new(stream), service)
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

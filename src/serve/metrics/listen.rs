@@ -4,6 +4,7 @@ use super::{CONTENT_TYPE, Metrics};
 use crate::serve::{
     bind::{self, BindError, Service},
     limiter::{ConnectionLimiter, Source},
+    lingering_close::{LingerLimits, LingeringClose},
     rebind::WatchedListener,
 };
 use axum::{
@@ -26,6 +27,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 /// Maximum number of concurrent scrapers. A new one replaces the connection with the least progress.
 const MAX_CONNECTIONS: usize = 16;
@@ -93,6 +95,8 @@ async fn accept(router: Router, listener: TcpListener, shutdown: CancellationTok
 }
 
 async fn converse(stream: TcpStream, router: Router) {
+    let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
+    let router = router.map_request(move |request| input.watch(request));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)

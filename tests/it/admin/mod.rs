@@ -7,6 +7,7 @@ pub mod https;
 mod operator;
 mod process;
 mod queries;
+mod refusals;
 mod roles;
 mod schema;
 mod service;

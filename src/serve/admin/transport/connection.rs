@@ -3,6 +3,7 @@
 
 use crate::serve::admin::transport::auth::Caller;
 use crate::serve::limiter::{ConnectionPermit, Meter};
+use crate::serve::lingering_close::{LingerLimits, LingeringClose};
 use axum::{Router, http::Extensions};
 use hyper::{Request, body::Incoming};
 use hyper_util::{
@@ -91,11 +92,13 @@ pub(crate) async fn serve_connection<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     origin.insert(state.clone());
-    let router = router.map_request(move |mut request: Request<Incoming>| {
+    let stream = Metered { stream, meter: Arc::clone(&state.permit.meter) };
+    let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
+    let router = router.map_request(move |request: Request<Incoming>| {
+        let mut request = input.watch(request);
         request.extensions_mut().extend(origin.clone());
         request
     });
-    let stream = Metered { stream, meter: Arc::clone(&state.permit.meter) };
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
