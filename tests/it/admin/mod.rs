@@ -7,7 +7,6 @@ pub mod https;
 mod operator;
 mod process;
 mod queries;
-mod refusals;
 mod roles;
 mod schema;
 mod service;

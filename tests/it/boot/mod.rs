@@ -12,6 +12,7 @@
 //! | `mesh_init` | parts of mesh-init in busybox |
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
+//! | `refusals` | requests that are refused before their end |
 //! | `sessions` | boots that stall or loop, and the reports about them |
 //! | `tftp` | TFTP behind a path with a smaller MTU |
 //! | `storm` | more machines than can be served at once |
@@ -26,6 +27,7 @@ mod interface;
 mod mesh_init;
 mod ndp;
 mod parsers;
+mod refusals;
 pub mod sessions;
 mod storm;
 mod tftp;

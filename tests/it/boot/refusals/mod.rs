@@ -1,6 +1,6 @@
 //! Requests that are refused before their end: the client receives the answer although it sends on.
 
-use super::https::{ADMIN, Office, PORT};
+use crate::admin::https::{ADMIN, Office, PORT};
 use crate::world::{CENTRAL, World};
 use meshd_lab::Namespace;
 use std::{
