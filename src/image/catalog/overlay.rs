@@ -19,6 +19,7 @@ mod tree;
 mod variable;
 
 pub use overlay_set::{NODES, Overlays, Reading, read_all, read_overlays};
+pub use permissions::package_mode;
 pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 

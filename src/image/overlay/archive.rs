@@ -10,6 +10,7 @@ mod stream;
 pub use read::read;
 pub use stream::{Packer, Unpacked, unpack};
 
+use crate::catalog::overlay::package_mode;
 use bytes::Bytes;
 use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};
 use meshd_types::SafePath;
@@ -30,18 +31,10 @@ const CPIO_ALIGN: usize = 4;
 /// End of a tar archive: two empty blocks.
 const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
 
-/// Folders of alpine-baselayout with another mode than 0755. An archive that brings a file below one names the folder, too: the initramfs
-/// would make it with 0755, and no package changes a folder that exists.
-const PARENT_MODES: [(&str, u32); 4] = [("root", 0o700), ("tmp", 0o1777), ("var/empty", 0o555), ("var/tmp", 0o1777)];
-
 /// Returns the folders with a mode of their own above some paths.
 pub fn parents<'p>(paths: impl Iterator<Item = &'p SafePath>) -> BTreeMap<SafePath, u32> {
     let above = paths.flat_map(SafePath::parents);
-    above.filter_map(|parent| Some((SafePath::new(parent).ok()?, parent_mode(parent)?))).collect()
-}
-
-fn parent_mode(path: &str) -> Option<u32> {
-    PARENT_MODES.iter().find(|(parent, _)| *parent == path).map(|(_, mode)| *mode)
+    above.filter_map(|parent| Some((SafePath::new(parent).ok()?, package_mode(parent)?))).collect()
 }
 
 #[derive(Debug, Clone)]

@@ -21,6 +21,10 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
             let location = location(&entry.name);
             let (mode, owner) = (mode.unwrap_or(0o755), owner.unwrap_or_default());
             let directory = OverlayEntry { source: Source::Directory, mode, owner, append: false, replace, location };
+            // An empty folder of rootfs/ that is declared, too.
+            if entries.get(&path).is_some_and(|it| it.source == Source::Directory && it.location.file != MANIFEST) {
+                entries.remove(&path);
+            }
             insert_new(document, &entry.name, path, directory, entries);
         }
     }

@@ -17,6 +17,15 @@ const ATTRIBUTES: [&str; 3] = ["security.capability", "system.posix_acl_", "user
 /// Maximum size of the names of a file's attributes, in bytes.
 const MAX_NAMES: usize = 64 * 1024;
 
+/// Folders of alpine-baselayout with another mode than 0755. An archive that brings a file below one names the folder, too: the initramfs
+/// would make it with 0755, and no package changes a folder that exists.
+const PACKAGE_MODES: [(&str, u32); 4] = [("root", 0o700), ("tmp", 0o1777), ("var/empty", 0o555), ("var/tmp", 0o1777)];
+
+/// Returns the mode that packages give a folder, if it is not 0755. The path is relative to the root.
+pub fn package_mode(path: &str) -> Option<u32> {
+    PACKAGE_MODES.iter().find(|(folder, _)| *folder == path).map(|(_, mode)| *mode)
+}
+
 /// Returns why the mode of a file or folder would be another on the node. `reference` is the mode of `overlay.toml`: a umask that removed
 /// the bits there, too, says nothing about the file.
 pub(super) fn lost_mode(metadata: &Metadata, reference: u32, delivered: u32) -> Option<String> {

@@ -325,7 +325,7 @@ fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
 }
 
 #[test]
-fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
+fn mode_or_attribute_that_the_node_would_not_have_is_a_fault() {
     use std::os::unix::fs::PermissionsExt as _;
     let manifest = "description = \"x\"\n[files.\"/etc/declared\"]\nmode = \"0600\"\n[directories.\"/srv/kept\"]\n";
     let root = one(
@@ -335,9 +335,7 @@ fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
     let rootfs = root.path().join("one/rootfs");
     let set =
         |path: &str, mode| fs::set_permissions(rootfs.join(path), fs::Permissions::from_mode(mode)).expect("changed");
-    for folder in ["empty", "srv/kept"] {
-        fs::create_dir_all(rootfs.join(folder)).expect("made");
-    }
+    fs::create_dir_all(rootfs.join("srv/kept")).expect("made");
     let modes = [
         ("etc/declared", 0o600),
         ("etc/key", 0o600),
@@ -345,7 +343,6 @@ fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
         ("etc/secret.j2", 0o640),
         ("etc/open", 0o666),
         ("private", 0o700),
-        ("empty", 0o755),
     ];
     modes.into_iter().for_each(|(path, mode)| set(path, mode));
     fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o644)).expect("changed");
@@ -356,7 +353,6 @@ fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
         "one/rootfs/etc/secret.j2: has the mode 0640",
         "one/rootfs/etc/open: has the mode 0666",
         "one/rootfs/private: has the mode 0700 here, and would have 0755",
-        "one/rootfs/empty: is an empty folder, and would not be on the node",
     ];
     let found = faults(&root);
     assert_reported(&found, &expected);
@@ -365,12 +361,25 @@ fn mode_attribute_or_folder_that_the_node_would_not_have_is_a_fault() {
     for path in ["etc/program", "etc/open", "etc/plain"] {
         set(path, 0o600);
     }
-    fs::remove_dir(rootfs.join("empty")).expect("removed");
     fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o600)).expect("changed");
     assert!(read_overlays(root.path()).is_ok());
     if rustix::fs::lsetxattr(rootfs.join("etc/plain"), "user.x", b"1", rustix::fs::XattrFlags::empty()).is_ok() {
         assert_reported(&faults(&root), &["one/rootfs/etc/plain: has the extended attribute user.x"]);
     }
+}
+
+#[test]
+fn empty_folder_of_rootfs_is_on_the_node() {
+    let root = one("description = \"x\"\n[directories.\"/srv/declared\"]\nmode = \"0750\"\n", &[]);
+    for folder in ["etc", "srv/declared", "var/lib/x", "var/tmp"] {
+        fs::create_dir_all(root.path().join("one/rootfs").join(folder)).expect("made");
+    }
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let overlay = &overlays.named[&"one".parse().expect("plain")];
+    let folders: Vec<_> = overlay.entries.iter().map(|(path, entry)| (path.to_string(), entry.mode)).collect();
+    let expected = [("/etc", 0o755), ("/srv/declared", 0o750), ("/var/lib/x", 0o755), ("/var/tmp", 0o1777)];
+    assert_eq!(folders, expected.map(|(path, mode)| (path.to_owned(), mode)));
+    assert!(overlay.entries.values().all(|entry| entry.source == Source::Directory));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, TemplateInputs,
-    permissions::{lost_attribute, lost_mode},
+    permissions::{lost_attribute, lost_mode, package_mode},
 };
 use bytes::Bytes;
 use meshd_config::{Fault, files::read_regular};
@@ -36,7 +36,7 @@ struct Walk<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// Returns every file and link below `rootfs`. Folders are created with their content, or declared in `overlay.toml`.
+/// Returns every file, link and empty folder below `rootfs`. Other folders are created with their content, or declared in `overlay.toml`.
 pub(super) fn read(rootfs: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
     let (entries, lost) = (Entries::new(), Vec::new());
     let mut walk = Walk { root: rootfs, reference, lost, entries, bytes: 0, seen: 0, faults };
@@ -74,8 +74,8 @@ impl Walk<'_> {
             }
         };
         paths.sort();
-        if paths.is_empty() {
-            self.lose(folder, "directories", "is an empty folder, and would not be on the node".to_owned());
+        if paths.is_empty() && folder != self.root {
+            self.empty_folder(folder);
         }
         for path in paths {
             self.seen += 1;
@@ -103,6 +103,29 @@ impl Walk<'_> {
         }
     }
 
+    /// Keeps an empty folder, with the mode that packages give it.
+    fn empty_folder(&mut self, folder: &Path) {
+        let Some(relative) = self.relative(folder) else { return };
+        let at = match SafePath::new(relative) {
+            Ok(at) => at,
+            Err(error) => {
+                self.fault::<()>(folder, error.to_string(), "rename it");
+                return;
+            }
+        };
+        let mode = package_mode(relative).unwrap_or(EXECUTABLE_MODE);
+        let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
+        let source = Source::Directory;
+        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
+        self.entries.insert(at, entry);
+    }
+
+    /// Returns a path relative to the root. A name that is not UTF-8 is a fault.
+    fn relative<'p>(&mut self, path: &'p Path) -> Option<&'p str> {
+        let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
+        relative.to_str().or_else(|| self.fault(path, "its name is not UTF-8", "rename it"))
+    }
+
     /// Records what would be lost of a path, unless a section of `overlay.toml` declares the path.
     fn lose(&mut self, path: &Path, section: &str, what: String) {
         let relative = path.strip_prefix(self.root).ok().and_then(Path::to_str).unwrap_or_default();
@@ -116,10 +139,7 @@ impl Walk<'_> {
 
     /// Reads one entry. Returns `None` after recording a fault.
     fn entry(&mut self, path: &Path, metadata: &fs::Metadata) -> Option<()> {
-        let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
-        let Some(relative) = relative.to_str() else {
-            return self.fault(path, "its name is not UTF-8", "rename it");
-        };
+        let relative = self.relative(path)?;
         let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { EXECUTABLE_MODE } else { PLAIN_MODE };
         let kind = metadata.file_type();

@@ -1,6 +1,6 @@
 //! Reads the public part of a node's overlay back from its archive.
 
-use super::parent_mode;
+use crate::catalog::overlay::package_mode;
 use crate::overlay::{Kind, RenderedFile};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
@@ -36,7 +36,7 @@ pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
             }
         };
         // The mode of a folder above a file is no part of a rendering.
-        if kind == Kind::Directory && parent_mode(path.relative()) == Some(mode) {
+        if kind == Kind::Directory && package_mode(path.relative()) == Some(mode) {
             continue;
         }
         files.push(RenderedFile { path, kind, mode, owner, origins: Vec::new(), digest, size });
