@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build image demo check test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -14,6 +14,7 @@ KILLS ?= 500
 FLOOD_SECONDS ?= 600
 SEED ?=
 SECONDS := 60
+BASE ?= HEAD
 ONLY ?=
 # For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
 PROGRAMS ?=
@@ -41,6 +42,9 @@ image: build ## Builds the image alpine-lab into .lab/blobs, once
 
 demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
 	@$(AS_ROOT) target/release/meshd lab demo $(if $(KEEP),--keep)
+
+check: ## The inner loop: formatting, clippy and unit tests of the crates that changed (BASE=HEAD)
+	@.ci/check $(BASE)
 
 test: lint unit e2e ## Passes every check and every test, end-to-end ones too
 	@echo "test: everything passed"
