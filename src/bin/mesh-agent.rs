@@ -5,7 +5,7 @@ use meshd_agent::checks;
 use meshd_agent::facts;
 use meshd_agent::files;
 use meshd_agent::link_driver;
-use meshd_agent::system::Tree;
+use meshd_agent::system::{Tree, keyrings};
 use meshd_agent::task::task_enter;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
@@ -98,6 +98,12 @@ enum Verb {
         #[arg(last = true, required = true)]
         argv: Vec<String>,
     },
+    /// Remove the kernel keys of a user
+    #[command(hide = true, name = keyrings::VERB)]
+    ClearKeys {
+        #[arg(long)]
+        uid: u32,
+    },
     /// Become a program of a VM
     #[command(hide = true, name = vm_enter::VERB)]
     VmEnter {
@@ -111,6 +117,8 @@ enum Verb {
         pins: bool,
         #[arg(long)]
         users: Option<PathBuf>,
+        #[arg(long)]
+        folder: Option<PathBuf>,
         #[arg(long)]
         pass: Vec<OsString>,
         #[arg(last = true, required = true)]
@@ -149,8 +157,9 @@ fn main() -> ExitCode {
         Verb::TaskEnter { procs, uid, dir, shm, argv } => {
             task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
         }
-        Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
-            let entry = vm_enter::VmExec { uid, gid, procs, pins, users, pass: Vec::new() };
+        Verb::ClearKeys { uid } => keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg),
+        Verb::VmEnter { uid, gid, procs, pins, users, folder, pass, argv } => {
+            let entry = vm_enter::VmExec { uid, gid, procs, pins, users, folder, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
         }
     };

@@ -7,6 +7,7 @@
 //! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
 //! | [`cgroup2`] | the hierarchy of control groups |
 //! | [`user_ids`] | user IDs of VMs and tasks |
+//! | [`isolation`], [`keyrings`] | namespaces and kernel keys of their programs |
 //! | [`pci`], [`holders`], [`disk_use`] | the PCI function of a device; processes that have it open; users of a disk |
 
 pub mod addresses;
@@ -14,6 +15,8 @@ pub mod cgroup2;
 pub mod devices;
 pub mod disk_use;
 pub mod holders;
+pub mod isolation;
+pub mod keyrings;
 pub mod machine;
 mod routes;
 mod pci;

@@ -3,9 +3,9 @@
 //! | module | content |
 //! | --- | --- |
 //! | `task_runner` | runs one task: prepare, start, wait, kill, clean up |
-//! | `task_enter` | the process that becomes the program: control group, limits, user |
+//! | `task_enter` | the process that becomes the program: control group, session, limits, user |
 //! | `scratch_storage` | the file system of a task, bounded, in memory |
-//! | `mounts` | the mounts of a task: /dev/shm, /tmp, read-only control groups |
+//! | `mounts` | the mounts of a task: /dev/shm, /tmp, /run/lock, read-only control groups |
 //! | `hydra_launch` | runs `mpiexec` and the proxies of an MPI program |
 //! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
 //! | `cgroup` | the control group, which ends all processes together |

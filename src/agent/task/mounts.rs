@@ -3,49 +3,38 @@
 //! such a process by its mounts and kills it.
 
 use super::scratch_storage;
+use crate::system::isolation::{self, SHARED_MEMORY, TEMPORARY_FOLDERS};
 use rustix::{
     fs::{major, minor},
-    mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount},
+    mount::{MountFlags, mount_bind, mount_remount},
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-    thread::UnshareFlags,
 };
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
-/// Mount point of POSIX shared memory (shm_open(3)).
-const SHARED_MEMORY: &str = "/dev/shm";
 /// Interval of checks for killed processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of checks after which a process that does not end is logged.
 const HANG_POLLS: u32 = 1500;
 
-/// Moves this single-threaded process to new mount and IPC namespaces. `shm` is the folder of the task.
-#[expect(deprecated, reason = "the successor is unsafe for processes that share file descriptors")]
+/// Isolates this single-threaded process. `shm` is the folder of the task.
 pub fn enter(shm: &Path) -> Result<(), String> {
     let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
-    rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
-        .map_err(failed("cannot create a mount namespace"))?;
-    // Later mounts of the node appear in the namespace, but not vice versa.
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(failed("cannot stop mount propagation to the node"))?;
+    isolation::enter()?;
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
     if Path::new(SHARED_MEMORY).is_dir() {
         mount_bind(shm, SHARED_MEMORY).map_err(failed("cannot mount private shared memory"))?;
         mount_remount(SHARED_MEMORY, flags, "").map_err(failed("cannot restrict shared memory"))?;
     }
-    for (target, folder) in [("/tmp", scratch_storage::tmp(shm)), ("/var/tmp", scratch_storage::var_tmp(shm))] {
+    for target in TEMPORARY_FOLDERS {
         // Only in tests the folder of the task is below /tmp.
         if !Path::new(target).is_dir() || shm.starts_with(target) {
             continue;
         }
-        mount_bind(&folder, target).map_err(failed("cannot mount a private temporary folder"))?;
+        mount_bind(scratch_storage::replacement(shm, target), target)
+            .map_err(failed("cannot mount a private temporary folder"))?;
         mount_remount(target, flags, "").map_err(failed("cannot restrict the temporary folder"))?;
     }
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let groups = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, target, "cgroup2", ..] => Some((*target).to_owned()),
-        _ => None,
-    });
-    for target in groups {
+    for target in isolation::mounts_of("cgroup2") {
         mount_remount(&*target, flags | MountFlags::NOEXEC | MountFlags::RDONLY, "")
             .map_err(failed("cannot make the control groups read-only"))?;
     }

@@ -5,10 +5,10 @@
 //!   TASK            sub-folder with the task ID, so that mounts name the task
 //!     work          working folder, HOME, TMPDIR
 //!     shm           /dev/shm
-//!     tmp, var-tmp  /tmp, /var/tmp
+//!     tmp, ...      /tmp, /var/tmp, /run/lock
 //! ```
 
-use crate::system::{self, Tree};
+use crate::system::{self, Tree, isolation::TEMPORARY_FOLDERS};
 use meshd_types::failpoint;
 use rustix::{
     fs::{Gid, Uid},
@@ -64,7 +64,8 @@ impl Storage {
             mount("meshd-task", &self.folder, "tmpfs", flags, Some(options.as_c_str()))?;
         }
         DirBuilder::new().mode(0o755).create(self.task_folder())?;
-        for folder in [self.work(), self.shm(), tmp(&self.shm()), var_tmp(&self.shm())] {
+        let replacements = TEMPORARY_FOLDERS.map(|target| replacement(&self.shm(), target));
+        for folder in [self.work(), self.shm()].into_iter().chain(replacements) {
             DirBuilder::new().mode(0o700).create(&folder)?;
             rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
         }
@@ -88,14 +89,9 @@ impl Storage {
     }
 }
 
-/// Folder that replaces `/tmp`.
-pub fn tmp(shm: &Path) -> PathBuf {
-    shm.with_file_name("tmp")
-}
-
-/// Folder that replaces `/var/tmp`.
-pub fn var_tmp(shm: &Path) -> PathBuf {
-    shm.with_file_name("var-tmp")
+/// Folder of the task that replaces `target`.
+pub fn replacement(shm: &Path, target: &str) -> PathBuf {
+    shm.with_file_name(target.trim_start_matches('/').replace('/', "-"))
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! executes the program, because these steps are not safe between `fork` and `exec`.
 
 use super::mounts;
+use meshd_types::failpoint;
 use rustix::{
-    process::{Resource, Rlimit, getrlimit, setrlimit},
+    process::{Resource, Rlimit, getrlimit, setrlimit, setsid},
     thread::set_no_new_privs,
 };
 use std::{
@@ -61,6 +62,10 @@ pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallib
     let failed = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
     // "0" means the writing process.
     fs::write(&exec.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
+    if failpoint::defends("task-session") {
+        // The program has no terminal of the agent, and signals none of the agent's processes.
+        setsid().map_err(|error| format!("cannot create a session: {error}"))?;
+    }
     mounts::enter(&exec.shm)?;
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
     let limits = [

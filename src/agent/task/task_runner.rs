@@ -10,7 +10,7 @@ use super::{
 use crate::{
     link::acked_stream::{AckedOffsets, forward},
     private_network::user_firewall::UserFirewall,
-    system::user_ids,
+    system::{keyrings, user_ids},
 };
 use meshd_proto::task::{
     Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, TaskUser, check_argv, check_mpi_argv,
@@ -70,6 +70,7 @@ impl TaskRunner {
         // Background processes of the program end with the task.
         self.cgroup.kill_and_remove().await;
         mounts::kill_processes(&self.storage.shm()).await;
+        clear_keys(self.user).await;
         if let Some(result) = result {
             let state = match result {
                 Ok(code) => TaskNodeState::Exited { code },
@@ -118,7 +119,8 @@ impl TaskRunner {
         }
     }
 
-    /// Returns the user of the task's processes, and installs their firewall. Root has the network of the node.
+    /// Returns the user of the task's processes, installs their firewall, and clears the keyrings of the user. Root has the network of the
+    /// node.
     async fn assign_user(&self) -> Result<u32, String> {
         let (user, central, task) = (self.run.user, self.central, self.task);
         let assign = move || {
@@ -130,7 +132,9 @@ impl TaskRunner {
                 TaskUser::Uid(uid) => uid,
                 TaskUser::Default => user_ids::of_task(task),
             };
-            UserFirewall::of_tasks(central).ensure().map(|()| uid)
+            UserFirewall::of_tasks(central).ensure()?;
+            // An earlier task of the user may have made its keyring unclearable.
+            keyrings::clear_of(uid).map(|()| uid)
         };
         spawn_blocking(assign).await.map_err(|error| error.to_string())?
     }
@@ -208,6 +212,14 @@ pub(super) async fn wait_for_release(release: &mut watch::Receiver<bool>) -> boo
 
 async fn wait_for_all(forwarders: &mut JoinSet<()>) {
     while forwarders.join_next().await.is_some() {}
+}
+
+/// Removes the keys that the user of a task left in the kernel.
+async fn clear_keys(user: Option<u32>) {
+    let cleared = spawn_blocking(move || user.map_or(Ok(()), keyrings::clear_of)).await;
+    if let Err(error) = cleared.map_err(|error| error.to_string()).and_then(|cleared| cleared) {
+        tracing::error!(error, "cannot remove the keys of a task");
+    }
 }
 
 /// Removes the files of a task in a thread: the thread of the link must not block.

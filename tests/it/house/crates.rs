@@ -4,12 +4,13 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
-const HOMES: [(&str, &[&str]); 13] = [
+const HOMES: [(&str, &[&str]); 14] = [
     ("age", &["meshd-backup"]),
     ("axum", &["meshd", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
     ("dhcproto", &["meshd-dhcp"]),
     ("flate2", &["meshd-image"]),
+    ("keyutils", &["meshd-agent"]),
     ("maud", &["meshd-ui"]),
     ("minijinja", &["meshd-image"]),
     ("rangemap", &["meshd-store"]),

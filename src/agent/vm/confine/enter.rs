@@ -1,7 +1,7 @@
 //! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
 //! and executes the program.
 
-use crate::vm::vm_paths::remove_file;
+use crate::{system::isolation, vm::vm_paths::remove_file};
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
@@ -98,6 +98,8 @@ pub struct VmExec {
     pub pass: Vec<PassedFile>,
     /// A file that replaces /etc/passwd: busybox accepts users only by name.
     pub users: Option<PathBuf>,
+    /// The folder of the VM; absent for a program of the node, which is not isolated.
+    pub folder: Option<PathBuf>,
 }
 
 impl VmExec {
@@ -109,6 +111,7 @@ impl VmExec {
             args.push("--pins".to_owned());
         }
         args.extend(self.users.as_ref().map(|users| format!("--users={}", users.display())));
+        args.extend(self.folder.as_ref().map(|folder| format!("--folder={}", folder.display())));
         args.extend(self.pass.iter().map(|pass| format!("--pass={}", pass.to_arg().display())));
         args.push("--".to_owned());
         args
@@ -131,6 +134,10 @@ impl VmExec {
         }
         if let Some(users) = &self.users {
             show_users(users)?;
+        }
+        if let Some(folder) = &self.folder {
+            isolation::enter()?;
+            isolation::mount_empty_folders(folder)?;
         }
         // The descriptors must stay open until the program runs.
         let passed = self.open()?;

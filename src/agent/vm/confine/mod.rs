@@ -5,13 +5,15 @@
 //! | `users` | one unprivileged user for each VM |
 //! | `cgroup` | resource limits of a VM, and its end |
 //! | `cpuset` | dedicated CPUs |
-//! | `enter` | the process between agent and program: opens files, drops root, executes the program |
+//! | `enter` | the process between agent and program: opens files, isolates itself, drops root, executes the program |
 //! | `device` | permissions of /dev/kvm, /dev/net/tun and VFIO groups |
+//! | `owned_tree` | ownership of files that the VM's user could have replaced |
 
 pub(super) mod cgroup;
 pub(super) mod cpuset;
 pub(super) mod device;
 pub mod enter;
+pub(super) mod owned_tree;
 pub(super) mod users;
 
 use self::enter::{PassedFile, VmExec};
@@ -38,6 +40,8 @@ pub struct Confinement {
     procs: Option<PathBuf>,
     /// The group has dedicated CPUs.
     has_cpus: bool,
+    /// The folder of the VM.
+    folder: PathBuf,
 }
 
 impl Confinement {
@@ -58,7 +62,7 @@ impl Confinement {
             false => (None, false),
         };
         let agent = Programs::find(&Tree::new(&config.root)).agent.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
-        Ok(Confinement { agent, uid, gid, procs, has_cpus })
+        Ok(Confinement { agent, uid, gid, procs, has_cpus, folder: files.folder().to_owned() })
     }
 
     pub fn has_cpus(&self) -> bool {
@@ -78,7 +82,8 @@ impl Confinement {
         program: &Path,
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
-        let exec = VmExec { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
+        let (procs, folder) = (self.procs.clone(), Some(self.folder.clone()));
+        let exec = VmExec { uid: self.uid, gid: self.gid, procs, pins, pass, users: None, folder };
         self.enter_command(&exec, program, args)
     }
 

@@ -2,18 +2,12 @@
 
 use super::adoption;
 use crate::vm::{
-    confine::{Confinement, device},
+    confine::{Confinement, owned_tree},
     helper_program,
     vm_paths::VmPaths,
 };
 use rustix::process::Signal;
-use std::{
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::{DirBuilderExt as _, lchown},
-    path::Path,
-    time::Duration,
-};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path, time::Duration};
 use tokio::time::timeout;
 
 /// Timeout for the end of swtpm after a signal.
@@ -23,21 +17,16 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn start(files: &VmPaths, swtpm: &Path, confined: &Confinement) -> Result<(), String> {
     // An earlier swtpm without QEMU would lock the state.
     stop(files).await;
-    prepare_state(&files.tpm_state(), confined.owner())
-        .map_err(|error| format!("cannot make {}: {error}", files.tpm_state().display()))?;
+    let state = files.tpm_state();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&state)
+        .and_then(|()| owned_tree::set_owner(&state, confined.owner()))
+        .map_err(|error| format!("cannot make {}: {error}", state.display()))?;
     let (program, args) = confined.command(false, Vec::new(), swtpm, &arguments(files));
     helper_program::run(&program, &args).await?;
     Ok(())
-}
-
-/// Makes the folder of the state, and gives it to the user of the VM.
-fn prepare_state(state: &Path, (user, group): (u32, u32)) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    for entry in fs::read_dir(state)?.flatten() {
-        // Do not follow links: the folder belongs to the VM's user.
-        lchown(entry.path(), Some(user), Some(group))?;
-    }
-    device::set_owner(state, user, group, 0o700)
 }
 
 /// Returns the arguments of `swtpm`. It becomes a daemon when its socket is ready, and ends with QEMU.

@@ -1,6 +1,7 @@
 //! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real MPICH.
 
 mod attached;
+mod isolated;
 pub mod rig;
 
 use crate::world::{World, stderr};

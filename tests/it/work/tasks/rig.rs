@@ -91,7 +91,13 @@ impl Rig {
     }
 
     pub fn start_agent(&mut self, number: usize) {
-        self.machines[number].start();
+        self.machines[number].start(&[]);
+    }
+
+    /// Replaces an agent by one that this program starts, which sets something.
+    pub fn restart_agent_by(&mut self, number: usize, by: &[&str]) {
+        self.kill_agent(number);
+        self.machines[number].start(by);
     }
 
     /// kill -9 of the agent alone.
@@ -268,10 +274,11 @@ impl Machine {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, by: &[&str]) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         let place = |name: &str| self.folder.join(name);
-        let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
+        let mut command = Command::new("env");
+        command.args(by).arg(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command.arg("run").arg("--token-file").arg(place("ticket")).arg("--state-dir").arg(place("state"));
         command.arg("--jobs-dir").arg(place("jobs")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -30,7 +30,8 @@ pub struct Machine<'a> {
 impl<'a> Machine<'a> {
     /// What the overlay brought, and this machine's programs, processors and memory; no KVM.
     pub fn new(world: &'a World, overlay: &Overlay) -> Self {
-        let root = tempfile::tempdir().unwrap();
+        // Not below /tmp: a VM has one of its own.
+        let root = tempfile::tempdir_in("/var/lib").unwrap();
         let machine = Machine { world, vms: root.path().join("vms"), root, agent: None };
         let started = machine.path("root/run/openrc/started");
         fs::create_dir_all(&started).unwrap();

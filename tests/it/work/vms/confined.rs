@@ -122,3 +122,24 @@ async fn vms_have_different_users_and_restarted_agent_adopts_both() {
         vms.release(spec.uuid).await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn vm_processes_share_no_temporary_files_and_queues_with_their_node() {
+    let node = Node::new();
+    let uuid = "11223344-5566-7788-99aa-bbccddee0c08";
+    let (mut vms, spec) = runs(&node, uuid, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" })).await;
+    let queues = |process: &str| fs::read_link(format!("/proc/{process}/ns/ipc")).unwrap();
+    let pids = node.processes();
+    assert_eq!(pids.len(), 2, "QEMU and swtpm");
+    for pid in pids {
+        assert_ne!(queues(&pid.to_string()), queues("self"));
+        for folder in ["/tmp", "/var/tmp", "/dev/shm", "/run/lock"] {
+            let ours = tempfile::NamedTempFile::new_in(folder).unwrap();
+            let inside = format!("/proc/{pid}/root{}", ours.path().display());
+            assert!(!fs::exists(&inside).unwrap(), "{inside} is the node's");
+            fs::write(&inside, "").unwrap();
+            assert!(fs::read_dir(format!("/proc/{pid}/root{folder}")).unwrap().count() == 1, "{inside}");
+        }
+    }
+    vms.release(spec.uuid).await.unwrap();
+}

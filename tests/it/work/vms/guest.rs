@@ -120,7 +120,8 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        // Not below /tmp: a VM has one of its own.
+        let dir = tempfile::tempdir_in("/var/lib").unwrap();
         // The users of machines pass through it, as they do through /var/lib.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let root = dir.path().join("root");

@@ -31,18 +31,23 @@ fn connects(user: u32, to: &TcpListener) -> bool {
 
 #[test]
 fn vm_port_is_owned_filtered_and_removed_with_its_vm() {
-    in_namespace(NAME, inside);
+    in_namespace(NAME, &[], inside);
 }
 
-/// Runs a test again in network and mount namespaces of its own.
-fn in_namespace<F: Future<Output = ()>>(test: &str, inside: impl FnOnce() -> F) {
+/// Runs a test again in network and mount namespaces of its own, by a program that sets something.
+fn in_namespace<F: Future<Output = ()>>(test: &str, by: &[&str], inside: impl FnOnce() -> F) {
     if std::env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(inside());
     }
     let own = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--"]).arg(own).args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["--net", "--mount", "--"]).args(by).arg(own).args([
+        test,
+        "--exact",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     let ran = command.env(INSIDE, "1").output().unwrap();
     let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && output_text.contains("1 passed"), "{output_text}");
@@ -51,7 +56,7 @@ fn in_namespace<F: Future<Output = ()>>(test: &str, inside: impl FnOnce() -> F) 
 /// A breakout of QEMU is a program of its user.
 #[test]
 fn vm_user_has_no_network_with_or_without_nics() {
-    in_namespace("work::vms::isolated::vm_user_has_no_network_with_or_without_nics", || async {
+    in_namespace("work::vms::isolated::vm_user_has_no_network_with_or_without_nics", &[], || async {
         let node = node_with_bridge();
         run("ip", &["link", "add", "br0", "type", "bridge"]);
         run("ip", &["link", "set", "br0", "up"]);
@@ -77,6 +82,25 @@ fn vm_user_has_no_network_with_or_without_nics() {
             assert!(!connects(user, &listener), "repaired: {nics}");
             vms.release(spec.uuid).await.unwrap();
         }
+    });
+}
+
+/// Root without the capability for nftables.
+pub const WITHOUT_NFTABLES: [&str; 3] = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
+
+#[test]
+fn vm_is_not_started_if_its_firewall_cannot_be_installed() {
+    let name = "work::vms::isolated::vm_is_not_started_if_its_firewall_cannot_be_installed";
+    in_namespace(name, &WITHOUT_NFTABLES, || async {
+        let node = Node::new();
+        let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c09" }));
+        let mut vms = node.agent();
+        vms.start(&spec, 1).await.unwrap();
+        let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await;
+        let detail = report.failure.unwrap().detail;
+        assert!(detail.contains("cannot install the firewall meshd-vm-users"), "{detail}");
+        assert!(node.processes().is_empty());
+        vms.release(spec.uuid).await.unwrap();
     });
 }
 

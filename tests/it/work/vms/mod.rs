@@ -8,7 +8,7 @@ mod disk;
 mod firmware;
 mod guest;
 mod paused;
-mod isolated;
+pub mod isolated;
 pub mod linux;
 mod overlay;
 mod limits;

@@ -1,0 +1,62 @@
+//! Isolation of the programs of VMs and tasks from what other users of the node leave, and the other way round.
+
+use super::keyrings;
+use meshd_types::failpoint;
+use rustix::{
+    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    thread::UnshareFlags,
+};
+use std::{ffi::CStr, fs, path::Path};
+
+/// Flags of the file systems of a program.
+const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
+/// Mount point of POSIX shared memory (shm_open(3)).
+pub const SHARED_MEMORY: &str = "/dev/shm";
+/// The other folders in which every user may leave files.
+pub const TEMPORARY_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run/lock"];
+
+/// Moves this single-threaded process to new mount and IPC namespaces, and gives it an empty session keyring.
+#[expect(deprecated, reason = "the successor is unsafe for processes that share file descriptors")]
+pub fn enter() -> Result<(), String> {
+    let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
+    if failpoint::defends("session-keyring") {
+        keyrings::join_session()?;
+    }
+    rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
+        .map_err(failed("cannot create a mount namespace"))?;
+    // Later mounts of the node appear in the namespace, but not vice versa.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("cannot stop mount propagation to the node"))?;
+    if failpoint::defends("private-queues") {
+        // A mount shows the message queues of the IPC namespace in which it was made.
+        for target in mounts_of("mqueue").iter().filter(|target| Path::new(target).is_dir()) {
+            mount("mqueue", target.as_str(), "mqueue", FLAGS, None::<&CStr>)
+                .map_err(failed("cannot mount private message queues"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Mounts an empty file system in memory over each folder in which every user may leave files. A folder that contains `used` stays visible.
+pub fn mount_empty_folders(used: &Path) -> Result<(), String> {
+    if !failpoint::defends("vm-folders") {
+        return Ok(());
+    }
+    for target in TEMPORARY_FOLDERS.iter().chain([&SHARED_MEMORY]) {
+        if Path::new(target).is_dir() && !used.starts_with(target) {
+            mount("meshd-vm", *target, "tmpfs", FLAGS, Some(c"mode=1777,size=16m"))
+                .map_err(|error| format!("cannot mount an empty {target}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the mount points of a kind of file system.
+pub fn mounts_of(kind: &str) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let targets = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
+        [_, target, found, ..] if *found == kind => Some((*target).to_owned()),
+        _ => None,
+    });
+    targets.collect()
+}
