@@ -1,6 +1,6 @@
 //! Creates a backup: a snapshot of the store, and all files of the site.
 
-use super::{BackupError, DigestReader, MANIFEST, Manifest, Member, encryption, failed};
+use super::{BackupError, DigestReader, MANIFEST, MAX_MANIFEST, Manifest, Member, encryption, failed};
 use age::stream::StreamWriter;
 use meshd_config::{
     Site,
@@ -14,9 +14,9 @@ use meshd_types::{Digest, SafePath, Secret, Timestamp};
 use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, Write},
-    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -96,6 +96,8 @@ const MAX_AUTHORITY_FILE: u64 = 1 << 20;
 const ROOTFS: &str = "rootfs";
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 64;
+/// Bytes of a member in the manifest, beside its name: digest, size and punctuation.
+const MEMBER_TEXT: u64 = 128;
 /// Mode of private files.
 const PRIVATE: u32 = 0o600;
 
@@ -106,7 +108,13 @@ const PRIVATE: u32 = 0o600;
 pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
     let BackupSource { site, store, authority, made_at, blobs } = source;
     let packer = Packer::new(encryption::encrypt(out, key)?);
-    let mut archive = BackupArchive { packer, members: BTreeMap::new(), left_out: Vec::new() };
+    let mut archive = BackupArchive {
+        packer,
+        members: BTreeMap::new(),
+        manifest_size: 0,
+        left_out: Vec::new(),
+        open_folders: Vec::new(),
+    };
     for (name, file, length) in store {
         archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
     }
@@ -144,8 +152,16 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
 enum Links {
     /// It is archived as a link: meshd or the node gives it its meaning.
     Keep,
-    /// Its target is archived in its place, down to `rootfs/`: meshd follows links of operators to overlays and recipes as well.
+    /// Its target is archived in its place, down to `rootfs/`: meshd follows links of operators to overlays and recipes as well. A link
+    /// to a folder that contains it stays a link: meshd does not search an overlay above `rootfs/`, so that it follows no such link.
     Follow,
+}
+
+/// Identifies a folder, whatever links lead to it.
+type FolderIdentity = (u64, u64);
+
+fn identity(folder: &Metadata) -> FolderIdentity {
+    (folder.dev(), folder.ino())
 }
 
 /// Makes a path absolute without resolving links.
@@ -156,8 +172,12 @@ fn absolute(path: &Path) -> PathBuf {
 struct BackupArchive<W: Write> {
     packer: Packer<StreamWriter<W>>,
     members: BTreeMap<String, Member>,
+    /// Size of the manifest of these members, at most, in bytes.
+    manifest_size: u64,
     /// What the archive cannot hold, each with its reason.
     left_out: Vec<String>,
+    /// The folder being read, and those above it.
+    open_folders: Vec<FolderIdentity>,
 }
 
 impl<W: Write> BackupArchive<W> {
@@ -172,7 +192,16 @@ impl<W: Write> BackupArchive<W> {
         let path = safe(name, from)?;
         let mut reader = DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
         self.packer.file(&path, mode, size, &mut reader).map_err(failed("back up", from))?;
-        self.members.insert(name.to_owned(), reader.member());
+        self.insert(name, reader.member(), from)
+    }
+
+    /// Records a member. Links between folders can multiply files without end, and a restore reads no larger manifest.
+    fn insert(&mut self, name: &str, member: Member, from: &Path) -> Result<(), BackupError> {
+        self.manifest_size += name.len() as u64 + MEMBER_TEXT;
+        if self.manifest_size > MAX_MANIFEST {
+            return Err(BackupError::TooManyFiles { path: from.to_owned(), files: self.members.len() });
+        }
+        self.members.insert(name.to_owned(), member);
         Ok(())
     }
 
@@ -184,6 +213,20 @@ impl<W: Write> BackupArchive<W> {
 
     /// Adds a folder except the absolute paths for which `skip` returns true. Files that disappear meanwhile are ignored.
     fn folder(
+        &mut self,
+        name: &str,
+        from: &Path,
+        links: Links,
+        skip: &dyn Fn(&Path) -> bool,
+    ) -> Result<(), BackupError> {
+        let above = self.open_folders.len();
+        self.open_folders.extend(fs::metadata(from).iter().map(identity));
+        let added = self.entries(name, from, links, skip);
+        self.open_folders.truncate(above);
+        added
+    }
+
+    fn entries(
         &mut self,
         name: &str,
         from: &Path,
@@ -218,15 +261,15 @@ impl<W: Write> BackupArchive<W> {
         let mut about = fs::symlink_metadata(path).map_err(failed("read", path))?;
         if links == Links::Follow
             && about.is_symlink()
-            && !leads_upwards(path)
             && let Ok(target) = fs::metadata(path)
+            && !self.open_folders.contains(&identity(&target))
         {
             about = target;
         }
         if about.is_symlink() {
             let target = fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
             self.packer.link(&safe(name, path)?, &target).map_err(failed("back up", path))?;
-            self.members.insert(name.to_owned(), Member { size: 0, digest: Digest::of(target.as_bytes()) });
+            self.insert(name, Member { size: 0, digest: Digest::of(target.as_bytes()) }, path)?;
         } else if about.is_dir() {
             let mode = about.permissions().mode() & 0o7777;
             self.packer.folder(&safe(name, path)?, mode).map_err(failed("back up", path))?;
@@ -257,15 +300,6 @@ impl<W: Write> BackupArchive<W> {
             .and_then(|mut out| out.flush())
             .map_err(failed("write", path))?;
         Ok(manifest)
-    }
-}
-
-/// Returns whether a link leads to a folder that contains it: following it would never end.
-fn leads_upwards(link: &Path) -> bool {
-    let real = |path: &Path| fs::canonicalize(path).ok();
-    match (real(link), link.parent().and_then(real)) {
-        (Some(target), Some(folder)) => folder.starts_with(target),
-        _ => false,
     }
 }
 

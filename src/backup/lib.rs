@@ -80,6 +80,9 @@ pub enum BackupError {
     /// The key is short enough to be guessed.
     #[error("the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32")]
     ShortKey { length: usize },
+    /// No restore reads a larger manifest.
+    #[error("cannot back up {}: it follows {files} other files, more than a backup holds; remove links between folders of overlays or images", path.display())]
+    TooManyFiles { path: PathBuf, files: usize },
     #[error("cannot restore into {}: the folder is not empty; name a new folder", path.display())]
     NotEmpty { path: PathBuf },
     /// The restored site file cannot be rewritten.

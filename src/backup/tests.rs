@@ -270,3 +270,25 @@ async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
     assert_eq!(fs::read_link(into.join("overlays/base/loop")).unwrap(), Path::new(".."));
     assert_eq!(fs::read_link(into.join("overlays/dangling")).unwrap(), Path::new("absent"));
 }
+
+#[tokio::test]
+async fn overlays_that_link_to_each_other_are_backed_up_once() {
+    let made = made_with(false, |dir| {
+        write(&dir.join("overlays/motd/overlay.toml"), "description = \"x\"", 0o644);
+        for link in ["one", "two"] {
+            symlink("../motd", dir.join("overlays/base").join(link)).unwrap();
+            symlink("../base", dir.join("overlays/motd").join(link)).unwrap();
+        }
+    })
+    .await;
+    assert_eq!(made.manifest.left_out, [""; 0]);
+    let into = made.path("new");
+    restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
+    let text = fs::read_to_string(into.join("overlays/base/one/overlay.toml")).unwrap();
+    assert_eq!(text, "description = \"x\"", "a link that leads to no open folder is followed");
+    assert_eq!(
+        fs::read_link(into.join("overlays/base/two/two")).unwrap(),
+        Path::new("../base"),
+        "a cycle stays a link"
+    );
+}

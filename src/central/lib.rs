@@ -28,7 +28,7 @@
 //! | --- | --- | --- |
 //! | 1 | `Generations::reloading` (async) | a reload, a rollback, a pin |
 //! | 2 | `Authority::changing` (async) | a rotation, a backup |
-//! | 3 | `Workloads::volume_use` (async) | creation of a VM; removal of a volume |
+//! | 3 | `Workloads::volume_use` (async) | creation of a VM; removal of a volume; a shorter list of volumes in use |
 //! | 4 | `Tasks::orders` | the order for a node is read from the store and queued |
 //! | 5 | `Links::deadlines` | deadlines change |
 //! | 6 | the store's own lock | the closure of `Store::read` or `Store::commit` runs |
@@ -231,6 +231,7 @@ impl Central {
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;
             self.workloads.place_waiting().await;
+            self.workloads.declare_changed_volumes().await;
             self.boot.remove_expired_overlays(self.now());
             self.enrolment.remove_expired_roots().await;
         }

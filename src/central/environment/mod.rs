@@ -18,9 +18,10 @@ pub(crate) mod records;
 pub(crate) mod site_snapshot;
 pub(crate) mod sources;
 
+use crate::locks::Leaf;
 use alarms::Limiter;
 use meshd_config::Site;
-use meshd_image::catalog::Catalog;
+use meshd_image::{builder::ListOwner, catalog::Catalog};
 use meshd_model::{
     boot::Endpoint,
     fleet::{AuditContext, Principal, Verb},
@@ -30,6 +31,7 @@ use meshd_types::{CorrelationId, Timestamp};
 use site_snapshot::SiteSnapshot;
 use sources::{Clock, Entropy, Lan};
 use std::{
+    io,
     net::Ipv4Addr,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -43,6 +45,8 @@ pub struct Environment {
     pub(crate) lan: Box<dyn Lan>,
     snapshot: RwLock<Arc<SiteSnapshot>>,
     alarms: Limiter,
+    /// Locked while the file of the site's ID is read or made.
+    site_id_file: Leaf<()>,
     /// Monotonic time at which meshd started.
     pub(crate) started: Duration,
 }
@@ -57,7 +61,7 @@ impl Environment {
     ) -> Self {
         let started = clock.monotonic();
         let (snapshot, alarms) = (RwLock::new(Arc::new(snapshot)), Limiter::default());
-        Environment { store, clock, entropy, lan, snapshot, alarms, started }
+        Environment { store, clock, entropy, lan, snapshot, alarms, site_id_file: Leaf::default(), started }
     }
 
     /// The present snapshot. Keep it for one request only.
@@ -71,6 +75,15 @@ impl Environment {
 
     pub fn site(&self) -> Arc<Site> {
         self.snapshot().site.clone()
+    }
+
+    /// Returns the owner of this site's lists in the folder of blobs. Blocks.
+    ///
+    /// # Errors
+    /// The state folder cannot be read or written.
+    pub(crate) fn list_owner(&self) -> io::Result<ListOwner> {
+        let (site, _alone) = (self.site(), self.site_id_file.lock());
+        ListOwner::read_or_create(&site.state_dir, &site.name, self.random())
     }
 
     /// Images and overlays. Keep them for one request only.

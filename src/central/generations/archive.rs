@@ -11,7 +11,7 @@ use crate::{
 };
 use bytes::Bytes;
 use meshd_image::{
-    builder::declare_in_use,
+    builder::ListKind,
     catalog::{Image, ImageError, bundle::load_layer, image::load_version},
     overlay::{self, ImageFacts, PublicOverlay},
 };
@@ -313,8 +313,11 @@ impl Generations {
             model.nodes().flat_map(of).collect::<BTreeSet<_>>()
         });
         versions.extend(rolled_back);
-        if let Err(error) = declare_in_use(&site.blobs_dir, &site.name, &versions) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot write the list of images in use");
+        let written = self.env.list_owner().map_err(Into::into).and_then(|owner| {
+            owner.declare(&site.blobs_dir, ListKind::Versions, &versions).map_err(Box::<dyn std::error::Error>::from)
+        });
+        if let Err(error) = written {
+            tracing::warn!(error = &*error, "cannot write the list of images in use");
         }
     }
 }

@@ -88,7 +88,7 @@ impl Workloads {
         let _stay = self.volume_use.read().await;
         let files: BTreeSet<Digest> = request.spec.files().map(|(_, digest)| digest).collect();
         if !files.is_empty() {
-            self.declare_volumes(files).await;
+            self.declare_volumes_with(files).await;
         }
         let committed = self.env.store.commit(|tx| {
             check_new(tx.before(), &request)?;

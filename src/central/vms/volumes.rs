@@ -46,8 +46,6 @@ impl Workloads {
     /// All volumes, with the machines that name them.
     pub async fn list_volumes(&self) -> Result<Vec<(VolumeInfo, Vec<VmName>)>, VolumeUseError> {
         let volumes = self.volumes();
-        // A VM may be gone since the last list.
-        self.declare_volumes(BTreeSet::new()).await;
         let all = tokio::task::spawn_blocking(move || volumes.list()).await;
         let all = all.map_err(|_| VolumeUseError::Interrupted)??;
         Ok(self.env.store.read(|model| {
@@ -55,22 +53,40 @@ impl Workloads {
         }))
     }
 
-    /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and those of a VM that is not on record yet.
-    pub(crate) async fn declare_volumes(&self, more: BTreeSet<Digest>) {
-        let mut used = more;
-        self.env.store.read(|model| {
-            used.extend(
-                model.vms().flat_map(|vm| vm.request.spec.files().map(|(_, digest)| digest).collect::<Vec<_>>()),
-            );
-        });
-        let (volumes, site) = (self.volumes(), self.env.site().name.clone());
-        let declared = tokio::task::spawn_blocking(move || volumes.declare(&site, &used)).await;
-        if let Ok(Err(error)) = declared {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "cannot tell other sites which volumes are in use"
-            );
+    /// Declares the volumes of all VMs, if they changed since the last declaration: a VM is gone, or meshd started. A failed declaration
+    /// is repeated at the next call.
+    pub(crate) async fn declare_changed_volumes(&self) {
+        // A VM that is being created has declared its volumes, and is not on record.
+        let _alone = self.volume_use.write().await;
+        let used = self.used_volumes();
+        if self.declared_volumes.lock().as_ref() != Some(&used) {
+            self.declare_volumes(used).await;
         }
+    }
+
+    fn used_volumes(&self) -> BTreeSet<Digest> {
+        let files = |vm: &Vm| vm.request.spec.files().map(|(_, digest)| digest).collect::<Vec<_>>();
+        self.env.store.read(|model| model.vms().flat_map(files).collect())
+    }
+
+    /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and those of a VM that is not on record yet.
+    pub(crate) async fn declare_volumes_with(&self, new: BTreeSet<Digest>) {
+        let mut used = self.used_volumes();
+        used.extend(new);
+        self.declare_volumes(used).await;
+    }
+
+    async fn declare_volumes(&self, used: BTreeSet<Digest>) {
+        let (volumes, env) = (self.volumes(), self.env.clone());
+        let declared = tokio::task::spawn_blocking(move || {
+            let owner = env.list_owner().map_err(|error| VolumeError::Owners(error.to_string()))?;
+            volumes.declare(&owner, &used).map(|()| used)
+        });
+        let declared = declared.await.map_err(|_| VolumeUseError::Interrupted).and_then(|done| Ok(done?));
+        if let Err(error) = &declared {
+            tracing::warn!(error = error as &dyn std::error::Error, "cannot tell other sites which volumes are in use");
+        }
+        *self.declared_volumes.lock() = declared.ok();
     }
 
     /// Removes a volume that no machine names, by its name or digest.
@@ -83,8 +99,12 @@ impl Workloads {
         if !vms.is_empty() {
             return Err(VolumeUseError::Used { volume: info.name.to_string(), vms });
         }
-        let site = self.env.site().name.clone();
-        let removed = tokio::task::spawn_blocking(move || volumes.remove(&site, &info).map(|()| info)).await;
+        let env = self.env.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            let owner = env.list_owner().map_err(|error| VolumeError::Owners(error.to_string()))?;
+            volumes.remove(&owner, &info).map(|()| info)
+        });
+        let removed = removed.await;
         Ok(removed.map_err(|_| VolumeUseError::Interrupted)??)
     }
 }

@@ -48,7 +48,7 @@ pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
 pub use progress::{BuildStep, Progress, Quiet};
 pub use versions::{
-    ArtifactKind, Dropped, KEEP, Prune, Pruned, Version, VersionError, declare_in_use, find_version, previous_version,
-    promote, prune, rollback, versions,
+    ArtifactKind, Dropped, KEEP, ListKind, ListOwner, Prune, Pruned, Version, VersionError, find_version,
+    previous_version, promote, prune, rollback, versions,
 };
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};

@@ -4,7 +4,7 @@
 //! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest; the blobs that it names never change
 //! blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n
 //! blobs_dir/<kind>/<name>.json                  a link to the last move; nodes receive its version. Only this link is replaced
-//! blobs_dir/in-use/<site>                       digests that must not be pruned, one a line; each site writes its list
+//! blobs_dir/in-use/<site>.<id>                  digests that must not be pruned, one a line; each site writes its lists
 //! ```
 //!
 //! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash. Earlier

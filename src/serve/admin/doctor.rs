@@ -6,6 +6,7 @@ use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
 use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
+use meshd_image::builder::ListOwner;
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
 use meshd_types::Timestamp;
@@ -28,6 +29,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.store().read(machines));
     findings.extend(reload(&central.generations.last_reload()));
+    findings.push(shared_blobs(&central.site()));
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
@@ -46,6 +48,26 @@ fn boot_lan(faults: &[String]) -> Vec<Finding> {
         )];
     }
     faults.iter().map(|fault| Finding::warn("boot LAN", fault.clone(), next)).collect()
+}
+
+/// Reports another site of the same name that shares the folder of blobs.
+fn shared_blobs(site: &Site) -> Finding {
+    let check = "shared blobs";
+    let (name, blobs_dir) = (&site.name, site.blobs_dir.display());
+    match ListOwner::read(&site.state_dir, name).map(|owner| owner.list_of_namesake(&site.blobs_dir)) {
+        Ok(None) => Finding::ok(check, format!("no other site named {name} uses {blobs_dir}")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Finding::ok(check, "this site has no lists there yet")
+        }
+        Ok(Some(list)) => {
+            let found = format!("another site named {name} uses {blobs_dir}: {}", list.display());
+            Finding::warn(check, found, "set another [site].name, or remove that list if its site is gone")
+        }
+        Err(error) => {
+            let found = format!("the ID of this site cannot be read: {error}");
+            Finding::warn(check, found, "check the permissions of [site].state_dir")
+        }
+    }
 }
 
 /// Reports faults of the last reload, and edited settings that need a restart.

@@ -1,15 +1,23 @@
 //! Versions of images and bundles: promote, roll back, prune. The functions change files only; `meshd reload` applies
 //! the changes.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `in_use` | what each site needs of a folder of blobs |
+
+mod in_use;
+
+pub use in_use::{ListKind, ListOwner};
 
 use super::{
     error::{BuildError, io_error},
-    store::{adopt_plain_manifest, lock, set_current, sweep, write_whole},
+    store::{adopt_plain_manifest, lock, set_current, sweep},
 };
 use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
     bundle::load_bundle_manifest,
     image::{blob_path, load_manifest, load_version},
-    versions::{BUNDLES, IMAGES, IN_USE, InUseError, VersionFolder, in_use, read_list, version_names},
+    versions::{BUNDLES, IMAGES, InUseError, VersionFolder, in_use, version_names},
 };
 use meshd_types::{BundleName, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -337,44 +345,6 @@ fn remove_blobs(
         pruned.bytes += size;
     }
     Ok(())
-}
-
-/// Replaces the list of versions of images and bundles that a site needs. [`prune`] keeps them.
-///
-/// # Errors
-/// The list cannot be written.
-pub fn declare_in_use(blobs_dir: &Path, site: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
-    let path = blobs_dir.join(IN_USE).join(list_name(site));
-    let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
-    let text = format!(
-        "# What nodes of {} run or are kept at. Written by meshd; `image prune` and `bundle prune` keep it.\n{lines}",
-        site.escape_debug()
-    );
-    write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))
-}
-
-/// Returns the file name of a site's list. A site name may contain any character, a file name may not. Different site names give different
-/// file names.
-fn list_name(site: &str) -> String {
-    let plain: String =
-        site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    if plain == site { plain } else { format!("{plain}-{}", Digest::of(site.as_bytes()).short()) }
-}
-
-/// Returns the list of another owner that contains a digest.
-///
-/// # Errors
-/// A list cannot be read: the digest may be in it.
-pub(super) fn list_of_other(blobs_dir: &Path, own: &str, digest: &Digest) -> Result<Option<PathBuf>, InUseError> {
-    let folder = blobs_dir.join(IN_USE);
-    for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let is_foreign = name.to_str().is_some_and(|name| !name.starts_with('.') && name != list_name(own));
-        if is_foreign && read_list(&path)?.contains(digest) {
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

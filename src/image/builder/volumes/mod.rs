@@ -12,10 +12,7 @@
 
 mod qcow2_file;
 
-use super::{
-    error::BuildError,
-    versions::{declare_in_use, list_of_other},
-};
+use super::{ListKind, ListOwner};
 use meshd_config::files::open_regular;
 use meshd_proto::vm::qcow2;
 use meshd_types::{Digest, Timestamp, VolumeFileName};
@@ -245,16 +242,16 @@ impl Volumes {
 
     /// Records the volumes that VMs of a site use: sites may share a folder of blobs, and another site keeps them. A removal that runs
     /// meanwhile ends first. Blocks.
-    pub fn declare(&self, site: &str, digests: &BTreeSet<Digest>) -> Result<(), VolumeError> {
+    pub fn declare(&self, owner: &ListOwner, digests: &BTreeSet<Digest>) -> Result<(), VolumeError> {
         let _lock = self.lock()?;
-        let failed = |error: BuildError| VolumeError::Owners(error.to_string());
-        declare_in_use(&self.blobs_dir, &owner(site), digests).map_err(failed)
+        let declared = owner.declare(&self.blobs_dir, ListKind::Volumes, digests);
+        declared.map_err(|error| VolumeError::Owners(error.to_string()))
     }
 
     /// Removes a volume, unless another site uses it. Blocks.
-    pub fn remove(&self, site: &str, info: &VolumeInfo) -> Result<(), VolumeError> {
+    pub fn remove(&self, owner: &ListOwner, info: &VolumeInfo) -> Result<(), VolumeError> {
         let _lock = self.lock()?;
-        let found = list_of_other(&self.blobs_dir, &owner(site), &info.digest);
+        let found = owner.list_of_other(&self.blobs_dir, &info.digest);
         if let Some(list) = found.map_err(|error| VolumeError::Owners(error.to_string()))? {
             return Err(VolumeError::Foreign { name: info.name.clone(), list });
         }
@@ -266,11 +263,6 @@ impl Volumes {
         }
         Ok(())
     }
-}
-
-/// Name of the list of a site's volumes, beside that of its image versions.
-fn owner(site: &str) -> String {
-    format!("{site} volumes")
 }
 
 /// Determines the format by the file header; returns the disk size of a qcow2 too. The inner error is why the file cannot be a volume.
@@ -286,98 +278,4 @@ fn kind(file: &File, head: &[u8]) -> io::Result<Result<(VolumeKind, Option<u64>)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn qcow2(backing: u8) -> Vec<u8> {
-        let mut image = qcow2::sample_header(200);
-        image.resize(0x3_0008, 0);
-        image[15] = backing;
-        image
-    }
-
-    #[test]
-    fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
-        use std::{io::Seek as _, process::Command};
-        let dir = tempfile::tempdir().expect("a folder");
-        let path = |name: &str| dir.path().join(name);
-        let run = |args: &[&str]| {
-            let made = Command::new("qemu-img").args(args).current_dir(dir.path()).status().expect("qemu-img runs");
-            assert!(made.success(), "{args:?}");
-        };
-        let volumes = Volumes::new(&path("blobs"));
-        let add = |name: &str| volumes.add(&path(name), name.parse().expect("a name"), Timestamp::EPOCH, |_| {});
-        let mut raw = File::create(path("raw")).expect("made");
-        raw.write_all(&vec![7; 3 << 20]).expect("written");
-        raw.seek(io::SeekFrom::Start((64 << 20) - 512)).expect("sought");
-        raw.write_all(&[7; 512]).expect("written");
-        run(&["convert", "-f", "raw", "-O", "qcow2", "raw", "whole"]);
-        run(&["convert", "-f", "raw", "-O", "qcow2", "-c", "raw", "compressed"]);
-        run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "compat=0.10", "raw", "old"]);
-        run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "extended_l2=on,cluster_size=128k", "raw", "extended"]);
-        run(&["create", "-q", "-f", "qcow2", "empty", "8M"]);
-        for name in ["whole", "compressed", "old", "extended", "empty"] {
-            assert!(add(name).is_ok(), "{name}: {:?}", add(name));
-        }
-        for name in ["whole", "compressed", "old", "extended", "empty"] {
-            let bytes = fs::read(path(name)).expect("read");
-            for length in [100, bytes.len() / 2, bytes.len() * 3 / 4].into_iter().filter(|length| *length < bytes.len())
-            {
-                fs::write(path("cut"), &bytes[..length]).expect("written");
-                let why = add("cut").expect_err("truncated").to_string();
-                assert!(why.contains("truncated") || why.contains("short"), "{name} of {length}: {why}");
-            }
-        }
-        run(&[
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "--object",
-            "secret,id=s,data=abc",
-            "-o",
-            "encrypt.format=luks,encrypt.key-secret=s",
-            "luks",
-            "8M",
-        ]);
-        assert!(add("luks").expect_err("encrypted").to_string().contains("encrypted"));
-    }
-
-    #[test]
-    fn volume_is_added_whole_and_refused_file_leaves_nothing() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let volumes = Volumes::new(&dir.path().join("blobs"));
-        assert_eq!(volumes.list().expect("none yet"), []);
-        let file = dir.path().join("disk.img");
-        let add = |bytes: &[u8], name: &str| {
-            fs::write(&file, bytes).expect("written");
-            volumes.add(&file, name.parse().expect("a name"), Timestamp::EPOCH, |_| {})
-        };
-        let one = add(&qcow2(0), "one").expect("an image");
-        assert_eq!((one.kind, one.size, one.virtual_size), (VolumeKind::Qcow2, 0x3_0008, 200));
-        assert_eq!(fs::read(volumes.path(&one.digest)).expect("there"), qcow2(0));
-        let mut iso = vec![0; 40_000];
-        iso[ISO_MARK.0..ISO_MARK.0 + 5].copy_from_slice(ISO_MARK.1);
-        assert!(matches!(add(&iso, "one"), Err(VolumeError::Taken { .. })));
-        let two = add(&iso, "two").expect("an image");
-        assert_eq!((two.kind, two.digest), (VolumeKind::Iso, Digest::of(&iso)));
-        for (bytes, why) in [(qcow2(9), "backing file"), (vec![0; 50_000], "neither"), (Vec::new(), "neither")] {
-            assert!(add(&bytes, "three").expect_err("no image").to_string().contains(why));
-        }
-        assert_eq!(volumes.list().expect("read"), [one.clone(), two.clone()]);
-        // An incomplete file, as a crash leaves it.
-        fs::write(volumes.dir.join(".new-1"), "half").expect("written");
-        fs::write(volumes.path(&Digest::of(b"x")), "x").expect("written");
-        let again = add(&iso, "again").expect("the same file by another name");
-        assert_eq!(volumes.find("again").expect("there").digest, two.digest);
-        let found = volumes.find(&one.digest.to_string()).expect("there");
-        volumes.declare("rack-a", &[one.digest].into()).expect("declared");
-        let refused = volumes.remove("rack-b", &found).expect_err("a VM of another site uses it").to_string();
-        assert!(refused.contains("another site") && refused.contains("rack-a"), "{refused}");
-        volumes.declare("rack-a", &BTreeSet::new()).expect("declared");
-        volumes.remove("rack-b", &found).expect("removed");
-        assert_eq!(volumes.list().expect("read"), [again]);
-        // The three files are the volume, its description and the lock.
-        assert_eq!(fs::read_dir(&volumes.dir).expect("a folder").count(), 3);
-    }
-}
+mod tests;

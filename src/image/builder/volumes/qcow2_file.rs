@@ -9,16 +9,25 @@ const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 /// Bytes of tables that are read at a time.
 const PIECE: usize = 1 << 20;
-const TRUNCATED: &str = "it is truncated: a cluster is beyond its end; copy it again";
+/// Maximum size of all L2 tables, in bytes: 8 TiB of clusters of 64 KiB.
+const MAX_TABLES: u64 = 1 << 30;
+
+/// Why an image cannot be a volume.
+type Qcow2Fault = &'static str;
+
+const TRUNCATED: Qcow2Fault = "it is truncated: a cluster is beyond its end; copy it again";
+const UNALIGNED: Qcow2Fault = "its table of clusters is not aligned; repair it with `qemu-img check -r all`";
+const REPEATED: Qcow2Fault = "it names a table of clusters twice; repair it with `qemu-img check -r all`";
+const TOO_LARGE: Qcow2Fault = "its tables have more than 1 GiB; use `qemu-img convert -O qcow2 -o cluster_size=2M`";
 
 /// Returns the virtual size of an image, or why no VM could use it.
-pub(super) fn check(file: &File, header: &[u8]) -> io::Result<Result<u64, &'static str>> {
+pub(super) fn check(file: &File, header: &[u8]) -> io::Result<Result<u64, Qcow2Fault>> {
     let layout = match qcow2::layout(header) {
         Ok(layout) => layout,
         Err(why) => return Ok(Err(why)),
     };
     let tables = Tables { file, length: file.metadata()?.len(), layout };
-    Ok(if tables.are_whole()? { Ok(layout.virtual_size) } else { Err(TRUNCATED) })
+    Ok(tables.check()?.map(|()| layout.virtual_size))
 }
 
 struct Tables<'f> {
@@ -28,28 +37,40 @@ struct Tables<'f> {
 }
 
 impl Tables<'_> {
-    /// Returns whether every table and cluster begins inside the file. The end of the last one may be a hole.
-    fn are_whole(&self) -> io::Result<bool> {
+    /// Checks that every table and cluster begins inside the file. The end of the last one may be a hole. Reads each table once.
+    fn check(&self) -> io::Result<Result<(), Qcow2Fault>> {
         let Layout { cluster_bits, l1_offset, l1_entries, refcount_offset, l2_entry, .. } = self.layout;
-        let l1_end = l1_offset.saturating_add(u64::from(l1_entries) * 8);
-        if l1_end > self.length || refcount_offset >= self.length {
-            return Ok(false);
+        let l1_size = u64::from(l1_entries) * 8;
+        if l1_offset.saturating_add(l1_size) > self.length || refcount_offset >= self.length {
+            return Ok(Err(TRUNCATED));
         }
-        let mut tables = Vec::new();
+        let mut l2_tables = Vec::new();
+        self.entries(l1_offset, l1_size, 8, |entry| l2_tables.push(entry & OFFSET))?;
+        l2_tables.retain(|table| *table != 0);
+        if let Err(why) = self.check_l2_offsets(&mut l2_tables) {
+            return Ok(Err(why));
+        }
         let mut is_whole = true;
-        self.entries(l1_offset, u64::from(l1_entries) * 8, 8, |entry| tables.push(entry & OFFSET))?;
-        tables.retain(|table| *table != 0);
-        for table in tables {
-            if table >= self.length {
-                return Ok(false);
-            }
+        for table in l2_tables {
             self.entries(table, 1 << cluster_bits, l2_entry, |entry| {
                 let compressed_bits = (1_u64 << (62 - (cluster_bits - 8))) - 1;
                 let offset = if entry & COMPRESSED == 0 { entry & OFFSET } else { entry & compressed_bits };
                 is_whole &= offset < self.length;
             })?;
         }
-        Ok(is_whole)
+        Ok(if is_whole { Ok(()) } else { Err(TRUNCATED) })
+    }
+
+    fn check_l2_offsets(&self, l2_tables: &mut [u64]) -> Result<(), Qcow2Fault> {
+        let cluster = 1_u64 << self.layout.cluster_bits;
+        l2_tables.sort_unstable();
+        match l2_tables {
+            _ if l2_tables.iter().any(|table| !table.is_multiple_of(cluster)) => Err(UNALIGNED),
+            _ if l2_tables.windows(2).any(|pair| pair[0] == pair[1]) => Err(REPEATED),
+            [.., last] if *last >= self.length => Err(TRUNCATED),
+            _ if l2_tables.len() as u64 * cluster > MAX_TABLES => Err(TOO_LARGE),
+            _ => Ok(()),
+        }
     }
 
     /// Calls `each` with the first word of every entry of a table, as far as the file goes.

@@ -225,6 +225,34 @@ async fn missing_volume_is_reported_before_the_vm_is_recorded() {
 }
 
 #[tokio::test]
+async fn volumes_in_use_are_declared_at_changes_and_not_when_listed() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = host(&rig, 1).await;
+    let digest = Digest::of(b"a disk");
+    let volume = format!("[[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"");
+    let blobs = rig.central.site().blobs_dir.clone();
+    std::fs::create_dir_all(blobs.join("volumes")).unwrap();
+    std::fs::write(blobs.join("volumes").join(digest.to_string()), "a file").unwrap();
+    let vm = create(&rig, ask(1, &volume), None).await.unwrap();
+    let declared = || {
+        let lists = std::fs::read_dir(blobs.join("in-use")).unwrap().map(|list| list.unwrap().path());
+        let mut volumes = lists.filter(|list| list.extension().is_some_and(|kind| kind == "volumes"));
+        let list = volumes.next().expect("a list of volumes");
+        std::fs::read_to_string(list).unwrap().contains(&digest.to_string())
+    };
+    assert!(declared());
+    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    released(&node, &vm).await;
+    assert_eq!(rig.central.store().read(|model| model.vm_count()), 0);
+    rig.central.workloads.list_volumes().await.unwrap();
+    assert!(declared(), "a list of volumes changes nothing");
+    rig.pass(std::time::Duration::from_secs(10)).await;
+    rig.central.watch().await;
+    assert!(!declared());
+}
+
+#[tokio::test]
 async fn restored_vm_is_not_started_before_confirmation() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
