@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo check test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo check test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -30,18 +30,32 @@ setup: ## Installs what building, testing, measuring and the demo need (Debian p
 agent: ## Builds the static target/agent/ARCH/mesh-agent, which nodes run; no other build writes there
 	@.ci/setup
 	@echo "build: mesh-agent (static)"
-	@cargo build --quiet --locked --package meshd --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
+	+@cargo build --quiet --locked --package meshd --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
 	@install -D -m 755 target/$(TARGET)/agent/mesh-agent $(AGENT)
 
 build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"
 	@cargo build --quiet --locked --package meshd --release --bin meshd
 
+# The programs that tests and the demo run. `+` lets cargo share make's two jobs.
+debug:
+	@.ci/setup
+	@echo "build: meshd"
+	+@cargo build --quiet --locked --package meshd --bin meshd
+
+test-programs:
+	@.ci/setup test
+	@echo "build: tests"
+	+@cargo test --quiet --locked --lib --bins --test integration --no-run
+
 image: build ## Builds the image alpine-lab into .lab/blobs, once
 	@target/release/meshd lab image
 
-demo: image ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
-	@$(AS_ROOT) target/release/meshd lab demo $(if $(KEEP),--keep)
+demo: ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
+	@.ci/setup
+	@$(MAKE) --no-print-directory -j2 agent debug
+	@target/debug/meshd lab image
+	@$(AS_ROOT) target/debug/meshd lab demo $(if $(KEEP),--keep)
 
 check: ## The inner loop: formatting, clippy and unit tests of the crates that changed (BASE=HEAD)
 	@.ci/check $(BASE)
@@ -72,8 +86,9 @@ test-package: deb ## Installs the package into a clean Debian with systemd, boot
 test-full: test test-attack test-crash test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
 
-unit: agent ## Unit, property and integration tests: minutes once built
+unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
+	@$(MAKE) --no-print-directory -j2 agent test-programs
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
 	@cargo test --quiet --locked --doc
