@@ -18,6 +18,7 @@
 //!          ◀───────────────── Task           the complete desired state of one task on this node; again after each welcome
 //!          Task ────────────────▶            the state of all tasks, and their output piece by piece
 //!          ◀───────── OutputStored           a piece is stored: the next one may follow
+//!          Goodbye ─────────────▶            the agent stops, because the node shuts down or reboots
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
@@ -67,6 +68,8 @@ pub enum FromAgent {
         /// As in [`super::EnrolRequest`].
         csr_pem: String,
     },
+    /// The agent stops, because the node shuts down or reboots. The next boot of the node is no surprise.
+    Goodbye,
 }
 
 /// Messages of the central node.

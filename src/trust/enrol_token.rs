@@ -40,7 +40,7 @@ pub struct TokenRecord {
     /// Basis of the node ID, if an operator created the token: it admits a machine that may be unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
-    /// Time of creation of an operator's token.
+    /// Time of creation, if an operator ordered the enrolment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_at: Option<Timestamp>,
 }
@@ -78,10 +78,15 @@ impl TokenRecord {
         TokenRecord { hash, node, session, expires_at, used: None, basis: None, made_at: None }
     }
 
+    /// Creates the record of a token by which an operator ordered a running node to enrol again.
+    pub fn ordered(hash: Digest, node: NodeId, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
+        TokenRecord { made_at: Some(now), ..Self::new(hash, node, session, expires_at) }
+    }
+
     /// Creates the record of an operator's token.
     pub fn manual(hash: Digest, basis: Basis, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
-        let (node, made_at) = (basis.node_id(), Some(now));
-        TokenRecord { basis: Some(basis), made_at, ..Self::new(hash, node, session, expires_at) }
+        let node = basis.node_id();
+        TokenRecord { basis: Some(basis), ..Self::ordered(hash, node, session, now, expires_at) }
     }
 
     /// Returns whether an operator created it.

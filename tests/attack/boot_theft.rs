@@ -14,7 +14,6 @@ use crate::{
 };
 use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
-use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -308,37 +307,4 @@ async fn nic_of_node_that_answers_arp_is_not_taken_over() {
     rig.wire.put(victim.address, victim.mac);
     // With the node's own address it would be the thief who answers.
     assert_refused(&rig, Machine { address: FREE, ..impostor(&rig, &victim) }, victim.id()).await;
-}
-
-#[tokio::test]
-async fn certificate_replaced_shortly_after_online_raises_an_alarm() {
-    let world = World::prepared("auto");
-    let rig = Rig::new(&world);
-    let mut machine = Machine::new(&rig, 1);
-    machine.boot(Stage::Online).await;
-    assert_eq!(rig.condition(machine.id(), ConditionKind::CertificateReplaced), None, "the first one replaces none");
-    rig.pass(Duration::from_secs(600)).await;
-    machine.boot(Stage::Online).await;
-    assert_eq!(rig.condition(machine.id(), ConditionKind::CertificateReplaced), None, "it was off for ten minutes");
-    rig.pass(Duration::from_secs(5)).await;
-    machine.boot(Stage::Enrolled).await;
-    assert!(rig.condition(machine.id(), ConditionKind::CertificateReplaced).is_some(), "nobody ordered this reboot");
-}
-
-#[tokio::test]
-async fn ordered_reboot_that_takes_two_boot_sessions_raises_no_alarm() {
-    let world = World::prepared("auto");
-    let rig = Rig::new(&world);
-    let mut machine = Machine::new(&rig, 1);
-    machine.boot(Stage::Online).await;
-    let running = rig.node(machine.id()).boot.expect("a boot session");
-    let order = rig.central.store().commit(|tx| {
-        tx.edit_session(running, |session| session.reboot_ordered = true);
-        Ok::<_, StoreError>(())
-    });
-    order.await.unwrap();
-    machine.boot(Stage::Script).await;
-    rig.pass(Duration::from_secs(5)).await;
-    machine.boot(Stage::Enrolled).await;
-    assert_eq!(rig.condition(machine.id(), ConditionKind::CertificateReplaced), None);
 }

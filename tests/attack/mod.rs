@@ -12,4 +12,5 @@ mod planes;
 mod relayed;
 mod resources;
 mod sessions;
+mod takeovers;
 mod tokens;

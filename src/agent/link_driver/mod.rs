@@ -139,7 +139,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
             driver.perform(action).await;
         }
     }
-    driver.close_connection().await;
+    driver.say_goodbye().await;
     driver.tasks.end().await;
     driver.boot_log.end().await;
     drop(background);
@@ -326,6 +326,14 @@ impl Driver {
         };
         self.socket = None;
         self.events.push_back(Event::ConnectionLost(failure));
+    }
+
+    /// Announces the end of this agent. Without it, the central node lets the machine wait at its next boot: another machine may pose as it.
+    async fn say_goodbye(&mut self) {
+        if matches!(self.socket, Some((_, ConnectionKind::Link))) {
+            self.send_message(&FromAgent::Goodbye).await;
+        }
+        self.close_connection().await;
     }
 
     async fn close_connection(&mut self) {

@@ -11,7 +11,7 @@ pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 use meshd_config::{Segment, Site};
 use meshd_model::fleet::{
     BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels, LinkState,
-    NextBootOverride, Node, Phase, Stage, StageMark,
+    NextBootOverride, Node, Phase, Stage, StageMark, Wait,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
@@ -149,6 +149,9 @@ pub struct NodeDetail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub once: Option<NextBootOverride>,
+    /// Reason why the newest boot of the machine is deferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferred: Option<String>,
     /// Serial numbers of the valid certificates, newest last.
     pub certificates: Vec<String>,
     /// Results of the last readiness checks.
@@ -225,6 +228,13 @@ impl From<NodeDetail> for NodeView {
 }
 
 impl NodeDetail {
+    /// Adds the reason why the newest boot is deferred, also before that boot has its script. An old wait of a machine that was switched off
+    /// does not count.
+    pub fn deferred(self, newest: Option<&BootSession>, now: Timestamp) -> Self {
+        let waiting = newest.filter(|boot| boot.is_fresh(now)).and_then(BootSession::waiting);
+        NodeDetail { deferred: waiting.map(Wait::reason), ..self }
+    }
+
     /// Creates the details of a node from its record, its newest boot session and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
         NodeDetail {
@@ -246,6 +256,7 @@ impl NodeDetail {
                 .collect(),
             vars: node.vars.clone(),
             once: node.boot_override.clone(),
+            deferred: None,
             certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
             checks: node.checks.clone(),
             evidence: node.evidence.clone(),

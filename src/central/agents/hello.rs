@@ -71,6 +71,7 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     for (kind, detail) in drift_events {
         tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
     }
+    tx.edit_session(hello.session, |session| session.agent_stopped = false);
     record_stage(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
 }

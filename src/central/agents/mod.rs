@@ -108,6 +108,10 @@ impl AgentSessions {
             }
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
             FromAgent::Task(update) => tasks.task_update(link, update).await,
+            FromAgent::Goodbye => {
+                links.agent_stopped(session).await?;
+                Ok(None)
+            }
             FromAgent::Renewed => enrolment.confirm_renewal(link.node(), &peer_certificate).await.map(|()| None),
             FromAgent::Renew { csr_pem } => enrolment
                 .renew_for(link.node(), &peer_certificate, &csr_pem)

@@ -235,12 +235,6 @@ fn is_open(session: &BootSession, now: Timestamp) -> bool {
     session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
 }
 
-/// True in the phases in which a node normally has a link.
-pub(crate) fn has_link(phase: Phase) -> bool {
-    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
-    matches!(phase, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
-}
-
 /// Why a machine was not identified.
 enum IdentifyError {
     /// Another machine has this identity or MAC address.

@@ -1,9 +1,6 @@
 //! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the wire.
 
-use crate::{
-    boot::{BootService, identify_machine::has_link},
-    environment::alarms::Alarm,
-};
+use crate::{boot::BootService, environment::alarms::Alarm, links::has_link};
 use meshd_model::fleet::{ConditionKind, Node, RelayPort};
 use meshd_types::{MacAddr, NodeId, failpoint};
 use std::{

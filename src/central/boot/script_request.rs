@@ -67,7 +67,11 @@ impl BootService {
             let detail = format!("{from} asked as {id} in the boot session of {other}");
             return Err(self.refuse_impersonation(id, session.id, from, detail).await);
         }
-        let link_is_live = self.links.probe(former.as_ref().map_or(id, |node| node.id)).await;
+        let known_id = former.as_ref().map_or(id, |node| node.id);
+        let link_is_live = self.links.probe(known_id).await;
+        if !link_is_live {
+            self.check_reboot_announced(known_id, &session)?;
+        }
         if !link_is_live && let Some(script) = self.cached_script(request, machine, session.id, from, endpoint) {
             return Ok(script);
         }
@@ -174,14 +178,14 @@ impl BootService {
         };
         if is_new_reason {
             let detail = format!("{code}: {} [{correlation}]", refusal.message());
-            // Waiting in the queue is no fault, and a rack that powers on would cause many events.
-            let is_queued = matches!(refusal, Refusal::Busy { .. });
-            if !is_queued {
+            // A rack that powers on would cause many events.
+            let is_fault = !refusal.is_temporary();
+            if is_fault {
                 tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
             }
             let recorded = self.env.store.commit(|tx| {
                 let is_new = session.and_then(|session| tx.edit_session(session, |boot| boot.record_wait(code, now)));
-                if is_new != Some(false) && !is_queued {
+                if is_new != Some(false) && is_fault {
                     let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);
                     tx.event(event.of_node(node).in_session(session));
                 }

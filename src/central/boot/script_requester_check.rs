@@ -61,6 +61,22 @@ impl BootService {
         Err(self.refuse_impersonation(id, None, from, detail).await)
     }
 
+    /// Defers the boot of a node that was online a moment ago and whose reboot nobody announced, until it counts as down: a task of the
+    /// node, or another machine, may ask while its link is interrupted. The caller has found no link that answers. A machine with another
+    /// NIC is refused as a collision instead.
+    pub(super) fn check_reboot_announced(&self, node: NodeId, session: &BootSession) -> Result<(), Refusal> {
+        let silence = self.env.store.read(|model| {
+            let node = model.node(node).filter(|node| node.fingerprint.macs.contains(&session.mac))?;
+            self.links.unannounced_silence(model, node, session.id)
+        });
+        let Some(silence) = silence.filter(|_| failpoint::defends("boot-unannounced")) else { return Ok(()) };
+        let remaining = self.env.site().agent.offline_after.saturating_sub(silence);
+        // At `offline_after` itself, the node still counts as online.
+        Err(Refusal::RecentlyOnline {
+            seconds: u32::try_from(remaining.as_secs()).unwrap_or(u32::MAX).saturating_add(1),
+        })
+    }
+
     /// Raises an alarm: a machine requests the boot of another one. Returns the refusal for it.
     pub(super) async fn refuse_impersonation(
         &self,

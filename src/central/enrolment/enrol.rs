@@ -10,10 +10,10 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, AuditContext, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
+    Actor, AuditContext, BootSession, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
 };
 use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version};
-use meshd_store::{Model, StoreError, Tx};
+use meshd_store::{StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
     enrol_token::{self as token, Use},
@@ -80,13 +80,14 @@ impl Enrolment {
         if let Err(wire) = self.check_token_machine(&client, &stored, node.as_ref(), request.node).await {
             return Err(self.reject_other_machine(&request, &client, stored, wire).await);
         }
-        let replaces_active_certificate = self.replaces_active_certificate(node.as_ref(), &request);
         // A ticket must not replace a node that is present.
         if stored.is_manual() && stored.used.is_none() && self.links.probe(stored.node).await {
             return Err(self.reject_enrolment(&request, from, None, TokenRejection::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         failpoint::point("enrol-issued");
+        let takeover = node.filter(|_| !self.is_enrolment_ordered(&stored));
+        let takeover = takeover.and_then(|node| self.describe_takeover(&node, request.session, issued.key));
         let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
         let mac = client.local_mac();
         let redeemed = self.env.store.commit(|tx| {
@@ -109,9 +110,7 @@ impl Enrolment {
             }
             tx.put_token(token);
             store_certificate(tx, request.node, request.session, &issued, &audit, now);
-            if let Some(detail) = replaces_active_certificate.as_ref().filter(|_| earlier.is_none()) {
-                raise_condition(tx, request.node, request.session, ConditionKind::CertificateReplaced, detail, now);
-            }
+            record_takeover(tx, request.node, request.session, takeover.as_deref(), now);
             Ok(())
         });
         match redeemed.await {
@@ -149,16 +148,35 @@ impl Enrolment {
         }
     }
 
-    /// Describes the replacement of a certificate that was in use a moment ago without an ordered reboot. Both a power cycle and an
-    /// attacker cause this, so an operator must check.
-    fn replaces_active_certificate(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
-        let node = node.filter(|node| !node.certificates.is_empty() && failpoint::defends("enrol-replaced-alarm"))?;
-        let silence = self.links.silence(node.id);
-        let is_ordered = self.env.store.read(|model| is_reboot_ordered(model, node, Some(request.session)));
-        let is_recent = silence <= self.env.site().agent.offline_after && self.links.was_linked(node.id);
-        (is_recent && !is_ordered).then(|| {
-            let serial = node.certificates.last().map(|certificate| certificate.serial.clone()).unwrap_or_default();
-            format!("certificate {serial} was in use {} s before another one was issued", silence.as_secs())
+    /// Describes the replacement of the certificate of a node that was online within `offline_after`, at this enrolment or when its boot
+    /// asked for the script, without an announced reboot. Both a power cycle and an attacker cause this, so an operator must check.
+    pub(crate) fn describe_takeover(&self, node: &Node, session: BootSessionId, key: Digest) -> Option<String> {
+        let serial = &node.certificates.last()?.serial;
+        let is_same_key = node.certificates.iter().any(|certificate| certificate.key == Some(key));
+        if is_same_key || !failpoint::defends("enrol-replaced-alarm") {
+            return None;
+        }
+        let replaced = "and nobody announced a reboot: certificate";
+        self.env.store.read(|model| match self.links.unannounced_silence(model, node, session) {
+            Some(silence) => Some(format!(
+                "online {} s before another enrolment, {replaced} {serial} is replaced",
+                silence.as_secs()
+            )),
+            None => {
+                let waited = model.session(session).is_some_and(BootSession::was_unannounced);
+                waited.then(|| {
+                    format!("online shortly before its boot asked for the script, {replaced} {serial} is replaced")
+                })
+            }
+        })
+    }
+
+    /// True for a token by which an operator ordered this enrolment: it was made after the last use of another one.
+    fn is_enrolment_ordered(&self, token: &TokenRecord) -> bool {
+        token.made_at.is_some_and(|made_at| {
+            self.env
+                .store
+                .read(|model| model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < made_at)))
         })
     }
 
@@ -266,13 +284,6 @@ impl Enrolment {
     }
 }
 
-/// True if the reboot of a node was ordered, or it had no link before. Failed boots may lie between its last boot with a link and
-/// `present`.
-pub(crate) fn is_reboot_ordered(model: &Model, node: &Node, present: Option<BootSessionId>) -> bool {
-    let mut linked_boots = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
-    linked_boots.find(|boot| Some(boot.id) != present).is_none_or(|boot| boot.reboot_ordered)
-}
-
 /// True if the boot had a link after this use of its token: then the answer arrived. A link before it is possible where an operator
 /// ordered the node to enrol again.
 fn linked_after_use(tx: &Tx<'_>, session: BootSessionId, used: Use) -> bool {
@@ -333,6 +344,19 @@ enum TokenRejection {
     Token(TokenRefused, Box<TokenRecord>),
     #[error("the store cannot be written")]
     Store(#[from] StoreError),
+}
+
+/// Raises the alarm for a certificate that replaced one in use.
+pub(crate) fn record_takeover(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    session: BootSessionId,
+    takeover: Option<&str>,
+    now: Timestamp,
+) {
+    if let Some(detail) = takeover {
+        raise_condition(tx, id, session, ConditionKind::CertificateReplaced, detail, now);
+    }
 }
 
 /// Stores a new certificate as the only valid one of its node.

@@ -6,7 +6,7 @@
 use crate::{
     enrolment::{
         Enrolment,
-        enrol::{AgentApiError, check_version, store_certificate},
+        enrol::{AgentApiError, check_version, record_takeover, store_certificate},
     },
     environment::{alarms::Alarm, lan_client::LanClient},
     locks::Leaf,
@@ -178,7 +178,7 @@ impl PendingConnection {
             enrolment.env.alarm(Alarm { kind, node, session, cause, detail }).await;
             return waiting("another machine claims to be this node");
         }
-        match self.certificate().await {
+        match self.certificate(&node).await {
             Ok(Some(reply)) => reply,
             Ok(None) => rejected("this boot has its certificate already"),
             Err(error) => waiting(&format!("the central node cannot answer now: {error}")),
@@ -186,9 +186,10 @@ impl PendingConnection {
     }
 
     /// Issues one certificate for each boot session. A second request is refused.
-    async fn certificate(&self) -> Result<Option<PendingReply>, AgentApiError> {
+    async fn certificate(&self, node: &Node) -> Result<Option<PendingReply>, AgentApiError> {
         let now = self.enrolment.env.now();
         let issued = self.enrolment.authority().issue_node(&self.csr_pem, self.node, now)?;
+        let takeover = self.enrolment.describe_takeover(node, self.session, issued.key);
         let audit = self.enrolment.env.node_audit_context(Verb::Enrol);
         let certified = self.enrolment.env.store.commit(|tx| {
             // An operator may have changed the node meanwhile.
@@ -206,6 +207,7 @@ impl PendingConnection {
                 return Ok(false);
             }
             store_certificate(tx, self.node, self.session, &issued, &audit, now);
+            record_takeover(tx, self.node, self.session, takeover.as_deref(), now);
             Ok::<_, StoreError>(true)
         });
         let certified = certified.await?;

@@ -4,17 +4,20 @@
 //! | --- | --- |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
+//! | `recent_link` | nodes that were online a moment ago, and whether their reboot was announced |
 //! | `severed_links` | ends the links of nodes without credentials, and forgets their reports |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
 mod checks;
 mod heartbeat_deadlines;
+mod recent_link;
 mod severed_links;
 mod stale_checks;
 
 pub(crate) use checks::compare_units;
 pub use checks::doctor_report;
 pub use heartbeat_deadlines::WATCH_INTERVAL;
+pub(crate) use recent_link::has_link;
 
 use crate::{
     environment::{Environment, alarms::log_failure},
@@ -98,13 +101,22 @@ pub(crate) struct LinkedNode {
 #[derive(Default)]
 struct LinksInner {
     entries: BTreeMap<NodeId, LinkEntry>,
-    /// Monotonic time of the last sign of life, also of nodes without a link.
-    last_alive: BTreeMap<NodeId, Duration>,
+    /// The last signs of life, also of nodes without a link.
+    last_alive: BTreeMap<NodeId, LastAlive>,
     actions: BTreeMap<ActionId, Outstanding>,
     next: u64,
     pending_checks: Vec<PendingCheck>,
     /// Number of the last request for checks.
     last_check_request: u64,
+}
+
+/// The last sign of life of a node since the start of meshd.
+#[derive(Clone, Copy, Default)]
+struct LastAlive {
+    /// Monotonic time.
+    at: Duration,
+    /// The node has had a link, and not only received a certificate.
+    was_linked: bool,
 }
 
 struct LinkEntry {
@@ -180,7 +192,7 @@ impl Links {
         let mut links = self.inner.lock();
         links.next += 1;
         let number = links.next;
-        links.last_alive.insert(node, self.env.monotonic());
+        links.last_alive.insert(node, LastAlive { at: self.env.monotonic(), was_linked: true });
         let state = LinkState { since: Some(now), last_message_at: Some(now), heartbeat: None };
         let entry = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
         if let Some(old) = links.entries.insert(node, entry) {
@@ -286,7 +298,7 @@ impl Links {
     /// Records a sign of life without a link: the node received a certificate.
     pub(crate) fn touch(&self, node: NodeId) {
         let now = self.env.monotonic();
-        self.inner.lock().last_alive.insert(node, now);
+        self.inner.lock().last_alive.entry(node).or_default().at = now;
         self.arm_timer(node, now);
     }
 
@@ -297,7 +309,7 @@ impl Links {
         entry.state.last_message_at = Some(now);
         let (current_certificate, session) = (entry.certificate.clone(), entry.session);
         let monotonic = self.env.monotonic();
-        links.last_alive.insert(link.node, monotonic);
+        links.last_alive.insert(link.node, LastAlive { at: monotonic, was_linked: true });
         drop(links);
         self.arm_timer(link.node, monotonic);
         Some((current_certificate, session))
@@ -346,13 +358,8 @@ impl Links {
 
     /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
-        let last_alive = self.inner.lock().last_alive.get(&node).copied().unwrap_or(self.env.started);
+        let last_alive = self.inner.lock().last_alive.get(&node).map_or(self.env.started, |alive| alive.at);
         self.env.monotonic().saturating_sub(last_alive)
-    }
-
-    /// True if the node had a link since the start of meshd.
-    pub(crate) fn was_linked(&self, node: NodeId) -> bool {
-        self.inner.lock().last_alive.contains_key(&node)
     }
 
     /// Linked nodes with at least this protocol version whose last checks are older than `max_age`.

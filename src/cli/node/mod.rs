@@ -304,6 +304,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("rolled back to", text(node.rolled_back)),
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
+        ("boot deferred", detail.deferred.clone().unwrap_or_default()),
         ("link since", detail.link_since.map(seen).unwrap_or_default()),
         ("last seen", seen(node.last_seen)),
         ("discovered", seen(detail.discovered_at)),

@@ -1,5 +1,6 @@
 //! The reason why a machine does not boot now: code, message, and retry delay.
 
+use crate::fleet::Wait;
 use meshd_types::{Arch, ImageName};
 
 /// Reason why a machine does not boot. meshd answers with a script and records an event. The refusal ends with its cause.
@@ -23,6 +24,9 @@ pub enum Refusal {
     RenderFailed { detail: String },
     /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in the boot queue is next.
     Busy { seconds: u32, position: usize },
+    /// The node was online a moment ago, and nobody announced its reboot: it may still run, and this machine may be another one. After
+    /// `seconds` without a sign of life, it counts as down.
+    RecentlyOnline { seconds: u32 },
     /// A fault of the central node; `detail` contains no secrets.
     Internal { detail: String },
     /// The request is not from the entry script.
@@ -31,6 +35,8 @@ pub enum Refusal {
 
 /// Maximum retry delay in seconds, bounded because an operator who repaired the cause waits for the retry.
 const MAX_WAIT_SECONDS: u32 = 300;
+/// Maximum retry delay of a node that was online a moment ago. The boot session must stay fresh: it records the wait.
+const MAX_RECENT_SECONDS: u32 = 60;
 
 impl Refusal {
     /// Returns the code for events and metrics: that of the condition if there is one.
@@ -45,6 +51,7 @@ impl Refusal {
             Refusal::ArchMismatch { .. } => "arch_mismatch",
             Refusal::RenderFailed { .. } => "render_failed",
             Refusal::Busy { .. } => "busy",
+            Refusal::RecentlyOnline { .. } => Wait::RECENTLY_ONLINE,
             Refusal::Internal { .. } => "internal",
             Refusal::BadRequest { .. } => "bad_request",
         }
@@ -84,6 +91,10 @@ impl Refusal {
             Refusal::Busy { position, .. } => {
                 format!("as many machines boot as this network can bear. This one has place {position} in line")
             }
+            Refusal::RecentlyOnline { seconds } => format!(
+                "this node was online a moment ago, and nobody ordered its reboot. It boots in {seconds} seconds, unless the running \
+                 node answers"
+            ),
             Refusal::Internal { detail } => {
                 format!("the central node failed: {detail}. Its log has this correlation ID")
             }
@@ -102,6 +113,12 @@ impl Refusal {
             // The delay is short, because the operator who releases the node waits for the retry.
             Refusal::Quarantined { .. } => 20,
             Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
+            Refusal::RecentlyOnline { seconds } => (*seconds).clamp(1, MAX_RECENT_SECONDS),
         }
+    }
+
+    /// Returns true if the boot continues without an operator. Such a wait is no fault.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Refusal::Busy { .. } | Refusal::RecentlyOnline { .. })
     }
 }

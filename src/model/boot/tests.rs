@@ -113,6 +113,7 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::ArchMismatch { image, built_for: Arch::X86_64, machine: Arch::Aarch64 },
         Refusal::RenderFailed { detail: detail.clone() },
         Refusal::Busy { seconds: u32::MAX, position: 17 },
+        Refusal::RecentlyOnline { seconds: 45 },
         Refusal::Internal { detail: detail.clone() },
         Refusal::BadRequest { detail },
     ]

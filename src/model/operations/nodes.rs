@@ -23,7 +23,7 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
     }
     let (state, reason) = match session.standing(false) {
         BootStatus::Booting => (OperationState::Accepted, None),
-        BootStatus::Waiting => (OperationState::Requested, session.waiting().map(wait_reason)),
+        BootStatus::Waiting => (OperationState::Requested, session.waiting().map(Wait::reason)),
         BootStatus::Stalled => (OperationState::Failed, session.stalled().map(stall_reason)),
         BootStatus::Failed => (OperationState::Failed, session.failure.clone()),
         BootStatus::Online | BootStatus::Rebooted | BootStatus::Stopped => return None,
@@ -39,14 +39,6 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
 fn last_activity(session: &BootSession) -> Timestamp {
     let stages = session.stages.iter().map(|mark| mark.last);
     stages.chain(session.waits.iter().map(|wait| wait.last)).max().unwrap_or(session.refreshed_at)
-}
-
-fn wait_reason(wait: &Wait) -> String {
-    match wait.code.as_str() {
-        Wait::APPROVAL => "waits for approval".to_owned(),
-        "busy" => "waits in the boot queue".to_owned(),
-        code => format!("refused: {code}"),
-    }
 }
 
 fn stall_reason(stall: &Stall) -> String {

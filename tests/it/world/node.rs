@@ -16,7 +16,12 @@ use std::{
     os::unix::fs::symlink,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
+
+/// Time for an agent to end.
+const SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// A machine.
 pub struct PxeNode<'a> {
@@ -203,7 +208,7 @@ impl<'a> PxeNode<'a> {
     }
 }
 
-/// A running mesh-agent; ends when dropped.
+/// A running mesh-agent. When dropped it ends as at a shutdown of its node, and says goodbye to the central node.
 pub struct Agent {
     child: Child,
     root: tempfile::TempDir,
@@ -223,6 +228,12 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the agent's log\n{}", self.log());
+        }
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let end = Instant::now() + SHUTDOWN;
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            thread::park_timeout(Duration::from_millis(20));
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -36,6 +36,21 @@ pub struct Wait {
 impl Wait {
     /// The node waits for approval by an operator.
     pub const APPROVAL: &str = "approval";
+    /// The node was online a moment ago, and nobody announced its reboot.
+    pub const RECENTLY_ONLINE: &str = "recently_online";
+
+    /// Returns the reason in words.
+    pub fn reason(&self) -> String {
+        match self.code.as_str() {
+            Wait::APPROVAL => "waits for approval".to_owned(),
+            "busy" => "waits in the boot queue".to_owned(),
+            Wait::RECENTLY_ONLINE => {
+                "waits until the node, which was online a moment ago, has not answered for [agent].offline_after"
+                    .to_owned()
+            }
+            code => format!("refused: {code}"),
+        }
+    }
 }
 
 /// One power-on of one machine.
@@ -71,6 +86,9 @@ pub struct BootSession {
     /// An operator ordered a reboot, so the end of this session is not a failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_ordered: bool,
+    /// The agent said goodbye in this boot and has no link since: the node shuts down or reboots.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent_stopped: bool,
     /// A boot loop before this session was recorded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub looping: bool,
@@ -153,6 +171,7 @@ impl BootSession {
             waits: Vec::new(),
             stalls: Vec::new(),
             reboot_ordered: false,
+            agent_stopped: false,
             looping: false,
             relay_port: None,
             is_relayed: false,
@@ -222,6 +241,16 @@ impl BootSession {
         let wait = self.waits.iter().find(|wait| wait.code == Wait::APPROVAL)?;
         let passed = self.stages.iter().find(|mark| mark.stage >= Stage::Enrolled && mark.at >= wait.at);
         Some([wait.at, passed.map(|mark| mark.at).or(running_until).unwrap_or(wait.last)])
+    }
+
+    /// Returns true if the end of this boot was announced: by the order of an operator, or by the node's agent.
+    pub fn is_end_announced(&self) -> bool {
+        self.reboot_ordered || self.agent_stopped
+    }
+
+    /// Returns true if the script of this boot was requested while the node could still be running elsewhere.
+    pub fn was_unannounced(&self) -> bool {
+        self.waits.iter().any(|wait| wait.code == Wait::RECENTLY_ONLINE)
     }
 
     /// Returns the open stall.

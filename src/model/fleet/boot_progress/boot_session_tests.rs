@@ -90,7 +90,7 @@ fn session_of_earlier_release_without_optional_fields_is_read() {
     let mut session = session();
     session.mark(Stage::Online, at(60));
     let text = serde_json::to_string(&session).expect("plain data");
-    for newer in ["waits", "stalls", "reboot_ordered", "looping"] {
+    for newer in ["waits", "stalls", "reboot_ordered", "agent_stopped", "looping"] {
         assert!(!text.contains(newer), "{newer} is not written for nothing: {text}");
     }
     assert_eq!(serde_json::from_str::<BootSession>(&text).expect("it is read"), session);

@@ -121,6 +121,7 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
         let node = model.node(id)?;
         let mut detail =
             NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(active_work(model, id));
+        detail = detail.deferred(model.boots_of(node).first().copied(), central.now());
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });

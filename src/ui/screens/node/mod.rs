@@ -157,6 +157,7 @@ fn about(detail: &NodeDetail) -> Markup {
         ("Groups", plain(groups)),
         ("Works", plain(node.work.join(", "))),
         ("Boot once", maybe(detail.once.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
+        ("Boot deferred", maybe(detail.deferred.as_ref())),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),
         ("Last seen", time(node.last_seen)),
         ("Discovered", time(detail.discovered_at)),

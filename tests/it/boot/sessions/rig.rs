@@ -118,10 +118,20 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(world: &World) -> Self {
+        Self::with(world, HandClock::new(), Wire::default())
+    }
+
+    fn with(world: &World, clock: HandClock, wire: Wire) -> Self {
         let site = meshd_config::load(&world.path("site.toml")).unwrap();
-        let (clock, wire) = (HandClock::new(), Wire::default());
         let central = daemon::build_with(site, Box::new(clock.clone()), Box::new(wire.clone())).unwrap();
         Rig { central, clock, wire }
+    }
+
+    /// The central node crashes and starts again, with the same store, clock and wire.
+    pub fn restarted(self, world: &World) -> Self {
+        let Rig { central, clock, wire } = self;
+        drop(central);
+        Self::with(world, clock, wire)
     }
 
     /// Time passes, and the watch looks as often as it does.
@@ -247,10 +257,14 @@ impl<'a> Machine<'a> {
     }
 
     pub async fn enrol(&self) {
+        let token = Secret::new(self.token.clone().expect("policy auto gives a token"));
+        self.enrol_with(self.session(), token).await;
+    }
+
+    pub async fn enrol_with(&self, session: BootSessionId, token: Secret<String>) {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
-        let token = Secret::new(self.token.clone().expect("policy auto gives a token"));
-        let request = EnrolRequest { version: self.version, node: self.id(), session: self.session(), token, csr_pem };
+        let request = EnrolRequest { version: self.version, node: self.id(), session, token, csr_pem };
         self.rig.central.enrolment.enrol(request, self.address.into()).await.unwrap();
     }
 
@@ -259,7 +273,9 @@ impl<'a> Machine<'a> {
         let newest = self.rig.node(node).certificates.last().cloned().expect("a certificate");
         let (serial, key) = (newest.serial, newest.key.expect("its key"));
         let peer = Peer { node, serial, key, expired: false };
-        let hello = Hello { version: self.version, node, session: self.session(), facts: self.facts.clone() };
+        // A boot that waits for its script is not that of the running agent.
+        let session = self.rig.node(node).boot.expect("a boot");
+        let hello = Hello { version: self.version, node, session, facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;
         let (check_sender, check_requests) = mpsc::unbounded_channel();
@@ -300,8 +316,21 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Powers on and goes on to a stage, a second for each.
+    /// Powers on and goes on to a stage, a second for each. A node that runs reboots in order: its agent says goodbye.
     pub async fn boot(&mut self, furthest: Stage) {
+        self.say_goodbye().await;
+        self.reset(furthest).await;
+    }
+
+    async fn say_goodbye(&self) {
+        if let Some(link) = self.link {
+            // The central node may have ended the link.
+            let _ = self.rig.central.agents.link_message(link, FromAgent::Goodbye).await;
+        }
+    }
+
+    /// The same as [`Machine::boot`], but nobody announces it: somebody presses the reset button, or it is another machine.
+    pub async fn reset(&mut self, furthest: Stage) {
         for stage in Stage::ALL.into_iter().filter(|stage| *stage <= furthest) {
             self.rig.clock.turn(Duration::from_secs(1));
             self.step(stage).await;
@@ -327,8 +356,14 @@ impl<'a> Machine<'a> {
         self.say(FromAgent::Heartbeat(Heartbeat { workloads, ..Heartbeat::default() })).await
     }
 
-    /// Loses power; its link with it.
+    /// Shuts down in order: its agent says goodbye.
     pub async fn power_off(&mut self) {
+        self.say_goodbye().await;
+        self.lose_power().await;
+    }
+
+    /// Loses power, and its link with it: nobody says goodbye.
+    pub async fn lose_power(&mut self) {
         if let Some(link) = self.link.take() {
             self.rig.central.links.link_down(link).await;
         }

@@ -122,9 +122,9 @@ fn pinned_node_boots_same_generation_after_profile_edits() {
     done(&world, &["reload"]);
     done(&world, &["node", "assign-profile", &id, "compute"]);
     assert!(conditions(&world).is_empty(), "it would boot what it runs");
+    drop(agent);
     world.kill();
     world.start();
-    drop(agent);
     let machine = PxeNode::new(&world, 1);
     let script = machine.power_on().unwrap();
     assert!(!script.0.contains("debug"), "{}", script.0);
