@@ -71,7 +71,7 @@ fn assert_no_script(world: &World, victim: &PxeNode<'_>, address: Ipv4Addr) {
 }
 
 /// One request that may find nobody.
-fn ask_briefly(thief: &PxeNode<'_>, url: &str) -> Option<String> {
+pub fn ask_briefly(thief: &PxeNode<'_>, url: &str) -> Option<String> {
     claim(thief);
     let address = thief.address.get().expect("an address");
     let answer = thief.host().inside(|| {

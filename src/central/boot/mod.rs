@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
 //! | `segment_health` | health of DHCP on each segment, and of each boot service |
+//! | `claimed_address` | checks an address that a machine took by its own word |
 //! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script_request` | the boot script: identity, admission, rendering, capability, plan |
@@ -17,6 +18,7 @@
 //! | `wire_identity` | binds addresses to their machines, and judges segments of other machines |
 
 mod boot_log;
+mod claimed_address;
 mod dhcp;
 mod fetched_stages;
 mod identify_machine;
@@ -53,6 +55,7 @@ use overlay_delivery::PendingOverlay;
 use queue_entry::Repeats;
 use segment_health::ServiceReport;
 use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::Semaphore;
 
 /// Boots machines.
 pub struct BootService {
@@ -71,6 +74,8 @@ pub struct BootService {
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
     log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
     log_sweeps: Interval,
+    /// Limits the addresses that are probed at the same time.
+    address_probes: Semaphore,
 }
 
 impl BootService {
@@ -98,6 +103,7 @@ impl BootService {
             logs,
             log_budgets,
             log_sweeps,
+            address_probes: Semaphore::new(claimed_address::MAX_PROBES),
         }
     }
 }

@@ -35,6 +35,7 @@ impl BootService {
         let is_own = |mac: &MacAddr| *mac == machine.mac || !failpoint::defends("boot-neighbour");
         let wire_check = self.env.check_neighbour(client, is_own).await;
         if let (Some(current), Ok(())) = (current, &wire_check) {
+            self.check_claimed_address(current, machine.node_id(), from).await?;
             // The answer must reach this machine, whatever ARP says from here on.
             self.pin(from, current.mac);
             return Ok(current.clone());
@@ -44,7 +45,9 @@ impl BootService {
         let reason = match (wire_check, session) {
             (Err(wire_check), _) => wire_check,
             (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
-            (Ok(()), Some(session)) if session.ended => "its boot was ended after its address changed".to_owned(),
+            (Ok(()), Some(session)) if session.ended => {
+                "its boot was ended, because its address is not its own".to_owned()
+            }
             (Ok(()), Some(session)) if has_its_overlay(&session) => {
                 "its boot has its overlay, and the next one begins with a DHCP exchange".to_owned()
             }

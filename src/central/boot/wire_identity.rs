@@ -16,14 +16,17 @@ impl BootService {
     /// until the boot or the link of the first one is over.
     pub(crate) fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
         let bound = self.env.lan.pinned(address).map(|(bound, _)| bound).filter(|bound| *bound != mac);
-        if bound.is_none_or(|bound| !self.uses_pin(address, bound)) && failpoint::defends("address-pin") {
+        let is_free = bound.is_none_or(|bound| !self.uses_pin(address, bound));
+        if is_free && !self.is_infrastructure(address) && failpoint::defends("address-pin") {
             self.env.lan.pin(address, mac);
         }
     }
 
     /// Binds the address of a new link to the NIC that opened it.
     pub fn pin_link(&self, client: &LanClient) {
-        if let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac()) {
+        if let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac())
+            && !self.is_infrastructure(address)
+        {
             self.env.lan.pin(address, mac);
         }
     }

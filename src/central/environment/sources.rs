@@ -45,6 +45,11 @@ pub trait Lan: Send + Sync {
     /// Returns the Ethernet address of the router that packets to an address behind one go to; `None` if the kernel knows none.
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr>;
 
+    /// Returns the router of this host's default route; `None` if there is none.
+    fn default_router(&self) -> Option<Ipv4Addr> {
+        None
+    }
+
     /// Sends ARP probes for less than a second and returns every Ethernet address that answers.
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
 

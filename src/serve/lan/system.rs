@@ -169,6 +169,12 @@ impl Lan for SystemLan {
         })
     }
 
+    fn default_router(&self) -> Option<Ipv4Addr> {
+        // An address of documentation (RFC 5737) is on no network, so the kernel names the default route.
+        let hop = self.addresses.kernel.route(Ipv4Addr::new(192, 0, 2, 1));
+        hop.ok().flatten().map(|(_, router)| router)
+    }
+
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         Box::pin(async move {
             let Ok(Some(OnLink { name, own, .. })) = self.addresses.on_link(address) else { return BTreeSet::new() };
@@ -230,8 +236,8 @@ impl Lan for SystemLan {
         if pins.get(address) == Some((mac, true)) {
             return;
         }
-        if let Ok(Some(OnLink { interface, own, .. })) = self.addresses.on_link(address)
-            && own != address
+        if let Ok(Some(OnLink { interface, .. })) = self.addresses.on_link(address)
+            && !interface.addresses.iter().any(|(own, _)| *own == address)
             && interface.is_ethernet
         {
             pins.set(kernel, interface.index, address, mac);

@@ -3,6 +3,7 @@
 
 use super::{
     boot_lan::{STRANGER_MAC, stranger},
+    boot_theft::ask_briefly,
     relayed::{ROUTER, ROUTER_MAC, far_world},
 };
 use crate::world::{
@@ -144,6 +145,53 @@ fn arp_theft_gets_nothing_in_authoritative_mode() {
 #[test]
 fn arp_theft_gets_nothing_in_proxy_mode() {
     attack_boot(&proxy_world(), true);
+}
+
+/// The stranger takes an address in a DHCP exchange of its own, and asks for the boot of its own machine from there.
+fn boot_from(world: &World, address: Ipv4Addr) -> Option<String> {
+    let thief = stranger(world);
+    thief.host().ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    thief.address.set(Some(address));
+    let takes = dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &[(50, address.octets().to_vec())]);
+    thief.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    eventually("its boot session is open", || {
+        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
+    });
+    let answer = ask_briefly(&thief, &thief.script_url());
+    thief.host().ip(&["address", "flush", "dev", "eth0"]).unwrap();
+    answer
+}
+
+/// One alarm names the stranger and the owner of the address, which is not bound to the stranger.
+fn assert_claim_refused(world: &World, answer: Option<String>, owner: &str) {
+    let answer = answer.expect("an answer");
+    assert!(answer.contains("# refusal no_session") && !answer.contains("/overlay/"), "{answer}");
+    assert_eq!(pins(world), "", "nothing is bound");
+    let events = world.events("boot_impersonated");
+    let names = |event: &Value| {
+        let detail = event["detail"].as_str().unwrap();
+        detail.contains(&STRANGER_MAC.to_string()) && detail.contains(owner)
+    };
+    assert!(events.iter().any(names), "{events:?}");
+}
+
+#[test]
+fn address_of_another_machine_is_not_bound_to_machine_that_takes_it() {
+    let world = proxy_world();
+    let victim = PxeNode::new(&world, 2);
+    let own = Ipv4Addr::new(10, 77, 0, 100);
+    victim.host().ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    let answer = boot_from(&world, own);
+    assert_claim_refused(&world, answer, &victim.mac.to_string());
+    assert!(boot_by_proxy(&victim).overlay().is_some(), "the owner boots");
+}
+
+#[test]
+fn address_of_silent_router_is_not_bound_to_machine_that_takes_it() {
+    let world = proxy_world();
+    world.central.ip(&["route", "add", "default", "via", &ROUTER.to_string()]).unwrap();
+    let answer = boot_from(&world, ROUTER);
+    assert_claim_refused(&world, answer, "a router or server");
 }
 
 #[test]
