@@ -1,7 +1,10 @@
 //! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
 use crate::{
-    private_network::{self, Settings, user_firewall::UserFirewall},
+    private_network::{
+        self, Settings,
+        user_firewall::{CentralServices, UserFirewall},
+    },
     system::Tree,
     vm::{self, Space},
 };
@@ -30,7 +33,7 @@ pub trait Probe: Send + Sync {
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
 
     /// Returns the names of firewalls that are missing or changed; `None` if that cannot be tested.
-    fn user_firewalls(&self, central: Ipv4Addr) -> Option<io::Result<Vec<&'static str>>>;
+    fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>>;
 }
 
 /// Probes of the machine whose root is the tree.
@@ -68,7 +71,7 @@ impl Probe for SystemProbe {
         self.is_running_system().then(|| private_network::check(&self.0, settings, central))
     }
 
-    fn user_firewalls(&self, central: Ipv4Addr) -> Option<io::Result<Vec<&'static str>>> {
+    fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>> {
         self.is_running_system().then(|| {
             UserFirewall::all(central)
                 .into_iter()

@@ -4,7 +4,11 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{fake::FakeMachine, private_network::Settings, vm::Space};
+use crate::{
+    fake::FakeMachine,
+    private_network::{Settings, user_firewall::CentralServices},
+    vm::Space,
+};
 use meshd_proto::StoreKind;
 use meshd_types::BootSessionId;
 use std::{
@@ -32,7 +36,16 @@ pub(super) fn config(services: &[&str]) -> AgentConfig {
 fn boot() -> BootPart {
     let (node, session) = (config(&[]).node, BootSessionId([1; 12]));
     let issued_at = Timestamp::from_millis(1000);
-    BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
+    BootPart {
+        version: 1,
+        node,
+        session,
+        generation: String::new(),
+        issued_at,
+        roots_pem: None,
+        http_port: None,
+        token: None,
+    }
 }
 
 /// A machine without problems.
@@ -47,7 +60,7 @@ impl Probe for HealthyProbe {
         Some(Space { kind: StoreKind::Disk, bytes: u64::MAX, used: 0, free: u64::MAX })
     }
 
-    fn user_firewalls(&self, _central: Ipv4Addr) -> Option<std::io::Result<Vec<&'static str>>> {
+    fn user_firewalls(&self, _central: CentralServices) -> Option<std::io::Result<Vec<&'static str>>> {
         Some(Ok(Vec::new()))
     }
 

@@ -24,7 +24,7 @@ use super::{
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
     link_state::{Action, Event, LinkStateMachine, Now, Validity},
-    private_network,
+    private_network::{self, user_firewall::CentralServices},
     system::Tree,
     task::Tasks,
     vm::VmManager,
@@ -97,12 +97,13 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
-    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node, config.central);
+    let services = CentralServices::new(&config, &boot);
+    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node, services);
     side_effects::log_start(&config, &boot);
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
-    let private_network = private_network::start(&tree, config.central, vms.nics(), vms.nic_addresses());
+    let private_network = private_network::start(&tree, services, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,

@@ -3,7 +3,8 @@
 use super::{
     BRIDGE, BRIDGE_MAC, MissingPart, PROBE_MAC, Settings, Subnet, choose_subnet,
     dhcp::{self, DhcpScope},
-    drift, masquerade, settings, user_firewall,
+    drift, masquerade, settings,
+    user_firewall::{self, CentralServices},
 };
 use crate::system::Tree;
 use meshd_proto::vm::Nic;
@@ -33,7 +34,7 @@ const IP_TIMEOUT: Duration = Duration::from_secs(10);
 /// receives their addresses. Dropping the returned set stops the supervisor but keeps the bridge.
 pub fn start(
     tree: &Tree,
-    central: Ipv4Addr,
+    central: CentralServices,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {

@@ -2,7 +2,8 @@
 //! user of a socket:
 //!
 //! - `meshd-vm-users`: programs of VMs have no network.
-//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. Their packets have the address and the MAC address of their node, so
+//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. If the agent does not know the ports of these services, tasks reach
+//!   only DNS at the central node. Their packets have the address and the MAC address of their node, so
 //!   that a central node cannot tell them from the node itself. Containers with a network of their own are masqueraded as the node, so a
 //!   forward chain denies them the same.
 //!
@@ -15,7 +16,7 @@ use super::netlink::{
     fingerprints, interface, nested, replace_table, text,
 };
 use crate::system::{self, Tree, user_ids};
-use meshd_proto::task::MIN_UID;
+use meshd_proto::{AgentConfig, BootPart, task::MIN_UID};
 use meshd_types::{Digest, failpoint};
 use std::{io, net::Ipv4Addr, path::Path, time::Duration};
 use tokio::{
@@ -25,9 +26,23 @@ use tokio::{
 
 /// Destination ports of UDP that no task may use: DHCP and DHCPv6 in both directions, TFTP, proxy DHCP.
 const BOOT_PORTS: [u16; 6] = [67, 68, 69, 546, 547, 4011];
-const DNS: [u8; 2] = [0, 53];
+const DNS: u16 = 53;
 /// Interval of repairs on a running node.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The boot and agent services of the central node.
+#[derive(Clone, Copy, Debug)]
+pub struct CentralServices {
+    pub address: Ipv4Addr,
+    /// TCP ports of the boot HTTP server and the agent API, if both are known.
+    pub ports: Option<[u16; 2]>,
+}
+
+impl CentralServices {
+    pub fn new(config: &AgentConfig, boot: &BootPart) -> Self {
+        CentralServices { address: config.central, ports: boot.http_port.map(|http| [http, config.port]) }
+    }
+}
 
 /// The firewall of one kind of users.
 #[derive(Clone, Debug)]
@@ -46,31 +61,29 @@ impl UserFirewall {
         UserFirewall { table: "meshd-vm-users", output: rules, forward: Vec::new() }
     }
 
-    /// Users other than those of the system reach no boot service of any network, and of the central node only DNS: meshd does not serve
-    /// it.
-    pub fn of_tasks(central: Ipv4Addr) -> Self {
+    /// Users other than those of the system reach no DHCP and TFTP server of any network, and no boot or agent service of the central
+    /// node.
+    pub fn of_tasks(central: CentralServices) -> Self {
         let is_task = || meta_at_least(SOCKET_USER, MIN_UID);
-        let to_central = || [meta(FAMILY, &IPV4_FAMILY), bytes(Base::Network, 16, &central.octets())].concat();
-        let dns = |protocol: u8| [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
         let (mut output, mut forward) = (Vec::new(), Vec::new());
         if failpoint::defends("task-network") {
             output.extend(BOOT_PORTS.iter().map(|port| [is_task(), to_port(*port), drop()].concat()));
-            output.extend([UDP, TCP].map(|protocol| [is_task(), to_central(), dns(protocol), accept()].concat()));
-            output.push([is_task(), to_central(), drop()].concat());
-            let uplink = interface(&uplink(central));
+            let uplink = interface(&uplink(central.address));
             // With br_netfilter, frames between a guest and the network of its bridge pass here too: both names are that of the bridge.
             let is_routed = || not_meta(INPUT_NAME, &uplink);
             let to_uplink = || [is_routed(), meta(OUTPUT_NAME, &uplink)].concat();
             forward.extend(BOOT_PORTS.iter().map(|port| [to_uplink(), to_port(*port), drop()].concat()));
-            forward.extend([UDP, TCP].map(|protocol| [is_routed(), to_central(), dns(protocol), accept()].concat()));
-            // A container may answer the central node.
-            forward.push([is_routed(), to_central(), known_connection(false), drop()].concat());
+            for (to_services, verdict) in services(central) {
+                output.push([is_task(), to_services.clone(), verdict.clone()].concat());
+                // A container may answer the central node.
+                forward.push([is_routed(), to_services, known_connection(false), verdict].concat());
+            }
         }
         UserFirewall { table: "meshd-task-users", output, forward }
     }
 
     /// The firewalls of a node with this central node.
-    pub fn all(central: Ipv4Addr) -> [Self; 2] {
+    pub fn all(central: CentralServices) -> [Self; 2] {
         [UserFirewall::of_vms(), UserFirewall::of_tasks(central)]
     }
 
@@ -113,7 +126,22 @@ impl UserFirewall {
 
 /// Matches a packet of UDP to a port.
 fn to_port(port: u16) -> Vec<u8> {
-    [meta(PROTOCOL, &[UDP]), bytes(Base::Transport, 2, &port.to_be_bytes())].concat()
+    to_port_of(UDP, port)
+}
+
+fn to_port_of(protocol: u8, port: u16) -> Vec<u8> {
+    [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &port.to_be_bytes())].concat()
+}
+
+/// Returns what happens to packets to the central node, as match and verdict. If the ports are unknown, all but those to DNS are dropped:
+/// meshd does not serve DNS.
+fn services(central: CentralServices) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let to_central = [meta(FAMILY, &IPV4_FAMILY), bytes(Base::Network, 16, &central.address.octets())].concat();
+    let to = |protocol: u8, port: u16| [to_central.clone(), to_port_of(protocol, port)].concat();
+    match central.ports {
+        Some(ports) => ports.iter().map(|port| (to(TCP, *port), drop())).collect(),
+        None => vec![(to(UDP, DNS), accept()), (to(TCP, DNS), accept()), (to_central, drop())],
+    }
 }
 
 /// Returns the interface of the route to the central node; empty if there is none.
@@ -124,7 +152,7 @@ fn uplink(central: Ipv4Addr) -> String {
 }
 
 /// Installs both firewalls and repairs them.
-pub async fn repair(central: Ipv4Addr) {
+pub async fn repair(central: CentralServices) {
     let mut repairs = time::interval(REPAIR_INTERVAL);
     repairs.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut logged = None;

@@ -3,25 +3,38 @@
 use super::*;
 use crate::fake::{NetworkNamespace, in_namespace, run};
 use std::{
+    collections::BTreeSet,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
 };
 
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CENTRAL6: &str = "fd77::1";
+const NODE6: &str = "fd77::10";
+/// The central node of an agent that knows its ports, and of one that does not.
+const SERVICES: CentralServices = CentralServices { address: CENTRAL, ports: Some([8080, 8443]) };
+const UNKNOWN_SERVICES: CentralServices = CentralServices { address: CENTRAL, ports: None };
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 51);
 const VM_USER: u32 = user_ids::VMS.start + 5;
 const TASK_USER: u32 = user_ids::TASKS.start;
 
-/// Central node and an MPI peer: answers TCP and UDP on these ports with the port number.
+/// Central node and an MPI peer: answers TCP and UDP on these ports.
 const SERVER: &str = r#"
-import selectors, socket
+import selectors, socket, struct
 ready = selectors.DefaultSelector()
-for kind, ports in ((socket.SOCK_DGRAM, (53, 67, 68, 69, 546, 547, 4011, 9999)), (socket.SOCK_STREAM, (53, 8080, 8443, 9999))):
+four = ((socket.SOCK_DGRAM, (53, 67, 68, 69, 546, 547, 4011, 9999)), (socket.SOCK_STREAM, (53, 8080, 8443, 9999)))
+six = ((socket.SOCK_DGRAM, (67, 69, 546, 547, 4011, 9999)),)
+for family, kind, ports in [(socket.AF_INET, *kind) for kind in four] + [(socket.AF_INET6, *kind) for kind in six]:
     for port in ports:
-        s = socket.socket(socket.AF_INET, kind)
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        s.bind(("0.0.0.0", port))
+        s = socket.socket(family, kind)
+        if family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        else: s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        s.bind(("" if family == socket.AF_INET6 else "0.0.0.0", port))
+        if family == socket.AF_INET6 and port == 547:
+            # All DHCPv6 relays and servers of the link.
+            group = socket.inet_pton(family, "ff02::1:2") + struct.pack("@I", socket.if_nametoindex("eth"))
+            s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
         if kind == socket.SOCK_STREAM: s.listen()
         ready.register(s, selectors.EVENT_READ)
 print("ready", flush=True)
@@ -35,9 +48,9 @@ while True:
 /// Prints what answers, and whether a raw or packet socket can be opened.
 const CLIENT: &str = r#"
 import socket, sys
-central, peer = sys.argv[1:3]
+central, peer, central6 = sys.argv[1:4]
 def udp(host, port):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     s.settimeout(1)
     try:
@@ -54,10 +67,36 @@ for host in (central, "255.255.255.255", "10.77.0.255"):
     for port in (67, 68, 69, 546, 547, 4011): udp(host, port)
 for port in (53, 9999): udp(central, port)
 for port in (53, 8080, 8443, 9999): tcp(central, port)
+for port in (8080, 8443):
+    # Kernel sockets carry the packets of a socket of MPTCP.
+    s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+    s.settimeout(1)
+    try:
+        s.connect((central, port))
+        print(f"mptcp:{central}:{port}")
+    except OSError: pass
+for port in (67, 69, 546, 547, 4011, 9999): udp(central6, port)
+udp("ff02::1:2%eth0", 547)
 udp(peer, 9999), tcp(peer, 9999)
 for kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW, 17)):
     try: socket.socket(*kind), print("raw")
     except OSError: pass
+"#;
+
+/// Waits for the first answer by IPv6: both ends configure their links.
+const FIRST_ANSWER: &str = r#"
+import socket, sys, time
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.settimeout(0.1)
+end = time.monotonic() + 60
+for host in (sys.argv[1], "ff02::1:2%eth0"):
+    while True:
+        try:
+            s.sendto(b"x", (host, 547))
+            s.recvfrom(9)
+            break
+        except OSError:
+            if time.monotonic() > end: raise
 "#;
 
 struct Network {
@@ -72,6 +111,8 @@ impl Network {
         run("ip", &["addr", "add", &format!("{NODE}/24"), "broadcast", "+", "dev", "eth0"]);
         run("ip", &["link", "set", "eth0", "up"]);
         run("ip", &["route", "add", "default", "dev", "eth0"]);
+        run("ip", &["addr", "add", &format!("{NODE6}/64"), "dev", "eth0", "nodad"]);
+        central.ip(&["addr", "add", &format!("{CENTRAL6}/64"), "dev", "eth", "nodad"]);
         for address in [CENTRAL, PEER] {
             central.ip(&["addr", "add", &format!("{address}/24"), "broadcast", "+", "dev", "eth"]);
         }
@@ -82,6 +123,7 @@ impl Network {
         let mut line = String::new();
         BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut line).expect("readable");
         assert_eq!(line, "ready\n");
+        run("python3", &["-c", FIRST_ANSWER, CENTRAL6]);
         Network { _central: central, server }
     }
 }
@@ -97,7 +139,7 @@ fn reached(user: u32) -> Vec<String> {
     let mut client = Command::new("setpriv");
     client.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups", "--no-new-privs"]);
     // A namespace of users gives capabilities for other networks alone.
-    client.args(["/usr/bin/python3", "-c", CLIENT, &CENTRAL.to_string(), &PEER.to_string()]);
+    client.args(["/usr/bin/python3", "-c", CLIENT, &CENTRAL.to_string(), &PEER.to_string(), CENTRAL6]);
     let output = client.output().expect("setpriv runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
@@ -128,16 +170,28 @@ fn task_users_reach_peers_but_no_boot_service_of_central_node() {
     }
     let _network = Network::new();
     let before = reached(TASK_USER);
-    for name in
-        ["udp:10.77.0.1:67", "udp:10.77.0.1:68", "udp:255.255.255.255:67", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8443"]
-    {
+    for name in [
+        "udp:10.77.0.1:67",
+        "udp:10.77.0.1:68",
+        "udp:255.255.255.255:67",
+        "udp:10.77.0.1:4011",
+        "tcp:10.77.0.1:8443",
+        "mptcp:10.77.0.1:8080",
+        "udp:fd77::1:546",
+        "udp:fd77::1:547",
+        "udp:ff02::1:2%eth0:547",
+    ] {
         assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
     }
-    let firewall = UserFirewall::of_tasks(CENTRAL);
-    firewall.ensure().expect("the kernel does it");
-    let allowed = ["udp:10.77.0.1:53", "tcp:10.77.0.1:53", "udp:10.77.0.51:9999", "tcp:10.77.0.51:9999"];
-    for user in [TASK_USER, MIN_UID, u32::MAX - 1] {
-        assert_eq!(reached(user), allowed, "{user}");
+    let central = ["udp:10.77.0.1:53", "tcp:10.77.0.1:53"];
+    let peers = ["udp:10.77.0.51:9999", "tcp:10.77.0.51:9999", "udp:fd77::1:9999"];
+    let others = ["udp:10.77.0.1:9999", "tcp:10.77.0.1:9999"];
+    for (services, others) in [(SERVICES, &others[..]), (UNKNOWN_SERVICES, &[])] {
+        UserFirewall::of_tasks(services).ensure().expect("the kernel does it");
+        let allowed: BTreeSet<&str> = central.iter().chain(&peers).chain(others).copied().collect();
+        for user in [TASK_USER, MIN_UID, u32::MAX - 1] {
+            assert_eq!(reached(user).iter().map(String::as_str).collect::<BTreeSet<_>>(), allowed, "{user}");
+        }
     }
     assert_eq!(reached(MIN_UID - 1), before, "services of the node are not tasks");
 }
@@ -174,8 +228,17 @@ fn containers_reach_no_boot_service_of_central_node_through_their_node() {
     run("nft", &["add", "rule", "ip", "cni", "nat", "ip", "saddr", "10.42.0.0/24", "masquerade"]);
     let reached = || {
         let python = |script: &str| {
-            let python =
-                ["-t", &container.pid(), "-n", "python3", "-c", script, &CENTRAL.to_string(), &PEER.to_string()];
+            let python = [
+                "-t",
+                &container.pid(),
+                "-n",
+                "python3",
+                "-c",
+                script,
+                &CENTRAL.to_string(),
+                &PEER.to_string(),
+                CENTRAL6,
+            ];
             run("nsenter", &python)
         };
         let found = [python(CONTAINER), python(CLIENT)].concat();
@@ -185,9 +248,13 @@ fn containers_reach_no_boot_service_of_central_node_through_their_node() {
     for name in ["dhcp", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8080", "tcp:10.77.0.51:9999"] {
         assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
     }
-    UserFirewall::of_tasks(CENTRAL).ensure().expect("the kernel does it");
     // The peer answers UDP from another address, which is not masqueraded back.
+    UserFirewall::of_tasks(UNKNOWN_SERVICES).ensure().expect("the kernel does it");
     assert_eq!(reached(), ["udp:10.77.0.1:53", "tcp:10.77.0.1:53", "tcp:10.77.0.51:9999"]);
+    UserFirewall::of_tasks(SERVICES).ensure().expect("the kernel does it");
+    let all =
+        ["udp:10.77.0.1:53", "udp:10.77.0.1:9999", "tcp:10.77.0.1:53", "tcp:10.77.0.1:9999", "tcp:10.77.0.51:9999"];
+    assert_eq!(reached(), all);
 }
 
 #[test]
@@ -195,7 +262,7 @@ fn changed_firewall_is_detected_and_repaired() {
     if !is_in_namespace("changed_firewall_is_detected_and_repaired") {
         return;
     }
-    let firewalls = [UserFirewall::of_vms(), UserFirewall::of_tasks(CENTRAL)];
+    let firewalls = UserFirewall::all(SERVICES);
     let are_current = || firewalls.each_ref().map(|firewall| firewall.is_current().expect("readable"));
     assert_eq!(are_current(), [false, false]);
     let ensure = || firewalls.iter().try_for_each(UserFirewall::ensure);
@@ -206,5 +273,8 @@ fn changed_firewall_is_detected_and_repaired() {
     assert_eq!(are_current(), [false, false]);
     ensure().expect("repaired");
     assert_eq!(are_current(), [true, true]);
-    assert!(!UserFirewall::of_tasks(PEER).is_current().expect("readable"), "another central node");
+    let other = CentralServices { address: PEER, ..SERVICES };
+    for services in [other, UNKNOWN_SERVICES] {
+        assert!(!UserFirewall::of_tasks(services).is_current().expect("readable"), "another central node");
+    }
 }

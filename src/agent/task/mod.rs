@@ -24,7 +24,7 @@ mod mounts;
 mod task_runner;
 
 use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
-use crate::link::acked_stream::AckedOffsets;
+use crate::{link::acked_stream::AckedOffsets, private_network::user_firewall::CentralServices};
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
     TaskReport, TaskUpdate,
@@ -32,7 +32,6 @@ use meshd_proto::task::{
 use meshd_types::{NodeId, TaskId};
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -61,8 +60,8 @@ pub(crate) enum TaskEvent {
 pub struct Tasks {
     folder: PathBuf,
     cgroups: Result<Cgroups, String>,
-    /// Address of the central node, whose services no task reaches.
-    central: Ipv4Addr,
+    /// Services that no task reaches.
+    central: CentralServices,
     tasks: BTreeMap<TaskId, TaskRecord>,
     released: VecDeque<TaskId>,
     runners: JoinSet<()>,
@@ -81,7 +80,7 @@ struct TaskRecord {
 impl Tasks {
     /// Opens the folder of tasks and kills tasks of an earlier agent. `cgroups` is the mount point of the control groups if the system has
     /// none.
-    pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: Ipv4Addr) -> Self {
+    pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: CentralServices) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
         let (tasks, released, reports) = Default::default();

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     link::acked_stream::{AckedOffsets, forward},
-    private_network::user_firewall::UserFirewall,
+    private_network::user_firewall::{CentralServices, UserFirewall},
     system::{keyrings, user_ids},
 };
 use meshd_proto::task::{
@@ -18,7 +18,6 @@ use meshd_proto::task::{
 use meshd_types::TaskId;
 use std::{
     io::{self, PipeReader, PipeWriter},
-    net::Ipv4Addr,
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
     process::ExitStatus,
     time::Duration,
@@ -40,7 +39,7 @@ pub struct TaskRunner {
     pub run: TaskRun,
     /// User and group ID of the processes, once assigned.
     pub user: Option<u32>,
-    pub central: Ipv4Addr,
+    pub central: CentralServices,
     pub cgroup: Cgroup,
     pub storage: Storage,
     pub events: mpsc::Sender<TaskEvent>,

@@ -22,7 +22,7 @@ fn removal_of_task_files_does_not_block_the_agent() {
             dir.path(),
             &dir.path().join("cgroup"),
             "0000000a".parse().expect("a node ID"),
-            [10, 77, 0, 1].into(),
+            CentralServices { address: [10, 77, 0, 1].into(), ports: None },
         );
         tasks.order(TaskOrder { task, want: TaskDesiredState::Gone });
         for _ in 0..1000 {

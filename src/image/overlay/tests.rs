@@ -46,6 +46,7 @@ pub(super) fn boot_part() -> BootPart {
         generation: Digest::of(b"generation").to_string(),
         issued_at: Timestamp::from_millis(1_800_000_000_000),
         roots_pem: None,
+        http_port: None,
         token: Some(Secret::new(TOKEN.to_owned())),
     }
 }

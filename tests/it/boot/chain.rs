@@ -25,6 +25,8 @@ fn machine_boots_to_online_and_leaves_no_token_behind() {
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
     assert_eq!(overlay["etc/meshd/boot.json"].0 & 0o777, 0o600, "the token is for root alone");
+    let boot: Value = serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
+    assert_eq!(boot["http_port"], 8080, "tasks are kept from it");
     let token = token_of(&overlay).expect("policy auto gives a token");
     let agent = machine.start_agent(&overlay);
     world.wait_for_phase("online");

@@ -133,6 +133,7 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     assert_eq!(fs::metadata(&ticket).unwrap().permissions().mode() & 0o777, 0o600);
     let text: Value = serde_json::from_slice(&fs::read(&ticket).unwrap()).unwrap();
+    assert_eq!(text["boot"]["http_port"], 8080);
     let token = text["boot"]["token"].as_str().unwrap().to_owned();
     for run in 0..2 {
         let mut agent = run_agent(&world, dir.path());

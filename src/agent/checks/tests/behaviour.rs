@@ -20,7 +20,7 @@ impl Probe for TestProbe {
         self.space
     }
 
-    fn user_firewalls(&self, _central: Ipv4Addr) -> Option<std::io::Result<Vec<&'static str>>> {
+    fn user_firewalls(&self, _central: CentralServices) -> Option<std::io::Result<Vec<&'static str>>> {
         self.answers.map(|answers| Ok(if answers { Vec::new() } else { vec!["meshd-vm-users"] }))
     }
 

@@ -45,6 +45,7 @@ impl Machine {
             generation: "abc".into(),
             issued_at: Timestamp::from_millis(0),
             roots_pem: None,
+            http_port: None,
             token: token.map(Secret::new),
         };
         fs::write(machine.path("etc/meshd/agent.json"), serde_json::to_string(&config).expect("plain"))
