@@ -74,7 +74,7 @@ impl Ca {
                     confirm(&format!("{node} is cut off now, until it boots again."))?;
                 }
                 let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
-                message!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
+                message!("{} ({}) holds no certificate; power-cycle it", detail.node.name, detail.node.id);
                 Ok(())
             }
         }

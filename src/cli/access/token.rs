@@ -3,6 +3,7 @@
 use super::ca::duration;
 use crate::cli::{
     Context, Failure,
+    client::NodeNames,
     id::Machine,
     output::print::{self, Output, ago, now, table},
     path_text, wait,
@@ -66,16 +67,19 @@ impl Token {
                     _ => print::write(&text)?,
                 }
                 let TokenView { hash, node, expires_at, .. } = made.token;
+                let node = wait(async { Ok(client.node_names().await) })?.label(node);
                 message!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
                 Ok(())
             }
             Token::List { output } => {
                 let all = wait(client.get(api::LIST_TOKENS.path([])))?;
-                output.print(&all, |all| list(all))
+                let names = wait(async { Ok(client.node_names_for(output).await) })?;
+                output.print(&all, |all| list(all, &names))
             }
             Token::Revoke { token } => {
                 let gone = wait(client.post(api::REVOKE_TOKEN.path([&token]), &()))?;
-                message!("revoked token {} of {}", gone.hash.short(), gone.node);
+                let node = wait(async { Ok(client.node_names().await) })?.label(gone.node);
+                message!("revoked token {} of {node}", gone.hash.short());
                 Ok(())
             }
         }
@@ -89,7 +93,7 @@ fn create(path: &Path) -> Result<std::fs::File, Failure> {
     })
 }
 
-fn list(all: &[TokenView]) -> String {
+fn list(all: &[TokenView], names: &NodeNames) -> String {
     let rows = all.iter().map(|view| {
         let used = match (view.used_at, view.used_from) {
             (Some(at), Some(from)) => format!("{} by {from}", ago(at, now())),
@@ -97,7 +101,7 @@ fn list(all: &[TokenView]) -> String {
             (None, _) if view.expires_at < now() => "never: it is over".to_owned(),
             (None, _) => String::new(),
         };
-        [view.hash.short(), view.node.to_string(), view.expires_at.to_string(), used]
+        [view.hash.short(), names.label(view.node), view.expires_at.to_string(), used]
     });
     table(["token", "node", "until", "used"], rows)
 }

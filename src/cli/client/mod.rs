@@ -2,9 +2,13 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `node_names` | names of nodes for tables and messages |
 //! | `remote` | `--server URL`: the admin API over HTTPS |
 
+mod node_names;
 pub(crate) mod remote;
+
+pub(super) use node_names::NodeNames;
 
 use super::{Failure, path_text};
 use axum::body::Body;

@@ -129,7 +129,7 @@ async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVa
     };
     let detail = client.post(api::CHANGE_NODE_VARIABLES.path([&node]), &change).await?;
     let own = if detail.vars.is_empty() { "none".to_owned() } else { vars(&detail.vars) };
-    message!("{} ({}): variables from the next boot on: {own}", detail.node.id, detail.node.name);
+    message!("{} ({}): variables from the next boot on: {own}", detail.node.name, detail.node.id);
     Ok(())
 }
 

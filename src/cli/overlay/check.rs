@@ -14,7 +14,17 @@ use meshd_image::catalog::{
 };
 use meshd_types::{ImageName, NodeId, OverlayName, SafePath};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+/// Maximum time to read and render the overlays of a site.
+const READ_DEADLINE: Duration = Duration::from_secs(120);
+/// Stack of the thread that renders, in bytes.
+const STACK: usize = 64 << 20;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CheckOverlays {
@@ -103,8 +113,36 @@ pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
     names.iter().filter_map(|name| load_manifest(&site.blobs_dir, name).ok()).collect()
 }
 
-/// Returns all faults of the overlays of a site, including those of the combinations in profiles.
+/// Returns all faults of the overlays of a site, including those of the combinations in profiles. A reload has the same deadline.
 pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
+    let own = site.clone();
+    within(READ_DEADLINE, move || find_faults(&own)).unwrap_or_else(|| {
+        let what = format!("reading and rendering took more than {} s", READ_DEADLINE.as_secs());
+        let hint = "check that its disk answers, and that no template loops over many values";
+        vec![Fault::of_file(&site.overlays_dir, what, hint)]
+    })
+}
+
+/// Runs a function on a thread of its own, which a deadline leaves behind: nothing can end it. `None` after the deadline.
+fn within<T: Send + 'static>(deadline: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().stack_size(STACK);
+    let started = thread.spawn(move || {
+        // Nobody receives the result after the deadline.
+        let _ = sender.send(work());
+    });
+    let started = started.expect("a command may start a thread");
+    match receiver.recv_timeout(deadline) {
+        Ok(result) => Some(result),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => match started.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => None,
+        },
+    }
+}
+
+fn find_faults(site: &Site) -> Vec<Fault> {
     let Reading { overlays, broken, mut faults } = reading(site);
     let images: BTreeMap<ImageName, ImageManifest> =
         built_images(site).into_iter().map(|image| (image.name.clone(), image)).collect();
@@ -200,4 +238,17 @@ fn of_nodes(site: &Site, renderer: &mut Renderer<'_>, broken: &BTreeSet<Layer>) 
         faults.extend(first.into_iter().flat_map(|found| found.0));
     }
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_beyond_its_deadline_is_left() {
+        let (release, wait) = mpsc::channel::<()>();
+        assert_eq!(within(Duration::ZERO, move || wait.recv().is_err()), None);
+        drop(release);
+        assert_eq!(within(READ_DEADLINE, || 7), Some(7));
+    }
 }

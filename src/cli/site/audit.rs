@@ -3,12 +3,14 @@
 use super::events::times;
 use crate::cli::{
     Context, Failure,
+    client::NodeNames,
     output::print::{Output, table},
     wait,
 };
 use clap::Args;
 use meshd_api::{AuditView, routes as api};
 use meshd_model::fleet::Principal;
+use meshd_types::NodeId;
 
 /// Print the audit log, including refused orders
 #[derive(Debug, Args)]
@@ -30,18 +32,25 @@ impl Audit {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let path = api::LIST_AUDIT_RECORDS.path([]).with("limit", self.limit);
         let path = path.with_optional("node", self.node).with_optional("actor", self.actor);
-        let lines = wait(context.client()?.get(path))?;
-        self.output.print(&lines, |lines| rows(lines))
+        let client = context.client()?;
+        let (lines, names) = wait(async { Ok((client.get(path).await?, client.node_names_for(self.output).await)) })?;
+        self.output.print(&lines, |lines| rows(lines, &names))
     }
 }
 
-fn rows(lines: &[AuditView]) -> String {
+/// Formats the object of an order: a node by its name, too.
+fn target(text: &str, names: &NodeNames) -> String {
+    let node = text.parse::<NodeId>().ok().filter(|node| node.to_string() == text);
+    node.map_or_else(|| text.to_owned(), |node| names.label(node))
+}
+
+fn rows(lines: &[AuditView], names: &NodeNames) -> String {
     let rows = lines.iter().map(|AuditView { audit, .. }| {
         [
             audit.at.to_string(),
             audit.by.principal.to_string(),
             audit.by.verb.to_string(),
-            audit.target.clone().unwrap_or_default(),
+            target(audit.target.as_deref().unwrap_or_default(), names),
             audit.outcome.code().to_owned(),
             audit.by.reason.clone().unwrap_or_default(),
             match audit.count {

@@ -2,12 +2,16 @@
 
 use crate::cli::{
     Context, Failure,
+    client::NodeNames,
     output::print::{Output, clean, wrapped},
     wait,
 };
 use clap::Args;
 use meshd_api::{EventView, routes as api};
 use meshd_types::Timestamp;
+
+/// Width of the column of nodes: a name that meshd chose, with the ID.
+const NODE_WIDTH: usize = 24;
 
 /// JSON is one object a line, with `kind`, `node` and `at`.
 #[derive(Debug, Args)]
@@ -35,7 +39,10 @@ impl Events {
         let path = path.with_optional("node", self.node).with_optional("kind", kinds);
         let client = context.client()?;
         let output = self.output;
-        wait(client.lines(path, |event, _| output.print_one(&event, line)))?;
+        wait(async {
+            let names = client.node_names_for(output).await;
+            client.lines(path, |event, _| output.print_one(&event, |event| line(event, &names))).await
+        })?;
         if self.follow {
             return Err(Failure::new("meshd ended the stream of events", "it is stopping; try again once it runs"));
         }
@@ -48,8 +55,8 @@ pub(crate) fn times(count: u32, first: Option<Timestamp>) -> String {
     first.map_or_else(|| format!("({count} times)"), |first| format!("({count} times since {first})"))
 }
 
-fn line(event: &EventView) -> String {
-    let node = event.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+fn line(event: &EventView, names: &NodeNames) -> String {
+    let node = event.node.map_or_else(|| "-".to_owned(), |node| names.label(node));
     let more = match (event.stage, event.from.zip(event.to), event.condition) {
         (Some(stage), ..) => stage.as_str().to_owned(),
         (_, Some((from, to)), _) => format!("{from} -> {to}"),
@@ -68,7 +75,7 @@ fn line(event: &EventView) -> String {
         .filter(|text| !text.is_empty())
         .collect::<Vec<_>>()
         .join("  ");
-    let head = format!("{}  {node:<8}  {:<20}", event.at, event.kind);
+    let head = format!("{}  {node:<NODE_WIDTH$}  {:<20}", event.at, event.kind);
     match wrapped(&more, 4) {
         // A detail that needs several lines starts below the event.
         long if long.lines().count() > 1 => format!("{}\n{}", head.trim_end(), long.trim_end()),

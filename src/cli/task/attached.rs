@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Failure,
-    client::AdminClient,
+    client::{AdminClient, NodeNames},
     output::{
         print::{bytes, clean},
         writer::{ForeignOutput, RawOutput},
@@ -75,9 +75,10 @@ pub(super) async fn run_attached(
             "give the data as arguments or files; in a loop that reads its standard input, add `< /dev/null`",
         ));
     }
+    let names = client.node_names().await;
     let task = client.post(api::RUN_TASK.path([]), order).await?;
-    let nodes: Vec<String> = task.nodes.iter().map(|node| node.node.to_string()).collect();
-    message!("task {} on {}", task.id, nodes.join(" "));
+    let nodes: Vec<String> = task.nodes.iter().map(|node| names.label(node.node)).collect();
+    message!("task {} on {}", task.id, nodes.join(", "));
     let mut output = TaskStream::new(task.id, raw);
     let interruption = tokio::select! {
         ended = output.follow(client) => match ended {
@@ -87,7 +88,7 @@ pub(super) async fn run_attached(
                 if has_input() {
                     message!("meshd: the data at standard input was not passed on: a task has no standard input");
                 }
-                return exit_result(&ended?);
+                return exit_result(&ended?, &names);
             }
         },
         code = interrupts.next() => Failure::of_program(code),
@@ -186,7 +187,7 @@ impl TaskStream {
 }
 
 /// Returns the exit code of the program, else 1.
-fn exit_result(task: &TaskView) -> Result<(), Failure> {
+fn exit_result(task: &TaskView, names: &NodeNames) -> Result<(), Failure> {
     match (task.state, task.code) {
         (TaskState::Succeeded, _) => Ok(()),
         (_, Some(code)) if task.cause.as_deref() == Some(TaskCause::Exited.as_str()) => {
@@ -194,7 +195,7 @@ fn exit_result(task: &TaskView) -> Result<(), Failure> {
             Err(Failure::of_program(code))
         }
         _ => {
-            let node = task.node.map(|node| format!(" (node {node})")).unwrap_or_default();
+            let node = task.node.map(|node| format!(", node {}", names.label(node))).unwrap_or_default();
             let cause = task.cause.as_deref().unwrap_or_default();
             let message = format!("task {} {}: {cause}: {}{node}", task.id, task.state.as_str(), clean(&task.detail));
             Err(Failure::new(message, format!("meshd task show {}", task.id)))

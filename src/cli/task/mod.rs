@@ -8,7 +8,7 @@ mod attached;
 
 use super::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, NodeNames},
     output::{
         print::{self, Output, ago, fields, now, table},
         writer::RawOutput,
@@ -121,7 +121,8 @@ impl Task {
             }
             Task::Show { task, output } => {
                 let task = wait(client.get(api::GET_TASK.path([&task])))?;
-                output.print(&task, show)
+                let names = wait(async { Ok(client.node_names_for(output).await) })?;
+                output.print(&task, |task| show(task, &names))
             }
             Task::Logs { task, follow, raw } => wait(async {
                 let mut output = TaskStream::new(task, raw);
@@ -219,7 +220,7 @@ fn state_text(task: &TaskView) -> String {
     }
 }
 
-fn show(task: &TaskView) -> String {
+fn show(task: &TaskView, names: &NodeNames) -> String {
     let time = |at: Option<meshd_types::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let user = match task.user {
         TaskUser::Default => "job".to_owned(),
@@ -230,7 +231,7 @@ fn show(task: &TaskView) -> String {
         ("task", task.id.to_string()),
         ("state", state_text(task)),
         ("detail", task.detail.clone()),
-        ("node", task.node.map(|node| node.to_string()).unwrap_or_default()),
+        ("node", names.maybe_label(task.node)),
         ("program", task.argv.join(" ")),
         ("group", task.group.clone()),
         ("launcher", format!("{}, {} ranks on each node", task.launcher.as_str(), task.ranks_per_node)),
@@ -245,7 +246,8 @@ fn show(task: &TaskView) -> String {
         let lost = if node.lost { "lost" } else { "" };
         let claimed = if node.claimed { "claimed" } else { "free" };
         let code = node.code.map(|code| code.to_string()).unwrap_or_default();
-        [node.node.to_string(), node.address.to_string(), node.state.clone(), code, claimed.to_owned(), lost.to_owned()]
+        let (name, address) = (names.label(node.node), node.address.to_string());
+        [name, address, node.state.clone(), code, claimed.to_owned(), lost.to_owned()]
     });
     format!("{head}\n{}", table(["node", "address", "state", "exit", "claim", ""], rows))
 }

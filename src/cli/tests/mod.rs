@@ -7,6 +7,7 @@
 mod docs;
 
 use super::{
+    client::NodeNames,
     node::{self, timeline},
     output::{self, print},
     *,
@@ -335,8 +336,12 @@ fn vm_deletion_names_the_disks_that_it_wipes() {
     let request =
         meshd_config::vm::parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"));
     let vm = meshd_api::VmView::new(&meshd_model::work::Vm::new(request, None, Timestamp::EPOCH), false);
-    let question = vm::deletion(&vm, false);
+    let node = "4dv2k9wx".parse().unwrap();
+    let vm = meshd_api::VmView { node: Some(node), ..vm };
+    let names = NodeNames::of(node, "gpu-7");
+    let question = vm::deletion(&vm, &names, false);
+    assert!(question.contains("on gpu-7 (4dv2k9wx)"), "{question}");
     assert!(question.contains("train-7 (77010203-") && question.contains("wiped: SN-1 (volume data)"), "{question}");
     assert!(!question.contains("SN-2"), "{question}");
-    assert!(vm::deletion(&vm, true).contains("not wiped: SN-1"), "{}", vm::deletion(&vm, true));
+    assert!(vm::deletion(&vm, &names, true).contains("not wiped: SN-1"), "{}", vm::deletion(&vm, &names, true));
 }

@@ -14,7 +14,7 @@ pub(crate) mod wait;
 
 use super::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, NodeNames},
     node::word,
     output::{
         print::{self, Output, ago, confirm, fields, now, table},
@@ -136,7 +136,8 @@ impl Vm {
                         wait.wait(&client, &vm, Until::Running).await?;
                         vm = client.get(api::GET_VM.path([&vm.uuid])).await?;
                     }
-                    output.print(&vm, show)
+                    let names = client.node_names_for(output).await;
+                    output.print(&vm, |vm| show(vm, &names))
                 }
                 Vm::Start { vm, wait } => order(&client, &vm, ("start", &api::START_VM), wait, Until::Running).await,
                 Vm::Stop { vm, wait } => order(&client, &vm, ("stop", &api::STOP_VM), wait, Until::Off).await,
@@ -145,22 +146,28 @@ impl Vm {
                 }
                 Vm::List { output } => {
                     let all = client.get(api::LIST_VMS.path([])).await?;
-                    output.print(&all, |all| list(all))
+                    let names = client.node_names_for(output).await;
+                    output.print(&all, |all| list(all, &names))
                 }
                 Vm::Show { vm, output } => {
                     let vm = client.get(api::GET_VM.path([&vm])).await?;
-                    output.print(&vm, show)
+                    let names = client.node_names_for(output).await;
+                    output.print(&vm, |vm| show(vm, &names))
                 }
                 Vm::Console { vm, no_input, raw } => console::console(&client, &vm, !no_input, raw).await,
                 Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {
                     let client = client.forced(force);
                     if !yes {
-                        confirm(&deletion(&client.get(api::GET_VM.path([&vm])).await?, force))?;
+                        let vm = client.get(api::GET_VM.path([&vm])).await?;
+                        confirm(&deletion(&vm, &client.node_names().await, force))?;
                     }
                     let gone = client.post(api::DELETE_VM.path([&vm]), &DeleteVm { node }).await?;
                     match gone.node {
-                        Some(node) => message!("{} ({}) is being released by {node}", gone.name, gone.uuid),
+                        Some(node) => {
+                            let node = client.node_names().await.label(node);
+                            message!("{} ({}) is being released by {node}", gone.name, gone.uuid);
+                        }
                         None => message!("{} ({}) is gone", gone.name, gone.uuid),
                     }
                     wait.wait(&client, &gone, Until::Gone).await
@@ -171,8 +178,8 @@ impl Vm {
 }
 
 /// Returns the question before the deletion of a VM.
-pub(super) fn deletion(vm: &VmView, force: bool) -> String {
-    let node = vm.node.map(|node| format!(", on {node}")).unwrap_or_default();
+pub(super) fn deletion(vm: &VmView, names: &NodeNames, force: bool) -> String {
+    let node = vm.node.map(|node| format!(", on {}", names.label(node))).unwrap_or_default();
     let disks = match vm.wiped_disks().join(", ") {
         none if none.is_empty() => String::new(),
         disks if force => format!("\n--force: its disks are not wiped: {disks}"),
@@ -215,14 +222,15 @@ async fn order(
     until: Until,
 ) -> Result<(), Failure> {
     let vm = client.post(route.path([&vm]), &()).await?;
-    let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
+    let names = client.node_names().await;
+    let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {}", names.label(node)));
     message!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
     wait.wait(client, &vm, until).await
 }
 
-fn list(all: &[VmView]) -> String {
+fn list(all: &[VmView], names: &NodeNames) -> String {
     let rows = all.iter().map(|vm| {
-        let node = vm.node.map(|node| node.to_string()).unwrap_or_default();
+        let node = names.maybe_label(vm.node);
         let known = if vm.desired_state.is_some() { "" } else { " (not on record)" };
         let since = vm.since.map(|since| ago(since, now())).unwrap_or_default();
         let state = format!("{}{known}", vm.state.as_str());
@@ -239,7 +247,7 @@ fn numa(vm: &VmView) -> String {
     bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
 }
 
-fn show(vm: &VmView) -> String {
+fn show(vm: &VmView, names: &NodeNames) -> String {
     let desired_state = vm.desired_state.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
     let volume = |volume: &Volume| match volume.source.disk() {
         Some(disk) => format!("{} (disk {disk})", volume.name),
@@ -265,7 +273,7 @@ fn show(vm: &VmView) -> String {
         ("uuid", vm.uuid.to_string()),
         ("state", vm.state.as_str().to_owned()),
         ("wish", desired_state),
-        ("node", vm.node.map(|node| node.to_string()).unwrap_or_default()),
+        ("node", names.maybe_label(vm.node)),
         ("fetching", fetching.unwrap_or_default()),
         ("trouble", vm.obstacle.clone().unwrap_or_default()),
         ("failure", failure.unwrap_or_default()),

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, NodeNames},
     output::print::{self, Output, fields, table},
     wait,
 };
@@ -69,12 +69,14 @@ impl SlotCommand {
             match self {
                 SlotCommand::List { output } => {
                     let all = client.get(api::LIST_SLOTS.path([])).await?;
-                    output.print(&all, |all| list(all))
+                    let names = client.node_names_for(output).await;
+                    output.print(&all, |all| list(all, &names))
                 }
                 SlotCommand::Show { slot, output } => {
                     let (node, unit) = parse_slot(&slot)?;
                     let slot = client.get(api::GET_SLOT.path([&node, &unit])).await?;
-                    output.print(&slot, show)
+                    let names = client.node_names_for(output).await;
+                    output.print(&slot, |slot| show(slot, &names))
                 }
                 SlotCommand::Approve { slot, disk, fabric, mac, address } => {
                     let parts = ApproveSlot { disk, fabric, mac, address };
@@ -109,7 +111,7 @@ fn print_state(slot: &SlotView) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list(all: &[SlotView]) -> String {
+fn list(all: &[SlotView], names: &NodeNames) -> String {
     let rows = all.iter().map(|slot| {
         let numa = slot.numa.map(|node| node.to_string()).unwrap_or_default();
         let functions: Vec<&str> = slot.functions.values().map(String::as_str).collect();
@@ -119,6 +121,7 @@ fn list(all: &[SlotView]) -> String {
         let why: Vec<&str> = why.into_iter().filter(|text| !text.is_empty()).collect();
         [
             slot.id.to_string(),
+            names.label(slot.id.node),
             slot.state.as_str().to_owned(),
             functions.join(" "),
             numa,
@@ -127,7 +130,7 @@ fn list(all: &[SlotView]) -> String {
             print::clean(&why.join("; ")),
         ]
     });
-    table(["slot", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
+    table(["slot", "node", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
 }
 
 /// Formats the disk or fabric device of a slot. Before approval, formats the nearest device in brackets.
@@ -139,10 +142,11 @@ fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> S
     }
 }
 
-fn show(slot: &SlotView) -> String {
+fn show(slot: &SlotView, names: &NodeNames) -> String {
     let functions = slot.functions.iter().map(|(address, ids)| format!("{address} {ids}")).collect::<Vec<_>>();
     fields([
         ("slot", slot.id.to_string()),
+        ("node", names.label(slot.id.node)),
         ("state", slot.state.as_str().to_owned()),
         ("reason", slot.reason.clone()),
         ("approved", slot.approved.to_string()),

@@ -11,6 +11,7 @@ mod paths;
 mod permissions;
 mod overlay_set;
 mod template;
+mod template_comparisons;
 mod template_filters;
 mod template_limits;
 mod template_products;
@@ -308,5 +309,7 @@ fn digest(overlay: &Overlay) -> Digest {
     Digest::of_fields(fields.iter().map(String::as_bytes))
 }
 
+#[cfg(test)]
+mod template_tests;
 #[cfg(test)]
 mod tests;

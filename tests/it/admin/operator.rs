@@ -108,6 +108,8 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
         let kept = all.as_array().is_some_and(|all| all.iter().all(|one| one["kept"] == true && one["runs"] == true));
         if kept { Ok(()) } else { Err(all.to_string()) }
     });
+    let table = printed(&world.meshd(&["events", "--kind", "phase", "--node", &id]));
+    assert!(table.contains(&format!(" ({id})  phase")), "{table}");
     let phases = printed(&world.meshd(&["events", "--kind", "phase", "--node", &id, "-o", "json"]));
     assert!(phases.contains("\"to\":\"online\"") && !phases.contains("degraded"), "a boot fails nothing: {phases}");
 

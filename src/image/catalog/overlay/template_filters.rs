@@ -2,7 +2,7 @@
 
 use super::template::MAX_RENDERED;
 use minijinja::{
-    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters, functions,
+    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters, functions, tests,
     value::{Rest, ValueKind},
 };
 use std::io;
@@ -57,6 +57,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         ("zip", Value::from_function(filters::zip)),
     ];
     plain.into_iter().for_each(|(name, filter)| add_bounded(environment, name, filter, |_| Ok(())));
+    add_tests(environment);
     add_bounded(environment, "batch", Value::from_function(filters::batch), repeats_little);
     add_bounded(environment, "indent", Value::from_function(filters::indent), repeats_little);
     add_bounded(environment, "slice", Value::from_function(filters::slice), repeats_little);
@@ -76,6 +77,38 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     });
 }
 
+/// Adds the tests that read whole lists or texts: `select("in", list)` runs one for each element.
+fn add_tests(environment: &mut Environment<'static>) {
+    let all = [
+        (&["eq", "equalto", "=="][..], Value::from_function(tests::is_eq)),
+        (&["ne", "!="], Value::from_function(tests::is_ne)),
+        (&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
+        (&["le", "<="], Value::from_function(tests::is_le)),
+        (&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        (&["ge", ">="], Value::from_function(tests::is_ge)),
+        (&["in"], Value::from_function(tests::is_in)),
+        (&["startingwith"], Value::from_function(tests::is_startingwith)),
+        (&["endingwith"], Value::from_function(tests::is_endingwith)),
+    ];
+    for (names, test) in all {
+        for name in names {
+            let test = test.clone();
+            environment.add_test(*name, move |state: &State<'_, '_>, args: Rest<Value>| {
+                count_read(state, &args)?;
+                test.call(state, &args).map(|result| result.is_true())
+            });
+        }
+    }
+}
+
+/// Counts what a filter or a test reads.
+fn count_read(state: &State<'_, '_>, args: &[Value]) -> Result<(), Error> {
+    let mut left = state.get_temp(READ_LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_READ);
+    args.iter().try_for_each(|arg| take_size(&mut left, arg)).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
+    state.set_temp(READ_LEFT, Value::from(left));
+    Ok(())
+}
+
 /// Adds a filter that runs after a check, and that counts the size of what it reads.
 fn add_bounded(
     environment: &mut Environment<'static>,
@@ -85,9 +118,7 @@ fn add_bounded(
 ) {
     environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
         check(&args)?;
-        let mut left = state.get_temp(READ_LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_READ);
-        args.iter().try_for_each(|arg| take_size(&mut left, arg)).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
-        state.set_temp(READ_LEFT, Value::from(left));
+        count_read(state, &args)?;
         filter.call(state, &args)
     });
 }

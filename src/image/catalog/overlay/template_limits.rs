@@ -2,6 +2,7 @@
 //! overflow ends meshd. The bounds on assignments keep texts small that a template builds in memory, which fuel does not count.
 
 use super::{
+    template_comparisons::Comparisons,
     template_products::Numbers,
     template_tokens::{Tag, Token, tags},
 };
@@ -23,6 +24,8 @@ const CAPTURED: usize = MAX_WEIGHT / 2;
 const PARAMETER: usize = MAX_WEIGHT / 8;
 /// Instructions of one rendering: a loop over 16,384 members takes about 300,000.
 const FUEL: u64 = 1_000_000;
+/// Instructions of one rendering that may compare long lists or texts, which one instruction does: 20,000 comparisons or slices.
+const COMPARING_FUEL: u64 = 100_000;
 /// Maximum size of plain text that captured blocks repeat in one rendering, in bytes.
 const MAX_CAPTURED: u64 = 64 << 20;
 /// Words that are operators.
@@ -48,7 +51,8 @@ pub(super) fn check<'t>(text: &'t str, integers: BTreeSet<&'t str>) -> Result<u6
         scan.tag(&tag).map_err(|(what, hint)| TooComplex { line: tag.line, what, hint })?;
     }
     let repeats = MAX_CAPTURED / text.len().max(1) as u64;
-    Ok(if scan.captures { FUEL.min(repeats.max(1)) } else { FUEL })
+    let fuel = if scan.comparisons.are_long() { COMPARING_FUEL } else { FUEL };
+    Ok(if scan.captures { fuel.min(repeats.max(1)) } else { fuel })
 }
 
 type Refusal = (String, &'static str);
@@ -65,6 +69,7 @@ struct Scan<'t> {
     in_macro: bool,
     /// Whether a block is rendered into a variable.
     captures: bool,
+    comparisons: Comparisons,
 }
 
 impl<'t> Scan<'t> {
@@ -74,6 +79,7 @@ impl<'t> Scan<'t> {
             _ => ("", &tag.tokens[..]),
         };
         operators(rest)?;
+        self.comparisons.add(first, rest);
         self.calls(rest)?;
         let weight = self.weight(rest)?;
         let is_number = self.products(first, rest)?;

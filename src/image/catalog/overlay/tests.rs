@@ -8,7 +8,7 @@ use std::{
 };
 
 /// One overlay `one`, with this manifest and these files below `rootfs/`.
-fn one(manifest: &str, files: &[&str]) -> tempfile::TempDir {
+pub(super) fn one(manifest: &str, files: &[&str]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a temporary folder");
     let rootfs = root.path().join("one/rootfs");
     fs::create_dir_all(&rootfs).expect("made");
@@ -128,7 +128,7 @@ fn overlay_digest_depends_on_content_but_not_on_description() {
 }
 
 /// Writes this file into the overlay `one`.
-fn put(root: &tempfile::TempDir, path: &str, bytes: &[u8]) {
+pub(super) fn put(root: &tempfile::TempDir, path: &str, bytes: &[u8]) {
     let path = root.path().join("one/rootfs").join(path);
     fs::create_dir_all(path.parent().expect("has one")).expect("made");
     fs::write(path, bytes).expect("written");
@@ -305,23 +305,6 @@ fn template_of_unbounded_work_is_a_fault_and_not_a_hang() {
         let found = faults.lines().find(|line| line.contains(&format!("etc/{name}.j2")));
         assert!(found.is_some_and(|line| line.contains(why)), "{name}: {why}\nnot in\n{faults}");
     }
-}
-
-#[test]
-fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
-    let root = one("description = \"x\"\n", &[]);
-    for (name, count) in [("most", 60), ("more", 8000)] {
-        put(&root, &format!("etc/{name}.j2"), format!("{{{{ \"a\"{} }}}}", " ~ node.id".repeat(count)).as_bytes());
-    }
-    // Threads that read a site have 2 MiB.
-    let path = root.path().to_owned();
-    let reading = std::thread::Builder::new().stack_size(2 << 20).spawn(move || read_all(&path).faults);
-    let faults = reading.expect("started").join().expect("no overflow");
-    assert_eq!(faults.len(), 1, "{faults:?}");
-    assert!(
-        faults[0].to_string().contains("etc/more.j2:1: has an expression with more than 128 operators"),
-        "{faults:?}"
-    );
 }
 
 #[test]

@@ -24,6 +24,13 @@ const NEEDED: [(&str, bool); 5] = [
     ("/etc/network/interfaces", false),
     ("/usr/share/meshd/udhcpc", true),
 ];
+/// What a file must contain, in a line that is not a comment: init starts OpenRC, and OpenRC the agent and the boot interface.
+const NEEDED_LINES: [(&str, &str); 4] = [
+    ("/etc/inittab", "openrc sysinit"),
+    ("/etc/inittab", "openrc boot"),
+    ("/etc/inittab", "openrc default"),
+    ("/etc/network/interfaces", "/etc/network/interfaces.d"),
+];
 /// Folders that stay folders: programs and packages are found below them.
 const FOLDERS: [&str; 25] = [
     "bin",
@@ -90,6 +97,7 @@ pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
     let mut faults: Vec<Fault> = check.mesh_init(agent.layer).into_iter().collect();
     faults.extend(NEEDED.iter().filter_map(|(path, is_program)| check.needed(path, *is_program)));
     faults.extend(check.services());
+    faults.extend(NEEDED_LINES.iter().filter_map(|(path, line)| check.needed_line(path, line)));
     faults.extend(check.merged.paths.iter().filter_map(|(path, pieces)| check.misplaced(path, pieces.first()?)));
     faults
 }
@@ -146,7 +154,31 @@ impl<'i> Check<'_, 'i> {
             let what = format!("{path} is not executable: its mode is {:04o}", piece.entry.mode);
             return Some(self.at(&piece, what, format!("write [files.\"{path}\"] mode = \"0755\"")));
         }
+        if is_program && matches!(&piece.entry.source, Source::File(bytes) if !is_program_file(bytes)) {
+            let what = format!("{path} is no program: it begins with neither `#!` nor ELF");
+            return Some(self.at(
+                &piece,
+                what,
+                "write the interpreter into the first line, such as `#!/sbin/openrc-run`",
+            ));
+        }
         None
+    }
+
+    /// A line without which nothing of meshd starts, in a file that the merge has. A template is not known before it is rendered.
+    fn needed_line(&self, path: &str, needed: &str) -> Option<Fault> {
+        let (_, pieces) = self.merged.paths.iter().find(|(at, _)| at.to_string() == path)?;
+        let has_line = |piece: &Piece<'_>| match &piece.entry.source {
+            Source::File(bytes) => String::from_utf8_lossy(bytes)
+                .lines()
+                .any(|line| !line.trim_start().starts_with('#') && line.contains(needed)),
+            _ => true,
+        };
+        if pieces.iter().any(has_line) {
+            return None;
+        }
+        let what = format!("{path} has no line with `{needed}`");
+        Some(self.at(pieces.first()?, what, "begin with the file of the overlay base, and append to it"))
     }
 
     fn services(&self) -> Option<Fault> {
@@ -194,6 +226,10 @@ impl<'i> Check<'_, 'i> {
         }
         None
     }
+}
+
+fn is_program_file(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"#!") || bytes.starts_with(b"\x7fELF")
 }
 
 /// Returns whether an account file has a line of root. A template is not known before it is rendered.

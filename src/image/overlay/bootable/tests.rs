@@ -75,6 +75,27 @@ fn overlays_that_no_machine_can_boot_are_refused_with_their_fault() {
 }
 
 #[test]
+fn file_that_starts_nothing_of_meshd_is_refused() {
+    let replace = |path: &str| format!("[files.\"/{path}\"]\nmode = \"0755\"\nreplace = true");
+    let files = [
+        ("etc/inittab", "::sysinit:/bin/mine\n", "no line with `openrc sysinit`"),
+        (
+            "etc/inittab",
+            "::sysinit:/sbin/openrc sysinit\n::sysinit:/sbin/openrc boot\n# openrc default\n",
+            "`openrc default`",
+        ),
+        ("etc/network/interfaces", "auto lo\n", "/etc/network/interfaces has no line with"),
+        ("etc/init.d/mesh-agent", "", "/etc/init.d/mesh-agent is no program"),
+    ];
+    for (path, content, why) in files {
+        let found = faults(&with_overlay(&replace(path), &[(path, content)]), &["base", "agent", "t"]);
+        assert!(found.iter().any(|fault| fault.contains(why)), "{path}: {why}\nnot in\n{found:#?}");
+    }
+    let more = with_overlay("[append]\n\"/etc/inittab\" = [\"tty1::respawn:/bin/true\"]", &[]);
+    assert_eq!(faults(&more, &["base", "agent", "t"]), [""; 0]);
+}
+
+#[test]
 fn profile_without_base_or_agent_is_refused_and_shipped_overlays_boot() {
     let root = with_overlay("", &[]);
     assert!(faults(&root, &["base"])[0].contains("no overlay brings the agent"));

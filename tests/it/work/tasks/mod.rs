@@ -261,7 +261,7 @@ fn node_exec_returns_exit_code_and_output_of_the_program() {
     };
     let (code, out, stderr_text) = exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
     assert_eq!((code, out.as_str()), (Some(3), "0 1\n"), "{stderr_text}");
-    assert!(stderr_text.contains("no\n") && stderr_text.contains(&format!("on {node}")), "{stderr_text}");
+    assert!(stderr_text.contains("no\n") && stderr_text.contains(&format!(" ({node})\n")), "{stderr_text}");
     let tasks = rig.world.json(&["task", "list", "-o", "json"]);
     let task = tasks.as_array().unwrap().last().unwrap().clone();
     assert_eq!((&task["group"], &task["nodes"][0]["node"]), (&node.as_str().into(), &node.as_str().into()), "{task}");
