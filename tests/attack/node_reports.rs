@@ -2,6 +2,7 @@
 
 use super::client::{Attacker, Identity, Link, ticket};
 use crate::{
+    boot::sessions::rig::{Machine, Rig, ordered},
     work::workloads::facts,
     world::{
         CENTRAL, World,
@@ -9,14 +10,17 @@ use crate::{
         eventually, program, stderr,
     },
 };
+use meshd_model::fleet::{Stage, Verb};
 use meshd_proto::{
     Check, CheckReport, CheckStatus, Facts, FromAgent, FromCentral, NicFacts, Ticket, VOLUMES_PATH,
     task::{Output, Piece, Stream, TaskDesiredState, TaskNodeState, TaskReport, TaskUpdate},
     vm::{ReportedVmState, VmReport, VmUpdate},
 };
+use meshd_store::StoreError;
 use meshd_types::{MacAddr, SystemUuid};
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs,
     io::Read as _,
     process::{Child, Command, Stdio},
@@ -266,6 +270,37 @@ fn invented_nics_of_a_node_hold_no_addresses() {
     let machine = crate::world::node::PxeNode::new(&world, 77);
     let granted = machine.dhcp(As::Firmware(0));
     assert!(granted.address.octets()[..3] == [10, 77, 0], "{granted:?}");
+}
+
+#[test]
+fn node_with_a_ticket_has_the_nic_that_the_wire_showed() {
+    let world = World::new("approve");
+    let node = Compromised::new(&world, 1);
+    let facts = Facts { nics: vec![NicFacts { mac: Some(invented(1)), ..NicFacts::default() }], ..Facts::default() };
+    node.attacker.run(async { drop(node.link(facts).await) });
+    let show = || Command::new("ip").args(["-json", "link", "show", "eth0"]).output().unwrap();
+    let links: Value = serde_json::from_slice(&world.nodes.inside(show).unwrap().stdout).unwrap();
+    assert_eq!(world.node()["mac"], links[0]["address"], "and not the one that it reported");
+}
+
+#[tokio::test]
+async fn nics_that_never_booted_are_forgotten_with_the_credentials() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let id = machine.id();
+    // A record of an older release does not mark NICs that the node reported.
+    let stored = rig.central.store().commit(|tx| {
+        tx.edit_node(id, |node| node.fingerprint.macs.extend([invented(1), invented(2)]));
+        tx.edit_node(id, |node| node.reported_nics.insert(invented(2)));
+        Ok::<_, StoreError>(())
+    });
+    stored.await.unwrap();
+    assert_eq!(rig.central.boot.node_of_mac(invented(1)), Some(id));
+    rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
+    assert_eq!(rig.node(id).fingerprint.macs, BTreeSet::from([machine.mac]));
+    assert_eq!(rig.central.boot.node_of_mac(invented(1)), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use meshd_model::fleet::{Actor, ConditionChanges, ConditionKind, Event, Node, Ph
 use meshd_proto::{Facts, Hello, VERSION};
 use meshd_store::Tx;
 use meshd_trust::Peer;
-use meshd_types::{Basis, Hardware, MacAddr, NodeId, Timestamp};
+use meshd_types::{Basis, BootSessionId, Hardware, MacAddr, NodeId, Timestamp, failpoint};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// Records the hello of a node.
@@ -22,6 +22,8 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         let model = tx.before();
         model.node_of_mac(**mac).is_some_and(|other| other.id != peer.node) || model.vm_of_mac(**mac).is_some()
     };
+    // A node without a network boot has the NIC that the wire showed when it used its ticket; behind a router it has none.
+    let enrolled_nic = enrolled_nic(tx, peer.node, hello.session).filter(|mac| !is_taken(&mac));
     let foreign_macs: BTreeSet<_> = macs.iter().filter(is_taken).copied().collect();
     let raised_event =
         |kind, detail: String| raised(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session);
@@ -35,10 +37,10 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         // The new certificate was used, so the old one becomes void. Records of older releases receive its key.
         node.certificates = vec![peer_certificate(peer)];
         let own = macs.iter().filter(|mac| !foreign_macs.contains(mac)).copied();
-        // A node without a network boot names its first NIC itself, once.
-        if let (NO_MAC, Some(first)) = (node.mac, own.clone().next()) {
-            node.mac = first;
-            node.add_seen_nic(first);
+        let proven = if failpoint::defends("ticket-nic") { enrolled_nic } else { own.clone().next() };
+        if let (NO_MAC, Some(nic)) = (node.mac, proven) {
+            node.mac = nic;
+            node.add_seen_nic(nic);
         }
         changed_parts = node.recognise(&hello.facts, own);
         if let Some(detail) = &changed_parts {
@@ -74,6 +76,11 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     tx.edit_session(hello.session, |session| session.agent_stopped = false);
     record_stage(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
+}
+
+/// Returns the NIC from which the token of this boot was used.
+fn enrolled_nic(tx: &Tx<'_>, node: NodeId, session: BootSessionId) -> Option<MacAddr> {
+    tx.before().tokens_of(node).filter(|token| token.session == session).find_map(|token| token.used?.mac)
 }
 
 /// The basis that the machine's sysfs yields, if none of its bases yields the node ID. The ID of the overlay stays valid: the script step

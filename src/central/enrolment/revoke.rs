@@ -6,8 +6,8 @@
 use crate::{enrolment::Enrolment, environment::records::phase_event};
 use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
 use meshd_store::Tx;
-use meshd_types::{Digest, NodeId, Timestamp, failpoint};
-use std::time::Duration;
+use meshd_types::{Digest, MacAddr, NodeId, Timestamp, failpoint};
+use std::{collections::BTreeSet, time::Duration};
 
 /// Interval at which credentials are checked for expiry.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -60,6 +60,7 @@ pub(crate) fn revoke_credentials(
     now: Timestamp,
 ) {
     let tokens = remove_tokens(tx, id);
+    forget_reported_nics(tx, id);
     let certificates = tx.edit_node(id, |node| {
         node.boot = None;
         node.last_seen = link.last_message_at.map_or(node.last_seen, |at| at.max(node.last_seen));
@@ -68,6 +69,16 @@ pub(crate) fn revoke_credentials(
     let Some(certificates) = certificates else { return };
     let detail = format!("{certificates} certificates and {tokens} tokens: {why}");
     tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
+}
+
+/// Forgets the NICs that a node without credentials reported: they hold no addresses any more.
+fn forget_reported_nics(tx: &mut Tx<'_>, id: NodeId) {
+    let Some(node) = tx.node(id).filter(|_| failpoint::defends("nics-forgotten")) else { return };
+    let booted: BTreeSet<MacAddr> = {
+        let has_booted = |mac: &&MacAddr| tx.before().sessions_of(**mac).any(|boot| boot.node == Some(id));
+        node.fingerprint.macs.iter().filter(has_booted).copied().collect()
+    };
+    tx.edit_node(id, |node| node.forget_reported_nics(|mac| booted.contains(&mac)));
 }
 
 /// Removes the tokens of a node, and returns their number.
