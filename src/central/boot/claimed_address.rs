@@ -31,7 +31,7 @@ impl BootService {
             return Err(Refusal::NoSession);
         }
         let owner = match self.is_infrastructure(address) {
-            true => Some("a router or server of this network".to_owned()),
+            true => Some("a router or server of the site".to_owned()),
             false => {
                 let holders = self.env.lan.holders(address).await;
                 holders.into_iter().find(|holder| *holder != session.mac).map(|other| format!("{other} on the wire"))
@@ -56,16 +56,13 @@ impl BootService {
         !is_bound && !is_leased()
     }
 
-    /// True for the address of a router or server that meshd knows: it is never bound to a machine.
+    /// True for the address of a router or server that the site or this host's routes name: it is never bound to a machine. DHCP packets name
+    /// servers too, but any machine may send one that names the address of a victim.
     pub(super) fn is_infrastructure(&self, address: Ipv4Addr) -> bool {
         let site = self.env.site();
         let is_in_site = site.segments.iter().filter_map(|segment| segment.subnet.as_ref()).any(|subnet| {
             subnet.router == Some(address) || subnet.dns.contains(&address) || subnet.ntp.contains(&address)
         });
-        let is_server = || {
-            let segments = self.segments.lock();
-            segments.iter().flat_map(|segment| &segment.other_servers).any(|server| server.address == address)
-        };
-        is_in_site || self.env.lan.default_router() == Some(address) || is_server()
+        is_in_site || self.env.lan.default_router() == Some(address)
     }
 }

@@ -194,6 +194,34 @@ fn address_of_silent_router_is_not_bound_to_machine_that_takes_it() {
     assert_claim_refused(&world, answer, "a router or server");
 }
 
+/// The stranger says that it takes the offer of a DHCP server, whose address is that of the victim.
+fn name_as_server(world: &World, victim: Ipv4Addr) {
+    let thief = stranger(world);
+    let options = [(50, FREE.octets().to_vec()), (54, victim.octets().to_vec())];
+    let takes = dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &options);
+    thief.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    eventually("the victim's address is that of a server", || {
+        let shown = world.json(&["dhcp", "show", "-o", "json"]);
+        let servers = shown.to_string();
+        if servers.contains(&format!("\"address\":\"{victim}\"")) { Ok(()) } else { Err(servers) }
+    });
+}
+
+#[test]
+fn address_named_as_dhcp_server_is_bound_to_its_machine() {
+    let world = World::new("auto");
+    let victim = PxeNode::new(&world, 1);
+    let address = victim.dhcp(As::Os).address;
+    name_as_server(&world, address);
+    victim.power_on().unwrap();
+    assert!(pins(&world).contains(&format!("{address} dev br0 lladdr {}", victim.mac)), "{}", pins(&world));
+    let world = proxy_world();
+    let victim = PxeNode::new(&world, 1);
+    name_as_server(&world, Ipv4Addr::new(10, 77, 0, 100));
+    assert!(boot_by_proxy(&victim).overlay().is_some());
+    assert_eq!(world.events("boot_impersonated").len(), 0, "the victim raises no alarm");
+}
+
 #[test]
 fn arp_theft_before_the_first_script_gets_nothing() {
     let world = proxy_world();
