@@ -3,7 +3,7 @@
 use super::keyrings;
 use meshd_types::failpoint;
 use rustix::{
-    mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     thread::UnshareFlags,
 };
 use std::{ffi::CStr, fs, path::Path};
@@ -14,6 +14,9 @@ const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(Moun
 pub const SHARED_MEMORY: &str = "/dev/shm";
 /// The other folders in which every user may leave files.
 pub const TEMPORARY_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run/lock"];
+
+/// Sockets of the system log: busybox, syslog-ng; systemd.
+const SYSTEM_LOG: [&str; 2] = ["/dev/log", "/run/systemd/journal"];
 
 /// Moves this single-threaded process to new mount and IPC namespaces, and gives it an empty session keyring.
 #[expect(deprecated, reason = "the successor is unsafe for processes that share file descriptors")]
@@ -47,6 +50,24 @@ pub fn mount_empty_folders(used: &Path) -> Result<(), String> {
             mount("meshd-vm", *target, "tmpfs", FLAGS, Some(c"mode=1777,size=16m"))
                 .map_err(|error| format!("cannot mount an empty {target}: {error}"))?;
         }
+    }
+    Ok(())
+}
+
+/// Hides the system log, which the agent sends to the central node: lines of a program could pass for lines of a service.
+pub fn hide_system_log() -> Result<(), String> {
+    if !failpoint::defends("system-log") {
+        return Ok(());
+    }
+    for target in SYSTEM_LOG {
+        let hidden = match fs::metadata(target) {
+            Ok(found) if found.is_dir() => {
+                mount("meshd-empty", target, "tmpfs", FLAGS | MountFlags::RDONLY, Some(c"size=4k"))
+            }
+            Ok(_) => mount_bind("/dev/null", target),
+            Err(_) => Ok(()),
+        };
+        hidden.map_err(|error| format!("cannot hide {target}: {error}"))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! executes the program, because these steps are not safe between `fork` and `exec`.
 
 use super::mounts;
+use crate::system::isolation;
 use meshd_types::failpoint;
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit, setsid},
@@ -80,6 +81,7 @@ pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallib
         set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
     }
     if exec.uid != 0 {
+        isolation::hide_system_log()?;
         // Setuid programs such as su get no additional rights.
         set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
     }

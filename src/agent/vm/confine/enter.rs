@@ -138,6 +138,7 @@ impl VmExec {
         if let Some(folder) = &self.folder {
             isolation::enter()?;
             isolation::mount_empty_folders(folder)?;
+            isolation::hide_system_log()?;
         }
         // The descriptors must stay open until the program runs.
         let passed = self.open()?;

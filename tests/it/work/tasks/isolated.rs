@@ -54,13 +54,25 @@ fn task_is_refused_if_its_user_keyring_cannot_be_cleared() {
 
 /// Leaves data on the node, as root in namespaces of its own; then runs a program of mesh-agent that becomes the one that looks for it.
 const NODE: &str = r#"
-import ctypes, os, subprocess, sys
-sys.path.insert(0, sys.argv[1])
-queues = sys.argv[2]
+import ctypes, os, socket, subprocess, sys
+devices, queues = sys.argv[1] + "dev", sys.argv[2]
 subprocess.run(["mount", "-t", "mqueue", "none", queues], check=True)
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.syscall(250, 1, None) >= 0
 assert libc.syscall(248, b"user", b"meshd-test-left", b"x", 1, -3) >= 0
+# A /dev and a /run with a system log.
+os.makedirs(f"{devices}/shm")
+subprocess.run(["cp", "-a", "/dev/null", "/dev/urandom", devices], check=True)
+subprocess.run(["mount", "--bind", devices, "/dev"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+os.makedirs("/run/systemd/journal")
+os.mkdir("/run/lock")
+logs = []
+for path in ["/dev/log", "/run/systemd/journal/socket"]:
+    log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    log.bind(path)
+    os.chmod(path, 0o666)
+    logs.append(log)
 open(f"{queues}/meshd-test-left", "w")
 os.chmod(f"{queues}/meshd-test-left", 0o666)
 sys.exit(subprocess.run(sys.argv[3:]).returncode)
@@ -98,7 +110,7 @@ const ENTERED: [&[&str]; 2] = [
 ];
 
 #[test]
-fn programs_of_tasks_and_vms_share_no_keys_and_queues_with_their_node() {
+fn programs_of_tasks_and_vms_share_no_keys_queues_and_logs_with_their_node() {
     for verb in ENTERED {
         let found = enter(verb, &["/usr/bin/python3", "SCRIPT", "find", "QUEUES"]);
         assert_eq!((found.status.code(), text(&found.stdout).as_str()), (Some(0), ""), "{}", text(&found.stderr));

@@ -51,6 +51,12 @@ def find(folders):
             print(folder)
     if libc.mq_open(f"/{NAME}".encode(), os.O_RDWR) >= 0:
         print("queue")
+    for log in ["/dev/log", "/run/systemd/journal/socket"]:
+        try:
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"forged", log)
+            print(log)
+        except OSError:
+            pass
     try:
         socket.socket(socket.AF_UNIX).connect(f"\0{NAME}")
         print("abstract-socket")
