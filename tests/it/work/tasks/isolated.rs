@@ -52,6 +52,31 @@ fn task_is_refused_if_its_user_keyring_cannot_be_cleared() {
     assert_eq!(code, 0, "other users run: {errors}");
 }
 
+/// Root of a user namespace of its own: tries to see a file of the node, and to leave the control group of the task.
+const UNCOVER: &str = r#"
+id -u
+umount -l /tmp; umount -l /dev/shm
+mkdir /tmp/all; mount --rbind / /tmp/all; umount -l /tmp/all/tmp; umount -l /tmp/all/dev/shm
+mkdir /tmp/root; mount --bind / /tmp/root
+ls $1 /tmp/all$1 /tmp/root$1 /proc/1/root$1
+groups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+mount -o remount,bind,rw $groups
+echo 0 >$groups/cgroup.procs && echo left
+"#;
+
+#[test]
+fn task_in_a_user_namespace_uncovers_no_file_and_control_group_of_its_node() {
+    let rig = Rig::new();
+    for folder in ["/tmp", "/dev/shm"] {
+        let ours = tempfile::NamedTempFile::new_in(folder).unwrap();
+        let path = ours.path().to_str().unwrap();
+        let command = ["unshare", "--user", "--map-root-user", "--mount", "--cgroup", "sh", "-c", UNCOVER, "sh", path];
+        let (_, out, errors) = rig.run(&[&["--nodes", "1", "--launcher", "none", "--"], &command[..]].concat());
+        assert_eq!(out, "0\n", "{errors}");
+    }
+    rig.is_clean();
+}
+
 /// Leaves data on the node, as root in namespaces of its own; then runs a program of mesh-agent that becomes the one that looks for it.
 const NODE: &str = r#"
 import ctypes, os, socket, subprocess, sys
