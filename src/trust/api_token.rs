@@ -2,11 +2,13 @@
 
 use meshd_types::{ApiTokenName, Digest, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 use subtle::ConstantTimeEq as _;
 
 /// Prefix of every token, which identifies a leaked one.
 const PREFIX: &str = "meshd_";
+/// Maximum correction of the clock that no token notices.
+const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 
 /// Role of a token. Each role includes all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,8 +91,10 @@ impl ApiToken {
         self.hash.0.ct_eq(&Digest::of(text.as_bytes()).0).into()
     }
 
+    /// Returns whether the token is no longer valid. A token that expires is not valid either while the clock shows a time before its
+    /// creation: how much of its life is over is unknown.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        self.expires_at.is_some_and(|end| now > end)
+        self.expires_at.is_some_and(|end| now > end || now.after(CLOCK_SLACK) < self.created_at)
     }
 }
 
@@ -105,6 +109,11 @@ mod tests {
         let (text, token) = ApiToken::mint([7; 32], name, Role::Operator, at(1), Some(at(10)));
         assert!(token.matches(text.expose()) && !token.matches("") && !token.matches(&text.expose()[1..]));
         assert!(!token.is_over(at(10)) && token.is_over(at(11)));
+        let day = 86_400_000;
+        let later = ApiToken { created_at: at(20_000 * day), expires_at: Some(at(20_001 * day)), ..token.clone() };
+        assert!(later.is_over(Timestamp::EPOCH) && later.is_over(at(50_000 * day)), "the clock shows 1970 or 2106");
+        assert!(!later.is_over(at(20_000 * day - 1000)), "the clock was corrected");
+        assert!(!ApiToken { expires_at: None, ..later }.is_over(Timestamp::EPOCH), "it ends by revocation only");
         let stored = serde_json::to_string(&token).expect("plain data");
         assert!(!stored.contains(&text.expose()[PREFIX.len()..]), "{stored}");
         assert_eq!(serde_json::from_str::<ApiToken>(&stored).expect("what was written"), token);

@@ -231,7 +231,7 @@ fn find_former_record<'m>(model: &'m Model, machine: &ObservedMachine) -> Option
 
 /// True while a boot is in progress.
 fn is_open(session: &BootSession, now: Timestamp) -> bool {
-    let starts = session.reached(Stage::Kernel).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
+    let starts = session.reached(Stage::Kernel).is_some_and(|at| now.distance(at) <= LONGEST_BOOT);
     session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
 }
 

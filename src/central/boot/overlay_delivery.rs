@@ -247,7 +247,7 @@ impl BootService {
 
     /// Removes pending overlays without a usable capability.
     pub(crate) fn remove_expired_overlays(&self, now: Timestamp) {
-        self.pending_overlays.lock().retain(|_, pending| now.since(pending.at) <= CAPABILITY_LIFE);
+        self.pending_overlays.lock().retain(|_, pending| now.distance(pending.at) <= CAPABILITY_LIFE);
     }
 }
 

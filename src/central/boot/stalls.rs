@@ -153,7 +153,7 @@ impl BootService {
                 // A boot that does not reach this stage is stalled, which is another condition.
                 let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
                 let kernel = session.reached(Stage::Kernel);
-                runs && kernel.is_some_and(|at| now.since(at) > OVERLAY_GRACE)
+                runs && kernel.is_some_and(|at| now.distance(at) > OVERLAY_GRACE)
                     && session.reached(Stage::Overlay).is_none()
                     && !node.conditions.iter().any(|condition| condition.kind == ConditionKind::OverlayMissing)
             });

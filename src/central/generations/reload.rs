@@ -3,7 +3,7 @@
 use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{Generations, render_context::Contexts},
-    vms::check_no_running_work,
+    vms::{check_no_open_slots, check_no_running_work},
 };
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
@@ -242,18 +242,20 @@ impl Generations {
     }
 }
 
-/// Faults for nodes with work that would boot another profile or host the work differently (PR-4).
+/// Faults for nodes with work or open slots that would boot another profile or host the work differently (PR-4).
 fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
         let (from, to) = (effective_profile(old, node), effective_profile(new, node));
         let key = || from.changed_vm_resource(to).filter(|_| failpoint::defends("profile-edit-guard"));
-        let change = match (from.name == to.name, key()) {
+        let changed = key();
+        let change = match (from.name == to.name, changed) {
             (true, None) => continue,
             (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),
             (false, _) => format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name),
         };
-        if let Err(error) = check_no_running_work(model, node.id, audit) {
+        let slots = || changed.map_or(Ok(()), |_| check_no_open_slots(model, node.id, audit));
+        if let Err(error) = check_no_running_work(model, node.id, audit).and_then(|()| slots()) {
             let hint = "drain the node first, or assign its profile: meshd node assign-profile";
             faults.push(Fault::of_file(new.file.clone(), format!("{change}: {error}"), hint));
         }

@@ -4,7 +4,7 @@ use crate::{
     environment::alarms::log_failure,
     environment::site_snapshot::{RolledBackProfile, RolledBackProfiles, SiteSnapshot},
     generations::{Generations, archive::load_image, render::RenderError},
-    vms::{RunningWorkError, check_no_running_work},
+    vms::{RunningWorkError, check_no_open_slots, check_no_running_work},
 };
 use meshd_config::{Faults, Profile, Site};
 use meshd_image::catalog::{bundle::load_layer, read_overlays};
@@ -33,7 +33,7 @@ fn text(archived: &StoredProfile) -> Vec<u8> {
     serde_json::to_vec(archived).expect("a revision is plain data")
 }
 
-/// Refuses another revision of a profile while one of its nodes has work that it would host differently (PR-4).
+/// Refuses another revision of a profile while one of its nodes has work or open slots that it would host differently (PR-4).
 fn check_no_affected_work(
     model: &Model,
     site: &Site,
@@ -47,7 +47,10 @@ fn check_no_affected_work(
         let now = effective_profile(site, node);
         now.name == next.name && now.changed_vm_resource(next).is_some()
     };
-    model.all_nodes().filter(changes).try_for_each(|node| check_no_running_work(model, node.id, audit))
+    model.all_nodes().filter(changes).try_for_each(|node| {
+        check_no_running_work(model, node.id, audit)?;
+        check_no_open_slots(model, node.id, audit)
+    })
 }
 
 /// Why a profile cannot be rolled back. Nothing was changed.

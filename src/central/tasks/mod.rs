@@ -21,12 +21,13 @@ pub(crate) use node_loss::mark_node_lost;
 use super::{
     environment::Environment,
     links::Links,
-    locks::{Ordered, TASK_ORDERS},
+    locks::{Leaf, Ordered, TASK_ORDERS},
     reported_work::ReportedWork,
 };
 use meshd_proto::task::Stream;
 use meshd_store::{ChunkLogs, Limits};
 use meshd_types::TaskId;
+use node_loss::Ages;
 use std::sync::Arc;
 
 /// Limits the output of a task to 8 MiB.
@@ -40,11 +41,12 @@ pub struct Tasks {
     outputs: Arc<ChunkLogs<TaskId, Stream>>,
     /// Held while an order is read and queued, so that the newest order is sent last.
     orders: Ordered<TASK_ORDERS, ()>,
+    ages: Leaf<Ages>,
 }
 
 impl Tasks {
     pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, reported: Arc<ReportedWork>) -> Self {
         let outputs = Arc::new(ChunkLogs::new(env.site().state_dir.join("jobs"), OUTPUT_LIMITS));
-        Tasks { env, links, reported, outputs, orders: Ordered::default() }
+        Tasks { env, links, reported, outputs, orders: Ordered::default(), ages: Leaf::default() }
     }
 }

@@ -8,24 +8,56 @@ use meshd_model::{
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, TaskId, Timestamp};
+use std::{collections::BTreeMap, time::Duration};
+
+/// An open task, with what is known of the nodes that it holds.
+pub(super) struct OpenTask {
+    id: TaskId,
+    created_at: Timestamp,
+    nodes: Vec<(NodeId, NodeObservation)>,
+}
+
+/// Ages of open tasks, by the monotonic clock: a time limit must not end a task because the wall clock was corrected. The age at the
+/// first check after a start of meshd is that of the wall clock.
+#[derive(Default)]
+pub(super) struct Ages(BTreeMap<TaskId, FirstCheck>);
+
+#[derive(Clone, Copy)]
+struct FirstCheck {
+    age: Duration,
+    /// Monotonic time.
+    at: Duration,
+}
+
+impl Ages {
+    /// Returns the ages of the open tasks, and forgets all others.
+    fn update(&mut self, open: &[OpenTask], monotonic: Duration, now: Timestamp) -> Vec<Duration> {
+        let first = |task: &OpenTask| FirstCheck { age: now.since(task.created_at), at: monotonic };
+        self.0 =
+            open.iter().map(|task| (task.id, self.0.get(&task.id).copied().unwrap_or_else(|| first(task)))).collect();
+        open.iter().map(|task| self.0[&task.id]).map(|first| first.age + monotonic.saturating_sub(first.at)).collect()
+    }
+}
 
 impl Tasks {
     /// Checks the time limit and the nodes of every open task.
     pub(crate) async fn check_open_tasks(&self) {
         let now = self.env.now();
-        let unfinished: Vec<(TaskId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
+        let unfinished: Vec<OpenTask> = self.env.store.read(|model| {
             let observation = |task: &Task| {
                 task.holding().map(|id| (id, observation(model.node(id).map(|node| node.phase)))).collect()
             };
-            model.open_tasks().map(|task| (task.id, observation(task))).collect()
+            let open = |task: &Task| OpenTask { id: task.id, created_at: task.created_at, nodes: observation(task) };
+            model.open_tasks().map(open).collect()
         });
-        for (id, nodes) in unfinished {
+        let ages = self.ages.lock().update(&unfinished, self.env.monotonic(), now);
+        for (OpenTask { id, nodes, .. }, age) in unfinished.into_iter().zip(ages) {
             let ids = [id];
             let edited = self.edit_tasks(&ids, |task| {
                 for (node, observation) in &nodes {
                     task.observe(*node, observation.clone(), now);
                 }
-                task.timer(now);
+                task.timer(age, now);
             });
             log_failure(edited.await, "cannot record the state of a task");
         }
@@ -46,4 +78,22 @@ fn observation(phase: Option<Phase>) -> NodeObservation {
 pub(crate) fn mark_node_lost(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let task = tx.task_on(node).map(|task| task.id);
     edit_task(tx, task, now, |task| task.observe(node, NodeObservation::Gone(why.to_owned()), now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn age_of_a_task_does_not_follow_a_clock_that_jumps() {
+        let (mut ages, seconds) = (Ages::default(), Duration::from_secs);
+        let created_at = Timestamp::from_millis(1_800_000_000_000);
+        let open = [OpenTask { id: TaskId([7; 4]), created_at, nodes: Vec::new() }];
+        let mut age = |monotonic, now| ages.update(&open, seconds(monotonic), now)[0];
+        assert_eq!(age(100, created_at.after(seconds(5))), seconds(5));
+        assert_eq!(age(110, Timestamp::EPOCH), seconds(15));
+        assert_eq!(age(120, Timestamp::from_millis(4_300_000_000_000)), seconds(25), "2106");
+        assert!(ages.update(&[], seconds(130), created_at).is_empty());
+        assert_eq!(ages.update(&open, seconds(140), Timestamp::EPOCH), [Duration::ZERO], "after a start of meshd");
+    }
 }

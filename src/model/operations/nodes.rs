@@ -18,7 +18,7 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
         linked && session.reached(Stage::Link).is_some()
     });
     // A machine does not report that it was switched off, so old boots are omitted.
-    if session.ended || is_linked || !boots && now.since(last_activity(session)) > LONGEST_BOOT {
+    if session.ended || is_linked || !boots && now.distance(last_activity(session)) > LONGEST_BOOT {
         return None;
     }
     let (state, reason) = match session.standing(false) {

@@ -57,7 +57,7 @@ pub fn boot_loop<'a>(
         Outcome::Online | Outcome::Ordered | Outcome::Waiting => None,
     });
     let row: Vec<(Timestamp, Stage)> = counted
-        .take_while(|(opened, _)| anew.is_none_or(|anew| *opened > anew) && now.since(*opened) <= LOOP_WINDOW)
+        .take_while(|(opened, _)| anew.is_none_or(|anew| *opened > anew) && now.distance(*opened) <= LOOP_WINDOW)
         .collect();
     let (_, stage) = *row.first()?;
     let alike = row.iter().take_while(|(_, other)| *other == stage).count();
@@ -137,5 +137,7 @@ mod tests {
         assert_eq!(boot_loop(&looping, Some(at(10)), at(60)), None);
         assert_eq!(boot_loop(&looping, Some(at(9)), at(60)).map(|found| found.count), Some(3));
         assert_eq!(boot_loop(&looping, None, at(24 * 60 + 11)), None, "all but two are longer ago than a day");
+        let later: Vec<_> = looping.into_iter().map(|boot| BootSession { opened_at: at(70_000_000), ..boot }).collect();
+        assert_eq!(boot_loop(&later, None, at(0)), None, "the clock was wrong then, or is wrong now");
     }
 }

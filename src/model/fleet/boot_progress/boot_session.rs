@@ -211,7 +211,7 @@ impl BootSession {
     /// Returns true if [`BootSession::record_wait`] would change the record significantly.
     pub fn is_new_wait(&self, code: &str, now: Timestamp) -> bool {
         match self.waits.iter().find(|wait| wait.code == code) {
-            Some(wait) => now.since(wait.last) >= WAIT_NOTED,
+            Some(wait) => now.distance(wait.last) >= WAIT_NOTED,
             None => self.waits.len() < MAX_WAITS,
         }
     }
@@ -284,7 +284,7 @@ impl BootSession {
     /// Returns true while the machine boots from its address, which must stay reserved. Before its script the machine may still decline the
     /// address.
     pub fn holds_address(&self, now: Timestamp) -> bool {
-        let begun = self.reached(Stage::Script).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
+        let begun = self.reached(Stage::Script).is_some_and(|at| now.distance(at) <= LONGEST_BOOT);
         begun && !self.ended && self.reached(Stage::Online).is_none()
     }
 
@@ -294,7 +294,7 @@ impl BootSession {
             return false;
         }
         // Compare in both directions: after the clock was set back, a time in the future is not fresh.
-        now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
+        now.distance(self.refreshed_at) <= SESSION_WINDOW
     }
 
     /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE after everything was fetched is a new

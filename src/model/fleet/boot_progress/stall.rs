@@ -101,7 +101,9 @@ pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now:
     if waiting.is_some() {
         bound = bound.max(WAIT_TIMEOUT);
     }
-    if now.since(since.max(watched_since)) <= bound {
+    // After the clock went back far, the time since the last stage is unknown.
+    let begun = if since > now.after(bound) { watched_since } else { since.max(watched_since) };
+    if now.since(begun) <= bound {
         return None;
     }
     let cause = match waiting {

@@ -51,6 +51,16 @@ fn stall_is_not_reported_before_time_limit_of_stage() {
 }
 
 #[test]
+fn boot_stalls_also_after_the_clock_went_back() {
+    let mut session = boot(CHAIN, Stage::Overlay);
+    session.mark(Stage::Overlay, at(70_000_000));
+    session.stages.iter_mut().for_each(|mark| mark.at = at(70_000_000));
+    assert_eq!(stall(&session, CHAIN, at(58), at(60)), None, "two minutes are nothing");
+    assert!(stall(&session, CHAIN, at(1), at(60)).is_some(), "meshd runs for an hour");
+    assert_eq!(stall(&session, CHAIN, at(1), at(69_999_999)), None, "the clock was corrected by a minute");
+}
+
+#[test]
 fn overlay_by_url_is_expected_after_dhcp_of_linux() {
     let chain = Chain { delivery: Delivery::Url, ..CHAIN };
     assert_eq!(missing(&boot(chain, Stage::Packages), chain), Some(Stage::OsDhcp));

@@ -163,7 +163,7 @@ impl Node {
     /// Returns true if [`Node::record_conflict`] would change the record significantly.
     pub fn is_conflict_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
         let known = self.conflicting_machines.iter().find(|known| known.mac == mac);
-        known.is_none_or(|known| now.since(known.last) >= CONFLICT_UPDATE_INTERVAL)
+        known.is_none_or(|known| now.distance(known.last) >= CONFLICT_UPDATE_INTERVAL)
     }
 
     /// Removes a conflicting machine. Returns true if it was recorded.

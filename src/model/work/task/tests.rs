@@ -3,7 +3,7 @@
 use super::*;
 use meshd_proto::task::{TaskDesiredState, TaskNodeState, TaskOrder, TaskRole};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 fn node(number: u8) -> NodeId {
     format!("0000000{number}").parse().expect("a node ID")
@@ -113,20 +113,36 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     assert_eq!(task.end.map(|end| end.cause), Some(TaskCause::NodeLost), "what came first counts");
 }
 
+fn timer(task: &mut Task, now: Timestamp) {
+    task.timer(now.since(task.created_at), now);
+}
+
+#[test]
+fn time_limit_is_of_the_age_and_not_of_the_clock() {
+    let mut long = task(Launcher::None, 1);
+    long.reported(node(0), Some(&running(None)), at(1));
+    for wrong in [Timestamp::EPOCH, at(4_300_000_000)] {
+        long.timer(Duration::from_secs(599), wrong);
+        assert_eq!(long.state, TaskState::Running, "{wrong}");
+    }
+    long.timer(Duration::from_secs(600), Timestamp::EPOCH);
+    assert_eq!(long.end.map(|end| end.state), Some(TaskState::TimedOut));
+}
+
 #[test]
 fn task_ends_at_start_timeout_or_run_timeout() {
     let mut hangs = task(Launcher::Mpich, 2);
     hangs.reported(node(0), Some(&running(Some(launch()))), at(1));
-    hangs.timer(at(89));
+    timer(&mut hangs, at(89));
     assert_eq!(hangs.end, None);
-    hangs.timer(at(90));
+    timer(&mut hangs, at(90));
     let end = hangs.end.expect("decided");
     assert_eq!((end.cause, end.node), (TaskCause::StartTimeout, Some(node(1))));
     let mut long = task(Launcher::None, 1);
     long.reported(node(0), Some(&running(None)), at(1));
-    long.timer(at(599));
+    timer(&mut long, at(599));
     assert_eq!(long.state, TaskState::Running);
-    long.timer(at(600));
+    timer(&mut long, at(600));
     assert_eq!(long.end.map(|end| end.state), Some(TaskState::TimedOut));
 }
 
@@ -144,19 +160,19 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
         task
     };
     let mut hangs = exits(5);
-    hangs.timer(at(9 + limit));
+    timer(&mut hangs, at(9 + limit));
     assert_eq!(hangs.end, None);
-    hangs.timer(at(10 + limit));
+    timer(&mut hangs, at(10 + limit));
     let end = hangs.end.expect("decided");
     assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::ProxyFailed, Some(node(1))));
     assert!(end.detail.contains("exit code 5"), "{}", end.detail);
     let mut over = exits(5);
     over.reported(node(0), Some(&TaskNodeState::Exited { code: 9 }), at(11));
-    over.timer(at(10 + limit));
+    timer(&mut over, at(10 + limit));
     assert_eq!(over.end.map(|end| (end.cause, end.code)), Some((TaskCause::Exited, Some(9))), "the head speaks");
     // The ranks of that node have ended and reported to the head; ranks of another node still run.
     let mut done = exits(0);
-    done.timer(at(10 + 2 * limit));
+    timer(&mut done, at(10 + 2 * limit));
     assert_eq!(done.end, None);
     done.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(500));
     assert_eq!(done.end.map(|end| end.state), Some(TaskState::Succeeded));
@@ -234,7 +250,7 @@ fn happens(task: &mut Task, (what, number): (u8, u8), now: Timestamp) {
         9 => task.observe(id, NodeObservation::There, now),
         10 if number == 0 => task.observe(id, NodeObservation::Gone(String::new()), now),
         11 if number == 0 => drop(task.cancel(String::new(), now)),
-        _ => task.timer(now),
+        _ => timer(task, now),
     }
 }
 

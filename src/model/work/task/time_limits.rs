@@ -12,9 +12,8 @@ pub const START_LIMIT: Duration = Duration::from_secs(90);
 pub const HEAD_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
 impl Task {
-    /// Applies the time limits.
-    pub fn timer(&mut self, now: Timestamp) {
-        let age = now.since(self.created_at);
+    /// Applies the time limits. `age` is the time since the creation: the clock may have jumped meanwhile.
+    pub fn timer(&mut self, age: Duration, now: Timestamp) {
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
             let detail = format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
             self.ends(TaskState::TimedOut, TaskCause::TimeLimit, detail, None, now);
@@ -33,7 +32,7 @@ impl Task {
     fn fail_on_silent_head(&mut self, now: Timestamp) {
         let failed = |member: &Member| {
             let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
-            (now.since(member.ended_at?) >= HEAD_EXIT_LIMIT).then_some((member.node, code))
+            (now.distance(member.ended_at?) >= HEAD_EXIT_LIMIT).then_some((member.node, code))
         };
         let is_hydra = self.spec.launcher == Launcher::Mpich;
         let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra) else { return };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_api::DrainPolicy;
+use meshd_central::SlotParts;
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
@@ -94,4 +95,28 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     assert!(code(&refused).contains("vm-1"), "{refused}");
     drain(&rig, &node, &vm).await;
     rig.central.generations.end_rollback(discovery, &ordered(Verb::Rollback)).await.expect("drained");
+}
+
+#[tokio::test]
+async fn pr4_profile_edit_and_rollback_are_refused_while_a_slot_is_open() {
+    let world = guarded_world();
+    let rig = Rig::new(&world);
+    rig.central.generations.archive_revisions().await;
+    world.edit_site("class:0302", "class:0300");
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
+    let node = host(&rig, 1).await;
+    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    let approved = rig.central.workloads.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await;
+    approved.expect("approved: no VM holds it");
+    let discovery: ProfileName = "discovery".parse().unwrap();
+    let rolled_back = rig.central.generations.rollback(discovery.clone(), None, &ordered(Verb::Rollback)).await;
+    let refused = rolled_back.expect_err("its units would be others");
+    assert!(code(&refused).contains("approved slots"), "{refused}");
+    world.edit_site("class:0300", "class:0200");
+    let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
+    let message = reload.faults.first().map(ToString::to_string).unwrap_or_default();
+    assert!(!reload.changed && message.contains("approved slots"), "{reload:?}");
+    rig.central.nodes.drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    assert!(node.heartbeat(0).await);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed, "drained");
 }
