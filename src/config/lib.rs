@@ -56,7 +56,7 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
     explicit.map(Path::to_owned).or_else(default).ok_or_else(|| {
         let [first, second] = DEFAULT_FILES;
         let message = format!("there is no such file, and no {second} either");
-        Fault::of_file(first, message, "name the site file with --site FILE, or begin with a copy of the sample").into()
+        Fault::of_file(first, message, "name the site file with --site FILE, or create one with `meshd init`").into()
     })
 }
 
@@ -67,7 +67,7 @@ pub fn default_admin_socket() -> PathBuf {
 
 /// Reads and validates a site file; returns all faults at once.
 pub fn load(file: &Path) -> Result<Site, Faults> {
-    let text = reader::read_text(file, "name the site file with --site FILE, or begin with a copy of the sample")?;
+    let text = reader::read_text(file, "name the site file with --site FILE, or create one with `meshd init`")?;
     parse_with(&text, file, &interfaces::all())
 }
 

@@ -240,20 +240,30 @@ pub(crate) fn name_link(id: &str, name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
 }
 
-/// Columns with texts of any length. Their cells break within words; those of other columns keep times, names and IDs whole.
-const TEXT_COLUMNS: [&str; 11] = [
+/// Columns with texts of any length. Their cells break within words; those of other columns keep times, names and IDs on one line.
+const TEXT_COLUMNS: [&str; 12] = [
     "Detail",
     "Ended by",
     "Found",
     "Mismatch",
+    "Problem",
     "Program",
     "Progress",
+    "Purpose",
     "Reason",
     "Remedy",
     "Requested",
-    "Trouble",
     "Value",
 ];
+
+/// Columns with lists of names. Their cells break between names.
+const LIST_COLUMNS: [&str; 7] = ["Choices", "Conditions", "Overlays", "Packages", "Profiles", "Services", "Variables"];
+
+/// Returns the style class of the cells of a column.
+fn cell_class(head: &str) -> Option<&'static str> {
+    let class = |columns: &[&str], class| columns.contains(&head).then_some(class);
+    class(&TEXT_COLUMNS, "text").or(class(&LIST_COLUMNS, "list"))
+}
 
 /// Renders a table that scrolls by itself on a narrow screen.
 pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup {
@@ -265,7 +275,7 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
                 table {
                     thead { tr { @for head in heads { th scope="col" { (head) } } } }
                     tbody { @for row in rows { tr {
-                        @for (head, cell) in heads.iter().zip(row) { td class=[TEXT_COLUMNS.contains(head).then_some("text")] { (cell) } }
+                        @for (head, cell) in heads.iter().zip(row) { td class=[cell_class(head)] { (cell) } }
                     } } }
                 }
             }

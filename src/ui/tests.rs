@@ -74,7 +74,7 @@ impl FakeApi {
     async fn answer(&self, request: Request) -> Response {
         let is_token = request.headers().get(AUTHORIZATION).is_some_and(|value| value == &format!("Bearer {TOKEN}"));
         if !is_token || *self.is_revoked.lock().expect("no panic") {
-            let view = json!({ "code": "unauthorized", "message": "this token is not honoured", "hint": "", "correlation_id": "c" });
+            let view = json!({ "code": "unauthorized", "message": "this token is invalid", "hint": "", "correlation_id": "c" });
             return (StatusCode::UNAUTHORIZED, Json(view)).into_response();
         }
         let path = request.uri().path().to_owned();
@@ -183,7 +183,7 @@ async fn page_without_session_redirects_to_sign_in() {
     assert!(api.requests.lock().expect("no panic").is_empty());
     let refused = browser.post("/ui/sign-in", "token=meshd_wrong").await;
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
-    assert!(refused.text.contains("this token is not honoured"));
+    assert!(refused.text.contains("this token is invalid"));
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ pub enum LinkCommand {
 /// Why an order that needs a node's link, or needs it to be down, is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
+    #[error("node {node} still answers on its link; switch its machine off, then retry")]
     StillLinked { node: NodeId },
     #[error("cannot {order} node {node}: it has no link; see `meshd node timeline {node}`, or power-cycle it")]
     NotLinked { node: NodeId, order: LinkOrder },

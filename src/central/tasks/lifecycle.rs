@@ -49,7 +49,7 @@ pub enum TaskError {
     NoGroup { group: String, known: String },
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false; set --user to a user ID")]
     RootForbidden,
-    #[error("cannot start the task: {wanted} nodes of {group} are requested and {free} are free; {why}")]
+    #[error("cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested; {why}")]
     NotEnough {
         group: GroupName,
         wanted: usize,

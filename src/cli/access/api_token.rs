@@ -54,7 +54,7 @@ impl ApiToken {
                 let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
                 let end =
                     created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
-                message!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
+                message!("token {} ({role}) is valid {end}; it is not shown again", created.token.name);
                 print::write(&format!("{}\n", created.secret))
             }
             ApiToken::List { output } => {
@@ -63,10 +63,10 @@ impl ApiToken {
             }
             ApiToken::Revoke { name, yes } => {
                 if !yes {
-                    confirm(&format!("Is token {name} to be worth nothing from now on?"))?;
+                    confirm(&format!("Token {name} is void at once; its streams and sessions end. Revoke?"))?;
                 }
                 let left = wait(client.post(api::REVOKE_API_TOKEN.path([&name]), &()))?;
-                message!("token {name} is honoured no longer; {} are left", left.len());
+                message!("token {name} is revoked; valid tokens left: {}", left.len());
                 Ok(())
             }
         }
@@ -76,8 +76,8 @@ impl ApiToken {
 fn tokens(all: &[ApiTokenView], now: Timestamp) -> String {
     let rows = all.iter().map(|token| {
         let end = token.expires_at.map(|end| end.to_string()).unwrap_or_default();
-        let state = if token.expired { "expired" } else { "honoured" };
+        let state = if token.expired { "expired" } else { "valid" };
         [token.name.to_string(), token.role.to_string(), ago(token.created_at, now), end, state.to_owned()]
     });
-    table(["name", "role", "made", "expires", "is"], rows)
+    table(["name", "role", "made", "expires", "state"], rows)
 }

@@ -65,16 +65,16 @@ impl Ca {
                 let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
                 let roots = wait(client.post(api::ROTATE_ROOT.path([]), &order))?;
                 if !none || enrol_again {
-                    message!("linked nodes follow without a boot: `meshd ca show` counts them");
+                    message!("linked nodes change to the new root without a boot: `meshd ca show` counts them");
                 }
                 output.print(&roots, |roots| render(roots))
             }
             Ca::Revoke { node, yes } => {
                 if !yes {
-                    confirm(&format!("{node} is cut off now, until it boots again."))?;
+                    confirm(&format!("{node} loses its link and its certificate now, until it boots again. Revoke?"))?;
                 }
                 let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
-                message!("{} ({}) holds no certificate; power-cycle it", detail.node.name, detail.node.id);
+                message!("{} ({}) has no valid certificate; power-cycle it", detail.node.name, detail.node.id);
                 Ok(())
             }
         }
@@ -84,14 +84,14 @@ impl Ca {
 fn render(roots: &[RootView]) -> String {
     let rows = roots.iter().map(|view| {
         let until = view.until.map_or_else(|| "replaced".to_owned(), |until| until.to_string());
-        let is = if view.active { "active" } else { "trusted still" };
+        let is = if view.active { "active" } else { "trusted" };
         [
             view.root.clone(),
             is.to_owned(),
             until,
             view.nodes.to_string(),
-            if view.has_key { "here" } else { "away" }.into(),
+            if view.has_key { "present" } else { "absent" }.into(),
         ]
     });
-    table(["root", "is", "until", "nodes", "key"], rows)
+    table(["root", "state", "until", "nodes", "key"], rows)
 }

@@ -68,7 +68,7 @@ impl Token {
                 }
                 let TokenView { hash, node, expires_at, .. } = made.token;
                 let node = wait(async { Ok(client.node_names().await) })?.label(node);
-                message!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
+                message!("token {} enrols {node} once, until {expires_at}; it is not shown again", hash.short());
                 Ok(())
             }
             Token::List { output } => {

@@ -78,8 +78,11 @@ impl Remote {
         if let Some(text) = &self.server_fingerprint {
             let expected: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
             if meshd_types::unhex::<32>(&expected).is_none() {
-                let message = format!("`{text}` is no SHA-256");
-                return Err(Failure::new(message, "copy the fingerprint that meshd logs when it starts"));
+                let message = format!("invalid fingerprint `{text}`: not a SHA-256");
+                return Err(Failure::new(
+                    message,
+                    "copy the fingerprint that `meshd status` shows on the central node",
+                ));
             }
             let pinned = Arc::new(Pinned { expected, provider });
             return Ok(builder.dangerous().with_custom_certificate_verifier(pinned).with_no_client_auth());

@@ -140,8 +140,8 @@ impl BootOnceArgs {
         let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
         let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
         let text = |node: &NodeView| match body.clear {
-            false => format!("{} ({}) boots its next boot, and no other, with {words}", node.id, node.name),
-            true => format!("{} ({}) boots as ever", node.id, node.name),
+            false => format!("{} ({}): at the next boot only: {words}", node.id, node.name),
+            true => format!("{} ({}): the boot-once order is cleared", node.id, node.name),
         };
         let selection = self.targets.select(client).await?;
         if self.reboot && !self.yes {

@@ -39,8 +39,10 @@ impl PinArgs {
 fn pinned(node: &NodeView) -> String {
     let (id, name) = (node.id, &node.name);
     match node.pinned {
-        Some(pinned) => format!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
-        None => format!("{id} ({name}) boots what profile {} says again", node.profile),
+        Some(pinned) => {
+            format!("{id} ({name}) boots generation {} until `meshd node pin {id} --off`", pinned.0.short())
+        }
+        None => format!("{id} ({name}) is not pinned; it boots profile {}", node.profile),
     }
 }
 
@@ -53,7 +55,7 @@ pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) ->
 }
 
 fn generations(all: &[GenerationView], now: Timestamp) -> String {
-    let head = ["generation", "profile", "image", "version", "given", "first booted", "is", "kept"];
+    let head = ["generation", "profile", "image", "version", "given", "first booted", "state", "kept"];
     let rows = all.iter().map(|view| {
         let delivered = &view.delivered;
         let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
@@ -136,9 +138,11 @@ impl RollbackArgs {
         match all.iter().find(|view| view.held) {
             Some(view) => {
                 let generation = view.revised.generation.0.short();
-                message!("nodes of {name} boot generation {generation} of it until it is let go: --off");
+                message!(
+                    "nodes of {name} boot its generation {generation} until `meshd profile rollback {name} --off`"
+                );
             }
-            None => message!("nodes of {name} boot what the site file says again"),
+            None => message!("nodes of {name} boot the profile of the site file again"),
         }
         Ok(())
     }
@@ -191,11 +195,11 @@ fn revisions(all: &[RevisionView]) -> String {
         let (generation, version) = (revised.generation.0.short(), revised.version.short());
         [generation, revised.image.to_string(), version, ago(revised.since, now()), marks(view)]
     });
-    table(["generation", "image", "version", "since", "is"], rows)
+    table(["generation", "image", "version", "since", "state"], rows)
 }
 
 fn marks(view: &RevisionView) -> String {
-    let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
+    let marks = [(view.boots, "booted"), (view.filed, "current"), (view.held, "rolled back to")];
     marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
 }
 

@@ -9,6 +9,7 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use meshd_api::{Approve, Drain, DrainPolicy, Fence, NodeView, Replace, routes as api};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
+use meshd_model::fleet::Phase;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -121,12 +122,12 @@ impl DrainNode {
             confirm_interruption(client, &selection, "shuts its VMs down and cancels its tasks now. Drain?").await?;
         }
         order(client, selection, &api::DRAIN_NODE, &api::DRAIN_NODES, &Drain { workloads, grace_s }, |node| {
-            let text = format!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+            let text = format!("{}; it takes no new work", phase_text(node));
             if node.work.is_empty() {
                 return text;
             }
             let work = node.work.join(", ");
-            format!("{text}\nit waits for {work}; meshd node show {} says for what is left", node.id)
+            format!("{text}\nit waits for {work}; to see what is left: meshd node show {}", node.id)
         })
         .await
         .map(drop)
@@ -134,7 +135,8 @@ impl DrainNode {
 }
 
 fn phase_text(node: &NodeView) -> String {
-    format!("{} ({}) is {}", node.id, node.name, node.phase)
+    let preposition = if node.phase == Phase::Maintenance { "in " } else { "" };
+    format!("{} ({}) is {preposition}{}", node.id, node.name, node.phase)
 }
 
 pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
@@ -148,7 +150,7 @@ pub(crate) async fn approve(targets: Targets, moved: bool, client: &AdminClient)
 }
 
 pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
-    let text = |node: &NodeView| format!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
+    let text = |node: &NodeView| format!("{}; it boots at its next request", phase_text(node));
     order(client, targets.select(client).await?, &api::RELEASE_NODE, &api::RELEASE_NODES, &(), text).await.map(drop)
 }
 
@@ -160,8 +162,7 @@ impl MaintenanceArgs {
             confirm_interruption(client, &selection, "ends its tasks now. Start maintenance?").await?;
         }
         order(client, selection, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, &(), |node| {
-            let (id, name, phase) = (node.id, &node.name, node.phase);
-            format!("{id} ({name}) is in {phase}; to take it back: meshd node resume {id}")
+            format!("{}; to end it: meshd node resume {}", phase_text(node), node.id)
         })
         .await
         .map(drop)
@@ -171,19 +172,20 @@ impl MaintenanceArgs {
 impl ConfirmedOrder {
     pub(crate) async fn reject(self, client: AdminClient) -> Result<(), Failure> {
         let routes = (&api::REJECT_NODE, &api::REJECT_NODES);
-        self.order(client, routes, "is refused at its boots until it is approved. Reject it?", |node| {
-            let (id, name, phase) = (node.id, &node.name, node.phase);
-            format!("{id} ({name}) is {phase}; to let it in: meshd node approve {id}")
+        self.order(client, routes, "is refused at every boot until it is approved. Reject?", |node| {
+            format!("{}; to approve it: meshd node approve {}", phase_text(node), node.id)
         })
         .await
     }
 
     pub(crate) async fn quarantine(self, client: AdminClient) -> Result<(), Failure> {
         let routes = (&api::QUARANTINE_NODE, &api::QUARANTINE_NODES);
-        self.order(client, routes, "is cut off at once and held until it is released. Quarantine it?", |node| {
-            let (id, name, phase) = (node.id, &node.name, node.phase);
-            format!("{id} ({name}) is {phase}; it boots again after `meshd node release {id}`")
-        })
+        self.order(
+            client,
+            routes,
+            "loses its link and credentials now, and does not boot until it is released. Quarantine?",
+            |node| format!("{}; to release it: meshd node release {}", phase_text(node), node.id),
+        )
         .await
     }
 
@@ -191,8 +193,8 @@ impl ConfirmedOrder {
         self.order(
             client,
             (&api::REMOVE_NODE, &api::REMOVE_NODES),
-            "is cut off at once and forgotten with all that was said of it. Remove it?",
-            |node| format!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase),
+            "loses its link and credentials now, and its address, profile, variables, pin and name. Remove?",
+            |node| format!("{}; if its machine boots again, it is discovered anew", phase_text(node)),
         )
         .await
     }

@@ -360,7 +360,7 @@ fn facts(facts: &Facts) -> [(&'static str, String); 6] {
     [
         ("processors", format!("{} ({} threads {})", cpu.model, cpu.threads, cpu.virtualization)),
         ("memory", super::output::print::bytes(facts.memory.total_kib.saturating_mul(1024))),
-        ("devices", format!("{} PCI, {} disks, {} NICs", facts.pci.len(), facts.disks.len(), facts.nics.len())),
+        ("devices", format!("PCI {}, disks {}, NICs {}", facts.pci.len(), facts.disks.len(), facts.nics.len())),
         ("kernel", facts.versions.kernel.clone()),
         ("system", facts.versions.os.clone()),
         ("agent", facts.versions.agent.clone()),

@@ -231,7 +231,8 @@ pub(crate) async fn order_several(
         0 => Ok(NodeSelection::Several(done.results.into_iter().filter_map(|result| result.node).collect())),
         failed => {
             let message = format!("{}: {failed} of {} failed", route.verb(), count_text(done.results.len()));
-            Err(Failure::new(message, "see the error of each node above; the others are changed"))
+            let rest = if failed < done.results.len() { "; the other nodes are changed" } else { "" };
+            Err(Failure::new(message, format!("read the error of each node above{rest}")))
         }
     }
 }

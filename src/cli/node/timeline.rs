@@ -18,7 +18,7 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
     out += &format!("\n{}", stages(boot));
     for stall in &boot.stalls {
         let until = stall.ended.map_or_else(|| "and still does".to_owned(), |ended| format!("until {ended}"));
-        out += &format!("\nstood still from {} {until}: {} is missing\n", stall.since, stall.missing);
+        out += &format!("\nstalled from {} {until}: {} is missing\n", stall.since, stall.missing);
         out += &wrapped(&stall.cause, 2);
     }
     out += &failure(boot);
@@ -46,7 +46,7 @@ fn stages(boot: &TimelineView) -> String {
         .map(|wait| (wait.at, waited(wait, boot.opened_at)));
     let mut rows: Vec<(Timestamp, [String; 5])> = stage.chain(wait).collect();
     rows.sort_by_key(|(at, _)| *at);
-    table(["stage", "at", "took", "after", "times"], rows.into_iter().map(|(_, row)| row))
+    table(["stage", "at", "took", "total", "count"], rows.into_iter().map(|(_, row)| row))
 }
 
 /// Returns the table row of a wait, with its duration.

@@ -117,7 +117,7 @@ impl Create {
             message!("warning: not in the backup: {file}");
         }
         if !manifest.blobs {
-            message!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
+            message!("the backup has no image blobs: keep a copy of sha256/ of blobs_dir, or use --blobs");
         }
         write(&format!("{}: {}\n", path_text(&self.file), manifest_text(&manifest)))
     }
@@ -144,8 +144,8 @@ impl Verify {
             Some(manifest) => write(&format!("{file}: {}\n", manifest_text(&manifest))),
             None => {
                 let head = verified.head.map(|head| format!("site {}, made {}, ", head.site, head.made_at));
-                message!("what is in it was not looked at: that needs --key-file");
-                write(&format!("{file}: {}as it was written\n", head.unwrap_or_default()))
+                message!("the content is not verified: add --key-file");
+                write(&format!("{file}: {}the SHA-256 is correct\n", head.unwrap_or_default()))
             }
         }
     }
@@ -161,14 +161,14 @@ impl Restore {
         let site = path_text(&restored.site_file);
         if !restored.manifest.blobs {
             let blobs = path_text(&self.into.join("blobs/sha256"));
-            message!("blobs of images were not in it: copy those of the old blobs_dir/sha256 to {blobs}");
+            message!("the backup has no image blobs: copy sha256/ of the old blobs_dir to {blobs}");
         }
-        message!("stop the old central node for good, then: meshd serve --site {site}");
+        message!("stop the old central node permanently, then: meshd serve --site {site}");
         write(&format!("{site}: {} nodes, {}\n", restored.nodes, manifest_text(&restored.manifest)))
     }
 }
 
 fn manifest_text(manifest: &Manifest) -> String {
     let (count, size) = (manifest.members.len(), bytes(manifest.size()));
-    format!("site {}, made {}, {count} files of {size}, every digest right", manifest.site, manifest.made_at)
+    format!("site {}, made {}, {count} files of {size}, every digest is correct", manifest.site, manifest.made_at)
 }

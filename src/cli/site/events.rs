@@ -64,7 +64,8 @@ fn line(event: &EventView, names: &NodeNames) -> String {
         (.., Some(condition)) if event.kind != condition.as_str() => condition.as_str().to_owned(),
         _ => String::new(),
     };
-    let detail = clean(&event.detail);
+    // The detail of a change of phase or stage may repeat it.
+    let detail = if event.detail == more { String::new() } else { clean(&event.detail) };
     let by = event.by.as_ref().map(|by| match &by.reason {
         Some(reason) => format!("({}: {})", by.principal, clean(reason)),
         None => format!("({})", by.principal),

@@ -234,7 +234,7 @@ fn show(task: &TaskView, names: &NodeNames) -> String {
         ("node", names.maybe_label(task.node)),
         ("program", task.argv.join(" ")),
         ("group", task.group.clone()),
-        ("launcher", format!("{}, {} ranks on each node", task.launcher.as_str(), task.ranks_per_node)),
+        ("launcher", format!("{}, ranks on each node: {}", task.launcher.as_str(), task.ranks_per_node)),
         ("user", user),
         ("limit", task.timeout_s.map(|limit| print::span(Duration::from_secs(limit))).unwrap_or_default()),
         ("owner", task.owner.clone()),

@@ -7,7 +7,7 @@ pub(super) const COUNTERS: [(&str, &str); 24] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
-    (observe::STALLS, "Boots that stood still, by the stage that was missing."),
+    (observe::STALLS, "Boots that stalled, by the stage that was missing."),
     (observe::LOOPS, "Boot loops found."),
     ("meshd_boot_refusals_total", "Scripts that refused a boot, by code; one for each time a machine asked."),
     ("meshd_overlays_total", "Overlays given out to their last byte."),

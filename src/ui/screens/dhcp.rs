@@ -49,7 +49,7 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
         form.inline method="get" action=(format!("{PREFIX}/dhcp")) {
             label.hidden for="text" { "Part of an address, a MAC address, an ID or a name" }
             input id="text" name="q" value=(shown(text)) maxlength="100" placeholder="address, MAC address, name";
-            label { input type="checkbox" name="all" value="1" checked[all]; " Expired ones, too" }
+            label { input type="checkbox" name="all" value="1" checked[all]; " Expired leases, too" }
             button { "Filter" }
         }
         div id="leases" data-live {

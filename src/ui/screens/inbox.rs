@@ -46,7 +46,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
                 }
             }
         }
-        h2 { "Approve alike machines without asking" }
+        h2 { "Approve machines by rule" }
         p {
             "A rule in site.toml approves machines by serial number, MAC address or relay port; "
             "see the page “Enrol machines” of the documentation. "
@@ -66,7 +66,7 @@ fn row(node: &NodeView) -> Markup {
             td { (html::maybe(node.segment.as_ref())) }
             td { (node.profile) }
             td { (html::time(node.last_seen)) }
-            td { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
+            td.list { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
         }
     }
 }

@@ -42,9 +42,15 @@ fn what(event: &EventView) -> Markup {
     html! { (event.kind) (more) @if let Some(count) = event.count { span.quiet { " ×" (count) } } }
 }
 
+/// Renders the detail of the event. The detail of a change of phase may repeat the phases.
+fn detail(event: &EventView) -> Markup {
+    let phases = event.from.zip(event.to).map(|(from, to)| format!("{from} -> {to}"));
+    if phases.as_ref() == Some(&event.detail) { Markup::default() } else { plain(&event.detail) }
+}
+
 pub(super) fn event_table(events: &[EventView], names: &NodeNames) -> Markup {
     let row = |event: &EventView| {
-        vec![time(event.at), what(event), names.maybe_link(event.node), actor(event), plain(&event.detail)]
+        vec![time(event.at), what(event), names.maybe_link(event.node), actor(event), detail(event)]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
     html::table(&["When", "What", "Node", "By", "Detail"], &rows, "Nothing happened yet.")

@@ -145,8 +145,8 @@ fn row(node: &NodeView) -> Markup {
             td { (html::phase(node.phase)) }
             td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }
             td { (html::maybe(node.address)) }
-            td { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
-            td { (shown(&label_words(&node.labels))) }
+            td.list { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
+            td.list { (shown(&label_words(&node.labels))) }
             td { (html::time(node.last_seen)) }
         }
     }

@@ -136,7 +136,7 @@ async fn audit_row_breaks_in_text_columns_only() {
     assert!(page.contains("<td>token:ada</td>") && page.contains(">Target</th>"), "{page}");
     let style = self::page("assets/style.css").await;
     assert!(
-        style.contains("td { overflow-wrap: normal; }") && style.contains("td.text { overflow-wrap: anywhere;"),
+        style.contains("td { white-space: nowrap; }") && style.contains("td.text { overflow-wrap: anywhere;"),
         "{style}"
     );
 }

@@ -146,7 +146,7 @@ fn api_token_is_limited_to_its_role_until_revoked_and_is_audited() {
     assert!(listed.contains("\"eyes\"") && !listed.contains(text.trim()), "{listed}");
 
     ok(office.remote(&admin, &office.fingerprint, &["api-token", "revoke", "eyes", "--yes"]));
-    assert!(office.refused(&viewer, &["status"]).contains("not honoured"));
+    assert!(office.refused(&viewer, &["status"]).contains("this token is invalid"));
 
     let audit = office.world.json(&["audit", "-o", "json"]);
     let line = |line: &Value| {
@@ -185,7 +185,7 @@ fn request_without_valid_token_or_fingerprint_is_refused() {
     let none_text = format!("meshd_{}", "0".repeat(64));
     fs::write(&none, &none_text).unwrap();
     let none = none.display().to_string();
-    assert!(office.refused(&none, &["status"]).contains("not honoured"));
+    assert!(office.refused(&none, &["status"]).contains("this token is invalid"));
     let good = office.token("good", "viewer");
     let output = office.remote(&good, &"0".repeat(64), &["status"]);
     let message = stderr(&output);

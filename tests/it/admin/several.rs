@@ -131,7 +131,7 @@ fn order_for_several_nodes_is_previewed_confirmed_and_reported_each() {
     let preview = done(&world, &["node", "reject", "n1", "n2", "--dry-run"]);
     assert!(preview.contains("2 nodes would be changed") && preview.contains("(n2, discovered)"), "{preview}");
     let question = refused(&world, &["node", "reject", "n1", "n2"]);
-    assert!(question.contains("(n1, discovered)") && question.contains("Reject it?"), "{question}");
+    assert!(question.contains("(n1, discovered)") && question.contains("Reject?"), "{question}");
     assert!(question.contains("aborted: confirm with --yes when there is no terminal"), "{question}");
     assert_eq!(shown(&world, "n1")["phase"], "discovered");
     let message = done(&world, &["node", "approve", "n1", "n2"]);

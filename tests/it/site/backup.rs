@@ -72,9 +72,9 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
     fs::write(key, "correct horse battery staple\n").unwrap();
     let made = done(&world, &["backup", "create", file, "--key-file", key, "--blobs"]);
-    assert!(made.contains("every digest right"), "{made}");
+    assert!(made.contains("every digest is correct"), "{made}");
     assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(done(&world, &["backup", "verify", file]).contains("as it was written"));
+    assert!(done(&world, &["backup", "verify", file]).contains("the SHA-256 is correct"));
     age_decrypts(&world, file);
     done(&world, &["node", "set", &id, "mpi_slots=9"]);
     let again = world.meshd(&["backup", "create", file, "--key-file", key]);

@@ -129,8 +129,8 @@ fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
     }
     state.failures.count(from, now);
-    tracing::warn!(%from, "a request with a token that is not honoured");
-    Err(Refused::unauthorized("this token is not honoured: unknown, revoked or over; ask for another one"))
+    tracing::warn!(%from, "a request has an invalid token");
+    Err(Refused::unauthorized("this token is invalid: it is unknown, revoked or expired; ask for another one"))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -92,7 +92,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
                 input id="confirm" name="confirm" required maxlength="63" autocomplete="off";
             }, true))
             @if role >= Role::Admin {
-                (details_form(&to("revoke"), "Revoke certificate", "The node is cut off now, until it boots again.", &Markup::default(), true))
+                (details_form(&to("revoke"), "Revoke certificate", "The node loses its link and its certificate now, until it boots again.", &Markup::default(), true))
             }
         }
     }

@@ -155,7 +155,7 @@ fn about(detail: &NodeDetail) -> Markup {
         ("Labels", plain(label_words(&node.labels))),
         ("Variables", plain(vars.join(", "))),
         ("Groups", plain(groups)),
-        ("Works", plain(node.work.join(", "))),
+        ("Work", plain(node.work.join(", "))),
         ("Boot once", maybe(detail.once.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
         ("Boot deferred", maybe(detail.deferred.as_ref())),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),

@@ -43,7 +43,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
         }
         div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {
-                thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "Share of the boot" } } }
+                thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "Total" } th.wide scope="col" { "Share of the boot" } } }
                 tbody { @for (index, stage) in boot.stages.iter().enumerate() {
                     // The system started before the wait for approval, which ends with the certificate.
                     @let before = index.checked_sub(1).and_then(|index| boot.stages.get(index));

@@ -37,7 +37,7 @@ pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup 
         ]
     };
     let rows: Vec<_> = vms.iter().map(row).collect();
-    html::table(&["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Trouble"], &rows, "There is no VM.")
+    html::table(&["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Problem"], &rows, "There is no VM.")
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {

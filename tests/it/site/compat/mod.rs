@@ -128,7 +128,7 @@ fn old_backup_is_verified_and_restored() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(done(&["backup", "verify", file]).contains("site world, made 20"));
-    assert!(done(&["backup", "verify", file, "--key-file", key]).contains("every digest right"));
+    assert!(done(&["backup", "verify", file, "--key-file", key]).contains("every digest is correct"));
     done(&["backup", "restore", file, "--key-file", key, "--into", rack.to_str().unwrap()]);
     for part in ["agent", "loaders"] {
         fs::rename(world.path(part), rack.join(part)).unwrap();

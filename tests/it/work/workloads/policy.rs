@@ -63,7 +63,7 @@ async fn cpu_overcommit_limits_vm_placement() {
         create(&rig, ask(number, ""), None).await.unwrap();
     }
     let refused = why(&rig, ask(5, "")).await;
-    assert!(refused.contains("cpus_taken") && refused.contains("a node has it, but cannot give it now"), "{refused}");
+    assert!(refused.contains("cpus_taken") && refused.contains("not_ready: a node has the resources"), "{refused}");
 }
 
 #[tokio::test]

@@ -95,12 +95,15 @@ pub struct NoPlacement {
 
 impl fmt::Display for NoPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.verdict {
-            _ if self.nodes == 0 => "no node is known",
-            Verdict::None => "no node has it, nor all together",
-            Verdict::NoSingleNode => "all nodes together have it, but no single one",
-            Verdict::NotReady => "a node has it, but cannot give it now",
-        })?;
+        if self.nodes == 0 {
+            return f.write_str("no node is known");
+        }
+        let meaning = match self.verdict {
+            Verdict::None => "all nodes together lack the resources",
+            Verdict::NoSingleNode => "all nodes together have the resources, but no single node has them",
+            Verdict::NotReady => "a node has the resources, but is not ready, or others use them",
+        };
+        write!(f, "{}: {meaning}", self.verdict.as_str())?;
         if self.nodes > self.nearest.len() && !self.counts.is_empty() {
             let counts = self.counts.iter().map(|(reason, count)| format!("{} on {count}", reason.as_str()));
             write!(f, " ({} nodes: {})", self.nodes, counts.collect::<Vec<_>>().join(", "))?;
@@ -108,16 +111,18 @@ impl fmt::Display for NoPlacement {
         // Equal machines have equal reasons, which are written once.
         let mut explained: Vec<(String, Vec<String>)> = Vec::new();
         for (node, rejections) in &self.nearest {
-            let words =
-                rejections.iter().map(|rejection| format!("{} ({})", rejection.reason.as_str(), rejection.detail));
-            let words = words.collect::<Vec<_>>().join(" and ");
+            // Behind "; " the text of an error is its hint.
+            let words = rejections
+                .iter()
+                .map(|Rejection { reason, detail }| format!("{} ({})", reason.as_str(), detail.replace("; ", ", ")));
+            let words = words.collect::<Vec<_>>().join(", ");
             match explained.iter_mut().find(|(known, _)| *known == words) {
                 Some((_, nodes)) => nodes.push(node.to_string()),
                 None => explained.push((words, vec![node.to_string()])),
             }
         }
         for (words, nodes) in explained {
-            write!(f, ", {}: {words}", nodes.join(" "))?;
+            write!(f, ". {}: {words}", nodes.join(" "))?;
         }
         Ok(())
     }
