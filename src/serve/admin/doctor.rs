@@ -216,54 +216,26 @@ fn machines(model: &Model) -> Vec<Finding> {
         format!("{}{why}", named_node(node))
     };
     let degraded: Vec<String> = model.nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
-    let mut report = |check: &str, [one, several]: [&str; 2], names: Vec<String>, next: &str| {
-        findings.push(if names.is_empty() {
-            Finding::ok(check, format!("no {several}"))
-        } else {
-            Finding::warn(
-                check,
-                format!("{} {}: {}", names.len(), if names.len() == 1 { one } else { several }, named(names)),
-                next,
-            )
+    let mut report = |check: &str, [noun, state]: [&str; 2], names: Vec<String>, next: &str| {
+        findings.push(match names.len() {
+            0 => Finding::ok(check, format!("no {noun}s are {state}")),
+            1 => Finding::warn(check, format!("1 {noun} is {state}: {}", named(names)), next),
+            count => Finding::warn(check, format!("{count} {noun}s are {state}: {}", named(names)), next),
         });
     };
-    report(
-        "stalled boots",
-        ["boot is stalled", "boots are stalled"],
-        stalled,
-        "`meshd node timeline NODE` has the stage and the cause",
-    );
-    report(
-        "boot loops",
-        ["machine is in a boot loop", "machines are in a boot loop"],
-        looping,
-        "`meshd node timeline NODE` shows where each boot stopped",
-    );
-    report(
-        "degraded",
-        ["node is degraded", "nodes are degraded"],
-        degraded,
-        "`meshd node doctor NODE` says what to repair",
-    );
-    report(
-        "quarantine",
-        ["node is held", "nodes are held"],
-        quarantined,
-        "repair what stops them, then `meshd node release NODE`",
-    );
-    report("offline", ["node is offline", "nodes are offline"], offline, "look at their power and cables");
+    report("stalled boots", ["boot", "stalled"], stalled, "`meshd node timeline NODE` has the stage and the cause");
+    let each_stage = "`meshd node timeline NODE` shows where each boot stopped";
+    report("boot loops", ["machine", "in a boot loop"], looping, each_stage);
+    report("degraded", ["node", "degraded"], degraded, "`meshd node doctor NODE` says what to repair");
+    report("quarantine", ["node", "held"], quarantined, "repair what stops them, then `meshd node release NODE`");
+    report("offline", ["node", "offline"], offline, "look at their power and cables");
     let boots_nothing = |node: &Node| {
         let kinds = [ConditionKind::RenderFailed, ConditionKind::ImageMissing];
         let condition = node.conditions.iter().find(|condition| kinds.contains(&condition.kind))?;
         Some(format!("{} ({})", node.id, condition.detail))
     };
     let refused: Vec<String> = model.nodes().filter_map(boots_nothing).collect();
-    report(
-        "next boot",
-        ["node would be refused", "nodes would be refused"],
-        refused,
-        "`meshd node show NODE` has the reason",
-    );
+    report("next boot", ["node", "refused at the next boot"], refused, "`meshd node show NODE` has the reason");
     let unknown = model.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
         let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");

@@ -15,6 +15,13 @@ function localTimes(root) {
       element.textContent = at.toLocaleString();
     }
   }
+  // An option may contain no element.
+  for (const option of root.querySelectorAll("option[data-time]")) {
+    const at = new Date(option.dataset.time);
+    if (!Number.isNaN(at.getTime())) {
+      option.textContent = option.textContent.replace(option.dataset.time, at.toLocaleString());
+    }
+  }
 }
 
 // A part that somebody works in stays as it is: a ticked box, a pressed button, a field with the cursor, text that is selected.

@@ -135,19 +135,9 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Nothing,
         "The agent of the node runs its checks now.",
     ),
-    dangerous(
-        api::QUARANTINE_NODES,
-        "Quarantine",
-        ActionInput::Nothing,
-        "The node loses its link and its credentials until it is released.",
-    ),
+    dangerous(api::QUARANTINE_NODES, "Quarantine", ActionInput::Nothing, "The node has no link until it is released."),
     action(api::RELEASE_NODES, "Release", ActionInput::Nothing, "The node may boot again."),
-    dangerous(
-        api::REMOVE_NODES,
-        "Remove",
-        ActionInput::Nothing,
-        "The node loses its link and its credentials, and its record is deleted.",
-    ),
+    dangerous(api::REMOVE_NODES, "Remove", ActionInput::Nothing, "The node loses its link, and its record is deleted."),
 ];
 
 fn find(word: &str) -> Result<&'static Action, ApiError> {

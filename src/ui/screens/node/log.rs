@@ -59,7 +59,7 @@ fn filters(boot: &TimelineView, query: &Fields) -> Markup {
             } }
             label { "Boot" select name="session" {
                 @for other in &boot.boots {
-                    option value=(other.session) selected[other.session == boot.session] { (other.opened_at) ", " (other.result.as_str()) }
+                    option value=(other.session) data-time=(other.opened_at) selected[other.session == boot.session] { (other.opened_at) ", " (other.result.as_str()) }
                 }
             } }
             button.main { "Show" }

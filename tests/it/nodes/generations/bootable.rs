@@ -74,7 +74,7 @@ fn reload_that_drops_an_assigned_profile_names_its_nodes_and_doctor_counts_them(
     eventually("doctor counts it", || {
         let output = world.meshd(&["doctor"]);
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
-        if text.contains("1 node would be refused") && text.contains(&id) { Ok(()) } else { Err(text) }
+        if text.contains("1 node is refused at the next boot") && text.contains(&id) { Ok(()) } else { Err(text) }
     });
 }
 
