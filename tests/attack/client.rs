@@ -61,13 +61,20 @@ pub fn enrolment(ticket: &Ticket, csr_pem: &str) -> Value {
 pub struct Attacker<'a> {
     world: &'a World,
     roots_pem: String,
+    /// Where its connections come from.
+    from: Ipv4Addr,
 }
 
 impl<'a> Attacker<'a> {
     /// With [`STRANGER`] beside the addresses that are there, trusting the site's authority.
     pub fn new(world: &'a World) -> Self {
-        world.nodes.ip(&["address", "replace", &format!("{STRANGER}/24"), "dev", "eth0"]).unwrap();
-        Attacker { world, roots_pem: fs::read_to_string(world.path("state/ca/ca.pem")).unwrap() }
+        Self::at(world, STRANGER)
+    }
+
+    /// The same with another address.
+    pub fn at(world: &'a World, from: Ipv4Addr) -> Self {
+        world.nodes.ip(&["address", "replace", &format!("{from}/24"), "dev", "eth0"]).unwrap();
+        Attacker { world, roots_pem: fs::read_to_string(world.path("state/ca/ca.pem")).unwrap(), from }
     }
 
     /// Runs something where the attacker is.
@@ -83,7 +90,7 @@ impl<'a> Attacker<'a> {
 
     pub async fn dial(&self, identity: &Identity) -> std::io::Result<Tls> {
         let socket = TcpSocket::new_v4()?;
-        socket.bind((STRANGER, 0).into())?;
+        socket.bind((self.from, 0).into())?;
         let central: Ipv4Addr = CENTRAL.parse().unwrap();
         let stream = socket.connect((central, 8443).into()).await?;
         let name = ServerName::try_from(SERVER_NAME).unwrap();

@@ -7,7 +7,9 @@ use crate::{
     world::{
         CENTRAL, World,
         dhcp::{self, As},
-        eventually, program, stderr,
+        eventually,
+        node::PxeNode,
+        program, stderr,
     },
 };
 use meshd_model::fleet::{Stage, Verb};
@@ -43,7 +45,11 @@ struct Compromised<'a> {
 
 impl<'a> Compromised<'a> {
     fn new(world: &'a World, number: u8) -> Self {
-        let (attacker, own) = (Attacker::new(world), ticket(world, number));
+        Self::of(Attacker::new(world), world, number)
+    }
+
+    fn of(attacker: Attacker<'a>, world: &World, number: u8) -> Self {
+        let own = ticket(world, number);
         let identity = attacker.enrol(&own);
         Compromised { attacker, own, identity }
     }
@@ -348,4 +354,29 @@ fn volume_transfers_of_one_node_leave_room_for_others() {
         let (head, _stream) = begin(&owner).await;
         assert_eq!(head, "HTTP/1.1 206", "{accepted} transfers of the other node");
     });
+}
+
+#[test]
+fn link_from_leased_address_of_another_node_keeps_it_from_no_boot() {
+    let mut world = World::new("auto");
+    let victim = PxeNode::new(&world, 2);
+    victim.power_on().unwrap();
+    let address = victim.address.get().expect("an address");
+    victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
+    // After a restart, the address of the machine is not bound: it is off.
+    world.kill();
+    world.start();
+    let node = Compromised::of(Attacker::at(&world, address), &world, 1);
+    let link = node.attacker.run(node.link(Facts::default()));
+    let victim = PxeNode::new(&world, 2);
+    victim.host().ip(&["link", "set", "eth0", "up"]).unwrap();
+    let script = victim.power_on().expect("loader and script reach the machine");
+    assert!(script.overlay().is_some(), "{}", script.0);
+    eventually("an alarm names both", || {
+        let events = world.events("boot_impersonated");
+        let names =
+            |event: &Value| event["detail"].as_str().unwrap().contains(&format!("{address}, which is leased to"));
+        if events.iter().any(names) { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+    drop(link);
 }

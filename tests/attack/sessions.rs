@@ -44,18 +44,45 @@ async fn address_at_another_nic_gets_no_overlay() {
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
 }
 
-/// A connection of which no frame was seen: they had nested tags, or were fragments. A switch floods the answers to a silent machine.
+/// A connection with these Ethernet sources. Without any, no frame was seen: they had nested tags, or were fragments, and a switch floods the
+/// answers to a silent machine.
 #[derive(Default)]
-struct UnseenConnection(ConnectionFate);
+struct Connection(SegmentSources, ConnectionFate);
 
-impl ObservedConnection for UnseenConnection {
+impl ObservedConnection for Connection {
     fn sources(&self) -> SegmentSources {
-        SegmentSources::default()
+        self.0.clone()
     }
 
     fn fate(&self) -> &ConnectionFate {
-        &self.0
+        &self.1
     }
+}
+
+#[tokio::test]
+async fn one_connection_raises_an_alarm_about_each_node_that_it_names() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let (mut first, mut second) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    first.boot(Stage::Script).await;
+    second.boot(Stage::Script).await;
+    let sources = SegmentSources { macs: vec![STRANGER_MAC], is_complete: true, is_routed: false };
+    let connection = Connection(sources, ConnectionFate::default());
+    let stranger = LanClient::new(OTHER.into(), Some(Arc::new(connection)));
+    // Invented machines first: their alarms must not use up the limit.
+    for number in 3..60 {
+        Machine::new(&rig, number).script_for(stranger.clone()).await;
+    }
+    for machine in [&first, &second, &first] {
+        let answer = machine.script_for(stranger.clone()).await;
+        assert!(answer.contains("# refusal no_session"), "{answer}");
+        assert!(
+            rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(),
+            "an alarm about {}",
+            machine.mac
+        );
+    }
+    assert_eq!(rig.events("boot_impersonated").len(), 3, "one about all invented machines, one about each node");
 }
 
 #[tokio::test]
@@ -66,7 +93,7 @@ async fn connection_without_a_seen_frame_gets_no_overlay() {
     machine.boot(Stage::Script).await;
     rig.wire.put(machine.address, machine.mac);
     let capability = machine.capability().to_owned();
-    let unseen = LanClient::new(machine.address.into(), Some(Arc::new(UnseenConnection::default())));
+    let unseen = LanClient::new(machine.address.into(), Some(Arc::new(Connection::default())));
     assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, unseen).await.is_err());
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
     assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_ok(), "its own");

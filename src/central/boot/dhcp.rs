@@ -86,7 +86,7 @@ impl BootService {
             let address = lease.address;
             let boots = |session: &BootSession| session.address == Some(address) && session.is_fresh(self.env.now());
             if self.env.store.read(|model| model.newest_session(*mac).is_some_and(boots)) {
-                self.pin(address, *mac);
+                self.pin_lease(address, *mac);
             }
         }
     }

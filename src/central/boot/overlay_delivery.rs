@@ -140,7 +140,7 @@ impl BootService {
             }
             return Ok(());
         };
-        if !client.claim_alarm() {
+        if !client.claim_alarm(Some(grant.node)) {
             return Err(OverlayDenied::NotFound);
         }
         let detail = format!("{from} asked for the overlay of {}: {mismatch}", grant.node);

@@ -58,7 +58,7 @@ impl BootService {
             },
         };
         let detail = format!("{from} asked for the boot of {id} as MAC {}: {reason}", machine.mac);
-        if is_foreign && !client.claim_alarm() {
+        if is_foreign && !client.claim_alarm(self.known_node(id)) {
             return Err(Refusal::NoSession);
         }
         Err(self.refuse_impersonation(id, None, from, detail).await)
@@ -80,6 +80,10 @@ impl BootService {
         })
     }
 
+    fn known_node(&self, id: NodeId) -> Option<NodeId> {
+        self.env.store.read(|model| model.node(id).map(|node| node.id))
+    }
+
     /// Raises an alarm: a machine requests the boot of another one. Returns the refusal for it.
     pub(super) async fn refuse_impersonation(
         &self,
@@ -88,7 +92,9 @@ impl BootService {
         from: Ipv4Addr,
         detail: String,
     ) -> Refusal {
-        let (kind, cause) = (ConditionKind::BootImpersonated, format!("script from {from}"));
+        // Alarms about other machines, known or invented, must not exhaust the limit of this one.
+        let target = self.known_node(id).map_or_else(|| "nobody".to_owned(), |known| known.to_string());
+        let (kind, cause) = (ConditionKind::BootImpersonated, format!("script from {from} as {target}"));
         self.env.alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail }).await;
         Refusal::NoSession
     }

@@ -16,19 +16,45 @@ impl BootService {
     /// until the boot or the link of the first one is over.
     pub(crate) fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
         let bound = self.env.lan.pinned(address).map(|(bound, _)| bound).filter(|bound| *bound != mac);
-        let is_free = bound.is_none_or(|bound| !self.uses_pin(address, bound));
-        if is_free && !self.is_infrastructure(address) && failpoint::defends("address-pin") {
+        if bound.is_none_or(|bound| !self.uses_pin(address, bound)) {
+            self.bind(address, mac);
+        }
+    }
+
+    /// Binds an address that meshd leased to a machine that boots: no other machine has it, not even one whose link comes from there.
+    pub(crate) fn pin_lease(&self, address: Ipv4Addr, mac: MacAddr) {
+        match failpoint::defends("leased-address") {
+            true => self.bind(address, mac),
+            false => self.pin(address, mac),
+        }
+    }
+
+    /// Binds the address of a new link to the NIC that opened it. Raises an alarm instead if the address is leased to another node, which
+    /// would get no answer at its next boot.
+    pub async fn pin_link(&self, node: NodeId, client: &LanClient) {
+        let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac()) else { return };
+        match self.other_lessee(address, mac, node).filter(|_| failpoint::defends("leased-address")) {
+            Some((other, owner)) => {
+                let detail = format!("{mac} has the link of {node} from {address}, which is leased to {owner}");
+                self.wire_alarm(Some(other), mac, detail).await;
+            }
+            None => self.bind(address, mac),
+        }
+    }
+
+    fn bind(&self, address: Ipv4Addr, mac: MacAddr) {
+        if !self.is_infrastructure(address) && failpoint::defends("address-pin") {
             self.env.lan.pin(address, mac);
         }
     }
 
-    /// Binds the address of a new link to the NIC that opened it.
-    pub fn pin_link(&self, client: &LanClient) {
-        if let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac())
-            && !self.is_infrastructure(address)
-        {
-            self.env.lan.pin(address, mac);
-        }
+    /// Returns the other node and its NIC to which an address is leased.
+    fn other_lessee(&self, address: Ipv4Addr, mac: MacAddr, node: NodeId) -> Option<(NodeId, MacAddr)> {
+        self.env.store.read(|model| {
+            let owner = model.lease(address)?.mac;
+            let other = model.node_of_mac(owner)?.id;
+            (owner != mac && other != node).then_some((other, owner))
+        })
     }
 
     /// Removes the bindings of boots and links that are over.
@@ -69,7 +95,7 @@ impl BootService {
             return;
         }
         fate.end();
-        if fate.claim_alarm() {
+        if fate.claim_alarm(node.as_ref().map(|node| node.id)) {
             let owner = expected.map_or_else(|| "another machine".to_owned(), |mac| mac.to_string());
             let detail = match is_routed {
                 true => format!("{source} sent a TCP segment from {address}, which is behind {owner}"),

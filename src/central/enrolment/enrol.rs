@@ -242,7 +242,7 @@ impl Enrolment {
         stored: TokenRecord,
         wire: String,
     ) -> AgentApiError {
-        if !client.claim_alarm() {
+        if !client.claim_alarm(Some(request.node)) {
             return AgentApiError::Unauthorized;
         }
         if stored.used.is_none() {

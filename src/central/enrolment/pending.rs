@@ -78,7 +78,7 @@ impl Enrolment {
             None => Ok(()),
         };
         if !is_own || boot != Some(Some(hello.session)) || wire.is_err() {
-            if wire.is_ok() || client.claim_alarm() {
+            if wire.is_ok() || client.claim_alarm(node.as_ref().map(|node| node.id)) {
                 self.pending_alarm(&hello, from, wire.err()).await;
             }
             return Err(AgentApiError::Unauthorized);

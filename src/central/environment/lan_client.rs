@@ -1,15 +1,16 @@
 //! The client of a request, with the TCP connection that carried the request, as observed on the wire.
 
-use meshd_types::MacAddr;
+use meshd_types::{MacAddr, NodeId, failpoint};
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 use tokio_util::sync::CancellationToken;
+
+/// Maximum number of nodes whose alarms one connection remembers.
+const MAX_ALARMS: usize = 64;
 
 /// The Ethernet sources of all segments of one TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub struct SegmentSources {
 /// The end of a connection, and its alarm. Observer and server share it.
 #[derive(Debug, Default)]
 pub struct ConnectionFate {
-    alarm_claimed: AtomicBool,
+    /// The nodes about which this connection has raised an alarm; `None` for all unknown ones together.
+    alarms: Mutex<BTreeSet<Option<NodeId>>>,
     ended: CancellationToken,
 }
 
@@ -57,9 +59,13 @@ pub struct LanClient {
 }
 
 impl ConnectionFate {
-    /// Returns true for the first caller: one connection raises one alarm.
-    pub fn claim_alarm(&self) -> bool {
-        !self.alarm_claimed.swap(true, Relaxed)
+    /// Returns true for the first caller: one connection raises one alarm about each known node. An alarm about one node must not hide the
+    /// attack on another.
+    pub fn claim_alarm(&self, node: Option<NodeId>) -> bool {
+        let node = node.filter(|_| failpoint::defends("alarm-of-node"));
+        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        // Beyond the bound, the rate limit of alarms is what is left.
+        if alarms.len() < MAX_ALARMS { alarms.insert(node) } else { !alarms.contains(&node) }
     }
 
     /// Ends the connection.
@@ -84,9 +90,9 @@ impl LanClient {
         <[MacAddr; 1]>::try_from(macs).ok().map(|[mac]| mac)
     }
 
-    /// Returns true if no alarm was raised for this connection yet.
-    pub(crate) fn claim_alarm(&self) -> bool {
-        self.connection.as_ref().is_none_or(|connection| connection.fate().claim_alarm())
+    /// Returns true if this connection has raised no alarm about the node yet.
+    pub(crate) fn claim_alarm(&self, node: Option<NodeId>) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.fate().claim_alarm(node))
     }
 
     /// Resolves when the connection must end, because a segment came from another machine.

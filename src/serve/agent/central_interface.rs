@@ -78,9 +78,10 @@ pub trait AgentSettings: Send + Sync + 'static {
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
     ) -> impl Future<Output = Result<(Self::Link, Welcome), AgentApiError>> + Send;
-    /// Records that the link of a client is up.
-    fn linked(&self, client: &LanClient) {
-        let _ = client;
+    /// Records that the link of a node is up.
+    fn linked(&self, node: NodeId, client: &LanClient) -> impl Future<Output = ()> + Send {
+        let _ = (node, client);
+        std::future::ready(())
     }
     /// Handles a message of a node.
     fn link_message(
@@ -171,8 +172,8 @@ impl AgentSettings for Arc<Central> {
         self.agents.link_up(peer, hello, from, commands).await
     }
 
-    fn linked(&self, client: &LanClient) {
-        self.boot.pin_link(client);
+    async fn linked(&self, node: NodeId, client: &LanClient) {
+        self.boot.pin_link(node, client).await;
     }
 
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {

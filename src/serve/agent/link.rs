@@ -94,7 +94,7 @@ async fn converse<P: AgentSettings>(
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
     let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
     let (link, welcome) = up.map_err(refusal)?;
-    service.plane.linked(&connection.lan);
+    service.plane.linked(client.peer.node, &connection.lan).await;
     tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
     let ended = async {
         socket.send(&FromCentral::Welcome(welcome)).await?;

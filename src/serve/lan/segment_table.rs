@@ -5,7 +5,7 @@
 
 use super::tcp_segment::{Ends, Seen};
 use meshd_central::{ConnectionFate, ForeignSegment};
-use meshd_types::MacAddr;
+use meshd_types::{MacAddr, failpoint};
 use std::{
     collections::{BTreeMap, VecDeque},
     net::Ipv4Addr,
@@ -170,12 +170,17 @@ impl SegmentTable {
         self.lost = self.lost.saturating_add(frames);
     }
 
-    /// Returns the sources of a connection, and whether all of its frames were seen. After a fragment of its client no source is certain.
+    /// Returns the sources of a connection, and whether all of its frames were seen. Fragments of its client may belong to it, so their
+    /// senders are among the sources: a refusal then names them.
     pub(super) fn sources(&self, ends: &Ends) -> (Vec<MacAddr>, bool) {
-        let fragments = self.fragments_of.get(ends.client.ip()).map_or(0, |fragments| fragments.last);
-        match self.entries.get(ends).filter(|entry| fragments <= entry.fragments_before) {
-            Some(entry) => (entry.sources.clone(), entry.lost_before == Some(self.lost)),
-            None => (Vec::new(), false),
+        let Some(entry) = self.entries.get(ends) else { return (Vec::new(), false) };
+        let fragments = self.fragments_of.get(ends.client.ip()).filter(|one| one.last > entry.fragments_before);
+        match fragments {
+            Some(fragments) if failpoint::defends("fragment-senders") => {
+                (entry.sources.iter().chain(&fragments.sources).copied().collect(), false)
+            }
+            Some(_) => (Vec::new(), false),
+            None => (entry.sources.clone(), entry.lost_before == Some(self.lost)),
         }
     }
 }
@@ -242,7 +247,7 @@ mod tests {
         let [ForeignSegment { source: STRANGER, expected: Some(MACHINE), fate: reported, .. }] = &foreign[..] else {
             panic!("{foreign:?}")
         };
-        assert!(Arc::ptr_eq(reported, &fate) && reported.claim_alarm() && !fate.claim_alarm());
+        assert!(Arc::ptr_eq(reported, &fate) && reported.claim_alarm(None) && !fate.claim_alarm(None));
         assert!(table.observe(START, segment(1, false), STRANGER, anybody).is_empty(), "reported once");
         assert_eq!(table.sources(&ends(1)).0, [MACHINE, STRANGER]);
     }
@@ -257,9 +262,22 @@ mod tests {
         let foreign = table.observe(START, fragment, STRANGER, machine);
         assert!(foreign.len() == 1 && !Arc::ptr_eq(&foreign[0].fate, &fate), "one alarm, and no connection ends");
         assert!(table.observe(START, fragment, STRANGER, machine).is_empty(), "reported once");
-        assert_eq!(table.sources(&ends(1)), (vec![], false));
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE, STRANGER], false));
         table.observe(START, segment(2, true), MACHINE, anybody);
         assert_eq!(table.sources(&ends(2)), (vec![MACHINE], true), "a connection after the fragment");
+    }
+
+    #[test]
+    fn sender_of_fragments_is_named_also_if_they_began_before_the_lease() {
+        let mut table = SegmentTable::default();
+        let fragment = Seen::Fragment { client: *ends(1).client.ip() };
+        // Nobody is known to have the address, so the fragment is not foreign.
+        assert!(table.observe(START, fragment, STRANGER, anybody).is_empty());
+        let machine = |_: Ipv4Addr| Expected::Machine(Some(MACHINE));
+        table.observe(START, segment(1, true), MACHINE, machine);
+        table.accept(ends(1));
+        table.observe(START, fragment, STRANGER, machine);
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE, STRANGER], false));
     }
 
     #[test]

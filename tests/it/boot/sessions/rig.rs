@@ -2,7 +2,9 @@
 
 use crate::world::{World, unpack};
 use meshd::daemon;
-use meshd_central::{Clock, DhcpChange, DhcpObservation, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared};
+use meshd_central::{
+    Clock, DhcpChange, DhcpObservation, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour, Shared,
+};
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
@@ -218,11 +220,16 @@ impl<'a> Machine<'a> {
     }
 
     pub async fn ask_script(&mut self) {
+        self.script = self.script_for(self.address).await;
+    }
+
+    /// What a client is answered who asks for the script of this machine.
+    pub async fn script_for(&self, client: impl Into<LanClient>) -> String {
         let (mac, uuid, serial, board) = (self.mac, self.uuid, &self.serial, &self.board);
         let query = format!(
             "mac={mac}&uuid={uuid}&serial={serial}&board_serial={board}&manufacturer=QEMU&product=world&arch=x86_64"
         );
-        self.script = self.rig.central.boot.script(ScriptRequest::parse(&query), self.address, ENDPOINT).await;
+        self.rig.central.boot.script(ScriptRequest::parse(&query), client, ENDPOINT).await
     }
 
     pub fn session(&self) -> BootSessionId {
