@@ -86,7 +86,10 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
         let line = error.span().map_or(0, |span| line_of(&lines, span.start));
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
-        let hint = "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`";
+        let hint = match message.as_str() {
+            "duplicate key" => "this key or section is in the file already: keep one of the two",
+            _ => "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`",
+        };
         Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint: hint.into() })
     })?;
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })

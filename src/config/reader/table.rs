@@ -178,6 +178,11 @@ impl<'d> Table<'d> {
             self.document.fault(&text, "a path has no NUL character", "write a plain path");
             return None;
         }
+        if text.starts_with('~') || text.starts_with('$') {
+            let what = format!("`{}`: no shell expands `~` or `$`", brief(&text));
+            self.document.fault(&text, what, "write the path in full, or relative to the folder of this file");
+            return None;
+        }
         let path = self.document.resolve(&text);
         Some(text.with(path))
     }

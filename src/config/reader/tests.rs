@@ -72,6 +72,18 @@ fn syntax_error_names_its_line() {
     assert_eq!(faults.0[0].line, 3, "{faults}");
     let twice = parse("a = 1\nb = 2\na = 3\n", Path::new("x.toml")).expect_err("a key twice");
     assert_eq!(twice.0[0].line, 3, "{twice}");
+    assert!(twice.0[0].hint.contains("keep one of the two"), "{twice}");
+}
+
+#[test]
+fn path_for_a_shell_is_a_fault() {
+    let text = "a = \"~/x\"\nb = \"$HOME/x\"\nc = \"x~/$y\"\n";
+    let document = parse(text, Path::new("x.toml")).expect("TOML");
+    let root = document.root();
+    let paths = ["a", "b", "c"].map(|key| root.path(key).is_some());
+    assert_eq!(paths, [false, false, true]);
+    let faults = document.finish(Some(())).expect_err("two faults").to_string();
+    assert!(faults.contains("x.toml:1: a: `~/x`: no shell expands") && faults.contains("x.toml:2: b:"), "{faults}");
 }
 
 #[test]
