@@ -208,10 +208,12 @@ impl Central {
         self.env.lan.faults()
     }
 
-    /// Returns the client of an accepted connection.
-    pub fn lan_client(&self, client: SocketAddr, server: SocketAddr) -> LanClient {
-        let observed = match (client, server) {
-            (SocketAddr::V4(client), SocketAddr::V4(server)) => self.env.lan.observe(client, server),
+    /// Returns the client of an accepted connection. `interface` is that of the listener, if it is bound to one.
+    pub fn lan_client(&self, interface: Option<&str>, client: SocketAddr, server: SocketAddr) -> LanClient {
+        let observed = match (interface, client, server) {
+            (Some(interface), SocketAddr::V4(client), SocketAddr::V4(server)) => {
+                self.env.lan.observe(interface, client, server)
+            }
             _ => None,
         };
         LanClient::new(client.ip(), observed)

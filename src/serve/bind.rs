@@ -1,7 +1,7 @@
 //! Opens ports before any service starts, each on one interface and one address. Errors are one sentence with a hint.
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::{
     fmt,
     io::{self, ErrorKind},
@@ -131,6 +131,11 @@ pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
 pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<tokio::net::TcpListener, BindError> {
     let opened = listen(interface, at).and_then(|socket| tokio::net::TcpListener::from_std(socket.into()));
     opened.map_err(|source| explain(source, service, interface, at))
+}
+
+/// Returns the interface to which a listener is bound.
+pub fn bound_interface(listener: &tokio::net::TcpListener) -> Option<String> {
+    SockRef::from(listener).device().ok().flatten().and_then(|name| String::from_utf8(name).ok())
 }
 
 /// Checks whether a program can listen on this TCP port now.

@@ -67,9 +67,15 @@ pub trait Lan: Send + Sync {
         Box::pin(std::future::pending())
     }
 
-    /// Observes an accepted connection until the result is dropped. `None` if its interface is not observed.
-    fn observe(&self, client: SocketAddrV4, server: SocketAddrV4) -> Option<Arc<dyn ObservedConnection>> {
-        let _ = (client, server);
+    /// Observes a connection until the result is dropped. `interface` is that of the listener that accepted it. `None` if the interface is
+    /// not observed.
+    fn observe(
+        &self,
+        interface: &str,
+        client: SocketAddrV4,
+        server: SocketAddrV4,
+    ) -> Option<Arc<dyn ObservedConnection>> {
+        let _ = (interface, client, server);
         None
     }
 

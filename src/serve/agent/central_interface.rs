@@ -30,9 +30,9 @@ pub trait AgentSettings: Send + Sync + 'static {
     /// Identifier of a link.
     type Link: Copy + Send + Sync + std::fmt::Debug;
 
-    /// Returns the client of an accepted connection.
-    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
-        let _ = at;
+    /// Returns the client of an accepted connection. `interface` is that of the listener.
+    fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
+        let _ = (interface, at);
         from.ip().into()
     }
     /// Returns the TLS configuration of the agent API.
@@ -118,8 +118,8 @@ impl AgentSettings for Arc<Central> {
     type Ticket = PendingConnection;
     type Link = LinkId;
 
-    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
-        self.lan_client(from, at)
+    fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
+        self.lan_client(interface, from, at)
     }
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {

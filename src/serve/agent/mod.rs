@@ -37,6 +37,7 @@ pub use central_interface::{AgentSettings, Ticket};
 pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
 use crate::serve::{
+    bind,
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
     lingering_close::{LingerLimits, LingeringClose},
 };
@@ -151,6 +152,7 @@ pub async fn run<P: AgentSettings>(
     let router = routes::router(Arc::clone(&service));
     let arriving = ConnectionLimiter::new("agent", arriving);
     let mut connections = JoinSet::new();
+    let interface = bind::bound_interface(&listener);
     loop {
         tokio::select! {
             () = shutdown.cancelled() => break,
@@ -164,7 +166,7 @@ pub async fn run<P: AgentSettings>(
                 let (acceptor, service, router) =
                     (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
                 let Ok(at) = stream.local_addr() else { continue };
-                let lan = service.plane.client(from, at);
+                let lan = service.plane.client(interface.as_deref(), from, at);
                 connections.spawn(async move {
                     let eviction = permit.eviction.clone();
                     let accepted = Accepted { stream, from, lan: lan.clone(), permit };

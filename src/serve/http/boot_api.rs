@@ -21,9 +21,9 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     /// Result of [`BootApi::open_overlay`].
     type Overlay: Transfer;
 
-    /// Returns the client of an accepted connection.
-    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
-        let _ = at;
+    /// Returns the client of an accepted connection. `interface` is that of the listener.
+    fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
+        let _ = (interface, at);
         from.ip().into()
     }
 
@@ -84,8 +84,8 @@ impl Transfer for OverlayTransfer {
 impl BootApi for Shared {
     type Overlay = OverlayTransfer;
 
-    fn client(&self, from: SocketAddr, at: SocketAddr) -> LanClient {
-        self.lan_client(from, at)
+    fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
+        self.lan_client(interface, from, at)
     }
 
     fn folder(&self) -> PathBuf {

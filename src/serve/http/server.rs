@@ -4,6 +4,7 @@ use super::boot_api::BootApi;
 use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
+use crate::serve::bind;
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use crate::serve::lingering_close::{LingerLimits, LingeringClose};
 use axum::Router;
@@ -62,6 +63,7 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
     let router = router(api.clone(), limits.requests_per_second);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
+    let interface = bind::bound_interface(&listener);
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -72,7 +74,7 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
                 let entered = shutdown.run_until_cancelled(limiter.enter(Source::Address((*from.ip()).into()))).await;
                 let Some(permit) = entered else { break };
                 let Ok(at) = stream.local_addr() else { continue };
-                let client = api.client(SocketAddr::V4(from), at);
+                let client = api.client(interface.as_deref(), SocketAddr::V4(from), at);
                 let connection =
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
                 tasks.spawn(connection.serve(stream, client, permit));

@@ -9,6 +9,7 @@ use super::{
     segment_table::{Expected, SegmentTable},
     tcp_segment::{self, Ends, Seen},
 };
+use crate::serve::log::Log;
 use meshd_central::{ConnectionFate, ForeignSegment};
 use meshd_types::MacAddr;
 use nix::{
@@ -40,6 +41,9 @@ const SNAP: usize = 76;
 const BATCH: usize = 64;
 /// Size of the kernel's queue in bytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
 const QUEUE: usize = 8 << 20;
+/// Maximum number of system calls per reading of the queue. The kernel doubles the size of the queue, and a frame takes more than 512 bytes
+/// of it, so the frames that were in the queue before are read.
+const MAX_BATCHES: usize = 2 * QUEUE / 512 / BATCH;
 /// Interval between attempts to open the socket again after an error, for example because the interface was removed.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -69,6 +73,7 @@ pub(super) struct ConnectionWitness {
     expected: Box<Expectation>,
     report: Box<ForeignReport>,
     started: Instant,
+    log: Log,
     state: Mutex<WitnessState>,
 }
 
@@ -121,12 +126,14 @@ impl ConnectionWitness {
             expected: Box::new(expected),
             report: Box::new(report),
             started: Instant::now(),
+            log: Log::default(),
             state: Mutex::new(state),
         })))
     }
 
     /// Reads frames as they arrive, for ever, so that the queue does not fill and foreign frames end a connection at once.
     pub(super) async fn run(self: Arc<Self>) {
+        let mut is_empty = true;
         loop {
             let tap = self.lock().tap.clone();
             let Some(tap) = tap else {
@@ -136,10 +143,10 @@ impl ConnectionWitness {
                 }
                 continue;
             };
-            if let Ok(mut ready) = tap.socket.readable().await {
+            if is_empty && let Ok(mut ready) = tap.socket.readable().await {
                 ready.clear_ready();
             }
-            self.drain(&mut self.lock());
+            is_empty = self.drain(&mut self.lock());
             // A client that loads an image sends many acknowledgements: they are read together.
             sleep(COALESCE).await;
         }
@@ -162,11 +169,12 @@ impl ConnectionWitness {
         state.table.sources(ends)
     }
 
-    /// Reads all frames in the queue.
-    fn drain(&self, state: &mut WitnessState) {
-        let Some(tap) = state.tap.clone() else { return };
+    /// Reads all frames that are in the queue. Returns false if it may contain further ones.
+    fn drain(&self, state: &mut WitnessState) -> bool {
+        let Some(tap) = state.tap.clone() else { return true };
         let now = self.started.elapsed();
-        loop {
+        let mut is_empty = false;
+        for _ in 0..MAX_BATCHES {
             let read = BATCHES.with_borrow_mut(|batch| {
                 batch.read(&tap, |seen, source| {
                     state.table.observe(now, seen, source, &self.expected).into_iter().for_each(&self.report);
@@ -174,13 +182,17 @@ impl ConnectionWitness {
             });
             match read {
                 Ok(BATCH) | Err(Errno::EINTR) => {}
-                Ok(_) | Err(Errno::EAGAIN) => break,
+                Ok(_) | Err(Errno::EAGAIN) => {
+                    is_empty = true;
+                    break;
+                }
                 Err(error) => {
-                    tracing::warn!(interface = self.interface, %error, "cannot read frames of the boot LAN");
+                    let name = &self.interface;
+                    self.log.warn("frames", || format!("cannot read frames of the boot LAN on {name}: {error}"));
                     // The interface went down or away. Frames may be lost until it is open again.
                     state.table.add_lost(1);
                     state.tap = None;
-                    return;
+                    return true;
                 }
             }
         }
@@ -189,7 +201,12 @@ impl ConnectionWitness {
         if lost > 0 {
             metrics::counter!("meshd_lan_lost_frames_total").increment(u64::from(lost));
             state.table.add_lost(u64::from(lost));
+            let name = &self.interface;
+            self.log.warn("lost", || {
+                format!("{lost} frames on {name} were lost: boots and links that began before may be refused and retry")
+            });
         }
+        is_empty
     }
 
     fn lock(&self) -> MutexGuard<'_, WitnessState> {
@@ -246,8 +263,10 @@ const PROTOCOL: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = PROTOCOL + 4;
 const VLAN_TAG: u32 = PROTOCOL + 44;
 
-/// Returns a filter for TCP to these ports of this host, and for all fragments of TCP. Frames of a VLAN belong to another interface. The
-/// filter sees packets from their IP header on.
+/// Returns a filter for TCP to these ports of this host, and for all fragments of TCP. The filter sees packets from their IP header on.
+///
+/// Frames of a VLAN belong to another interface. A frame with priority tags inside of another tag reaches the IP stack and not this socket;
+/// a connection without a seen frame is refused, so no tags are parsed here.
 fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
     // Failed checks jump to "drop", which follows the comparisons of ports; "deliver" follows it.

@@ -1,7 +1,8 @@
 //! The Ethernet sources of the segments of each TCP connection. Pure: time and expectations are arguments.
 //!
 //! A connection is known from its SYN on. Until its server accepts it, an entry expires after [`HANDSHAKE`]; from then on it lives as long
-//! as the connection. Each Ethernet source has its own share of the entries before that, so a flood of SYNs evicts nothing of others.
+//! as the connection. Each Ethernet source has its own share of the entries before that, so a flood of SYNs evicts nothing of others. An
+//! entry that has seen more than SYNs is never emptied: its segments may be in a connection that the server has yet to accept.
 
 use super::tcp_segment::{Ends, Seen};
 use meshd_central::{ConnectionFate, ForeignSegment};
@@ -37,8 +38,14 @@ struct Entry {
     lost_before: Option<u64>,
     /// The number of fragments when the connection began.
     fragments_before: u64,
-    /// The server has accepted it.
-    is_accepted: bool,
+    /// Before the accept: the source that is charged for the entry.
+    arriving: Option<MacAddr>,
+    /// Number of the entry, by which the queue of arriving ones knows it.
+    number: u64,
+    /// Only SYNs were seen.
+    is_silent: bool,
+    /// Number of accepted connections: a server may accept the next one before it notices the end of the former.
+    accepted: usize,
     /// A SYN arrived after the accept: the client may have opened the next connection with the same ends.
     is_reopened: bool,
     fate: Arc<ConnectionFate>,
@@ -54,9 +61,13 @@ struct Fragments {
 #[derive(Default)]
 pub(super) struct SegmentTable {
     entries: BTreeMap<Ends, Entry>,
-    /// Connections before their accept, the oldest first, with their first source.
-    arriving: VecDeque<(Duration, Ends, MacAddr)>,
+    /// Times and numbers of entries before their accept, the oldest first. Some are accepted or gone.
+    arriving: VecDeque<(Duration, Ends, u64)>,
+    /// Number of entries before their accept, of each source.
     arriving_of: BTreeMap<MacAddr, usize>,
+    /// Number of entries before their accept, of all sources.
+    arriving_count: usize,
+    last_number: u64,
     /// Number of frames that the kernel did not deliver.
     lost: u64,
     /// Number of fragments of all clients.
@@ -79,7 +90,8 @@ impl SegmentTable {
                     self.open(now, ends, source);
                 }
                 let entry = self.entries.get_mut(&ends);
-                let foreign = entry.and_then(|Entry { sources, fate, .. }| {
+                let foreign = entry.and_then(|Entry { sources, fate, is_silent, .. }| {
+                    *is_silent &= opens;
                     record_source(sources, *ends.client.ip(), source, expected, fate)
                 });
                 foreign.into_iter().collect()
@@ -107,39 +119,64 @@ impl SegmentTable {
 
     fn open(&mut self, now: Duration, ends: Ends, source: MacAddr) {
         self.expire(now);
-        let (lost, fragments) = (self.lost, self.fragments);
         if let Some(entry) = self.entries.get_mut(&ends) {
-            entry.is_reopened = entry.is_accepted;
+            entry.is_reopened = entry.accepted > 0;
             // Another machine sent a SYN with these ends before: the present one begins anew.
-            if !entry.is_accepted && !entry.sources.contains(&source) {
-                *entry = Entry::new(Some(lost), fragments);
+            let is_replaced = entry.accepted == 0 && entry.is_silent && !entry.sources.contains(&source);
+            if !is_replaced {
+                return;
             }
-            return;
+            self.remove(ends);
         }
-        let of_source = self.arriving_of.entry(source).or_default();
-        if *of_source >= MAX_ARRIVING_OF_SOURCE || self.arriving.len() >= MAX_ARRIVING {
-            return;
+        let of_source = self.arriving_of.get(&source).copied().unwrap_or_default();
+        if of_source < MAX_ARRIVING_OF_SOURCE && self.arriving_count < MAX_ARRIVING {
+            let entry = Entry::new(Some(self.lost), self.fragments);
+            self.insert_arriving(now, ends, source, entry);
         }
-        *of_source += 1;
-        self.arriving.push_back((now, ends, source));
-        self.entries.insert(ends, Entry::new(Some(lost), fragments));
+    }
+
+    fn insert_arriving(&mut self, now: Duration, ends: Ends, source: MacAddr, entry: Entry) {
+        // Entries that were accepted quickly stay in the queue.
+        if self.arriving.len() >= 2 * MAX_ARRIVING {
+            let entries = &self.entries;
+            self.arriving.retain(|(_, ends, number)| is_arriving(entries, ends, *number));
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        self.arriving.push_back((now, ends, number));
+        *self.arriving_of.entry(source).or_default() += 1;
+        self.arriving_count += 1;
+        self.entries.insert(ends, Entry { arriving: Some(source), number, ..entry });
+    }
+
+    fn remove(&mut self, ends: Ends) -> Option<Entry> {
+        let mut entry = self.entries.remove(&ends)?;
+        self.release(entry.arriving.take());
+        Some(entry)
+    }
+
+    /// Ends the charge of a source for an entry before its accept.
+    fn release(&mut self, source: Option<MacAddr>) {
+        let Some(source) = source else { return };
+        self.arriving_count = self.arriving_count.saturating_sub(1);
+        if let Some(count) = self.arriving_of.get_mut(&source) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.arriving_of.remove(&source);
+            }
+        }
     }
 
     /// Removes connections that no server accepted in time.
     fn expire(&mut self, now: Duration) {
-        while let Some((since, ends, source)) = self.arriving.front().copied() {
+        while let Some((since, ends, number)) = self.arriving.front().copied() {
             if now.saturating_sub(since) <= HANDSHAKE {
                 break;
             }
             self.arriving.pop_front();
-            if let Some(count) = self.arriving_of.get_mut(&source) {
-                *count -= 1;
-                if *count == 0 {
-                    self.arriving_of.remove(&source);
-                }
-            }
-            if self.entries.get(&ends).is_some_and(|entry| !entry.is_accepted) {
-                self.entries.remove(&ends);
+            // The client may have used the ends again.
+            if is_arriving(&self.entries, &ends, number) {
+                self.remove(ends);
             }
         }
     }
@@ -147,21 +184,27 @@ impl SegmentTable {
     /// Records that a server has accepted a connection.
     pub(super) fn accept(&mut self, ends: Ends) -> Arc<ConnectionFate> {
         let entry = self.entries.entry(ends).or_insert_with(|| Entry::new(None, self.fragments));
-        entry.is_accepted = true;
-        Arc::clone(&entry.fate)
+        entry.is_reopened &= entry.accepted == 0;
+        entry.accepted += 1;
+        let (fate, charged) = (Arc::clone(&entry.fate), entry.arriving.take());
+        self.release(charged);
+        fate
     }
 
     /// Records the end of an accepted connection.
     pub(super) fn close(&mut self, now: Duration, ends: Ends) {
-        let Some(entry) = self.entries.remove(&ends) else { return };
-        if entry.is_reopened
-            && let Some(first) = entry.sources.first()
-        {
-            *self.arriving_of.entry(*first).or_default() += 1;
-            self.arriving.push_back((now, ends, *first));
-            // Its SYN is known, and no server has accepted it yet.
-            let next = Entry { sources: entry.sources, ..Entry::new(entry.lost_before, entry.fragments_before) };
-            self.entries.insert(ends, next);
+        let Some(entry) = self.entries.get_mut(&ends) else { return };
+        entry.accepted = entry.accepted.saturating_sub(1);
+        if entry.accepted > 0 {
+            return;
+        }
+        let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) = self.remove(ends) else {
+            return;
+        };
+        if let Some(first) = sources.first().copied() {
+            // Its SYN is known, and no server has accepted it yet. Segments of either connection were recorded.
+            let next = Entry { sources, is_silent: false, ..Entry::new(lost_before, fragments_before) };
+            self.insert_arriving(now, ends, first, next);
         }
     }
 
@@ -188,8 +231,23 @@ impl SegmentTable {
 impl Entry {
     fn new(lost_before: Option<u64>, fragments_before: u64) -> Self {
         let (sources, fate) = Default::default();
-        Entry { sources, lost_before, fragments_before, is_accepted: false, is_reopened: false, fate }
+        Entry {
+            sources,
+            lost_before,
+            fragments_before,
+            arriving: None,
+            number: 0,
+            is_silent: true,
+            accepted: 0,
+            is_reopened: false,
+            fate,
+        }
     }
+}
+
+/// Returns true if an entry of the queue is still before its accept.
+fn is_arriving(entries: &BTreeMap<Ends, Entry>, ends: &Ends, number: u64) -> bool {
+    entries.get(ends).is_some_and(|entry| entry.number == number && entry.arriving.is_some())
 }
 
 /// Records the source of a segment. Returns it if it is new and foreign.
@@ -297,6 +355,58 @@ mod tests {
         assert!(table.observe(START, segment(1, true), MACHINE, anybody).is_empty());
         assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true));
         assert_eq!(table.observe(START, segment(1, false), STRANGER, anybody).len(), 1, "a segment of the first one");
+    }
+
+    #[test]
+    fn syn_of_the_machine_does_not_hide_segments_of_another_one_before_the_accept() {
+        let mut table = SegmentTable::default();
+        // The kernel has established the stranger's connection, with its request, when the machine uses the same port.
+        table.observe(START, segment(1, true), STRANGER, anybody);
+        table.observe(START, segment(1, false), STRANGER, anybody);
+        assert_eq!(table.observe(START, segment(1, true), MACHINE, anybody).len(), 1);
+        table.accept(ends(1));
+        assert_eq!(table.sources(&ends(1)).0, [STRANGER, MACHINE]);
+    }
+
+    #[test]
+    fn reused_port_is_observed_until_its_own_end() {
+        let mut table = SegmentTable::default();
+        let later = HANDSHAKE + Duration::from_secs(1);
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        table.accept(ends(1));
+        table.close(START, ends(1));
+        table.observe(HANDSHAKE, segment(1, true), MACHINE, anybody);
+        table.observe(later, segment(2, true), MACHINE, anybody);
+        assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true), "the entry of the former connection has expired");
+        // The machine was reset: the server accepts its next connection before it notices the end of the former one.
+        table.accept(ends(1));
+        table.observe(later, segment(1, true), MACHINE, anybody);
+        let fate = table.accept(ends(1));
+        table.close(later, ends(1));
+        table.observe(later * 3, segment(3, true), MACHINE, anybody);
+        let foreign = table.observe(later * 3, segment(1, false), STRANGER, anybody);
+        assert!(foreign.iter().all(|foreign| Arc::ptr_eq(&foreign.fate, &fate)) && foreign.len() == 1, "{foreign:?}");
+        table.close(later * 3, ends(1));
+        assert!(!table.entries.contains_key(&ends(1)));
+    }
+
+    #[test]
+    fn accepted_connections_leave_their_source_room_for_further_ones() {
+        let mut table = SegmentTable::default();
+        for port in 0..=u16::MAX {
+            table.observe(START, segment(port, true), MACHINE, anybody);
+            table.accept(ends(port));
+            assert!(table.sources(&ends(port)).1, "{port}");
+            table.close(START, ends(port));
+        }
+        for port in 0..=u16::MAX {
+            table.observe(START, segment(port, true), MACHINE, anybody);
+            table.accept(ends(port));
+            table.close(START, ends(port));
+        }
+        table.observe(START, segment(1, true), MACHINE, anybody);
+        assert!(table.arriving.len() <= 2 * MAX_ARRIVING && table.entries.len() == 1);
+        assert_eq!((table.arriving_count, table.arriving_of.len()), (1, 1));
     }
 
     #[test]

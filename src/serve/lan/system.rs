@@ -125,9 +125,16 @@ impl Addresses {
         Ok(self.kernel.neighbour(interface.index, address)?.map_or(Neighbour::Unknown, Neighbour::Machine))
     }
 
+    /// Returns the index of the Ethernet interface with the network of a machine.
+    fn machine_interface(&self, address: Ipv4Addr) -> Option<u32> {
+        let OnLink { interface, .. } = self.on_link(address).ok()??;
+        let is_own = interface.addresses.iter().any(|(own, _)| *own == address);
+        (!is_own && interface.is_ethernet).then_some(interface.index)
+    }
+
     /// Returns the Ethernet sources from which segments of an address may come.
     fn expected(&self, address: Ipv4Addr) -> Expected {
-        if let Some((mac, _)) = self.pins.get(address) {
+        if let Some(mac) = self.pins.mac(address) {
             return Expected::Machine(Some(mac));
         }
         // An unknown address is checked as a local one.
@@ -206,16 +213,20 @@ impl Lan for SystemLan {
         })
     }
 
-    fn observe(&self, client: SocketAddrV4, server: SocketAddrV4) -> Option<Arc<dyn ObservedConnection>> {
+    fn observe(
+        &self,
+        interface: &str,
+        client: SocketAddrV4,
+        server: SocketAddrV4,
+    ) -> Option<Arc<dyn ObservedConnection>> {
         let table = self.addresses.table.read().ok()?;
-        let is_own =
-            |address: Ipv4Addr| move |interface: &Interface| interface.addresses.iter().any(|(own, _)| *own == address);
+        let is_client = |interface: &Interface| interface.addresses.iter().any(|(own, _)| own == client.ip());
         // Frames from this host to itself pass no wire.
-        if table.values().any(is_own(*client.ip())) {
+        if table.values().any(is_client) {
             return None;
         }
-        let name = self.addresses.interfaces.iter().find(|name| table.get(*name).is_some_and(is_own(*server.ip())))?;
-        let witness = Arc::clone(self.witnesses.get()?.get(name)?);
+        // Two interfaces may have one address: only the interface of the listener says where frames arrive.
+        let witness = Arc::clone(self.witnesses.get()?.get(interface)?);
         let ends = Ends { client, server };
         let is_routed = matches!(self.addresses.expected(*client.ip()), Expected::Routers(_));
         let fate = witness.accept(ends);
@@ -233,23 +244,20 @@ impl Lan for SystemLan {
 
     fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
         let Addresses { pins, kernel, .. } = &*self.addresses;
-        if pins.get(address) == Some((mac, true)) {
-            return;
-        }
-        if let Ok(Some(OnLink { interface, .. })) = self.addresses.on_link(address)
-            && !interface.addresses.iter().any(|(own, _)| *own == address)
-            && interface.is_ethernet
+        if let Some(index) = self.addresses.machine_interface(address)
+            && pins.get(address, Some(index)) != Some((mac, true))
         {
-            pins.set(kernel, interface.index, address, mac);
+            pins.set(kernel, index, address, mac);
         }
     }
 
     fn pinned(&self, address: Ipv4Addr) -> Option<(MacAddr, bool)> {
-        self.addresses.pins.get(address)
+        self.addresses.pins.get(address, self.addresses.machine_interface(address))
     }
 
     fn retain_pins(&self, is_used: &dyn Fn(Ipv4Addr, MacAddr) -> bool) {
-        self.addresses.pins.retain(&self.addresses.kernel, is_used);
+        let Addresses { pins, kernel, .. } = &*self.addresses;
+        pins.retain(kernel, is_used, |address| self.addresses.machine_interface(address));
     }
 
     fn faults(&self) -> Vec<String> {

@@ -1,8 +1,15 @@
 //! The interface of a segment changes while meshd serves. The clients are programs of others.
 
-use crate::world::{CENTRAL, World, eventually, write_program};
+use crate::world::{
+    CENTRAL, World,
+    dhcp::{self, As},
+    eventually,
+    node::PxeNode,
+    write_program,
+};
 use meshd_lab::Namespace;
 use std::{
+    net::Ipv4Addr,
     path::Path,
     process::{Command, Stdio},
 };
@@ -114,6 +121,40 @@ fn services_follow_their_interface_to_a_new_address() {
     // The kernel removes the second address of a network with its first.
     let _ = world.central.ip(&["address", "add", "10.77.0.9/24", "dev", "br0"]);
     eventually("at the new address", || use_services(&world, "10.77.0.9"));
+}
+
+/// Adds a wire with the server address of the first one. Another server leases its addresses.
+fn add_second_wire(world: &World) {
+    let peer = ["type", "veth", "peer", "name", "eth1", "netns", world.nodes.name()];
+    world.central.ip(&[&["link", "add", "br1"][..], &peer].concat()).unwrap();
+    world.central.ip(&["address", "add", "10.99.0.1/24", "dev", "br1"]).unwrap();
+    world.central.ip(&["link", "set", "br1", "up"]).unwrap();
+    world.nodes.ip(&["link", "set", "eth1", "up"]).unwrap();
+    let segment = format!("[[segment]]\ninterface = \"br1\"\naddress = \"{CENTRAL}\"\nmode = \"proxy\"\n[enroll]");
+    world.edit_site("[enroll]", &segment);
+}
+
+#[test]
+fn connection_is_observed_on_the_interface_of_its_listener() {
+    let mut world = World::prepared("auto");
+    add_second_wire(&world);
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    let host = world.host_on(machine.mac, "eth1");
+    let own = Ipv4Addr::new(10, 99, 0, 100);
+    host.ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    host.ip(&["route", "add", CENTRAL, "dev", "eth0"]).unwrap();
+    machine.address.set(Some(own));
+    let takes = dhcp::packet(machine.mac, machine.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
+    host.inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    eventually("its boot session is open", || {
+        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
+    });
+    let script = machine.script().unwrap();
+    assert!(script.overlay().is_some(), "{}", script.0);
+    let overlay = machine.get(&script.overlay().unwrap()).unwrap();
+    assert_eq!(overlay.status, 200, "{}", overlay.head);
+    assert!(world.events("boot_impersonated").is_empty(), "{:?}", world.events("boot_impersonated"));
 }
 
 /// The line of a check in `meshd doctor`.
