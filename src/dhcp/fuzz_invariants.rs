@@ -7,7 +7,7 @@ use crate::{
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
     machines::{Attachment, Machines, RelayPort},
-    packet::{Origin, PROXY_PORT, SERVER_PORT},
+    packet::{CLIENT_PORT, Origin, PROXY_PORT, SERVER_PORT},
 };
 use dhcproto::v4::{Decodable, Decoder, Message};
 use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
@@ -74,9 +74,11 @@ impl Bench {
         let own = packet.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
         let source =
             [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(origin_bits >> 2) % 3];
+        let is_relayed = packet.get(24..28).is_some_and(|relay| relay != [0; 4]);
+        let port = if is_relayed { SERVER_PORT } else { CLIENT_PORT };
         let origin = Origin {
             interface_index: usize::from(origin_bits & 1),
-            source: SocketAddrV4::new(source, 68),
+            source: SocketAddrV4::new(source, port),
             local_port: if origin_bits & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
             // Half of the packets are sent by the NIC that they name.
             ethernet_source: packet

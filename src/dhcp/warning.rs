@@ -77,6 +77,8 @@ pub enum DropReason {
     RateLimited,
     /// Its sender is not proven to be the client: it came through a router, or from another address than it names.
     UnprovenSender,
+    /// It was sent from a port that programs without privileges may use, not from that of clients or relays.
+    SourcePort,
     /// A REQUEST that names no address.
     NoAddress,
     /// A RELEASE or DECLINE of an address that the machine uses, or did not receive lately.
@@ -85,10 +87,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in their order.
-    pub const ALL: [DropReason; 5] = [
+    pub const ALL: [DropReason; 6] = [
         DropReason::Malformed,
         DropReason::RateLimited,
         DropReason::UnprovenSender,
+        DropReason::SourcePort,
         DropReason::NoAddress,
         DropReason::Unfounded,
     ];

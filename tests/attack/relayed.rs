@@ -6,13 +6,16 @@ use super::{
     boot_theft::claim,
 };
 use crate::world::{
-    World,
+    CENTRAL, World,
     dhcp::{self, As},
     eventually,
     node::{PxeNode, Script},
     program::Program,
 };
-use std::{fs, net::Ipv4Addr};
+use std::{
+    fs,
+    net::{Ipv4Addr, UdpSocket},
+};
 
 const RELAY: &str = "10.88.0.1";
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
@@ -150,4 +153,35 @@ fn forged_router_address_gets_no_boot_of_relayed_machines() {
         let events = world.events("boot_impersonated");
         if events.iter().any(named) { Ok(()) } else { Err(format!("{events:?}")) }
     });
+}
+
+#[test]
+fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
+    let (world, _relay) = far_world();
+    let program = stranger(&world);
+    // By unicast, past the relay and through its router, with the relay's address.
+    let send = |port: u16, machine: &PxeNode<'_>| {
+        let mut packet = dhcp::packet(
+            machine.mac,
+            machine.uuid,
+            As::Ipxe,
+            REQUEST,
+            &[(50, vec![10, 88, 0, 100 + machine.mac.0[5]])],
+        );
+        packet[24..28].copy_from_slice(&RELAY.parse::<Ipv4Addr>().unwrap().octets());
+        let sent = || UdpSocket::bind((STRANGER, port))?.send_to(&packet, (CENTRAL, 67));
+        program.host().inside(sent).unwrap().unwrap();
+    };
+    let (named, relayed) = (PxeNode::new(&world, 2), PxeNode::new(&world, 3));
+    send(0, &named);
+    send(67, &relayed);
+    let of = |machine: &PxeNode<'_>| {
+        let mac = machine.mac.to_string();
+        world.events("boot_started").iter().any(|event| event.to_string().contains(&mac))
+    };
+    eventually("a session of the packet from port 67", || {
+        if of(&relayed) { Ok(()) } else { Err(format!("{:?}\n{}", world.events("boot_started"), world.log_text())) }
+    });
+    assert!(!of(&named), "the earlier packet opened a session");
+    assert!(world.log_text().contains("relays from port 67"), "the drop is logged: {}", world.log_text());
 }

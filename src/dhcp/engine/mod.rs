@@ -38,7 +38,7 @@ use meshd_types::{DenyList, MacAddr, Timestamp};
 pub use rate_limit::MAX_PER_SECOND;
 use rate_limit::{RateLimiter, Sender};
 use segment_state::SegmentState;
-use sender_check::{check_ethernet_source, has_client_port};
+use sender_check::{check_ethernet_source, has_privileged_port};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -181,9 +181,8 @@ impl Engine {
             }
             return self.handle_server_packet(now, packet, origin.interface_index).into_iter().collect();
         };
-        if !has_client_port(&request, origin) {
-            self.counters.forged += 1;
-            return Vec::new();
+        if !has_privileged_port(&request, origin) {
+            return self.dropped(DropReason::SourcePort, Some(request.mac), origin);
         }
         self.counters.requests[request.kind as usize] += 1;
         let Some(interface) = self.interfaces.get(origin.interface_index).copied() else { return Vec::new() };

@@ -4,7 +4,7 @@ use super::exchange::Exchange;
 use crate::{
     effect::ClientKind,
     machines::RelayPort,
-    packet::{CLIENT_PORT, ClientLink, ClientMessage, Origin, PROXY_PORT},
+    packet::{CLIENT_PORT, ClientLink, ClientMessage, Origin, PROXY_PORT, SERVER_PORT},
     warning::Warning,
 };
 use meshd_types::{MacAddr, failpoint};
@@ -30,12 +30,15 @@ pub(super) fn check_ethernet_source(
     is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
 }
 
-/// True if a client sent the packet from the port of clients, which only root may use: an unprivileged program on a node has the node's
-/// address and Ethernet source. Firmware also asks the proxy port from that port.
-pub(super) fn has_client_port(request: &ClientMessage, origin: Origin) -> bool {
+/// True if a client or relay sent the packet from its port, which only root may use: an unprivileged program on a node has the node's
+/// address and Ethernet source. Firmware also asks the proxy port from that port. A relay may name another port (RFC 8357).
+pub(super) fn has_privileged_port(request: &ClientMessage, origin: Origin) -> bool {
     let port = origin.source.port();
+    if request.is_relayed() {
+        return port == SERVER_PORT || request.relay.has_source_port || !failpoint::defends("dhcp-relay-source-port");
+    }
     let is_client = port == CLIENT_PORT || (origin.local_port == PROXY_PORT && port == PROXY_PORT);
-    request.is_relayed() || is_client || !failpoint::defends("dhcp-client-port")
+    is_client || !failpoint::defends("dhcp-client-port")
 }
 
 impl Exchange<'_> {

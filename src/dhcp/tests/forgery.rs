@@ -46,15 +46,15 @@ fn packet_with_other_ethernet_source_is_dropped_with_warning() {
 fn packet_from_port_of_unprivileged_programs_is_dropped() {
     let mut engine = engine(pool(100, 110), Vec::new());
     let discover = Packet::discover(mac(1), Program::Ipxe).bytes();
-    let mut answers = |port: u16, local_port: u16| {
+    let mut send = |port: u16| {
         let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
-        let origin = Origin { interface_index: 0, source, local_port, ethernet_source: Some(mac(1)) };
-        engine.handle(at(0), &discover, origin, &OneNode::default()).len()
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(1)) };
+        Outcome(engine.handle(at(0), &discover, origin, &OneNode::default())).dropped()
     };
     // A task of a node has the Ethernet source of the node.
-    assert_eq!([1024, 40_000, 67, 4011].map(|port| answers(port, 67)), [0; 4]);
-    assert!(answers(68, 67) > 0);
-    assert_eq!(engine.counters().forged, 4);
+    assert_eq!([1024, 40_000, 67, 4011].map(&mut send), [Some(DropReason::SourcePort); 4]);
+    assert_eq!(send(68), None);
+    assert_eq!(engine.counters().dropped[DropReason::SourcePort as usize], 4);
 }
 
 #[test]

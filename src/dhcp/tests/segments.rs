@@ -171,18 +171,18 @@ fn selected_network_is_served_by_its_segment_or_named_in_warning() {
 #[test]
 fn relay_with_source_port_gets_replies_there() {
     let mut engine = site(Vec::new(), Vec::new());
-    for (agent, port) in [(&[1, 1, 7, 19, 0][..], 40_000), (&[1, 1, 7], 67)] {
+    let mut send = |agent: &[u8], port: u16| {
         let packet = Packet::discover(mac(1), Program::Os).via(RELAY).raw(OptionCode::RelayAgentInformation, agent);
-        let origin = Origin {
-            interface_index: 0,
-            source: SocketAddrV4::new(RELAY, 40_000),
-            local_port: 67,
-            ethernet_source: Some(mac(9)),
-        };
-        let offer = Outcome(engine.handle(at(0), &packet.bytes(), origin, &NoMachines)).expect(MessageType::Offer);
+        let source = SocketAddrV4::new(RELAY, port);
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(9)) };
+        Outcome(engine.handle(at(0), &packet.bytes(), origin, &NoMachines))
+    };
+    for (agent, port) in [(&[1, 1, 7, 19, 0][..], 40_000), (&[1, 1, 7], 67)] {
+        let offer = send(agent, port).expect(MessageType::Offer);
         assert_eq!(offer.to, Destination::Ip(SocketAddrV4::new(RELAY, port)), "RFC 8357");
         assert_eq!(offer.option(82).as_deref(), Some(agent));
     }
+    assert_eq!(send(&[1, 1, 7], 40_000).dropped(), Some(DropReason::SourcePort));
 }
 
 #[test]

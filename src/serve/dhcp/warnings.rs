@@ -30,6 +30,7 @@ pub(super) fn drop_reason(reason: DropReason) -> &'static str {
         DropReason::Malformed => "odd",
         DropReason::RateLimited => "flood",
         DropReason::UnprovenSender => "unproven_sender",
+        DropReason::SourcePort => "source_port",
         DropReason::NoAddress => "no_address",
         DropReason::Unfounded => "unfounded",
     }
@@ -126,6 +127,9 @@ fn dropped(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> String
         DropReason::Malformed => "it is no DHCP request of a client",
         DropReason::RateLimited => "its sender exceeds the rate limit",
         DropReason::UnprovenSender => "its sender is not proven to be the client",
+        DropReason::SourcePort => {
+            "clients send from port 68 and relays from port 67, or from the port that option 82 names"
+        }
         DropReason::NoAddress => "it names no address",
         DropReason::Unfounded => "it gives up an address that its machine uses or did not get lately",
     };
