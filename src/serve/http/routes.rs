@@ -163,7 +163,9 @@ async fn failed<P: BootApi>(
 ) -> Response {
     let failure = BootFailure::parse(query.as_deref().unwrap_or_default());
     if method == Method::HEAD {
-        return (StatusCode::BAD_REQUEST, [NO_STORE, TEXT], unknown_length()).into_response();
+        // A HEAD request records nothing.
+        let status = failure.map_or(StatusCode::BAD_REQUEST, |_| StatusCode::OK);
+        return (status, [NO_STORE, TEXT], unknown_length()).into_response();
     }
     let Some(failure) = failure else {
         return sentence(StatusCode::BAD_REQUEST, "Give session= and reason=; mesh-init sends them.");

@@ -7,12 +7,13 @@ use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
 use crate::serve::bind;
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use crate::serve::lingering_close::{LingerLimits, LingeringClose};
+use crate::serve::log::Log;
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_central::LanClient;
 use meshd_model::boot::Endpoint;
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
@@ -63,7 +64,7 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
     let router = router(api.clone(), limits.requests_per_second);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
-    let interface = bind::bound_interface(&listener);
+    let (interface, log) = (bind::bound_interface(&listener), Arc::<Log>::default());
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
@@ -75,9 +76,9 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
                 let Some(permit) = entered else { break };
                 let Ok(at) = stream.local_addr() else { continue };
                 let client = api.client(interface.as_deref(), SocketAddr::V4(from), at);
-                let connection =
-                    Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
-                tasks.spawn(connection.serve(stream, client, permit));
+                let (router, tasks, shutdown) = (router.clone(), tasks.clone(), shutdown.clone());
+                let connection = Connection { limits, router, tasks, shutdown, log: Arc::clone(&log) };
+                connection.tasks.clone().spawn(connection.serve(stream, client, permit));
             }
             // The listener has only IPv4 sockets.
             Ok(_) => {}
@@ -97,6 +98,7 @@ struct Connection {
     router: Router,
     tasks: TaskTracker,
     shutdown: CancellationToken,
+    log: Arc<Log>,
 }
 
 impl Connection {
@@ -146,8 +148,23 @@ impl Connection {
             }
         };
         if let Err(error) = ended {
+            report(&self.log, &from, &error);
             // This is common: firmware aborts after a size probe, iPXE at a reset.
             tracing::debug!(%from, %error, "an HTTP connection ended early");
         }
+    }
+}
+
+/// Counts a request that no route has seen, and logs a malformed one.
+fn report(log: &Log, from: &LanClient, error: &hyper::Error) {
+    let cause = match error {
+        error if error.is_parse_too_large() => "too_large",
+        error if error.is_parse() => "malformed",
+        error if error.is_timeout() => "head_timeout",
+        _ => return,
+    };
+    metrics::counter!("meshd_http_unread_requests_total", "cause" => cause).increment(1);
+    if error.is_parse() {
+        log.warn(cause, || format!("a request of {from} to the boot API is refused: {error}"));
     }
 }

@@ -3,7 +3,7 @@
 use super::observe;
 
 /// HELP texts of all counters.
-pub(super) const COUNTERS: [(&str, &str); 24] = [
+pub(super) const COUNTERS: [(&str, &str); 26] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
     (observe::BOOTS, "Boots that came online, or ended before, by result and the stage that they came to."),
@@ -25,6 +25,11 @@ pub(super) const COUNTERS: [(&str, &str); 24] = [
     ("meshd_tftp_refused_total", "TFTP packets that got no data, by cause."),
     ("meshd_connections_evicted_total", "Connections ended to make room for others, by plane."),
     ("meshd_http_evicted_total", "Boot plane connections ended to make room for others."),
+    (
+        "meshd_http_unread_requests_total",
+        "Boot plane requests that were refused or given up before a route saw them, by cause.",
+    ),
+    ("meshd_ndp_dropped_total", "IPv6 router solicitations that were not answered, by reason."),
     ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),
     (
         "meshd_lan_foreign_segments_dropped_total",

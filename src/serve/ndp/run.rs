@@ -60,20 +60,35 @@ async fn answer(interface: String, socket: UdpSocket) {
             tokio::time::sleep(ERROR_PAUSE).await;
             continue;
         };
-        if !packet.get(..length).is_some_and(is_solicitation) || !is_on_this_link(from) {
+        // The socket also receives every other ICMPv6 message.
+        if !packet.get(..length).is_some_and(is_solicitation) {
+            continue;
+        }
+        if !is_on_this_link(from) {
+            count_dropped("sender");
             continue;
         }
         if second.0.elapsed() >= Duration::from_secs(1) {
             second = (Instant::now(), 0);
         }
         second.1 += 1;
-        if second.1 > MAX_PER_SECOND || forwards(&interface) {
+        if second.1 > MAX_PER_SECOND {
+            count_dropped("flood");
+            log.warn("ndp_flood", || format!("{interface}: too many IPv6 router solicitations: some are not answered"));
+            continue;
+        }
+        if forwards(&interface) {
             continue;
         }
         if let Err(why) = socket.send_to(&ADVERTISEMENT, from).await {
+            count_dropped("not_sent");
             log.warn("ndp_send", || format!("{interface}: cannot answer an IPv6 router solicitation: {why}"));
         }
     }
+}
+
+fn count_dropped(reason: &'static str) {
+    metrics::counter!("meshd_ndp_dropped_total", "reason" => reason).increment(1);
 }
 
 /// Returns true for a link-local sender, as iPXE always is. Other senders may have no address yet and would need a multicast answer.

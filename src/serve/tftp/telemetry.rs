@@ -50,7 +50,10 @@ impl Observer for TftpTelemetry {
 
     fn problem(&self, problem: Problem<'_>) {
         match problem {
-            Problem::Receive(error) => self.log.warn("receive", || format!("cannot receive a TFTP packet: {error}")),
+            Problem::Receive(error) => {
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "not_received").increment(1);
+                self.log.warn("receive", || format!("cannot receive a TFTP packet: {error}"));
+            }
             Problem::Send(error) => {
                 metrics::counter!("meshd_tftp_refused_total", "cause" => "not_sent").increment(1);
                 self.log.warn("send", || format!("cannot send a TFTP packet: {error}"));
@@ -86,6 +89,7 @@ impl TftpTelemetry {
             Event::Refused { client, cause: Refusal::Illegal } => {
                 self.log.warn("illegal", || format!("TFTP request of {client} cannot be read: refused"));
             }
+            Event::Stray => self.log.warn("stray", || "TFTP packets that belong to no transfer are dropped".to_owned()),
             Event::Malformed { client } => {
                 self.log
                     .warn("malformed", || format!("a packet of {client} at the TFTP port is no packet of a client"));
