@@ -164,11 +164,9 @@ impl Packet {
     /// Sends the packet from this address to the interface with this index.
     pub fn from(&self, engine: &mut Engine, now: Timestamp, interface_index: usize, source: Ipv4Addr) -> Outcome {
         let bytes = self.bytes();
-        // Relays send from the server port.
-        let port = if bytes.get(24..28) == Some(&[0; 4]) { 68 } else { 67 };
         let origin = Origin {
             interface_index,
-            source: SocketAddrV4::new(source, port),
+            source: SocketAddrV4::new(source, port_of(&bytes)),
             local_port: 67,
             ethernet_source: chaddr_of(&bytes),
         };
@@ -179,9 +177,14 @@ impl Packet {
 /// Sends raw bytes from 0.0.0.0, or from the client's address.
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
-    let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
+    let source = SocketAddrV4::new(Ipv4Addr::from(address), port_of(bytes));
     let origin = Origin { interface_index: 0, source, local_port, ethernet_source: chaddr_of(bytes) };
     Outcome(engine.handle(now, bytes, origin, &NoMachines))
+}
+
+/// Returns the source port of an honest sender: relays send from the port of servers.
+pub fn port_of(bytes: &[u8]) -> u16 {
+    if bytes.get(24..28) == Some(&[0; 4]) { 68 } else { 67 }
 }
 
 /// Returns chaddr, which is also the Ethernet source of an honest client.

@@ -14,9 +14,10 @@ const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 
 /// Sends a packet from an Ethernet address.
 fn send_from(engine: &mut Engine, now: Timestamp, packet: &Packet, sender: MacAddr, machines: &OneNode) -> Outcome {
-    let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
+    let bytes = packet.bytes();
+    let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port_of(&bytes));
     let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(sender) };
-    Outcome(engine.handle(now, &packet.bytes(), origin, machines))
+    Outcome(engine.handle(now, &bytes, origin, machines))
 }
 
 fn decline(mac: MacAddr, address: Ipv4Addr) -> Packet {
