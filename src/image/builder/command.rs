@@ -39,8 +39,10 @@ pub const TOOLS: [Tool; 16] = [
 ];
 
 /// Programs of an import.
-pub const IMPORT_TOOLS: [Tool; 7] = [
+pub const IMPORT_TOOLS: [Tool; 9] = [
     Tool { program: "curl", package: "curl" },
+    Tool { program: "env", package: "coreutils" },
+    Tool { program: "prlimit", package: "util-linux" },
     Tool { program: "unsquashfs", package: "squashfs-tools" },
     Tool { program: "cpio", package: "cpio" },
     Tool { program: "gzip", package: "gzip" },
@@ -113,9 +115,9 @@ impl ToolCommand {
         command
     }
 
-    /// Creates a command that unpacks a gzip-compressed tar into a folder.
+    /// Creates a command that unpacks a tar, plain or gzip-compressed, into a folder.
     pub fn unpack_tar(archive: &Path, folder: &Path) -> Self {
-        let tar = ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]);
+        let tar = ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xf"]);
         tar.arg(archive).arg("-C").arg(folder)
     }
 

@@ -126,7 +126,9 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = folder.join(format!(".{name}.{}", std::process::id()));
     let written = (|| {
-        let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        // A link, or a leftover of a killed process with the same PID, is not written through.
+        let _ = fs::remove_file(&temporary);
+        let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(bytes)?;
         file.sync_all()?;

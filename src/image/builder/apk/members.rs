@@ -1,8 +1,15 @@
 //! Reads and writes concatenated gzip members and the tar archives in them. All sizes are limited, because the mirror
 //! is not trusted. Only this module and `overlay/archive` use tar and flate2.
 
-use flate2::{Compression, GzBuilder, bufread::GzDecoder};
-use std::io::{self, Read as _, Write as _};
+use flate2::{
+    Compression, GzBuilder,
+    bufread::{GzDecoder, MultiGzDecoder},
+};
+use std::{
+    fs,
+    io::{self, BufReader, Read as _, Write as _},
+    path::Path,
+};
 
 /// Maximum size of an archive in memory, in bytes. Alpine's largest index has about 10 MB.
 const MAX_UNPACKED: u64 = 256 << 20;
@@ -31,7 +38,7 @@ pub fn unpack_first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u
     let mut unpacked = Vec::new();
     decoder.by_ref().take(limit + 1).read_to_end(&mut unpacked)?;
     if unpacked.len() as u64 > limit {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("unpacks to more than {limit} bytes")));
+        return Err(too_large(limit));
     }
     Ok((unpacked, decoder.into_inner()))
 }
@@ -45,6 +52,23 @@ pub fn unpack_all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
         bytes = rest;
     }
     Ok(whole)
+}
+
+/// Unpacks all gzip members of a file into another file.
+///
+/// # Errors
+/// The file is damaged, or unpacks to more than `limit` bytes.
+pub fn unpack_file(packed: &Path, to: &Path, limit: u64) -> io::Result<()> {
+    let decoder = MultiGzDecoder::new(BufReader::new(fs::File::open(packed)?));
+    let size = io::copy(&mut decoder.take(limit + 1), &mut fs::File::create(to)?)?;
+    if size > limit {
+        return Err(too_large(limit));
+    }
+    Ok(())
+}
+
+fn too_large(limit: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("unpacks to more than {limit} bytes"))
 }
 
 /// Returns the regular files of a tar archive; the end of archive may be missing.
@@ -108,6 +132,17 @@ mod tests {
         let (unpacked, rest) = unpack_first(&row).unwrap();
         assert_eq!((files(&unpacked).unwrap(), rest), (vec![a.clone()], &second[..]));
         assert_eq!(files(&unpack_all(&row, 1 << 20).unwrap()).unwrap(), [a, b]);
+    }
+
+    #[test]
+    fn file_that_unpacks_beyond_its_limit_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (packed, to) = (dir.path().join("packed"), dir.path().join("to"));
+        fs::write(&packed, [gzip(&[0; 4096]), gzip(&[1; 4096])].concat()).unwrap();
+        unpack_file(&packed, &to, 8192).unwrap();
+        assert_eq!(fs::metadata(&to).unwrap().len(), 8192);
+        assert_eq!(unpack_file(&packed, &to, 8191).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(fs::metadata(&to).unwrap().len(), 8192, "nothing beyond the limit is written");
     }
 
     #[test]

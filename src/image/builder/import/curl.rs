@@ -4,6 +4,7 @@ use crate::builder::{
     command::{CommandError, ToolCommand},
     error::{BuildError, io_error},
 };
+use meshd_types::failpoint;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -35,8 +36,16 @@ pub(super) fn download_all(
     Ok(curl(limit).args(["--parallel", "--parallel-max", "8", "--config"]).arg(list).run().err())
 }
 
+/// Returns curl with limits. Before release 8.4, curl does not apply `--max-filesize` to an answer that does not state its size, so the
+/// kernel limits the file. curl survives the signal of that limit, and removes the file.
 fn curl(limit: u64) -> ToolCommand {
-    ToolCommand::new("curl")
+    let command = match failpoint::defends("download-limit") {
+        true => {
+            ToolCommand::new("prlimit").arg(format!("--fsize={limit}")).args(["env", "--ignore-signal=XFSZ", "curl"])
+        }
+        false => ToolCommand::new("curl"),
+    };
+    command
         // Ignore the user's curlrc.
         .arg("--disable")
         .args(["--fail", "--location", "--silent", "--show-error", "--remove-on-error", "--proto", "=http,https"])

@@ -69,6 +69,9 @@ pub enum ImportError {
         what: String,
         hint: &'static str,
     },
+    /// A link in the netboot bundle leads out of it, or a file is larger than the whole bundle.
+    #[error("{} is not a file of the netboot bundle; nothing was imported", .file.display())]
+    Outside { file: PathBuf },
     /// The kernel file is invalid.
     #[error("the kernel {} {why}; nothing was imported", .file.display())]
     Kernel {

@@ -6,6 +6,7 @@ use super::{
     recipe::ImportRecipe,
 };
 use crate::builder::{
+    apk::members,
     command::{CommandError, ToolCommand},
     error::{BuildError, failed, io_error},
     parts::repo::INDEX_ARCHIVE,
@@ -20,6 +21,8 @@ use std::{
 
 /// Maximum size of a netboot bundle, in bytes; Alpine's has about 300 MB.
 const MAX_BUNDLE: u64 = 2 << 30;
+/// Maximum size of the unpacked bundle, and of each of its files, in bytes.
+const MAX_UNPACKED: u64 = 4 << 30;
 /// Maximum size of an index archive, in bytes.
 const MAX_INDEX: u64 = 64 << 20;
 /// Maximum size of a published digest, in bytes.
@@ -83,8 +86,13 @@ impl ImportContext<'_> {
         }
         let folder = self.scratch.join("netboot");
         fs::create_dir_all(&folder).map_err(io_error("make the folder", &folder))?;
-        ToolCommand::unpack_tar(&cached, &folder).run().map_err(failed("unpack Alpine's netboot bundle"))?;
-        Ok((self.netboot_files(&folder.join("boot"))?, origin))
+        let tar = self.scratch.join("bundle.tar");
+        members::unpack_file(&cached, &tar, MAX_UNPACKED)
+            .map_err(|source| ImportError::Damaged { file: name, source })?;
+        ToolCommand::unpack_tar(&tar, &folder).run().map_err(failed("unpack Alpine's netboot bundle"))?;
+        let files = self.netboot_files(&folder.join("boot"))?;
+        require_inside(&files, &folder)?;
+        Ok((files, origin))
     }
 
     /// Returns the digest that the recipe pins, otherwise the one that the mirror publishes.
@@ -203,6 +211,19 @@ impl ImportContext<'_> {
                 Ok(())
             }
         }
+    }
+}
+
+/// Checks that the files of a bundle are in it: a link would lead to a file of this machine, which nodes would receive.
+fn require_inside(files: &NetbootFiles, folder: &Path) -> Result<(), ImportError> {
+    let is_inside = |path: &PathBuf| {
+        path.canonicalize().is_ok_and(|real| real.starts_with(folder))
+            && fs::metadata(path).is_ok_and(|metadata| metadata.len() <= MAX_UNPACKED)
+    };
+    let mut paths = [&files.kernel, &files.initramfs, &files.modloop].into_iter();
+    match paths.find(|path| !is_inside(path)) {
+        Some(path) if failpoint::defends("bundle-links") => Err(ImportError::Outside { file: path.clone() }),
+        _ => Ok(()),
     }
 }
 

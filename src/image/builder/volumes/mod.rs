@@ -205,7 +205,7 @@ impl Volumes {
         fs::rename(temporary, &path).map_err(failed(&path))?;
         let text = serde_json::to_vec(info).expect("plain data");
         let write = || {
-            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o644).open(temporary)?;
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(temporary)?;
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(temporary, &description)?;

@@ -243,6 +243,29 @@ fn bundle_that_a_mirror_replaced_with_its_digest_is_refused_by_the_pin() {
 }
 
 #[test]
+fn download_without_a_stated_size_ends_at_its_limit() {
+    let desk = Desk::new();
+    let digest = desk.mirror.bundle().with_extension("gz.sha512");
+    let mut text = fs::read(&digest).unwrap();
+    desk.import().unwrap();
+    text.resize(64 << 10, b' ');
+    fs::write(&digest, text).unwrap();
+    desk.refused(&["sha512"]);
+}
+
+#[test]
+fn bundle_whose_links_lead_to_files_of_the_central_node_is_refused() {
+    let desk = Desk::new();
+    let private = desk.dir.path().join("private");
+    fs::create_dir(&private).unwrap();
+    netboot(&private, RELEASE, RELEASE);
+    desk.mirror.publish_link("boot/initramfs-lts", &private.join("initramfs-lts"));
+    desk.refused(&["initramfs-lts", "not a file of the netboot bundle"]);
+    desk.mirror.publish_link("boot", &private);
+    desk.refused(&["not a file of the netboot bundle"]);
+}
+
+#[test]
 fn unreachable_mirror_is_named_in_the_error() {
     let desk = Desk::new();
     // Bound, so that nobody else gets the port, and never listened on.

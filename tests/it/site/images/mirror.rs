@@ -85,6 +85,14 @@ impl Mirror {
         repository(self.dir.path(), repository_name, packages);
     }
 
+    /// Puts a link in the place of a netboot file, or of their folder, with the digest of the bundle.
+    pub fn publish_link(&self, name: &str, target: &Path) {
+        let link = self.dir.path().join(name);
+        let _ = fs::remove_file(&link).or_else(|_| fs::remove_dir_all(&link));
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        pack(self.dir.path());
+    }
+
     /// Writes kernel and modules anew, with their digest.
     pub fn publish(&self, kernel: &str, modules: &str) {
         release(self.dir.path(), kernel, modules);
@@ -128,7 +136,9 @@ fn answer(mut stream: &TcpStream, root: &Path) {
         Ok(body) => ("200 OK", body),
         Err(_) => ("404 Not Found", b"no".to_vec()),
     };
-    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    // A digest has no stated size: it ends with the connection.
+    let length = if path.ends_with(".sha512") { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let head = format!("HTTP/1.1 {status}\r\n{length}Connection: close\r\n\r\n");
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
 }
 
@@ -155,6 +165,16 @@ pub fn netboot(folder: &Path, kernel_release: &str, modules_release: &str) {
     fs::remove_dir_all(folder.join("tree")).unwrap();
 }
 
+/// Packs `boot` as the netboot bundle, with its digest.
+fn pack(dir: &Path) {
+    let out = dir.join("www/alpine/v3.23/releases/x86_64");
+    let bundle = out.join(format!("alpine-netboot-{VERSION}-x86_64.tar.gz"));
+    run(Command::new("tar").arg("-C").arg(dir).arg("-czf").arg(&bundle).arg("boot"));
+    let hex = hex(&sha2::Sha512::digest(fs::read(&bundle).unwrap()));
+    let name = bundle.file_name().unwrap().to_string_lossy().into_owned();
+    fs::write(out.join(format!("{name}.sha512")), format!("{hex}  {name}\n")).unwrap();
+}
+
 fn release(dir: &Path, kernel_release: &str, modules_release: &str) {
     let (boot, out) = (dir.join("boot"), dir.join("www/alpine/v3.23/releases/x86_64"));
     for folder in [&boot, &out] {
@@ -162,11 +182,7 @@ fn release(dir: &Path, kernel_release: &str, modules_release: &str) {
         fs::create_dir_all(folder).unwrap();
     }
     netboot(&boot, kernel_release, modules_release);
-    let bundle = out.join(format!("alpine-netboot-{VERSION}-x86_64.tar.gz"));
-    run(Command::new("tar").arg("-C").arg(dir).arg("-czf").arg(&bundle).arg("boot"));
-    let hex = hex(&sha2::Sha512::digest(fs::read(&bundle).unwrap()));
-    let name = bundle.file_name().unwrap().to_string_lossy().into_owned();
-    fs::write(out.join(format!("{name}.sha512")), format!("{hex}  {name}\n")).unwrap();
+    pack(dir);
 }
 
 fn hex(bytes: &[u8]) -> String {
