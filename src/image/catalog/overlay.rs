@@ -26,7 +26,7 @@ pub use variable::{VarKind, Variable};
 
 use bytes::Bytes;
 use meshd_config::Fault;
-use meshd_types::{Digest, NodeId, OverlayName, SafePath, VarName, Vars};
+use meshd_types::{Digest, NodeId, OverlayName, SafePath, VarName, Vars, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -206,9 +206,11 @@ pub fn is_plain_name(text: &str) -> bool {
 /// Reads one overlay.
 fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay {
     let manifest = folder.join("overlay.toml");
-    let tree::RootFs { mut entries, lost } =
-        tree::read(&folder.join("rootfs"), permissions::reference(&manifest), faults);
-    let declared = manifest::read(&manifest, &mut entries, faults);
+    let real_manifest = real_path(folder, "overlay.toml", &name, faults);
+    let tree::RootFs { mut entries, lost } = real_path(folder, "rootfs", &name, faults)
+        .map(|real| tree::read(&folder.join("rootfs"), &real, permissions::reference(&manifest), faults))
+        .unwrap_or_default();
+    let declared = real_manifest.map(|_| manifest::read(&manifest, &mut entries, faults)).unwrap_or_default();
     let is_declared = |at: &SafePath| entries.get(at).is_some_and(|entry| entry.location.file == paths::MANIFEST);
     faults.extend(lost.into_iter().filter(|(at, _)| !is_declared(at)).map(|(_, fault)| fault));
     content::check(folder, &entries, faults);
@@ -244,6 +246,29 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     };
     overlay.digest = digest(&overlay);
     overlay
+}
+
+/// Returns the real path of a part of the overlay. A link may lead to other overlays only: meshd may read files that the overlay's author
+/// may not, and would bring them to nodes, or into a fault that quotes them.
+fn real_path(folder: &Path, name: &str, layer: &Layer, faults: &mut Vec<Fault>) -> Option<PathBuf> {
+    let path = folder.join(name);
+    // An absent part is no fault here.
+    let Ok(real) = path.canonicalize() else { return Some(path) };
+    let levels = match layer {
+        Layer::Named(_) => 1,
+        Layer::Node(_) => 2,
+    };
+    let is_among = |overlay: PathBuf| {
+        let all = overlay.ancestors().nth(levels).and_then(|all| all.canonicalize().ok());
+        all.is_some_and(|all| real.starts_with(all))
+    };
+    let is_near = is_among(folder.to_owned()) || folder.canonicalize().is_ok_and(is_among);
+    if is_near || !failpoint::defends("overlay-links") {
+        return Some(real);
+    }
+    let what = "is a link that leaves the folder of overlays";
+    faults.push(Fault::of_file(path, what, "link the overlay as a whole, or copy the target of the link"));
+    None
 }
 
 /// Reports files with a secret that users other than root could read.

@@ -34,6 +34,31 @@ fn assert_reported(faults: &[String], expected: &[&str]) {
 }
 
 #[test]
+fn links_of_manifest_and_rootfs_lead_to_other_overlays_only() {
+    let private = tempfile::tempdir().expect("a temporary folder");
+    fs::write(private.path().join("root.key"), "secret\n").expect("written");
+    let root = one("description = \"x\"\n", &[]);
+    let rootfs = root.path().join("one/rootfs");
+    fs::remove_dir_all(&rootfs).expect("removed");
+    symlink(private.path(), &rootfs).expect("made");
+    assert_reported(&faults(&root), &["one/rootfs: is a link that leaves"]);
+    fs::create_dir_all(root.path().join("two/rootfs/etc")).expect("made");
+    fs::write(root.path().join("two/rootfs/etc/shared"), "shared").expect("written");
+    fs::write(root.path().join("two/overlay.toml"), "description = \"x\"\n").expect("written");
+    fs::remove_file(&rootfs).expect("removed");
+    symlink("../two/rootfs", &rootfs).expect("made");
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let shared = SafePath::new("/etc/shared").expect("plain");
+    assert!(overlays.named[&"one".parse().expect("plain")].entries.contains_key(&shared));
+    let manifest = root.path().join("one/overlay.toml");
+    fs::remove_file(&manifest).expect("removed");
+    symlink(private.path().join("root.key"), &manifest).expect("made");
+    let faults = faults(&root);
+    assert_reported(&faults, &["one/overlay.toml: is a link that leaves"]);
+    assert!(!faults.iter().any(|fault| fault.contains("secret")), "{faults:?}");
+}
+
+#[test]
 fn manifest_and_folder_are_combined() {
     let manifest = r#"
         description = "all there is"

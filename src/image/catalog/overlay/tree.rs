@@ -5,10 +5,12 @@ use super::{
     permissions::{lost_attribute, lost_mode, package_mode},
 };
 use bytes::Bytes;
-use meshd_config::{Fault, files::read_regular};
-use meshd_types::SafePath;
+use meshd_config::Fault;
+use meshd_types::{SafePath, failpoint};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
 };
@@ -19,14 +21,43 @@ const PLAIN_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
 /// The content of `rootfs/`.
+#[derive(Default)]
 pub(super) struct RootFs {
     pub(super) entries: Entries,
     /// What would be lost of a path, unless `overlay.toml` declares the path.
     pub(super) lost: Vec<(SafePath, Fault)>,
 }
 
+/// Reads a regular file below a folder. Follows no link: the author of the overlay may have replaced a folder by one since it was listed.
+fn read_beneath(folder: &fs::File, relative: &Path) -> io::Result<Vec<u8>> {
+    // Opening a pipe must not wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat2(folder, relative, flags, Mode::empty(), resolve_flags() | ResolveFlags::BENEATH)?;
+    let file = fs::File::from(file);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MAX_FILE} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Opens a folder by a path without links.
+fn open_folder(real: &Path) -> io::Result<fs::File> {
+    Ok(openat2(CWD, real, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve_flags())?.into())
+}
+
+fn resolve_flags() -> ResolveFlags {
+    if failpoint::defends("overlay-links") { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() }
+}
+
 struct Walk<'a> {
     root: &'a Path,
+    /// The open root.
+    opened: io::Result<fs::File>,
     /// Mode of `overlay.toml`.
     reference: u32,
     lost: Vec<(SafePath, Fault)>,
@@ -37,9 +68,11 @@ struct Walk<'a> {
 }
 
 /// Returns every file, link and empty folder below `rootfs`. Other folders are created with their content, or declared in `overlay.toml`.
-pub(super) fn read(rootfs: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
+/// `real` is the path of `rootfs` without links.
+pub(super) fn read(rootfs: &Path, real: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
     let (entries, lost) = (Entries::new(), Vec::new());
-    let mut walk = Walk { root: rootfs, reference, lost, entries, bytes: 0, seen: 0, faults };
+    let opened = open_folder(real);
+    let mut walk = Walk { root: rootfs, opened, reference, lost, entries, bytes: 0, seen: 0, faults };
     match fs::metadata(rootfs) {
         Ok(metadata) if metadata.is_dir() => walk.folder(rootfs),
         Ok(_) => {
@@ -189,7 +222,12 @@ impl Walk<'_> {
             }
             return None;
         }
-        read_regular(path, MAX_FILE).map_err(|error| self.unreadable::<()>(path, &error)).ok()
+        let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
+        let read = match &self.opened {
+            Ok(folder) => read_beneath(folder, relative),
+            Err(error) => Err(error.kind().into()),
+        };
+        read.map_err(|error| self.unreadable::<()>(path, &error)).ok()
     }
 
     fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {
@@ -231,5 +269,27 @@ impl Walk<'_> {
                 self.fault(path, what, "declare it in overlay.toml, under [links]: \"/path\" = \"target\"")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn folder_that_became_a_link_is_not_read_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let rootfs = dir.path().join("rootfs");
+        fs::create_dir_all(rootfs.join("etc")).unwrap();
+        fs::create_dir(rootfs.join("private")).unwrap();
+        fs::write(rootfs.join("private/shadow"), "secret").unwrap();
+        fs::write(rootfs.join("etc/motd"), "hello").unwrap();
+        let folder = open_folder(&rootfs.canonicalize().unwrap()).unwrap();
+        assert_eq!(read_beneath(&folder, Path::new("etc/motd")).unwrap(), b"hello");
+        fs::remove_dir_all(rootfs.join("etc")).unwrap();
+        symlink("private", rootfs.join("etc")).unwrap();
+        assert!(read_beneath(&folder, Path::new("etc/shadow")).is_err());
+        assert!(read_beneath(&folder, Path::new("private")).is_err());
     }
 }
