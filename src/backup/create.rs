@@ -1,6 +1,6 @@
 //! Creates a backup: a snapshot of the store, and all files of the site.
 
-use super::{BackupError, DigestReader, MANIFEST, MAX_MANIFEST, Manifest, Member, encryption, failed};
+use super::{BackupError, DigestReader, MANIFEST, MAX_MANIFEST, MEMBER_TEXT, Manifest, Member, encryption, failed};
 use age::stream::StreamWriter;
 use meshd_config::{
     Site,
@@ -96,8 +96,6 @@ const MAX_AUTHORITY_FILE: u64 = 1 << 20;
 const ROOTFS: &str = "rootfs";
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 64;
-/// Bytes of a member in the manifest, beside its name: digest, size and punctuation.
-const MEMBER_TEXT: u64 = 128;
 /// Mode of private files.
 const PRIVATE: u32 = 0o600;
 

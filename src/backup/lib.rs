@@ -35,7 +35,7 @@ pub use format_1::Head;
 pub use restore::{Restored, restore};
 
 use meshd_image::overlay::{Unpacked, unpack};
-use meshd_types::{Digest, SafePath, Secret, Timestamp};
+use meshd_types::{Digest, SafePath, Secret, Timestamp, failpoint};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use std::{
@@ -51,6 +51,11 @@ const MANIFEST: &str = "manifest.json";
 const MAX_LINE: u64 = 64;
 /// Maximum size of the manifest, in bytes: some hundred thousand members.
 const MAX_MANIFEST: u64 = 64 << 20;
+
+/// Bytes of a member in the manifest, beside its name: digest, size and punctuation.
+const MEMBER_TEXT: u64 = 128;
+/// Maximum size of the names of all entries, counted as in the manifest, which does not list folders.
+const MAX_NAMES: u64 = 2 * MAX_MANIFEST;
 
 /// Failures with backups.
 #[derive(Debug, thiserror::Error)]
@@ -191,9 +196,15 @@ fn read(
         }
         BackupFormat::Age => Box::new(encryption::decrypt(file, path, key)?),
     };
-    let (mut found, mut manifest) = (BTreeMap::new(), None);
+    let mut found = BTreeMap::new();
+    let mut manifest = None;
+    let mut names_size = 0;
     let unpacked = unpack(&mut plain, |member, mode, unpacked| {
         let name = member.relative().to_owned();
+        names_size += name.len() as u64 + MEMBER_TEXT;
+        if names_size > MAX_NAMES {
+            return Err(io::Error::other("it has more files than a backup holds"));
+        }
         match unpacked {
             Unpacked::File(content) if name == MANIFEST => {
                 manifest = Some(serde_json::from_reader::<_, Manifest>(content.take(MAX_MANIFEST))?);
@@ -203,6 +214,9 @@ fn read(
                 each(&member, mode, Unpacked::File(&mut reader))?;
                 io::copy(&mut reader, &mut io::sink())?;
                 found.insert(name, reader.member());
+            }
+            Unpacked::Link(_) if !may_be_link(&name) && failpoint::defends("backup-links") => {
+                return Err(io::Error::other(format!("{name} is a link, which meshd backs up nowhere")));
             }
             Unpacked::Link(target) => {
                 found.insert(name, Member { size: 0, digest: Digest::of(target.as_bytes()) });
@@ -221,6 +235,15 @@ fn read(
         Some(name) => Err(damaged(path, format!("{name} is not what was backed up"))),
         None => Ok(manifest),
     }
+}
+
+/// Returns false for the members through which a restore itself reads and writes: a link would lead it to other files of this machine.
+fn may_be_link(name: &str) -> bool {
+    let fixed = [format!("state/{}", meshd_store::FOLDER), format!("state/{AUTHORITY}"), "secrets".to_owned()];
+    let is_fixed = |folder: &String| {
+        name.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    name.contains('/') && !fixed.iter().any(is_fixed)
 }
 
 /// Computes size and digest of the content while reading.

@@ -240,6 +240,46 @@ async fn altered_backup_with_matching_digest_is_detected_with_the_key() {
     assert!(matches!(verify(&made.file(), None), Err(BackupError::NoDigest { .. })));
 }
 
+/// A backup with one link and valid digests, as only somebody with the passphrase makes it.
+fn backup_with_link(made: &Made, link: &str, target: &str) {
+    let file = File::create(made.file()).unwrap();
+    let mut packer = meshd_image::overlay::Packer::new(encryption::encrypt(file, &key("right")).unwrap());
+    let path = |name: &str| SafePath::new(name).unwrap();
+    let site_file = fs::read(made.path("site.toml")).unwrap();
+    packer.link(&path(link), target).unwrap();
+    packer.file(&path("site.toml"), 0o644, site_file.len() as u64, &site_file[..]).unwrap();
+    let member = |size: usize, bytes: &[u8]| Member { size: size as u64, digest: Digest::of(bytes) };
+    let mut manifest = made.manifest.clone();
+    manifest.members.clear();
+    manifest.members.insert(link.to_owned(), member(0, target.as_bytes()));
+    manifest.members.insert("site.toml".to_owned(), member(site_file.len(), &site_file));
+    let text = serde_json::to_vec(&manifest).unwrap();
+    packer.file(&path(MANIFEST), 0o600, text.len() as u64, &text[..]).unwrap();
+    packer.finish().unwrap().finish().unwrap();
+}
+
+#[tokio::test]
+async fn restore_follows_no_link_of_a_backup_to_another_site() {
+    let made = made(false).await;
+    let other_site = made.path("var");
+    let tokens =
+        || Store::open(&other_site).unwrap().read(|model| (model.tokens().count(), model.api_tokens().count()));
+    for (link, target) in [
+        ("state", other_site.clone()),
+        ("state/store", other_site.join("store")),
+        ("state/ca/ca.key", other_site.join("ca/ca.key")),
+        ("secrets/munge_key", made.path("munge")),
+    ] {
+        backup_with_link(&made, link, &target.to_string_lossy());
+        let into = made.path("new");
+        let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await;
+        assert_eq!(tokens(), (1, 1), "the other site keeps its tokens: {link}");
+        assert!(matches!(refused, Err(BackupError::Damaged { .. })), "{link}: {refused:?}");
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{link}");
+        assert!(verify(&made.file(), Some(&key("right"))).is_err(), "{link}");
+    }
+}
+
 #[tokio::test]
 async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};

@@ -1,8 +1,15 @@
 //! Streams files to and from a gzip-compressed tar.
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use meshd_types::SafePath;
-use std::io::{self, Read, Write};
+use meshd_types::{SafePath, failpoint};
+use std::{
+    cell::Cell,
+    io::{self, Read, Write},
+    rc::Rc,
+};
+
+/// Maximum size of the headers of one entry, in bytes: the tar crate keeps long names and attributes in memory.
+const MAX_HEADERS: u64 = 64 << 10;
 
 /// Writes a gzip-compressed tar.
 pub struct Packer<W: Write>(tar::Builder<GzEncoder<W>>);
@@ -77,9 +84,14 @@ impl<R: Read> Read for ExactReader<R> {
 /// # Errors
 /// The archive is invalid or truncated, or `each` fails.
 pub fn unpack(input: impl Read, mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>) -> io::Result<()> {
-    let mut archive = tar::Archive::new(GzDecoder::new(input));
-    for entry in archive.entries()? {
+    let left = Rc::new(Cell::new(0));
+    let mut archive = tar::Archive::new(HeaderLimit { input: GzDecoder::new(input), left: Rc::clone(&left) });
+    let mut entries = archive.entries()?;
+    loop {
+        left.set(MAX_HEADERS);
+        let Some(entry) = entries.next() else { break };
         let mut entry = entry?;
+        left.set(u64::MAX);
         let mode = entry.header().mode()?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
         let path = SafePath::new(&path).map_err(io::Error::other)?;
@@ -93,9 +105,49 @@ pub fn unpack(input: impl Read, mut each: impl FnMut(SafePath, u32, Unpacked<'_>
             kind => return Err(io::Error::other(format!("{path} is a {kind:?}"))),
         };
         each(path, mode, unpacked)?;
+        io::copy(&mut entry, &mut io::sink())?;
     }
-    let mut decoder = archive.into_inner();
+    let mut decoder = archive.into_inner().input;
     io::copy(&mut decoder, &mut io::sink())?;
     io::copy(&mut decoder.into_inner(), &mut io::sink())?;
     Ok(())
+}
+
+/// Limits the bytes between the contents of two entries.
+struct HeaderLimit<R> {
+    input: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for HeaderLimit<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.input.read(buffer)?;
+        match self.left.get().checked_sub(count as u64) {
+            Some(left) => self.left.set(left),
+            None if failpoint::defends("archive-headers") => {
+                return Err(io::Error::other(format!("the headers of an entry have more than {MAX_HEADERS} bytes")));
+            }
+            None => {}
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_name_of_an_archive_entry_is_refused_unread() {
+        let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        let size = 16 << 20;
+        let mut name = header(tar::EntryType::GNULongName, 0o644, size);
+        name.set_cksum();
+        builder.append(&name, io::repeat(b'a').take(size)).expect("memory takes everything");
+        let mut file = header(tar::EntryType::Regular, 0o644, 0);
+        builder.append_data(&mut file, "file", io::empty()).expect("memory takes everything");
+        let archive = builder.into_inner().and_then(GzEncoder::finish).expect("memory takes everything");
+        let refused = unpack(&archive[..], |_, _, _| Ok(())).expect_err("no path is this long");
+        assert!(refused.to_string().contains("headers"), "{refused}");
+    }
 }
