@@ -5,6 +5,11 @@ use meshd_config::{Fault, Faults, files::read_regular};
 use meshd_lab::{LabError, demo::DemoError};
 use std::{fmt, io, process::ExitCode};
 
+/// Maximum number of faults of files that an error shows.
+const MAX_FAULTS: usize = 100;
+/// Maximum length of a shown line of a file, in characters.
+const MAX_LINE: usize = 240;
+
 /// The error of a command. The program exits with code 1.
 #[derive(Debug)]
 pub struct Failure {
@@ -83,7 +88,11 @@ impl Failure {
 impl From<Faults> for Failure {
     /// Converts faults of local files and shows the line of each fault.
     fn from(faults: Faults) -> Self {
-        let shown: Vec<String> = faults.0.iter().map(|fault| format!("{fault}{}", faulty_line(fault))).collect();
+        let shown = faults.0.iter().take(MAX_FAULTS).map(|fault| format!("{fault}{}", faulty_line(fault)));
+        let mut shown: Vec<String> = shown.collect();
+        if faults.0.len() > MAX_FAULTS {
+            shown.push(format!("{} more faults", faults.0.len() - MAX_FAULTS));
+        }
         Failure { faults: Some(shown.join("\n")), ..Failure::new("", "") }
     }
 }
@@ -95,7 +104,10 @@ fn faulty_line(fault: &Fault) -> String {
     let mut before = text.lines().take(fault.line);
     let is_shown = fault.line > 0 && !before.clone().any(|line| line.contains("cloud_init"));
     match before.nth(fault.line.saturating_sub(1)).filter(|_| is_shown) {
-        Some(line) => format!("\n  {} | {}", fault.line, clean(&line.trim_end().replace('\t', " "))),
+        Some(line) => {
+            let shown: String = line.trim_end().replace('\t', " ").chars().take(MAX_LINE).collect();
+            format!("\n  {} | {}", fault.line, clean(&shown))
+        }
         None => String::new(),
     }
 }
@@ -165,5 +177,15 @@ mod tests {
         assert_eq!(shown, format!("{path}:2: vcpu: unknown key\n  hint: use vcpus\n  2 | vcpu = 2\n{hidden}"));
         assert_eq!(Failure::of_remote(&Faults(vec![fault(4)])).to_string(), hidden);
         assert_eq!(Failure::from(Faults(vec![fault(9)])).to_string().lines().count(), 2, "no such line");
+    }
+
+    #[test]
+    fn endless_faults_and_lines_of_an_author_are_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("overlay.toml");
+        fs::write(&file, "a = ".to_owned() + &"[".repeat(100_000)).unwrap();
+        let fault = Fault { line: 1, ..Fault::of_file(&file, "unknown key", "") };
+        let shown = Failure::from(Faults(vec![fault; MAX_FAULTS + 7])).to_string();
+        assert!(shown.ends_with("\n7 more faults") && shown.len() < 100_000, "{} bytes", shown.len());
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `writer` | the only writer: standard output, messages, filter of foreign text |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
+//! | `file` | files that a command writes |
 //! | `print` | one value as a table, JSON or YAML |
 //! | `progress` | progress of builds |
 //! | `failure` | the error of a command: object, cause, hint, exit code |
@@ -13,6 +14,7 @@
 pub(crate) mod writer;
 
 pub(crate) mod failure;
+pub(crate) mod file;
 pub(crate) mod print;
 pub(crate) mod progress;
 mod text_filter;

@@ -1,6 +1,6 @@
 //! Renders overlays offline, for `overlay render --profile`, `overlay check` and `check`.
 
-use crate::cli::Failure;
+use crate::cli::{Failure, output::file};
 use meshd_config::{Fault, Faults, Owner, Profile, Site, files::read_regular};
 use meshd_image::{
     catalog::{
@@ -16,11 +16,7 @@ use meshd_model::{
     fleet::{ARCHIVE_FORMAT, ArchivedGeneration},
 };
 use meshd_types::{Arch, Digest, NodeId, VarName};
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
 /// Node ID for a rendering without a named node.
 const ANY_NODE: &str = "00000000";
@@ -158,13 +154,8 @@ pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
 }
 
 /// Writes a file atomically.
-pub(crate) fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".new");
-    let fresh = PathBuf::from(name);
-    let written = std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, file));
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&fresh);
-        Failure::new(format!("cannot write {}: {error}", file.display()), "name another file with --out FILE")
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    file::write_whole(path, bytes).map_err(|error| {
+        Failure::new(format!("cannot write {}: {error}", path.display()), "name another file with --out FILE")
     })
 }

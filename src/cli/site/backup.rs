@@ -2,7 +2,10 @@
 
 use crate::cli::{
     Context, Failure,
-    output::print::{bytes, now, write},
+    output::{
+        file,
+        print::{bytes, now, write},
+    },
     path_text, wait,
 };
 use clap::{Args, Subcommand};
@@ -10,9 +13,8 @@ use meshd_api::{MakeBackup, routes as api};
 use meshd_backup::{BackupError, MIN_KEY, Manifest};
 use meshd_types::Secret;
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{BufWriter, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -101,11 +103,11 @@ impl Create {
         if self.file.exists() {
             return Err(Failure::new(format!("{} exists", path_text(&self.file)), "name a new file"));
         }
-        let fresh = self.file.with_extension("part");
+        let fresh = file::with_suffix(&self.file, ".part");
         let made = self.write(context, &fresh, &key).and_then(|()| {
             let verified = meshd_backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
             let digest = meshd_backup::digest_line(&fresh, &self.file).map_err(|error| Failure::of(&error))?;
-            fs::write(meshd_backup::digest_file(&self.file), digest)?;
+            file::replace(&meshd_backup::digest_file(&self.file), 0o644)?.write_all(digest.as_bytes())?;
             fs::rename(&fresh, &self.file)?;
             Ok(verified)
         });
@@ -123,8 +125,7 @@ impl Create {
     }
 
     fn write(&self, context: &Context, fresh: &Path, key: &Secret<String>) -> Result<(), Failure> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(fresh);
-        let file = file.map_err(|error| {
+        let file = file::replace(fresh, 0o600).map_err(|error| {
             Failure::new(format!("cannot write {}: {error}", path_text(fresh)), "check the folder and the disk")
         })?;
         let mut out = BufWriter::new(file);

@@ -35,6 +35,9 @@ use std::{
 /// Maximum file size in bytes. A site with a thousand profiles takes about 200 KB.
 pub const MAX_FILE: u64 = 4 * 1024 * 1024;
 
+/// Maximum number of faults of one file: each is logged, and shown to everybody who asks for them.
+const MAX_FAULTS: usize = 1000;
+
 /// A value with its position.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Located<T> {
@@ -134,8 +137,10 @@ impl Document {
 
     /// Records a fault at a line and key.
     pub fn fault_at(&self, line: usize, key: String, message: impl Into<String>, hint: impl Into<String>) {
-        let fault = Fault { file: self.file.clone(), line, key, message: message.into(), hint: hint.into() };
-        self.faults.borrow_mut().push(fault);
+        let mut faults = self.faults.borrow_mut();
+        if faults.len() < MAX_FAULTS {
+            faults.push(Fault { file: self.file.clone(), line, key, message: message.into(), hint: hint.into() });
+        }
     }
 
     /// Returns the value, or all faults in line order. Drop all tables first: they report unknown keys when dropped.

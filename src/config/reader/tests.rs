@@ -114,3 +114,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn faults_of_one_file_are_bounded() {
+    let text: String = (0..MAX_FAULTS + 50).map(|number| format!("[a{number}.b]\n")).collect();
+    let document = parse(&text, Path::new("overlay.toml")).unwrap();
+    drop(document.root());
+    let Faults(faults) = document.finish(Some(())).unwrap_err();
+    assert_eq!(faults.len(), MAX_FAULTS);
+}

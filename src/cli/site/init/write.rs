@@ -1,8 +1,9 @@
 //! Writes the annotated sample with the values of this machine.
 
-use crate::cli::{Failure, path_text};
+use crate::cli::{Failure, output::file::replace, path_text};
 use std::{
     fs,
+    io::Write as _,
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
@@ -48,7 +49,7 @@ pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let new = folder.join(format!(".{name}.new"));
-    fs::write(&new, text).map_err(cannot)?;
+    replace(&new, 0o644).and_then(|mut out| out.write_all(text.as_bytes())).map_err(cannot)?;
     if let Err(faults) = meshd_config::load(&new) {
         let _ = fs::remove_file(&new);
         return Err(faults.into());
