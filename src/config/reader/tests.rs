@@ -79,9 +79,8 @@ fn syntax_error_names_its_line() {
 fn path_for_a_shell_is_a_fault() {
     let text = "a = \"~/x\"\nb = \"$HOME/x\"\nc = \"x~/$y\"\n";
     let document = parse(text, Path::new("x.toml")).expect("TOML");
-    let root = document.root();
-    let paths = ["a", "b", "c"].map(|key| root.path(key).is_some());
-    assert_eq!(paths, [false, false, true]);
+    let is_path = |key| document.root().path(key).is_some();
+    assert_eq!(["a", "b", "c"].map(is_path), [false, false, true]);
     let faults = document.finish(Some(())).expect_err("two faults").to_string();
     assert!(faults.contains("x.toml:1: a: `~/x`: no shell expands") && faults.contains("x.toml:2: b:"), "{faults}");
 }
