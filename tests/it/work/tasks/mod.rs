@@ -247,7 +247,7 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     assert!(stderr_text.contains("[agent].root_tasks = false"), "{stderr_text}");
     // Another user gets past that, as far as the missing node.
     let stderr_text = run("1000");
-    assert!(stderr_text.contains("nodes of pair are requested"), "{stderr_text}");
+    assert!(stderr_text.contains("group pair has too few free nodes: 0 free, 1 requested"), "{stderr_text}");
 }
 
 #[test]

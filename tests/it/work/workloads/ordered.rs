@@ -68,7 +68,7 @@ async fn unplaceable_vm_is_refused_with_reason_and_not_recorded() {
         ("[[volume]]\nname = \"d\"\nformat = \"raw\"\ndisk = \"eui.1234\"", "disk_missing"),
     ] {
         let why = refused(ask(1, more)).await;
-        assert!(why.contains(word) && why.contains("no node has it"), "{why}");
+        assert!(why.contains(word) && why.contains("all nodes together lack the resources"), "{why}");
     }
     let mut large = ask(1, "");
     large.spec.memory = "8G".parse().unwrap();
