@@ -3,7 +3,7 @@
 use crate::{
     private_network::{
         self, Settings,
-        user_firewall::{CentralServices, UserFirewall},
+        user_firewall::{self, CentralServices},
     },
     system::Tree,
     vm::{self, Space},
@@ -72,16 +72,7 @@ impl Probe for SystemProbe {
     }
 
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>> {
-        self.is_running_system().then(|| {
-            UserFirewall::all(central)
-                .into_iter()
-                .filter_map(|firewall| match firewall.is_current() {
-                    Ok(true) => None,
-                    Ok(false) => Some(Ok(firewall.name())),
-                    Err(error) => Some(Err(error)),
-                })
-                .collect()
-        })
+        self.is_running_system().then(|| user_firewall::missing(central))
     }
 }
 

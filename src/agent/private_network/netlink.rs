@@ -6,7 +6,11 @@ use rustix::net::{
     recv, sendto, socket_with,
     sockopt::{Timeout, set_socket_timeout},
 };
-use std::{io, time::Duration};
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -293,14 +297,19 @@ pub mod expr {
     }
 }
 
-struct NetlinkSocket(rustix::fd::OwnedFd);
+/// The first use of nftables loads the module nf_tables. Another use fails with EINVAL meanwhile: the kernel asks modprobe again, and that
+/// of Alpine takes a module that is loading for loaded. So uses wait for each other.
+static IN_USE: Mutex<()> = Mutex::new(());
+
+struct NetlinkSocket(rustix::fd::OwnedFd, #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl NetlinkSocket {
     fn open() -> io::Result<Self> {
+        let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))?;
-        Ok(NetlinkSocket(socket))
+        Ok(NetlinkSocket(socket, in_use))
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<()> {

@@ -18,7 +18,13 @@ use super::netlink::{
 use crate::system::{self, Tree, user_ids};
 use meshd_proto::{AgentConfig, BootPart, task::MIN_UID};
 use meshd_types::{Digest, failpoint};
-use std::{io, net::Ipv4Addr, path::Path, time::Duration};
+use std::{
+    io,
+    net::Ipv4Addr,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::{
     task::spawn_blocking,
     time::{self, MissedTickBehavior},
@@ -87,19 +93,20 @@ impl UserFirewall {
         [UserFirewall::of_vms(), UserFirewall::of_tasks(central)]
     }
 
-    pub fn name(&self) -> &'static str {
-        self.table
-    }
-
     /// Installs the firewall unless it is current.
     pub fn ensure(&self) -> Result<(), String> {
+        let _changing = lock_tables();
+        self.replace_if_changed()
+    }
+
+    fn replace_if_changed(&self) -> Result<(), String> {
         let installed = self.is_current().and_then(|is_current| if is_current { Ok(()) } else { self.install() });
         installed
             .map_err(|error| format!("cannot install the firewall {}: {error}; the kernel needs nf_tables", self.table))
     }
 
     /// Returns whether the table matches what [`UserFirewall::ensure`] writes.
-    pub fn is_current(&self) -> io::Result<bool> {
+    fn is_current(&self) -> io::Result<bool> {
         let (found, expected) = (fingerprints(INET, self.table, None)?, self.fingerprint());
         Ok(found.len() == self.output.len() + self.forward.len() && found.iter().all(|found| *found == expected))
     }
@@ -122,6 +129,31 @@ impl UserFirewall {
     fn fingerprint(&self) -> Vec<u8> {
         text(&Digest::of(&[self.output.concat(), self.forward.concat()].concat()).to_string())
     }
+}
+
+/// Held while tables are compared and replaced, so that a check at the start of the agent waits for the first installation.
+static TABLES: Mutex<()> = Mutex::new(());
+
+fn lock_tables() -> MutexGuard<'static, ()> {
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Installs both firewalls unless they are current.
+fn ensure_all(central: CentralServices) -> Result<(), String> {
+    let _changing = lock_tables();
+    UserFirewall::all(central).iter().try_for_each(UserFirewall::replace_if_changed)
+}
+
+/// Returns the names of firewalls that are missing or changed.
+pub fn missing(central: CentralServices) -> io::Result<Vec<&'static str>> {
+    let _unchanged = lock_tables();
+    let mut missing = Vec::new();
+    for firewall in UserFirewall::all(central) {
+        if !firewall.is_current()? {
+            missing.push(firewall.table);
+        }
+    }
+    Ok(missing)
 }
 
 /// Matches a packet of UDP to a port.
@@ -158,8 +190,11 @@ pub async fn repair(central: CentralServices) {
     let mut logged = None;
     loop {
         repairs.tick().await;
-        let all = move || UserFirewall::all(central).iter().try_for_each(UserFirewall::ensure);
-        let error = spawn_blocking(all).await.map_err(|error| error.to_string()).and_then(|result| result).err();
+        let error = spawn_blocking(move || ensure_all(central))
+            .await
+            .map_err(|error| error.to_string())
+            .and_then(|result| result)
+            .err();
         if let Some(error) = error.as_ref().filter(|_| error != logged) {
             tracing::error!(error, "VMs and tasks are refused; retrying");
         }
