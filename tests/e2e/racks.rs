@@ -3,7 +3,7 @@
 use meshd_lab::{LabError, Options, Rack, Wait};
 use serde_json::Value;
 use std::{
-    env,
+    env, fs,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -27,8 +27,24 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub struct TestRack {
     // Dropped in this order: the rack first.
     pub rack: Rack,
-    _dir: tempfile::TempDir,
+    lists: InUseLists,
+    dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
+}
+
+/// The lists of a rack in the folder of blobs, which racks share. They outlive a site: nobody else may remove what they name.
+#[derive(Default)]
+struct InUseLists {
+    site_id: Option<String>,
+}
+
+impl Drop for InUseLists {
+    fn drop(&mut self) {
+        let Some(id) = &self.site_id else { return };
+        for suffix in ["", ".volumes"] {
+            let _ = fs::remove_file(blobs().join(format!("in-use/rack-a.{id}{suffix}")));
+        }
+    }
 }
 
 /// Whether the emulator of the last failed rack was dead.
@@ -36,14 +52,35 @@ static EMULATOR_DIED: AtomicBool = AtomicBool::new(false);
 
 impl Drop for TestRack {
     fn drop(&mut self) {
+        let id = fs::read_to_string(self.dir.path().join("lab/state/site-id"));
+        self.lists.site_id = id.ok().map(|id| id.trim().to_owned());
         if std::thread::panicking() {
             let verdict = self.rack.emulators();
-            EMULATOR_DIED.store(verdict.contains("DEAD EMULATOR") && verdict.contains("spins"), Ordering::Relaxed);
+            let is_dead = verdict.contains("DEAD EMULATOR") && verdict.contains("spins");
+            EMULATOR_DIED.store(is_dead || has_reset_silently(&self.rack.serial(1)), Ordering::Relaxed);
         }
     }
 }
 
-/// Runs a test, and once more if its emulator died: QEMU runs, its processors spin, and the node's kernel answers nothing.
+/// True if a node started again, and its kernel neither panicked nor was told to reboot.
+fn has_reset_silently(serial: &str) -> bool {
+    let mut boots: Vec<&str> = serial.split("Linux version ").skip(1).collect();
+    boots.pop();
+    boots.iter().any(|boot| !["Kernel panic", "reboot: "].iter().any(|end| boot.contains(end)))
+}
+
+#[test]
+fn silent_reset_is_told_from_reboot_and_panic() {
+    let serial = |end: &str| format!("SeaBIOS\nLinux version 6\n{end}\nSeaBIOS\nLinux version 6\n");
+    assert!(has_reset_silently(&serial("login:")));
+    assert!(
+        !has_reset_silently(&serial("reboot: Restarting system")) && !has_reset_silently(&serial("Kernel panic - x"))
+    );
+    assert!(!has_reset_silently("SeaBIOS\nLinux version 6\nlogin:"));
+}
+
+/// Runs a test, and once more if its emulator died: QEMU runs, its processors spin, and the node's kernel answers nothing; or the node
+/// starts again without a word of its kernel.
 ///
 /// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated processor translates the same code meanwhile
 /// (fixed in QEMU 8.1). Seen only on nodes that run VMs. Every other failure ends the test at once.
@@ -115,7 +152,7 @@ pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
     Rack::prepare(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
     let options = change(options, dir.path());
     let rack = Rack::up(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
-    TestRack { rack, _dir: dir, _turn: turn }
+    TestRack { rack, lists: InUseLists::default(), dir, _turn: turn }
 }
 
 /// What the rack says, or the end of the test with what is wrong.
