@@ -57,6 +57,7 @@ impl Drop for TestRack {
         if std::thread::panicking() {
             let verdict = self.rack.emulators();
             let is_dead = verdict.contains("DEAD EMULATOR") && verdict.contains("spins");
+            // Only a test with one node, which nobody resets, is retried.
             EMULATOR_DIED.store(is_dead || has_reset_silently(&self.rack.serial(1)), Ordering::Relaxed);
         }
     }
