@@ -45,9 +45,7 @@ impl BootService {
         let reason = match (wire_check, session) {
             (Err(wire_check), _) => wire_check,
             (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
-            (Ok(()), Some(session)) if session.ended => {
-                "its boot was ended, because its address is not its own".to_owned()
-            }
+            (Ok(()), Some(session)) if session.ended => "its boot was ended by an alarm about its address".to_owned(),
             (Ok(()), Some(session)) if has_its_overlay(&session) => {
                 "its boot has its overlay, and the next one begins with a DHCP exchange".to_owned()
             }

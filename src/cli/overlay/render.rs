@@ -153,7 +153,7 @@ pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
     Fault::of_file(file, message, hint)
 }
 
-/// Writes a file atomically.
+/// Writes a file atomically, with the failure that a command reports.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     file::write_whole(path, bytes).map_err(|error| {
         Failure::new(format!("cannot write {}: {error}", path.display()), "name another file with --out FILE")
