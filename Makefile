@@ -108,8 +108,9 @@ record-compat: ## Records a site, a backup and answers of another version (PROGR
 	@[ -x "$(PROGRAMS)/meshd" ] || { echo 'PROGRAMS=FOLDER must name a folder with meshd and mesh-agent of the other version' >&2; exit 2; }
 	@.ci/setup test
 	@cargo test --quiet --locked --test integration --no-run
+	@rm -f target/messages
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_TEST_PROGRAMS=$(abspath $(PROGRAMS)) MESHD_COMPAT_OUT=$(abspath $(OUT)) \
-	  cargo test --quiet --locked --test integration -- compat::record
+	  MESHD_RECORD=$(abspath target/messages) cargo test --quiet --locked --test integration -- compat::record
 
 lint: ## Formatting, clippy, licences, and the agent without the server
 	@.ci/setup lint

@@ -164,7 +164,7 @@ mod tests {
             generation: "g".into(),
             issued_at: Timestamp::from_millis(5),
             roots_pem: None,
-            http_port: None,
+            http_port: 8080,
             token: Some(Secret::new("very-secret".into())),
         };
         fs::write(&path, serde_json::to_string(&boot).expect("plain")).expect("written");

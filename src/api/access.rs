@@ -91,7 +91,7 @@ pub struct TokenView {
     pub node: NodeId,
     /// Time of creation.
     #[schema(value_type = Option<String>)]
-    pub made_at: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
     /// Time at which the token expires.
     #[schema(value_type = String)]
     pub expires_at: Timestamp,
@@ -132,8 +132,8 @@ pub struct RootView {
 
 impl From<TokenRecord> for TokenView {
     fn from(token: TokenRecord) -> Self {
-        let TokenRecord { hash, node, made_at, expires_at, used, .. } = token;
+        let TokenRecord { hash, node, created_at, expires_at, used, .. } = token;
         let (used_at, used_from) = (used.map(|used| used.at), used.and_then(|used| used.from));
-        TokenView { hash, node, made_at, expires_at, used_at, used_from }
+        TokenView { hash, node, created_at, expires_at, used_at, used_from }
     }
 }

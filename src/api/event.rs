@@ -92,7 +92,7 @@ impl EventView {
 }
 
 fn correlation_id(event: &Event) -> Option<String> {
-    let order = event.by.as_ref().map(|by| by.correlation.to_string());
+    let order = event.by.as_ref().map(|by| by.correlation_id.to_string());
     order.or_else(|| Some(event.session?.to_string()))
 }
 

@@ -166,7 +166,7 @@ pub struct Replaced {
     /// Node with the new hardware.
     pub node: NodeView,
     /// Settings of the site file that still refer to the old hardware, as text for operators.
-    pub left: Vec<String>,
+    pub outdated_settings: Vec<String>,
 }
 
 /// A generation of a node.
@@ -183,7 +183,7 @@ pub struct GenerationView {
     /// True if the node is pinned to this generation.
     pub pinned: bool,
     /// True if all files of the generation are archived. Only such a generation can be compared or booted again.
-    pub kept: bool,
+    pub archived: bool,
 }
 
 /// Difference between the running generation of a node and the generation of its next boot.
@@ -226,9 +226,9 @@ pub struct RevisionView {
     /// True if nodes of the profile boot this revision.
     pub boots: bool,
     /// True if the revision matches the current site file, overlays and image.
-    pub filed: bool,
+    pub current: bool,
     /// True if the profile is rolled back to this revision.
-    pub held: bool,
+    pub pinned: bool,
 }
 
 /// Difference between two revisions of a profile.

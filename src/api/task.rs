@@ -32,7 +32,7 @@ pub struct RunTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
-    /// User of the program: `job` (a user of this task alone), `root`, or `{"uid": 1000}`. `root` requires the role admin.
+    /// User of the program: `default` (a user of this task alone), `root`, or `{"uid": 1000}`. `root` requires the role admin.
     #[serde(default)]
     #[schema(schema_with = task_user)]
     pub user: TaskUser,

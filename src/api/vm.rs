@@ -43,7 +43,6 @@ pub struct VmView {
     pub state: VmPhase,
     /// Desired state; absent for a VM that a node reports but that has no record.
     #[schema(value_type = Option<String>)]
-    #[serde(rename = "wish")]
     pub desired_state: Option<VmDesiredState>,
     /// Node on which the VM is placed.
     #[schema(value_type = Option<String>)]
@@ -65,7 +64,7 @@ pub struct VmView {
     #[schema(value_type = Option<Object>)]
     pub fetching: Option<VmFetching>,
     /// Reason for which the VM is not released or has no node.
-    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
     /// Number of virtual processors.
     pub vcpus: u32,
@@ -74,7 +73,7 @@ pub struct VmView {
     /// Allocated units, each by the PCI address of one of its functions.
     pub units: Vec<String>,
     /// Selectors of the requested units.
-    pub wants: Vec<String>,
+    pub unit_selectors: Vec<String>,
     /// NUMA node of the VM, from its specification or from its units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
@@ -131,7 +130,7 @@ impl VmView {
             } else {
                 Vec::new()
             },
-            wants: vm.request.units.each.iter().map(ToString::to_string).chain(whole).collect(),
+            unit_selectors: vm.request.units.each.iter().map(ToString::to_string).chain(whole).collect(),
             numa_node: spec.numa_node,
             numa_mismatch: vm.locality.mismatch,
             volumes: spec.volumes.clone(),

@@ -28,7 +28,7 @@ pub struct BackupSource<'a> {
     /// Files of the certificate authority at one moment: they must be consistent.
     pub authority: FileGroup,
     /// Time of that snapshot.
-    pub made_at: Timestamp,
+    pub created_at: Timestamp,
     /// Include the blobs of images and bundles.
     pub blobs: bool,
 }
@@ -104,7 +104,7 @@ const PRIVATE: u32 = 0o600;
 /// # Errors
 /// After a failure, `out` contains no valid backup.
 pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
-    let BackupSource { site, store, authority, made_at, blobs } = source;
+    let BackupSource { site, store, authority, created_at, blobs } = source;
     let packer = Packer::new(encryption::encrypt(out, key)?);
     let mut archive = BackupArchive {
         packer,
@@ -136,7 +136,7 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     }
     archive.finish(Manifest {
         site: site.name.clone(),
-        made_at,
+        created_at,
         meshd: env!("CARGO_PKG_VERSION").to_owned(),
         store: meshd_store::VERSION.to_owned(),
         blobs,

@@ -5,7 +5,6 @@
 //! | `create` | creates a backup: a snapshot of the store, and all files of the site |
 //! | `restore` | restores a backup into a new folder, whole or not at all |
 //! | `encryption` | encrypts and decrypts the age format; the digest file beside a backup |
-//! | `format_1` | reads backups of format 1, which meshd wrote until November 2026 |
 //!
 //! The file has the age format with a passphrase, so the program `age` decrypts it too. The content is a gzip-compressed tar.
 //! Its last member, `manifest.json`, contains the digests of all other members:
@@ -23,7 +22,6 @@
 
 mod create;
 mod encryption;
-mod format_1;
 mod restore;
 
 #[cfg(test)]
@@ -31,7 +29,6 @@ mod tests;
 
 pub use create::{AUTHORITY, BackupSource, FileGroup, create};
 pub use encryption::{MIN_KEY, digest_file, digest_line};
-pub use format_1::Head;
 pub use restore::{Restored, restore};
 
 use meshd_image::overlay::{Unpacked, unpack};
@@ -113,7 +110,7 @@ pub struct Manifest {
     /// The site's name.
     pub site: String,
     /// Time of the store's snapshot.
-    pub made_at: Timestamp,
+    pub created_at: Timestamp,
     /// Version of the meshd that created the backup.
     pub meshd: String,
     /// [`meshd_store::VERSION`].
@@ -134,51 +131,27 @@ impl Manifest {
     }
 }
 
-/// Result of [`verify`].
-#[derive(Clone, Debug)]
-pub struct Verified {
-    /// Unencrypted metadata; `None` in the age format, which has none.
-    pub head: Option<Head>,
-    /// `None` without the key.
-    pub manifest: Option<Manifest>,
-}
-
-/// Reads a backup and verifies its digests: with the key those of all members, else that of the file.
+/// Reads a backup and verifies its digests: with the key those of all members, else that of the file. Returns the manifest if the key is given.
 ///
 /// # Errors
 /// The backup is damaged, of another format, or encrypted with another key; without the key also a missing digest file.
-pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, BackupError> {
-    let head = match BackupFormat::detect(path)? {
-        BackupFormat::One => Some(format_1::check(path)?),
-        BackupFormat::Age if key.is_none() => encryption::check_digest(path).map(|()| None)?,
-        BackupFormat::Age => None,
-    };
-    let manifest = key.map(|key| read(path, key, |_, _, _| Ok(()))).transpose()?;
-    Ok(Verified { head, manifest })
+pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Option<Manifest>, BackupError> {
+    check_format(path)?;
+    match key {
+        Some(key) => read(path, key, |_, _, _| Ok(())).map(Some),
+        None => encryption::check_digest(path).map(|()| None),
+    }
 }
 
-/// Encryption format of the file.
-#[derive(Clone, Copy)]
-enum BackupFormat {
-    /// Until November 2026.
-    One,
-    Age,
-}
-
-impl BackupFormat {
-    fn detect(path: &Path) -> Result<Self, BackupError> {
-        let mut line = Vec::new();
-        let file = File::open(path).map_err(failed("read", path))?;
-        BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
-        let line = String::from_utf8_lossy(&line);
-        if line.starts_with(format_1::MAGIC) {
-            return Ok(BackupFormat::One);
-        }
-        match line.trim_end().strip_prefix(encryption::MAGIC) {
-            Some(encryption::VERSION) => Ok(BackupFormat::Age),
-            Some(other) => Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") }),
-            None => Err(BackupError::NoBackup { path: path.to_owned() }),
-        }
+/// Refuses a file of another format.
+fn check_format(path: &Path) -> Result<(), BackupError> {
+    let mut line = Vec::new();
+    let file = File::open(path).map_err(failed("read", path))?;
+    BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
+    match String::from_utf8_lossy(&line).trim_end().strip_prefix(encryption::MAGIC) {
+        Some(encryption::VERSION) => Ok(()),
+        Some(other) => Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") }),
+        None => Err(BackupError::NoBackup { path: path.to_owned() }),
     }
 }
 
@@ -188,14 +161,9 @@ fn read(
     key: &Secret<String>,
     mut each: impl FnMut(&SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> Result<Manifest, BackupError> {
+    check_format(path)?;
     let file = BufReader::new(File::open(path).map_err(failed("read", path))?);
-    let mut plain: Box<dyn Read> = match BackupFormat::detect(path)? {
-        BackupFormat::One => {
-            format_1::check(path)?;
-            Box::new(format_1::Opener::open(file, path, key)?)
-        }
-        BackupFormat::Age => Box::new(encryption::decrypt(file, path, key)?),
-    };
+    let mut plain = encryption::decrypt(file, path, key)?;
     let mut found = BTreeMap::new();
     let mut manifest = None;
     let mut names_size = 0;

@@ -141,7 +141,7 @@ async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Resu
             vm.mark_unconfirmed();
             tx.put_vm(vm);
         }
-        let detail = format!("from the backup of {}, with {nodes} nodes", manifest.made_at);
+        let detail = format!("from the backup of {}, with {nodes} nodes", manifest.created_at);
         tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
         Ok::<_, StoreError>(())
     });

@@ -49,8 +49,8 @@ struct Paths {
     #[arg(long, global = true, default_value = meshd_agent::vm::FOLDER, value_name = "FOLDER")]
     vm_dir: PathBuf,
     /// Folders of tasks; keep it in tmpfs
-    #[arg(long, global = true, hide = true, default_value = "/run/meshd-jobs", value_name = "FOLDER")]
-    jobs_dir: PathBuf,
+    #[arg(long, global = true, hide = true, default_value = "/run/meshd-tasks", value_name = "FOLDER")]
+    tasks_dir: PathBuf,
     /// Root of the file system that facts and checks are read from
     #[arg(long, global = true, hide = true, default_value = "/")]
     root: PathBuf,
@@ -172,9 +172,9 @@ fn main() -> ExitCode {
 fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
-    let Paths { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = paths;
+    let Paths { config, boot_file, state_dir, vm_dir, tasks_dir, root, reboot } = paths;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
+    let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, tasks_dir };
     // One thread is enough for one connection, and saves memory of the node.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {

@@ -123,12 +123,11 @@ pub struct BootPart {
     pub generation: String,
     /// Delivery time of the overlay: lower bound for the clock of the node.
     pub issued_at: Timestamp,
-    /// Root certificates of the site, PEM; an older overlay has them in [`AgentConfig::ca_file`].
+    /// Root certificates of the site, PEM; `None` leaves those in [`AgentConfig::ca_file`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots_pem: Option<String>,
-    /// Port of the boot HTTP server; absent in the ticket of an older central node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http_port: Option<u16>,
+    /// Port of the boot HTTP server.
+    pub http_port: u16,
     /// One-time token; absent for a node that is not approved. The agent deletes it from the file after use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret<String>>,

@@ -55,9 +55,9 @@ pub struct CheckReport {
     /// As [`super::SystemFacts::kernel_boot_id`].
     pub kernel_boot_id: String,
     /// ID of the request that caused the run.
-    #[serde(rename = "asked", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<u64>,
-    /// Resources of the node at that time; absent from an older agent.
+    /// Resources of the node at that time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 }

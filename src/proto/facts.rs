@@ -30,7 +30,7 @@ pub struct Facts {
     /// File system of VMs and volumes; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreFacts>,
-    /// Absent from an older agent.
+    /// `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosting: Option<Box<Hosting>>,
     pub versions: Versions,

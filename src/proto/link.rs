@@ -48,9 +48,7 @@ pub enum FromAgent {
     /// Result of the readiness checks, all of them.
     Checks(Box<CheckReport>),
     /// An ordered action ended.
-    #[serde(rename = "task_done")]
     ActionDone {
-        #[serde(rename = "task")]
         id: ActionId,
         outcome: ActionOutcome,
     },
@@ -61,7 +59,6 @@ pub enum FromAgent {
     /// A piece of the node's log.
     Log(LogPiece),
     /// State and output of its tasks.
-    #[serde(rename = "job")]
     Task(TaskUpdate),
     /// Request for a new certificate, after half the lifetime of the present one.
     Renew {
@@ -79,11 +76,9 @@ pub enum FromCentral {
     /// Answer to [`FromAgent::Hello`].
     Welcome(Welcome),
     /// Execute an action.
-    #[serde(rename = "task")]
     Action(ActionOrder),
     /// The outcome of an action is stored; the agent may forget it.
     Acknowledged {
-        #[serde(rename = "task")]
         id: ActionId,
     },
     /// Answer to [`FromAgent::Renew`].
@@ -95,14 +90,11 @@ pub enum FromCentral {
     /// Run the readiness checks now, and report them even if nothing changed.
     Check {
         /// ID of the request, repeated in [`CheckReport::request_id`].
-        #[serde(rename = "asked")]
         request_id: u64,
     },
     /// Desired state of a task on this node.
-    #[serde(rename = "job")]
     Task(TaskOrder),
     /// Output of a task is stored.
-    #[serde(rename = "job_kept")]
     OutputStored(OutputStored),
     /// A piece of the node's log is stored.
     LogStored(LogStored),
@@ -175,7 +167,6 @@ pub struct Heartbeat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionOrder {
     /// The agent executes each ID at most once, and answers a repetition with the stored outcome.
-    #[serde(rename = "task")]
     pub id: ActionId,
     /// The only node that may execute it.
     pub node: NodeId,

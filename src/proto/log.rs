@@ -38,5 +38,5 @@ pub struct LogPiece {
 pub struct LogStored {
     pub source: LogSource,
     /// Offset in the source, bytes.
-    pub upto: u64,
+    pub end: u64,
 }

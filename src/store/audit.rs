@@ -27,7 +27,7 @@ impl AuditFilter {
     fn matches(&self, audit: &Audit) -> bool {
         self.node.is_none_or(|node| audit.node == Some(node))
             && self.principal.as_ref().is_none_or(|principal| audit.by.principal == *principal)
-            && self.correlation.is_none_or(|correlation| audit.by.correlation == correlation)
+            && self.correlation.is_none_or(|correlation| audit.by.correlation_id == correlation)
             && self.has_text(audit)
     }
 

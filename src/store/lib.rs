@@ -26,7 +26,7 @@
 //! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): revisions of the profile, and its pin |
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
 //! | `task/<task ID>` | [`Task`](meshd_model::work::task::Task): a task, and the nodes that it occupies |
-//! | `asked/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
+//! | `idempotency/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
 //! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
 //! | `slot/<node>/<PCI address>` | [`ApprovedSlot`](meshd_model::work::ApprovedSlot): a unit that an operator approved for VMs |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
@@ -85,9 +85,9 @@ use std::{
 use tokio::sync::broadcast;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
-pub const VERSION: &str = "3";
-/// Readable versions. In version 2, the numbers of events and audit lines have no gaps.
-pub const READABLE: [&str; 2] = ["2", VERSION];
+pub const VERSION: &str = "4";
+/// Readable versions: this one, and each one that a release wrote. Release 0.1.0 wrote version 4.
+pub const READABLE: [&str; 1] = [VERSION];
 /// Maximum number of tokens of the admin API.
 pub const MAX_API_TOKENS: usize = 1000;
 /// Maximum number of orders with an idempotency key; the oldest are removed first. Three for each node of the largest rack in a day.

@@ -63,7 +63,7 @@ fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(Some(confirm))
 }
 
-/// Loads the numbered records. Removes those beyond the bounds, which an earlier release did not have.
+/// Loads the numbered records. Removes those beyond the present bounds.
 fn load_log<T: Record + DeserializeOwned>(
     journal: &Journal,
     log: Log,
@@ -103,12 +103,12 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 let token: meshd_trust::ApiToken = decode(&key, value)?;
                 model.api_tokens.insert(token.hash, token);
             }
-            "asked" => {
-                let digest = key.strip_prefix("asked/").and_then(|digest| digest.parse().ok());
+            "idempotency" => {
+                let digest = key.strip_prefix("idempotency/").and_then(|digest| digest.parse().ok());
                 let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
                 model.idempotency_records.insert(digest, decode(&key, value)?);
             }
-            "job" => model.tasks.put(decode(&key, value)?),
+            "task" => model.tasks.put(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
             "slot" => model.work.put_slot(decode(&key, value)?),
             "vm" => model.work.put_vm(decode(&key, value)?),

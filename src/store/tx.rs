@@ -270,10 +270,10 @@ impl Staged {
         write_all(&mut batch, "history", &self.histories)?;
         write_all(&mut batch, "profile", &self.revisions)?;
         write_all(&mut batch, "api-token", &self.api_tokens)?;
-        write_all(&mut batch, "asked", &self.idempotency_records)?;
+        write_all(&mut batch, "idempotency", &self.idempotency_records)?;
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
-        write_all(&mut batch, "job", &self.tasks)?;
+        write_all(&mut batch, "task", &self.tasks)?;
         write_log(&mut batch, EVENTS, events)?;
         write_log(&mut batch, AUDIT, audit)?;
         Ok(batch)

@@ -42,7 +42,7 @@ pub struct TokenRecord {
     pub basis: Option<Basis>,
     /// Time of creation, if an operator ordered the enrolment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_at: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
 }
 
 /// Use of a token.
@@ -75,12 +75,12 @@ pub enum TokenRefused {
 impl TokenRecord {
     /// Creates the record of an overlay's token.
     pub fn new(hash: Digest, node: NodeId, session: BootSessionId, expires_at: Timestamp) -> Self {
-        TokenRecord { hash, node, session, expires_at, used: None, basis: None, made_at: None }
+        TokenRecord { hash, node, session, expires_at, used: None, basis: None, created_at: None }
     }
 
     /// Creates the record of a token by which an operator ordered a running node to enrol again.
     pub fn ordered(hash: Digest, node: NodeId, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
-        TokenRecord { made_at: Some(now), ..Self::new(hash, node, session, expires_at) }
+        TokenRecord { created_at: Some(now), ..Self::new(hash, node, session, expires_at) }
     }
 
     /// Creates the record of an operator's token.

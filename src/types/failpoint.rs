@@ -1,8 +1,9 @@
-//! Failpoints: debug builds let tests stop the program at a failpoint, or disable a defence.
+//! Failpoints: debug builds let tests stop the program at a failpoint, disable a defence, or record messages.
 //!
 //! - `MESHD_FAIL=<failpoint>` ends a debug build by SIGKILL at a failpoint, `MESHD_FAIL=<failpoint>:<n>` when it reaches it for the n-th time.
 //! - `MESHD_DISABLED_DEFENCES=<name>,<name>` disables defences in a debug build. `make test-attack` uses it to prove that an attack
 //!   test fails without its defence.
+//! - `MESHD_RECORD=<file>` appends each message between agent and central node to a file. `make record-compat` uses it.
 
 /// Ends the program if `MESHD_FAIL` names this failpoint.
 #[inline]
@@ -47,6 +48,14 @@ pub fn defends(name: &str) -> bool {
     }
 }
 
+/// Appends a message to the file that `MESHD_RECORD` names. Release builds record nothing, because messages contain secrets.
+pub fn record(sender: &str, message: &[u8]) {
+    #[cfg(debug_assertions)]
+    debug::record(sender, message);
+    #[cfg(not(debug_assertions))]
+    let _ = (sender, message);
+}
+
 /// Kills this process by SIGKILL, without destructors and without flushing files.
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -55,9 +64,12 @@ pub fn die() -> ! {
 
 #[cfg(debug_assertions)]
 mod debug {
-    use std::sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
+    use std::{
+        io::Write as _,
+        sync::{
+            LazyLock,
+            atomic::{AtomicU64, Ordering},
+        },
     };
 
     struct Armed {
@@ -79,6 +91,13 @@ mod debug {
 
     pub(super) fn defends(name: &str) -> bool {
         DISABLED.is_empty() || !DISABLED.iter().any(|disabled| disabled == name)
+    }
+
+    pub(super) fn record(sender: &str, message: &[u8]) {
+        let Some(path) = std::env::var_os("MESHD_RECORD") else { return };
+        let line = [sender.as_bytes(), b" ", message, b"\n"].concat();
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(&line)).expect("MESHD_RECORD names a file that can be written");
     }
 
     pub(super) fn is_reached(name: &str) -> bool {

@@ -151,7 +151,7 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
 /// Runs a task: it writes and ends.
 async fn answer_task(link: &mut Link, order: meshd_proto::task::TaskOrder) {
     let task = order.task;
-    if order.want == TaskDesiredState::Gone {
+    if order.desired_state == TaskDesiredState::Gone {
         return link.say(&FromAgent::Task(TaskUpdate::Released { task })).await;
     }
     for stream in [Stream::Out, Stream::Err] {
@@ -296,10 +296,9 @@ async fn nics_that_never_booted_are_forgotten_with_the_credentials() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let id = machine.id();
-    // A record of an older release does not mark NICs that the node reported.
     let stored = rig.central.store().commit(|tx| {
         tx.edit_node(id, |node| node.fingerprint.macs.extend([invented(1), invented(2)]));
-        tx.edit_node(id, |node| node.reported_nics.insert(invented(2)));
+        tx.edit_node(id, |node| node.reported_nics.extend([invented(1), invented(2)]));
         Ok::<_, StoreError>(())
     });
     stored.await.unwrap();

@@ -43,7 +43,7 @@ fn boot() -> BootPart {
         generation: String::new(),
         issued_at,
         roots_pem: None,
-        http_port: None,
+        http_port: 8080,
         token: None,
     }
 }

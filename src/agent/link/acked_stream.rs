@@ -26,9 +26,9 @@ impl<S> Default for AckedOffsets<S> {
 
 impl<S: Ord> AckedOffsets<S> {
     /// Records that the central node stored a stream up to an offset.
-    pub fn acknowledge(&mut self, stream: S, upto: u64) {
+    pub fn acknowledge(&mut self, stream: S, end: u64) {
         let acknowledged = self.offsets.entry(stream).or_default();
-        *acknowledged = upto.max(*acknowledged);
+        *acknowledged = end.max(*acknowledged);
     }
 
     /// Records the welcome of a new link.
@@ -36,8 +36,8 @@ impl<S: Ord> AckedOffsets<S> {
         self.welcomes += 1;
     }
 
-    fn includes(&self, stream: &S, upto: u64) -> bool {
-        self.offsets.get(stream).is_some_and(|acked| *acked >= upto)
+    fn includes(&self, stream: &S, end: u64) -> bool {
+        self.offsets.get(stream).is_some_and(|acked| *acked >= end)
     }
 }
 

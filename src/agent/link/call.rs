@@ -195,8 +195,8 @@ pub fn parse(text: &str) -> Event {
         return Event::Message(message);
     }
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    match (value["kind"].as_str(), value["task"].as_u64()) {
-        (Some("task"), Some(id)) => Event::UnknownAction(ActionId(id)),
+    match (value["kind"].as_str(), value["id"].as_u64()) {
+        (Some("action"), Some(id)) => Event::UnknownAction(ActionId(id)),
         _ => Event::KeepAlive,
     }
 }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn action_of_a_later_version_is_an_unknown_action() {
-        let later = r#"{"kind":"task","task":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
+        let later = r#"{"kind":"action","id":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
             "action":{"action":"make_coffee"}}"#;
         assert!(matches!(parse(later), Event::UnknownAction(ActionId(7))));
         let known = later.replace("make_coffee", "reboot");
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_never_panics(text in "\\PC{0,200}|\\{\"kind\":\"task\",\"task\":.{0,20}\\}") {
+        fn arbitrary_text_never_panics(text in "\\PC{0,200}|\\{\"kind\":\"action\",\"id\":.{0,20}\\}") {
             let _ = (parse(&text), content_range(&text));
         }
     }

@@ -49,7 +49,6 @@ struct StoredCertificate {
 /// overlay or ticket takes precedence.
 #[derive(Serialize, Deserialize)]
 struct ReceivedRoots {
-    #[serde(rename = "beside")]
     configured: Digest,
     roots_pem: String,
 }

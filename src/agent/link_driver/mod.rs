@@ -98,7 +98,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let outcomes = Outcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
     let services = CentralServices::new(&config, &boot);
-    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node, services);
+    let tasks = Tasks::open(&options.tasks_dir, &options.state_dir.join("cgroup"), config.node, services);
     side_effects::log_start(&config, &boot);
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;

@@ -24,7 +24,7 @@ pub struct Options {
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
     /// Folders of tasks; tmpfs that every user may traverse.
-    pub jobs_dir: PathBuf,
+    pub tasks_dir: PathBuf,
     /// Root of the file system that facts, checks and the CA certificate are read from.
     pub root: PathBuf,
     /// Program and arguments that restart the machine.

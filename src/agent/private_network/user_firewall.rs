@@ -2,8 +2,7 @@
 //! user of a socket:
 //!
 //! - `meshd-vm-users`: programs of VMs have no network.
-//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. If the agent does not know the ports of these services, tasks reach
-//!   only DNS at the central node. Their packets have the address and the MAC address of their node, so
+//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. Their packets have the address and the MAC address of their node, so
 //!   that a central node cannot tell them from the node itself. Containers with a network of their own are masqueraded as the node, so a
 //!   forward chain denies them the same.
 //!
@@ -12,7 +11,7 @@
 use super::netlink::{
     CREATE, FAMILY, FORWARD_HOOK, INET, INPUT_NAME, IPV4_FAMILY, NEW_CHAIN, OUTPUT_HOOK, OUTPUT_NAME, PRIORITY,
     PROTOCOL, SOCKET_USER, TCP, UDP, append_rule, attribute, commit,
-    expr::{Base, accept, bytes, drop, known_connection, meta, meta_at_least, meta_in, not_meta},
+    expr::{Base, bytes, drop, known_connection, meta, meta_at_least, meta_in, not_meta},
     fingerprints, interface, nested, replace_table, text,
 };
 use crate::system::{self, Tree, user_ids};
@@ -32,7 +31,6 @@ use tokio::{
 
 /// Destination ports of UDP that no task may use: DHCP and DHCPv6 in both directions, TFTP, proxy DHCP.
 const BOOT_PORTS: [u16; 6] = [67, 68, 69, 546, 547, 4011];
-const DNS: u16 = 53;
 /// Interval of repairs on a running node.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -40,13 +38,13 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, Debug)]
 pub struct CentralServices {
     pub address: Ipv4Addr,
-    /// TCP ports of the boot HTTP server and the agent API, if both are known.
-    pub ports: Option<[u16; 2]>,
+    /// TCP ports of the boot HTTP server and the agent API.
+    pub ports: [u16; 2],
 }
 
 impl CentralServices {
     pub fn new(config: &AgentConfig, boot: &BootPart) -> Self {
-        CentralServices { address: config.central, ports: boot.http_port.map(|http| [http, config.port]) }
+        CentralServices { address: config.central, ports: [boot.http_port, config.port] }
     }
 }
 
@@ -165,15 +163,10 @@ fn to_port_of(protocol: u8, port: u16) -> Vec<u8> {
     [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &port.to_be_bytes())].concat()
 }
 
-/// Returns what happens to packets to the central node, as match and verdict. If the ports are unknown, all but those to DNS are dropped:
-/// meshd does not serve DNS.
+/// Returns what happens to packets to the central node, as match and verdict.
 fn services(central: CentralServices) -> Vec<(Vec<u8>, Vec<u8>)> {
     let to_central = [meta(FAMILY, &IPV4_FAMILY), bytes(Base::Network, 16, &central.address.octets())].concat();
-    let to = |protocol: u8, port: u16| [to_central.clone(), to_port_of(protocol, port)].concat();
-    match central.ports {
-        Some(ports) => ports.iter().map(|port| (to(TCP, *port), drop())).collect(),
-        None => vec![(to(UDP, DNS), accept()), (to(TCP, DNS), accept()), (to_central, drop())],
-    }
+    central.ports.map(|port| ([to_central.clone(), to_port_of(TCP, port)].concat(), drop())).to_vec()
 }
 
 /// Returns the interface of the route to the central node; empty if there is none.

@@ -91,8 +91,8 @@ impl Tasks {
     }
 
     /// Applies the desired state of a task.
-    pub fn order(&mut self, TaskOrder { task, want }: TaskOrder) {
-        match want {
+    pub fn order(&mut self, TaskOrder { task, desired_state }: TaskOrder) {
+        match desired_state {
             TaskDesiredState::Gone => match self.tasks.get(&task) {
                 Some(record) if record.has_runner => drop(record.release.send_replace(true)),
                 _ => self.release(task),
@@ -132,9 +132,9 @@ impl Tasks {
     }
 
     /// Records that the central node stored a piece of output.
-    pub fn output_stored(&mut self, OutputStored { task, stream, upto }: OutputStored) {
+    pub fn output_stored(&mut self, OutputStored { task, stream, end }: OutputStored) {
         let Some(record) = self.tasks.get(&task) else { return };
-        record.acked.send_modify(|acked| acked.acknowledge(stream, upto));
+        record.acked.send_modify(|acked| acked.acknowledge(stream, end));
     }
 
     /// Repeats all reports after the welcome of a new link.

@@ -106,13 +106,13 @@ mod tests {
         let line = |root: &str, target: &str| {
             format!("9 1 0:1 / / rw - tmpfs t rw\n36 9 0:2 {root} {target} rw - tmpfs t rw\n")
         };
-        let shm = Path::new("/var/lib/jobs/0a0b0c0d/shm");
+        let shm = Path::new("/var/lib/tasks/0a0b0c0d/shm");
         for (root, target, is_found) in [
-            ("/var/lib/jobs/0a0b0c0d/shm", SHARED_MEMORY, true),
-            ("/jobs/0a0b0c0d/shm", SHARED_MEMORY, true),
-            ("/var/lib/jobs/0a0b0c0e/shm", SHARED_MEMORY, false),
-            ("/other/jobs/0a0b0c0d/shm", SHARED_MEMORY, false),
-            ("/jobs/0a0b0c0d/shm", "/mnt", false),
+            ("/var/lib/tasks/0a0b0c0d/shm", SHARED_MEMORY, true),
+            ("/tasks/0a0b0c0d/shm", SHARED_MEMORY, true),
+            ("/var/lib/tasks/0a0b0c0e/shm", SHARED_MEMORY, false),
+            ("/other/tasks/0a0b0c0d/shm", SHARED_MEMORY, false),
+            ("/tasks/0a0b0c0d/shm", "/mnt", false),
             ("/shm", SHARED_MEMORY, false),
             ("/", SHARED_MEMORY, false),
         ] {

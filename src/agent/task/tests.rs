@@ -22,9 +22,9 @@ fn removal_of_task_files_does_not_block_the_agent() {
             dir.path(),
             &dir.path().join("cgroup"),
             "0000000a".parse().expect("a node ID"),
-            CentralServices { address: [10, 77, 0, 1].into(), ports: None },
+            CentralServices { address: [10, 77, 0, 1].into(), ports: [8080, 8443] },
         );
-        tasks.order(TaskOrder { task, want: TaskDesiredState::Gone });
+        tasks.order(TaskOrder { task, desired_state: TaskDesiredState::Gone });
         for _ in 0..1000 {
             assert_eq!(tasks.next().now_or_never(), None);
             tokio::task::yield_now().await;

@@ -129,13 +129,13 @@ pub struct NodeDetail {
     pub released_at: Option<Timestamp>,
     /// Reason that an operator gave for holding the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_because: Option<String>,
+    pub quarantine_reason: Option<String>,
     /// IDs of former nodes whose identity moved to this hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub former: Vec<NodeId>,
     /// Other machines that claimed the identity of this node and were refused.
-    #[serde(rename = "rivals", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub conflicting_machines: Vec<ConflictingMachine>,
     /// Groups of the node, in the order in which meshd applies them.
@@ -148,7 +148,7 @@ pub struct NodeDetail {
     /// Override of profile or kernel arguments for a single boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub once: Option<NextBootOverride>,
+    pub boot_override: Option<NextBootOverride>,
     /// Reason why the newest boot of the machine is deferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferred: Option<String>,
@@ -245,7 +245,7 @@ impl NodeDetail {
             link_since: link.since,
             heartbeat: link.heartbeat.clone(),
             released_at: node.released_at,
-            held_because: node.quarantine_reason.clone(),
+            quarantine_reason: node.quarantine_reason.clone(),
             former: node.former.clone(),
             conflicting_machines: node.conflicting_machines.clone(),
             groups: site
@@ -255,7 +255,7 @@ impl NodeDetail {
                 .map(|it| it.name.clone())
                 .collect(),
             vars: node.vars.clone(),
-            once: node.boot_override.clone(),
+            boot_override: node.boot_override.clone(),
             deferred: None,
             certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
             checks: node.checks.clone(),

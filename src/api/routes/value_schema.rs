@@ -16,7 +16,7 @@ pub(crate) fn var_value() -> Schema {
 
 /// Returns the schema of the user of a task.
 pub(crate) fn task_user() -> Schema {
-    let name = of(Type::String).enum_values(Some(["job", "root"]));
+    let name = of(Type::String).enum_values(Some(["default", "root"]));
     let uid = of(Type::Integer).minimum(Some(MIN_UID)).maximum(Some(u32::MAX));
     let uid = of(Type::Object).property("uid", uid).required("uid");
     Schema::from(OneOfBuilder::new().item(name).item(uid))

@@ -39,7 +39,7 @@ impl Admin {
     ) -> Result<Manifest, BackupError> {
         let Snapshot { files, authority, taken_at } = snapshot;
         let site = self.env.site();
-        let source = BackupSource { site: &site, store: files, authority, made_at: taken_at, blobs };
+        let source = BackupSource { site: &site, store: files, authority, created_at: taken_at, blobs };
         meshd_backup::create(source, key, out)
     }
 }

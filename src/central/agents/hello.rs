@@ -34,7 +34,7 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     let mut history = tx.history(peer.node);
     let (before, mut drift_events) = (history.clone(), ConditionChanges::new());
     tx.edit_node(peer.node, |node: &mut Node| {
-        // The new certificate was used, so the old one becomes void. Records of older releases receive its key.
+        // The new certificate was used, so the old one becomes void.
         node.certificates = vec![peer_certificate(peer)];
         let own = macs.iter().filter(|mac| !foreign_macs.contains(mac)).copied();
         let proven = if failpoint::defends("ticket-nic") { enrolled_nic } else { own.clone().next() };
@@ -53,8 +53,7 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
-        // An older release recorded only the newest generation.
-        let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
+        let known = node.booted.is_none_or(|booted| history.booted(booted, now));
         drift_events = update_drift(node, known, now);
     });
     if let Some(detail) = changed_parts {

@@ -63,7 +63,7 @@ impl BootService {
         }
         let line = LogLine { when: self.env.now(), node, stream: source, at, data };
         match self.append_log(session, line).await {
-            Ok(upto) => Some(FromCentral::LogStored(LogStored { source, upto })),
+            Ok(end) => Some(FromCentral::LogStored(LogStored { source, end })),
             Err(error) => {
                 tracing::error!(%node, %session, %error, "the log of a node is not stored; check the disk");
                 None

@@ -104,7 +104,7 @@ impl BootService {
             generation: generation.to_string(),
             issued_at: now,
             roots_pem: Some(self.enrolment.authority().roots_pem().to_owned()),
-            http_port: Some(self.env.site().http.port),
+            http_port: self.env.site().http.port,
             token,
         };
         transfer.pieces = match delivery {

@@ -152,7 +152,7 @@ impl Enrolment {
     /// asked for the script, without an announced reboot. Both a power cycle and an attacker cause this, so an operator must check.
     pub(crate) fn describe_takeover(&self, node: &Node, session: BootSessionId, key: Digest) -> Option<String> {
         let serial = &node.certificates.last()?.serial;
-        let is_same_key = node.certificates.iter().any(|certificate| certificate.key == Some(key));
+        let is_same_key = node.certificates.iter().any(|certificate| certificate.key == key);
         if is_same_key || !failpoint::defends("enrol-replaced-alarm") {
             return None;
         }
@@ -173,10 +173,10 @@ impl Enrolment {
 
     /// True for a token by which an operator ordered this enrolment: it was made after the last use of another one.
     fn is_enrolment_ordered(&self, token: &TokenRecord) -> bool {
-        token.made_at.is_some_and(|made_at| {
+        token.created_at.is_some_and(|created_at| {
             self.env
                 .store
-                .read(|model| model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < made_at)))
+                .read(|model| model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < created_at)))
         })
     }
 
@@ -316,7 +316,7 @@ fn describe_replay(
 
 /// True if the node is approved and its record lists this certificate.
 pub(crate) fn is_accepted(node: &Node, peer_certificate: &Certificate) -> bool {
-    node.phase.is_admitted() && node.certificates.iter().any(|known| known.matches(peer_certificate))
+    node.phase.is_admitted() && node.certificates.iter().contains(peer_certificate)
 }
 
 pub(crate) fn peer_certificate(peer: &Peer) -> Certificate {

@@ -73,12 +73,9 @@ pub(crate) fn revoke_credentials(
 
 /// Forgets the NICs that a node without credentials reported: they hold no addresses any more.
 fn forget_reported_nics(tx: &mut Tx<'_>, id: NodeId) {
-    let Some(node) = tx.node(id).filter(|_| failpoint::defends("nics-forgotten")) else { return };
-    let booted: BTreeSet<MacAddr> = {
-        let has_booted = |mac: &&MacAddr| tx.before().sessions_of(**mac).any(|boot| boot.node == Some(id));
-        node.fingerprint.macs.iter().filter(has_booted).copied().collect()
-    };
-    tx.edit_node(id, |node| node.forget_reported_nics(|mac| booted.contains(&mac)));
+    if failpoint::defends("nics-forgotten") {
+        tx.edit_node(id, Node::forget_reported_nics);
+    }
 }
 
 /// Removes the tokens of a node, and returns their number.

@@ -102,7 +102,7 @@ impl Enrolment {
             generation: String::new(),
             issued_at: now,
             roots_pem: Some(self.authority().roots_pem().to_owned()),
-            http_port: Some(site.http.port),
+            http_port: site.http.port,
             token: Some(text),
         };
         Ok((Ticket { config, boot }, record))

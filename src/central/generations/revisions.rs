@@ -302,7 +302,7 @@ impl Generations {
         Ok(target)
     }
 
-    /// Refuses a revision that nodes cannot boot: an earlier version of meshd may have archived it.
+    /// Refuses a revision that nodes cannot boot: the rules may have changed since meshd archived it.
     async fn check_revision(self: &Arc<Self>, name: &ProfileName, target: Generation) -> Result<(), RollbackError> {
         let (this, named) = (self.clone(), name.clone());
         let check = move || {

@@ -362,11 +362,11 @@ impl Links {
         self.env.monotonic().saturating_sub(last_alive)
     }
 
-    /// Linked nodes with at least this protocol version whose last checks are older than `max_age`.
-    pub(crate) fn unchecked_for(&self, max_age: Duration, version: u16) -> Vec<NodeId> {
+    /// Linked nodes whose last checks are older than `max_age`.
+    pub(crate) fn unchecked_for(&self, max_age: Duration) -> Vec<NodeId> {
         let now = self.env.monotonic();
         let links = self.inner.lock();
-        let old = |entry: &LinkEntry| entry.version >= version && now.saturating_sub(entry.checked) > max_age;
+        let old = |entry: &LinkEntry| now.saturating_sub(entry.checked) > max_age;
         links.entries.iter().filter(|(_, entry)| old(entry)).map(|(node, _)| *node).collect()
     }
 

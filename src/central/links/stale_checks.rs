@@ -14,8 +14,6 @@ use std::time::Duration;
 
 /// Agents report checks every five minutes; three reports may be lost.
 const MAX_CHECK_AGE: Duration = Duration::from_secs(16 * 60);
-/// The first protocol version whose agents repeat unchanged checks.
-const FIRST_REPEATING_VERSION: u16 = 2;
 
 impl Links {
     /// Degrades nodes whose checks are stale, until they report again.
@@ -24,7 +22,7 @@ impl Links {
         if !failpoint::defends("stale-evidence") {
             return;
         }
-        let unchecked = self.unchecked_for(MAX_CHECK_AGE, FIRST_REPEATING_VERSION);
+        let unchecked = self.unchecked_for(MAX_CHECK_AGE);
         let stale: Vec<NodeId> = self.env.store.read(|model| {
             let is_up = |phase| matches!(phase, Phase::Enrolling | Phase::Online);
             let is_eligible = |id: &NodeId| model.node(*id).is_some_and(|node| is_up(node.phase));

@@ -49,7 +49,7 @@ pub enum OperateError {
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
     #[error("node {node} refused the order: {reason}")]
-    TaskFailed { node: NodeId, reason: String },
+    ActionFailed { node: NodeId, reason: String },
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }

@@ -21,7 +21,7 @@ impl NodeOps {
         match self.links.run_action(id, NodeAction::Reboot, audit).await?.ok_or(no_answer)? {
             ActionOutcome::Done => self.reboot_ordered(id).await,
             ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {
-                Err(OperateError::TaskFailed { node: id, reason })
+                Err(OperateError::ActionFailed { node: id, reason })
             }
         }
     }

@@ -88,7 +88,7 @@ impl Tasks {
 
     fn order_removal(&self, node: NodeId, task: TaskId) {
         // If this message is lost, the next welcome repeats it.
-        let order = FromCentral::Task(TaskOrder { task, want: TaskDesiredState::Gone });
+        let order = FromCentral::Task(TaskOrder { task, desired_state: TaskDesiredState::Gone });
         self.links.try_send(node, LinkCommand::Send(order));
     }
 }

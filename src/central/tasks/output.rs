@@ -38,13 +38,13 @@ impl Tasks {
         let Output { task, stream, at, data } = output;
         if !self.env.store.read(|model| model.task(task).is_some_and(|task| task.holds(node))) {
             // Output of an unknown or ended task is acknowledged and dropped, so that the node stops repeating it.
-            return Some(FromCentral::OutputStored(OutputStored { task, stream, upto: u64::MAX }));
+            return Some(FromCentral::OutputStored(OutputStored { task, stream, end: u64::MAX }));
         }
         let line = LogLine { when: self.env.now(), node, stream, at, data };
         let outputs = Arc::clone(&self.outputs);
         let appended = tokio::task::spawn_blocking(move || outputs.append(task, line)).await;
         match appended.map_err(io::Error::other).and_then(|appended| appended) {
-            Ok(upto) => Some(FromCentral::OutputStored(OutputStored { task, stream, upto })),
+            Ok(end) => Some(FromCentral::OutputStored(OutputStored { task, stream, end })),
             Err(error) => {
                 tracing::error!(%task, %node, %error, "the output of a task is not stored; check the disk");
                 None

@@ -203,9 +203,9 @@ impl Workloads {
     pub fn vm_orders(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmOrder> {
         self.env.store.read(|model| {
             let may_run = may_run(model, node);
-            let is_due = |order: &VmOrder| may_run || !matches!(order.want, VmTargetState::Run { .. });
+            let is_due = |order: &VmOrder| may_run || !matches!(order.desired_state, VmTargetState::Run { .. });
             let add_slot_disks = |mut order: VmOrder| {
-                if let VmTargetState::Run { slots, .. } = &mut order.want {
+                if let VmTargetState::Run { slots, .. } = &mut order.desired_state {
                     *slots = slot_disks(model, node);
                 }
                 order

@@ -30,7 +30,7 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
     // `MemTotal` includes memory that the kernel reserves.
     let pool = match &facts.hosting {
         Some(hosting) => hosting.hugepages.iter().map(HugepageFacts::bytes).sum(),
-        // An older agent does not report it: then the profile's request counts.
+        // Unknown: the profile's request counts.
         None => effective_profile(site, node).hugepages.map_or(0, |pages| pages.bytes()),
     };
     let total = facts.memory.total_kib.saturating_mul(1024);
@@ -50,7 +50,6 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
         hugepages: pool.min(total),
         units: &facts.units,
         disks: &facts.disks,
-        pci: &facts.pci,
         allocations: model.allocations(node.id).unwrap_or(&NOTHING),
         // Unproven checks matter only for nodes that could be chosen.
         closed: model.unavailable_units(node.id, site.slot_policy() == SlotPolicy::Auto),

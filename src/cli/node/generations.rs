@@ -68,7 +68,7 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
             ago(delivered.delivered_at, now),
             delivered.booted_at.map(|at| ago(at, now)).unwrap_or_default(),
             marks.join(" "),
-            if view.kept { "yes".into() } else { "no".into() },
+            if view.archived { "yes".into() } else { "no".into() },
         ]
     });
     table(head, rows)
@@ -109,7 +109,7 @@ pub(crate) fn difference(diff: &GenerationDiff) -> String {
         out.extend(list.iter().map(|one| format!("{sign} {what} {one}\n")));
     }
     for file in &diff.files {
-        let what = if file.what.is_empty() { String::new() } else { format!(" ({})", file.what.join(", ")) };
+        let what = if file.attributes.is_empty() { String::new() } else { format!(" ({})", file.attributes.join(", ")) };
         out += &format!("{file}{what} from {}\n", file.origin);
     }
     out
@@ -135,7 +135,7 @@ impl RollbackArgs {
         let (client, name) = (client.forced(self.force), &self.profile);
         let order = Rollback { to: self.to, off: self.off };
         let all = client.post(api::ROLL_BACK_PROFILE.path([name]), &order).await?;
-        match all.iter().find(|view| view.held) {
+        match all.iter().find(|view| view.pinned) {
             Some(view) => {
                 let generation = view.revised.generation.0.short();
                 message!(
@@ -199,7 +199,7 @@ fn revisions(all: &[RevisionView]) -> String {
 }
 
 fn marks(view: &RevisionView) -> String {
-    let marks = [(view.boots, "booted"), (view.filed, "current"), (view.held, "rolled back to")];
+    let marks = [(view.boots, "booted"), (view.current, "current"), (view.pinned, "rolled back to")];
     marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
 }
 

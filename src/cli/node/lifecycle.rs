@@ -227,8 +227,8 @@ impl ReplaceNode {
         let done = client.post(api::REPLACE_NODE.path([&self.old]), &order).await?;
         let node = done.node;
         message!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
-        for left in done.left {
-            message!("the site file names a removed NIC: {left}; replace its MAC address");
+        for setting in done.outdated_settings {
+            message!("the site file names a removed NIC: {setting}; replace its MAC address");
         }
         Ok(())
     }

@@ -114,7 +114,7 @@ impl Create {
         if made.is_err() {
             let _ = fs::remove_file(&fresh);
         }
-        let Some(manifest) = made?.manifest else { return Ok(()) };
+        let Some(manifest) = made? else { return Ok(()) };
         for file in &manifest.left_out {
             message!("warning: not in the backup: {file}");
         }
@@ -141,12 +141,11 @@ impl Verify {
         let key = self.key_file.as_deref().map(read_key).transpose()?;
         let verified = meshd_backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
         let file = path_text(&self.file);
-        match verified.manifest {
+        match verified {
             Some(manifest) => write(&format!("{file}: {}\n", manifest_text(&manifest))),
             None => {
-                let head = verified.head.map(|head| format!("site {}, made {}, ", head.site, head.made_at));
                 message!("the content is not verified: add --key-file");
-                write(&format!("{file}: {}the SHA-256 is correct\n", head.unwrap_or_default()))
+                write(&format!("{file}: the SHA-256 is correct\n"))
             }
         }
     }
@@ -171,5 +170,5 @@ impl Restore {
 
 fn manifest_text(manifest: &Manifest) -> String {
     let (count, size) = (manifest.members.len(), bytes(manifest.size()));
-    format!("site {}, made {}, {count} files of {size}, every digest is correct", manifest.site, manifest.made_at)
+    format!("site {}, made {}, {count} files of {size}, every digest is correct", manifest.site, manifest.created_at)
 }

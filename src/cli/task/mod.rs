@@ -223,7 +223,7 @@ fn state_text(task: &TaskView) -> String {
 fn show(task: &TaskView, names: &NodeNames) -> String {
     let time = |at: Option<meshd_types::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let user = match task.user {
-        TaskUser::Default => "job".to_owned(),
+        TaskUser::Default => "default".to_owned(),
         TaskUser::Root => "root".to_owned(),
         TaskUser::Uid(uid) => uid.to_string(),
     };

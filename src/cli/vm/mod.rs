@@ -263,10 +263,10 @@ fn show(vm: &VmView, names: &NodeNames) -> String {
         }
     });
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
-    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, of, obstacle, writing }| {
+    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, total, obstacle, writing }| {
         let why = obstacle.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
         let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };
-        format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*of))
+        format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*total))
     });
     let mut out = fields([
         ("name", vm.name.to_string()),
@@ -280,7 +280,7 @@ fn show(vm: &VmView, names: &NodeNames) -> String {
         ("restarts", vm.restarts.to_string()),
         ("vcpus", vm.vcpus.to_string()),
         ("memory", vm.memory.to_string()),
-        ("requested units", vm.wants.join(" ")),
+        ("requested units", vm.unit_selectors.join(" ")),
         ("units", vm.units.join(" ")),
         ("numa node", numa(vm)),
         ("volumes", volumes.join(" ")),

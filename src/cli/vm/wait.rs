@@ -120,8 +120,8 @@ fn failure_text(vm: &VmView) -> String {
 /// Returns the state without the number of downloaded bytes, which would print a line each second.
 fn state_text(vm: &VmView) -> String {
     match vm.fetching {
-        Some(VmFetching { of, .. }) if of > 0 => {
-            format!("{}, its volumes are fetched: {}", vm.state.as_str(), bytes(of))
+        Some(VmFetching { total, .. }) if total > 0 => {
+            format!("{}, its volumes are fetched: {}", vm.state.as_str(), bytes(total))
         }
         _ => vm.state.as_str().to_owned(),
     }
@@ -134,8 +134,8 @@ mod tests {
 
     fn vm(state: &str, settled: bool) -> VmView {
         serde_json::from_value(json!({
-            "name": "one", "uuid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "state": state, "wish": "run", "node": null, "since": null,
-            "settled": settled, "restarts": 0, "vcpus": 1, "memory": "1G", "units": [], "wants": [], "volumes": [], "nics": [],
+            "name": "one", "uuid": "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "state": state, "desired_state": "run", "node": null, "since": null,
+            "settled": settled, "restarts": 0, "vcpus": 1, "memory": "1G", "units": [], "unit_selectors": [], "volumes": [], "nics": [],
             "on_node_loss": "wait", "start": 1, "created_at": null, "failure": {"kind": "crashed", "detail": "it is gone", "log": []},
         }))
         .expect("a view")

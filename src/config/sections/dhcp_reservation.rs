@@ -2,8 +2,8 @@
 
 use super::segment::Segments;
 use crate::{
-    Owner, Reservation, Subnet, check,
-    reader::{Document, Located, Table},
+    Owner, Reservation, Subnet,
+    reader::{Document, Located, Table, brief},
 };
 use meshd_types::{MacAddr, NodeId, is_host_name, is_reserved_host_name};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -76,13 +76,15 @@ impl Names {
     }
 }
 
-/// Parses the name. Earlier versions also accepted names that no node can have; those remain valid and have no effect.
+/// Parses the name, which its node gets.
 fn name(document: &Document, table: &Table<'_>) -> Option<Located<String>> {
     let name = table.string("name")?;
-    if let Err(error) = check::name(&name) {
-        document.error(&name, &error);
+    if is_host_name(&name) && !is_reserved_host_name(&name) {
+        return Some(name);
     }
-    (is_host_name(&name) && !is_reserved_host_name(&name)).then_some(name)
+    let message = format!("`{}` is not a valid host name", brief(&name));
+    document.fault(&name, message, "use 1 to 63 of a-z, 0-9 and `-`, no IP address, no reserved name such as `localhost`");
+    None
 }
 
 fn owner(document: &Document, table: &Table<'_>) -> Option<Located<Owner>> {

@@ -110,7 +110,7 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
         ),
         ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a multicast address"),
         ("address = \"10.88.1.5\"", "", "32 reservation[1]: reserves neither an address nor a name"),
-        ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid name"),
+        ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid host name"),
         (
             "\"10.88.1.5\"",
             "\"10.88.1.5\"\nname = \"head\"",

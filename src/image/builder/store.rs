@@ -96,7 +96,6 @@ pub(super) fn set_current(version_folder: &VersionFolder, version: &Digest) -> R
 /// as read back from disk.
 pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) -> Result<ImageManifest, BuildError> {
     let (version_folder, version) = (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
-    adopt_plain_manifest(blobs_dir, &manifest.name)?;
     put_version(&version_folder, &version, manifest)?;
     if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
         set_current(&version_folder, &version)?;
@@ -106,17 +105,6 @@ pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) 
 
 fn sync_folder(folder: &Path) -> Result<(), BuildError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error("flush", folder))
-}
-
-/// Converts a plain manifest of an earlier release into a version with a pointer, under the [`lock`].
-pub(super) fn adopt_plain_manifest(blobs_dir: &Path, name: &ImageName) -> Result<(), BuildError> {
-    let version_folder = VersionFolder::image(blobs_dir, name);
-    let plain = fs::symlink_metadata(version_folder.current_path()).is_ok_and(|meta| meta.is_file());
-    // An unreadable manifest is ignored; the next version replaces it.
-    let Some(manifest) = plain.then(|| load_manifest(blobs_dir, name).ok()).flatten() else { return Ok(()) };
-    let version = manifest.version();
-    put_version(&version_folder, &version, &manifest)?;
-    set_current(&version_folder, &version)
 }
 
 /// Writes a file atomically: after a crash it has the old or the new content.

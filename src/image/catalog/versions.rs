@@ -7,8 +7,7 @@
 //! blobs_dir/in-use/<site>.<id>                  digests that must not be pruned, one a line; each site writes its lists
 //! ```
 //!
-//! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash. Earlier
-//! releases wrote a plain file instead of the link: a version without history.
+//! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash.
 
 use meshd_config::files::read_regular;
 use meshd_types::{BundleName, Digest, ImageName};
@@ -95,7 +94,7 @@ impl VersionFolder {
         Ok(names.iter().filter_map(|name| parse_move(name)).collect())
     }
 
-    /// Returns current and previous version. Both are `None` if the link does not exist or is a plain file.
+    /// Returns current and previous version. Both are `None` if the link does not exist.
     pub fn pointer(&self) -> io::Result<Pointer> {
         let Ok(target) = fs::read_link(self.current_path()) else { return Ok(Pointer::default()) };
         let Some((moves, current)) = target.file_name().and_then(OsStr::to_str).and_then(parse_move) else {

@@ -162,10 +162,7 @@ impl Rack {
 
     /// Derives the site file again. A file with errors changes nothing.
     fn rederive_site(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-        let user = self.record.user_site.clone().ok_or(LabError::Options(
-            "this rack was made by an earlier release; run `meshd lab down`, then `meshd lab up`".to_owned(),
-        ))?;
-        self.site = site::derive(&user, &self.layout, &self.record.settings, self.size())?;
+        self.site = site::derive(&self.record.user_site, &self.layout, &self.record.settings, self.size())?;
         central::ensure_images(&self.record.program, &self.site, None, report)
     }
 
@@ -274,7 +271,7 @@ fn record(options: &Options, accel: Accel) -> Record {
     Record {
         host_boot: crate::host::process::host_boot_id(),
         program: options.program.clone(),
-        user_site: std::path::absolute(&options.site).ok(),
+        user_site: std::path::absolute(&options.site).unwrap_or_else(|_| options.site.clone()),
         settings: options.settings.clone(),
         accel,
         shape: options.shape,

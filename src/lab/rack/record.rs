@@ -16,9 +16,8 @@ pub struct Record {
     pub host_boot: String,
     /// The meshd under test.
     pub program: PathBuf,
-    /// The user's site file; absent in a rack of an earlier release.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_site: Option<PathBuf>,
+    /// The user's site file.
+    pub user_site: PathBuf,
     /// Overridden keys of the site file, in addition to the lab's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<Setting>,
@@ -36,7 +35,6 @@ pub struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Position, counted from 1.
-    #[serde(rename = "place")]
     pub position: u8,
     pub firmware: Firmware,
     #[serde(default)]
@@ -112,7 +110,7 @@ mod tests {
             NodeRecord { position: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
-        let (user_site, settings) = (Some(PathBuf::from("/site.toml")), vec![("http.port".into(), "8081".into())]);
+        let (user_site, settings) = (PathBuf::from("/site.toml"), vec![("http.port".into(), "8081".into())]);
         Record { host_boot, program, user_site, settings, accel, shape, console: false, central: process, nodes }
     }
 

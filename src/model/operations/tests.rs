@@ -147,7 +147,7 @@ fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
 
 #[test]
 fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
-    let fetching = VmFetching { bytes: 3 << 20, of: 9 << 20, obstacle: None, writing: false };
+    let fetching = VmFetching { bytes: 3 << 20, total: 9 << 20, obstacle: None, writing: false };
     let fetch = transfer(&placed(), fetching.clone());
     assert_eq!(
         (fetch.kind, fetch.state, fetch.progress.as_str()),

@@ -93,10 +93,10 @@ fn wiped(vm: &Vm, node: NodeId) -> Option<Operation> {
 
 /// Returns the transfer of a VM's volumes to its node, or the write of an image onto a disk.
 pub fn transfer(vm: &Vm, fetching: VmFetching) -> Operation {
-    let VmFetching { bytes, of, obstacle, writing } = fetching;
+    let VmFetching { bytes, total, obstacle, writing } = fetching;
     let (kind, request) =
         if writing { (OperationKind::Write, "write disks") } else { (OperationKind::Fetch, "fetch volumes") };
-    let progress = format!("{} of {} MiB", bytes >> 20, of >> 20);
+    let progress = format!("{} of {} MiB", bytes >> 20, total >> 20);
     let state = if obstacle.is_some() { OperationState::Failed } else { OperationState::Accepted };
     Operation { state, progress, reason: obstacle, ..of_vm(vm, kind, vm.node(), request) }
 }

@@ -66,7 +66,7 @@ pub struct ApprovedSlot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Addresses for a NIC with `slot = true`.
-    #[serde(rename = "card", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<SlotNic>,
     /// Reason of an operator for disabling the slot; `None` if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,6 @@
 //!          TaskOrder Gone ──▶           all processes are killed
 //!          ◀── TaskUpdate Released      none is left
 //! ```
-//! In messages a task is a `job`, its name in the first version of the protocol.
 
 mod hydra;
 mod output;
@@ -43,14 +42,13 @@ pub const MAX_DETAIL: usize = 500;
 /// The desired state of a task on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskOrder {
-    #[serde(rename = "job")]
     pub task: TaskId,
-    pub want: TaskDesiredState,
+    pub desired_state: TaskDesiredState,
 }
 
 /// Run a task, or remove it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "want", rename_all = "snake_case")]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum TaskDesiredState {
     /// Run it, unless it runs or has run.
     Run(Box<TaskRun>),
@@ -75,7 +73,6 @@ pub struct TaskRun {
 pub enum TaskUser {
     /// A user that the node assigns to this task alone.
     #[default]
-    #[serde(rename = "job")]
     Default,
     /// Another user and group ID, for files on a network file system.
     Uid(u32),
@@ -115,17 +112,15 @@ pub enum TaskRole {
 
 /// A report of a node on its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "news", rename_all = "snake_case")]
+#[serde(tag = "update", rename_all = "snake_case")]
 pub enum TaskUpdate {
     /// State of all tasks, at most [`MAX_TASKS`]: after each welcome and each change.
     All {
         /// Ordered by ID.
-        #[serde(rename = "jobs")]
         tasks: Vec<TaskReport>,
     },
     /// Nothing of the task is left on this node.
     Released {
-        #[serde(rename = "job")]
         task: TaskId,
     },
     /// Output of a task; repeated until it is stored.
@@ -135,7 +130,6 @@ pub enum TaskUpdate {
 /// State of one task on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskReport {
-    #[serde(rename = "job")]
     pub task: TaskId,
     #[serde(flatten)]
     pub state: TaskNodeState,

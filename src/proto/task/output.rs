@@ -10,7 +10,6 @@ pub const MAX_PIECE: usize = 8 * 1024;
 /// One piece of a task's output on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    #[serde(rename = "job")]
     pub task: TaskId,
     pub stream: Stream,
     /// Offset in the stream, bytes.
@@ -21,11 +20,10 @@ pub struct Output {
 /// Output up to an offset is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStored {
-    #[serde(rename = "job")]
     pub task: TaskId,
     pub stream: Stream,
     /// Offset in the stream, bytes.
-    pub upto: u64,
+    pub end: u64,
 }
 
 /// The stream that a program writes to.

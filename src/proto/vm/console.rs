@@ -32,7 +32,6 @@ pub enum ConsoleNote {
         bytes: u64,
     },
     /// The guest does not read; input is queued.
-    #[serde(rename = "unheard")]
     InputQueued,
     Ended {
         reason: String,

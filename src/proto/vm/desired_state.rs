@@ -12,7 +12,7 @@ pub const MAX_VMS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmOrder {
     pub uuid: SystemUuid,
-    pub want: VmTargetState,
+    pub desired_state: VmTargetState,
 }
 
 /// A disk that belongs to a slot. Only the VM that has the unit of the slot may use it.
@@ -25,7 +25,7 @@ pub struct SlotDisk {
 
 /// The desired state of a VM on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "want", rename_all = "snake_case")]
+#[serde(tag = "state", rename_all = "snake_case")]
 pub enum VmTargetState {
     /// Run. A VM that is off or failed starts if `start` differs from the number of the last executed start order. A VM that runs or
     /// waits for a restart is not touched.
@@ -69,7 +69,7 @@ pub struct ReleasedDisk {
 
 /// A report of a node on its VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "news", rename_all = "snake_case")]
+#[serde(tag = "update", rename_all = "snake_case")]
 pub enum VmUpdate {
     /// All VMs, at most [`MAX_VMS`]: after each welcome and after each change.
     All {

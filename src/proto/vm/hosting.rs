@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Capabilities of a node for VMs; absent from an older agent.
+/// Capabilities of a node for VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hosting {

@@ -102,7 +102,7 @@ pub struct VmReport {
     /// Automatic restarts in a row.
     #[serde(default)]
     pub restarts: u32,
-    /// Number of the last executed start order; `None` from an older agent.
+    /// Number of the last executed start order; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
     /// Progress while volumes are downloaded or written.
@@ -144,9 +144,9 @@ pub struct VmFetching {
     /// Bytes that the node has verified.
     pub bytes: u64,
     /// Total bytes of all volumes with a known size.
-    pub of: u64,
+    pub total: u64,
     /// Why the last request failed, while it is retried.
-    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
     /// The download is complete; the node writes to its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

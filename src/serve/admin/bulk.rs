@@ -115,7 +115,7 @@ async fn run(
                 BulkNode { id, node: node_view(central, id).ok().map(|Json(node)| node), report, error: None }
             }
             Err(refused) => {
-                let error = Some(refused.view(context.correlation));
+                let error = Some(refused.view(context.correlation_id));
                 failed.push((id, refused));
                 BulkNode { id, node: None, report: None, error }
             }

@@ -146,7 +146,7 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::RunningWork(error) => running_work(error),
         OperateError::Link(error) => link(error),
         OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
-        OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
+        OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
         OperateError::Store(_) => STORE,
     }
 }

@@ -17,7 +17,7 @@ use axum::{
     routing::{get, post},
 };
 use meshd_proto::{EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
-use meshd_types::Digest;
+use meshd_types::{Digest, failpoint};
 use serde::de::DeserializeOwned;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -199,6 +199,7 @@ fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Resu
 fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
     let body = body
         .map_err(|rejection| Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off"))?;
+    failpoint::record("request", &body);
     meshd_proto::json_element_limit::read(&body)
         .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
 }

@@ -3,6 +3,7 @@
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
 use meshd_proto::json_element_limit::ReadError;
+use meshd_types::failpoint;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
@@ -86,6 +87,7 @@ impl AgentSocket {
             self.last_received = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
+                    failpoint::record("agent", text.as_bytes());
                     return meshd_proto::json_element_limit::read(text.as_bytes())
                         .map(SocketEvent::Message)
                         .map_err(Ended::ReadError);
@@ -106,6 +108,7 @@ impl AgentSocket {
     /// Sends a message.
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Ended> {
         let text = serde_json::to_string(message).map_err(|_| Ended::Violation("our own message cannot be written"))?;
+        failpoint::record("central", text.as_bytes());
         self.write(Message::Text(text.into())).await
     }
 

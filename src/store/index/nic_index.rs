@@ -18,7 +18,7 @@ use std::{
 /// Maximum number of changes that a reader receives incrementally; beyond it, the reader receives all NICs.
 const RECENT: usize = 4096;
 
-/// NICs by MAC and IP address. Two VMs recorded by an older meshd may share an address: the VM with the lower UUID owns it.
+/// NICs by MAC and IP address. If two VMs have one address, the VM with the lower UUID owns it.
 #[derive(Default)]
 pub(crate) struct NicIndex {
     macs: BTreeSet<(MacAddr, SystemUuid)>,

@@ -106,7 +106,6 @@ async fn next_free_address_is_found_and_shared_addresses_stay_taken() {
     assert_eq!((next(ip(0)), next(ip(1))), (Some(ip(0)), Some(ip(20_000))));
     change(&store, |tx| tx.remove_vm(uuid(777))).await;
     assert_eq!((next(ip(1)), next(ip(778))), (Some(ip(777)), Some(ip(20_000))));
-    // As an older meshd may have recorded it.
     let mut duplicate = vm(20_001);
     duplicate.request.spec.nics = vm(5).request.spec.nics;
     change(&store, |tx| tx.put_vm(duplicate)).await;

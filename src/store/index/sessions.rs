@@ -4,8 +4,7 @@ use crate::{MAX_DHCP_ONLY_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNAP
 use meshd_model::fleet::{BootSession, Node, Phase, Stage, StageMark};
 use meshd_types::{BootSessionId, Timestamp, failpoint};
 
-/// Sorts sessions by the order in which they were stored, independent of the clock. Sessions of an older meshd without that order come
-/// first, by time.
+/// Sorts sessions by the order in which they were stored, independent of the clock.
 pub(crate) type Age = (u64, Timestamp, BootSessionId);
 
 pub(crate) fn age(session: &BootSession) -> Age {

@@ -266,7 +266,7 @@ impl Journal {
         previous.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
     }
 
-    /// Removes numbered records of an earlier release that exceed the present bounds from the index.
+    /// Removes numbered records from the index.
     pub fn forget(&self, log: Log, numbers: impl IntoIterator<Item = u64>) {
         numbers.into_iter().for_each(|number| self.index.remove(log, number));
     }

@@ -21,9 +21,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A file of a store of version 1, which used another database.
-const VERSION_1: &str = "conf";
-
 impl Journal {
     /// Opens or creates the journal in a folder. Returns all records but the numbered ones. A damaged journal is not changed.
     pub fn open(dir: &Path) -> Result<(Self, Records), StoreError> {
@@ -39,9 +36,6 @@ impl Journal {
     fn open_by(dir: &Path, trust: Trust) -> Result<(Self, Records), StoreError> {
         let fault = |source| StoreError::Open { path: dir.to_owned(), source };
         files::make_folder(dir).map_err(fault)?;
-        if dir.join(VERSION_1).exists() {
-            return Err(StoreError::Version { found: "1".to_owned() });
-        }
         let lock = lock_folder(dir)?;
         let journals = files::numbers(dir, Kind::Journal).map_err(fault)?;
         let numbered_files = files::numbers(dir, Kind::Numbered).map_err(fault)?;
@@ -86,7 +80,7 @@ impl Journal {
             unwritten: Vec::new(),
             unindexed: Vec::new(),
             last: seq,
-            // A store of an earlier version is compacted at once.
+            // A store of another readable version is rewritten at once.
             compact_at: if is_old { 0 } else { compact_at(records_end) },
             marker,
             first,

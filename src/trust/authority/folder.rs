@@ -8,7 +8,6 @@
 //! ca/<root>/cross-<old>.pem     the issuer, signed by an older root, for nodes that trust only that root
 //! ```
 //! `<root>` is the beginning of the digest of the root's public key. Folders that [`MANIFEST`] does not name are ignored.
-//! The first release had one key, `ca/ca.key`: it becomes a retiring root.
 
 use super::{
     super::{TrustError, files},
@@ -26,14 +25,10 @@ use std::{
 
 /// Manifest of the folder.
 pub const MANIFEST: &str = "authority.json";
-/// All trusted roots; the whole authority of the first release.
+/// All trusted roots.
 pub const BUNDLE: &str = "ca.pem";
-/// Key of the authority of the first release.
-pub const FIRST_KEY: &str = "ca.key";
 /// Version of [`MANIFEST`].
 const VERSION: u32 = 2;
-/// How long the authority of the first release is trusted after its replacement.
-pub const FIRST_GRACE: Duration = Duration::from_secs(30 * 86_400);
 /// Maximum number of former roots.
 const MAX_FORMER: usize = 16;
 
@@ -52,7 +47,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Returns the newest roots that are still trusted beside the active one. An earlier release did not limit their number.
+    /// Returns the newest roots that are still trusted beside the active one.
     pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &Retiring> {
         let is_trusted = |old: &&Retiring| old.until > now;
         let trusted: Vec<_> = self.retiring.iter().rev().filter(is_trusted).take(MAX_ROOTS - 1).collect();
@@ -105,31 +100,6 @@ impl Folder<'_> {
         let manifest = Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
         self.write(&manifest, now)?;
         Ok(manifest)
-    }
-
-    /// Takes over the authority of the first release, if there is one: its nodes continue, and learn the new root.
-    pub fn migrate_first_release(&self, site_name: &str, now: Timestamp) -> Result<Option<Manifest>, TrustError> {
-        let (key_path, path) = (self.0.join(FIRST_KEY), self.0.join(BUNDLE));
-        let (key, pem) = match (files::read_private(&key_path)?, files::read(&path)?) {
-            (None, None) => return Ok(None),
-            (Some(key), Some(pem)) => (key, pem),
-            (None, Some(_)) => {
-                let detail = "it is missing, and no ca.key of the first release is there either";
-                return Err(damaged(&self.0.join(MANIFEST), detail));
-            }
-            (Some(_), None) => return Err(damaged(&path, "it is missing beside its key")),
-        };
-        let first = Root::read(&pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
-        let old = first.id.clone();
-        files::make_folder(&self.0.join(&old))?;
-        files::write(&self.root_key(&old), &key, 0o600)?;
-        files::write(&self.root_pem(&old), &pem, 0o644)?;
-        let root = self.make(site_name, now, &[first])?;
-        let retiring = vec![Retiring { root: old, until: now.after(FIRST_GRACE) }];
-        let manifest = Manifest { version: VERSION, active: root, retiring, former: Vec::new() };
-        self.write(&manifest, now)?;
-        fs::remove_file(&key_path).map_err(files::fault("remove", &key_path))?;
-        Ok(Some(manifest))
     }
 
     /// Adds a new root. Present roots are trusted for a grace time; if it is zero, not at all.
@@ -214,8 +184,7 @@ impl Folder<'_> {
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let over = names.filter(|name| is_id(name) && !is_trusted(name));
         let keys = over.flat_map(|name| [self.root_key(&name), self.issuer_key(&name)]);
-        // The last one is a leftover of an interrupted takeover; a copy exists as long as it is trusted.
-        for key in keys.chain([self.0.join(FIRST_KEY)]) {
+        for key in keys {
             match fs::remove_file(&key) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(files::fault("remove", &key)(error)),
                 _ => {}

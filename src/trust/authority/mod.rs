@@ -16,7 +16,7 @@ mod tls;
 
 pub use certificates::signed_under;
 
-use self::folder::{Folder, Manifest, Retiring, damaged};
+use self::folder::{BUNDLE, Folder, MANIFEST, Manifest, Retiring, damaged};
 use super::{Peer, TrustError, files, peer::NODE_URI};
 use certificates::leaf_params;
 use meshd_types::{Digest, NodeId, Timestamp, hex};
@@ -103,10 +103,8 @@ impl CertificateAuthority {
                 }
                 manifest
             }
-            None => match folder.migrate_first_release(site_name, now)? {
-                Some(manifest) => manifest,
-                None => folder.create_first(site_name, now)?,
-            },
+            None if dir.join(BUNDLE).exists() => return Err(damaged(&dir.join(MANIFEST), "it is missing")),
+            None => folder.create_first(site_name, now)?,
         };
         Self::read(dir, site_name, manifest, now)
     }

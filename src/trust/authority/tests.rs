@@ -176,44 +176,6 @@ fn old_root_without_grace_is_refused_at_once_and_its_keys_are_deleted() {
     assert!(third.identify(&der(&issued(&second).certificate_pem), now()).is_err());
 }
 
-/// Creates the folder of the first release: one key that signs all certificates.
-fn first_release(dir: &Path) -> (String, KeyPair) {
-    let key = certificates::new_key().expect("key");
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "meshd site rack-a");
-    params.not_before = Timestamp::from_millis(NOT_BEFORE_MS).to_datetime();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
-    let pem = params.self_signed(&key).expect("signed").pem();
-    files::make_folder(dir).expect("made");
-    files::write(&dir.join("ca.key"), &key.serialize_pem(), 0o600).expect("written");
-    files::write(&dir.join("ca.pem"), &pem, 0o644).expect("written");
-    (pem, key)
-}
-
-#[test]
-fn authority_of_first_release_is_migrated_and_its_nodes_still_connect() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let dir = dir.path().join("ca");
-    let (pem, key) = first_release(&dir);
-    let issuer = Issuer::from_ca_cert_der(&der(&pem), key).expect("an authority");
-    let mut params = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "00").expect("params");
-    params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
-    let old = params.signed_by(&certificates::new_key().expect("key"), &issuer).expect("signed");
-
-    let authority = CertificateAuthority::load_or_create(&dir, "rack-a", now()).expect("taken over");
-    assert!(verify(&authority, old.der(), now()).is_ok());
-    assert_eq!(authority.identify(old.der(), now()).expect("a node").node, node());
-    assert!(is_trusted_by(&authority, &pem, now()), "a node that knows the old root alone");
-    assert!(is_trusted_by(&authority, authority.roots_pem(), now()));
-    assert!(!dir.join("ca.key").exists(), "an older meshd refuses the folder");
-    let again = CertificateAuthority::load_or_create(&dir, "rack-a", now()).expect("opens");
-    assert_eq!(again.roots_pem(), authority.roots_pem());
-    let late = now().after(folder::FIRST_GRACE);
-    let late = CertificateAuthority::load_or_create(&dir, "rack-a", late).expect("opens");
-    assert!(matches!(late.identify(old.der(), now()), Err(TrustError::StaleAuthority { .. })));
-}
-
 #[test]
 fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     let (_dir, first) = authority();

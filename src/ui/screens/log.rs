@@ -100,7 +100,7 @@ pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, header
             html::badge(class, audit.outcome.code()),
             html::maybe(audit.by.reason.as_ref()),
             plain(&audit.detail),
-            code(audit.by.correlation),
+            code(audit.by.correlation_id),
         ]
     };
     let rows: Vec<_> = page.rows.iter().map(row).collect();

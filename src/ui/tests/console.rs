@@ -42,8 +42,8 @@ pub(super) fn vm(path: &str) -> Value {
     let uuid = if path.ends_with(VM) { VM } else { "0b1f6bd0-8c4d-4c0c-9d1e-000000000000" };
     json!({
         "uuid": uuid, "name": "web-1", "state": "running", "node": null, "since": null, "restarts": 0, "vcpus": 1,
-        "memory": "1G", "units": [], "wants": [], "volumes": [], "nics": [], "on_node_loss": "wait", "start": 1,
-        "created_at": null, "wish": "run"
+        "memory": "1G", "units": [], "unit_selectors": [], "volumes": [], "nics": [], "on_node_loss": "wait", "start": 1,
+        "created_at": null, "desired_state": "run"
     })
 }
 

@@ -24,7 +24,7 @@ fn volume(name: &str, digest: &str, vms: &[&str]) -> Value {
 
 fn revision(generation: &str, is_newest: bool) -> Value {
     json!({ "generation": generation, "image": "alpine-lab", "version": generation, "since": "2026-01-01T00:00:00Z",
-        "boots": is_newest, "filed": is_newest, "held": false })
+        "boots": is_newest, "current": is_newest, "pinned": false })
 }
 
 fn source(path: &str, text: Option<&str>, hidden: Option<&str>) -> Value {

@@ -68,13 +68,13 @@ fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
     assert_eq!(kernel_starts(rack, TWIN), 0, "it waits in iPXE");
     let shown = shown(rack, id);
     assert_eq!(shown["phase"], "online");
-    assert_eq!(shown["rivals"][0]["mac"], own.mac.to_string(), "both are shown: {shown}");
+    assert_eq!(shown["conflicting_machines"][0]["mac"], own.mac.to_string(), "both are shown: {shown}");
     let collision = events(rack).into_iter().find(|event| event["kind"] == "id_collision").expect("an event");
     let detail = collision["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.contains("LAB-0001") && detail.contains(&own.serial), "with both sides: {detail}");
     rack.power(TWIN, Power::Off).or_end();
     rack.run_cli(&["node", "approve", id]).or_end();
-    assert!(self::shown(rack, id)["rivals"].is_null(), "an operator has seen it");
+    assert!(self::shown(rack, id)["conflicting_machines"].is_null(), "an operator has seen it");
 }
 
 /// The machine gets another network card while it is off.

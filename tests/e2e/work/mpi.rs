@@ -65,7 +65,7 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
         assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid ")), "{out}");
     }
     // Nothing that lets anybody in was made for it, and nothing of it is left (BM-4).
-    let look = "ls -A /root/.ssh 2>/dev/null; ls /run/meshd-jobs | grep -v $MESHD_JOB; ls /dev/shm; pgrep -f '[t]rial/program'; true";
+    let look = "ls -A /root/.ssh 2>/dev/null; ls /run/meshd-tasks | grep -v $MESHD_TASK; ls /dev/shm; pgrep -f '[t]rial/program'; true";
     let left =
         rack.run_cli(&[&run[..], &["--launcher", "none", "--user", "root", "--", "/bin/sh", "-c", look]].concat());
     let left = left.or_end();

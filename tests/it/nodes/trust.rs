@@ -179,7 +179,7 @@ fn ticket_is_created_without_a_site_file_and_denied_uuid_is_refused() {
     assert!(!world.state_bytes().windows(token.len()).any(|bytes| bytes == token), "only its hash is stored");
     let listed = world.json(&["token", "list", "-o", "json"]);
     let at = |key: &str| listed[0][key].as_str().unwrap().parse::<meshd_types::Timestamp>().unwrap();
-    assert_eq!(at("expires_at").since(at("made_at")).as_secs(), 3600, "{listed}");
+    assert_eq!(at("expires_at").since(at("created_at")).as_secs(), 3600, "{listed}");
     let refused = create(denied);
     assert!(!refused.status.success() && stderr(&refused).contains("the site denies the UUID"), "{}", stderr(&refused));
 }

@@ -100,7 +100,7 @@ async fn lc8_phase_change_event_has_actor_reason_time_and_correlation() {
     machine.boot_approved(Stage::Online).await;
     let id = machine.id();
     let mut by = ordered(Verb::Drain);
-    (by.reason, by.correlation) = (Some("new memory".to_owned()), rig.central.env.new_correlation());
+    (by.reason, by.correlation_id) = (Some("new memory".to_owned()), rig.central.env.new_correlation());
     rig.clock.turn(Duration::from_secs(7));
     let at = rig.central.now();
     rig.central.nodes.drain(id, &by).await.unwrap();
@@ -119,7 +119,7 @@ async fn lc8_phase_change_event_has_actor_reason_time_and_correlation() {
     assert_eq!(walked.last().map(|(_, to)| to.clone()), Some(rig.node(id).phase.to_string()));
     let drain = events.iter().find(|event| event.detail.ends_with("draining")).expect("an event");
     let told = drain.by.as_ref().expect("who ordered it");
-    assert_eq!((&told.principal, &told.reason, told.correlation), (&by.principal, &by.reason, by.correlation));
+    assert_eq!((&told.principal, &told.reason, told.correlation_id), (&by.principal, &by.reason, by.correlation_id));
     assert_eq!((drain.at, drain.node), (at, Some(id)), "the wall clock at that moment");
     // Append-only: what was written is as it was after more has happened.
     machine.boot(Stage::Online).await;

@@ -141,7 +141,7 @@ fn full_disk_makes_status_and_healthz_report_not_ready() {
 async fn task(rig: &Rig) -> ActionId {
     let task_order = async {
         loop {
-            if let Some(event) = rig.events("task").first() {
+            if let Some(event) = rig.events("node_action").first() {
                 let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
                 return ActionId(number.parse().unwrap());
             }

@@ -73,8 +73,8 @@ impl BootLog {
     }
 
     /// Records that the central node stored a piece.
-    pub fn stored(&self, LogStored { source, upto }: LogStored) {
-        self.acked.send_modify(|acked| acked.acknowledge(source, upto));
+    pub fn stored(&self, LogStored { source, end }: LogStored) {
+        self.acked.send_modify(|acked| acked.acknowledge(source, end));
     }
 
     /// Waits for the next piece. Cancel-safe.

@@ -38,7 +38,7 @@ async fn read_until(log: &mut BootLog, end: &str) -> String {
         let LogPiece { source, at, data } = timeout(DEADLINE, log.next()).await.expect("a piece");
         assert_eq!((source, at), (LogSource::System, text.len() as u64));
         text.extend(data.into_bytes().expect("bytes"));
-        log.stored(LogStored { source, upto: text.len() as u64 });
+        log.stored(LogStored { source, end: text.len() as u64 });
     }
     String::from_utf8(text).expect("text")
 }

@@ -116,7 +116,7 @@ impl Volumes {
         for digest in digests {
             if let Some(Fetch { progress, .. }) = self.fetches.get(&digest) {
                 sum.bytes = sum.bytes.saturating_add(progress.bytes.load(Ordering::Relaxed));
-                sum.of = sum.of.saturating_add(progress.total.load(Ordering::Relaxed));
+                sum.total = sum.total.saturating_add(progress.total.load(Ordering::Relaxed));
                 let obstacle = locked(&progress.obstacle).clone();
                 sum.obstacle = sum.obstacle.or(obstacle);
             }

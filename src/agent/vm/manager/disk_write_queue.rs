@@ -71,8 +71,8 @@ impl DiskWrites {
 
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let progress = &self.running.get(&uuid)?.progress;
-        let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
-        Some(VmFetching { bytes, of, writing: true, obstacle: None })
+        let (bytes, total) = (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
+        Some(VmFetching { bytes, total, writing: true, obstacle: None })
     }
 
     /// Waits for the end of a write; pending if there is none. Cancel-safe.

@@ -103,8 +103,8 @@ impl Reconciler {
         }
     }
 
-    async fn apply_order(&mut self, VmOrder { uuid, want }: VmOrder) {
-        match want {
+    async fn apply_order(&mut self, VmOrder { uuid, desired_state }: VmOrder) {
+        match desired_state {
             VmTargetState::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.reservations().set_slots(slots);
                 if let Err(error) = ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks) {

@@ -21,7 +21,7 @@ pub struct PersistedVm {
     pub spec: VmSpec,
     #[serde(default)]
     pub start: u32,
-    #[serde(default, rename = "kept")]
+    #[serde(default)]
     pub record: VmRecord,
     /// Boot ID of the kernel that wrote it.
     #[serde(default)]

@@ -70,10 +70,8 @@ pub enum VmAction {
 #[serde(default)]
 pub struct VmRecord {
     /// The desired state is running.
-    #[serde(rename = "wanted")]
     pub should_run: bool,
     /// The guest ran since the last start.
-    #[serde(rename = "answered")]
     pub guest_ran: bool,
     /// Automatic restarts in a row.
     pub restarts: u32,

@@ -11,11 +11,10 @@ pub use in_use::{ListKind, ListOwner};
 
 use super::{
     error::{BuildError, io_error},
-    store::{adopt_plain_manifest, lock, set_current, sweep},
+    store::{lock, set_current, sweep},
 };
 use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
-    bundle::load_bundle_manifest,
     image::{blob_path, load_manifest, load_version},
     versions::{BUNDLES, IMAGES, InUseError, VersionFolder, in_use, version_names},
 };
@@ -139,7 +138,6 @@ pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManif
 }
 
 fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Digest, VersionError> {
-    adopt_plain_manifest(blobs_dir, name)?;
     let all = known(&VersionFolder::image(blobs_dir, name))?;
     let has_prefix = |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
     let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
@@ -160,7 +158,6 @@ pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, Ver
 }
 
 fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> {
-    adopt_plain_manifest(blobs_dir, name)?;
     let version_folder = VersionFolder::image(blobs_dir, name);
     let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
@@ -252,7 +249,6 @@ impl Prune {
 fn images(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let names = version_names(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
-        adopt_plain_manifest(blobs_dir, &name)?;
         let covered = request.covers(ArtifactKind::Images, name.as_str());
         let all = versions(blobs_dir, &name)?;
         found.kept_blobs.extend(unreadable(blobs_dir, &name, &all)?);
@@ -279,9 +275,6 @@ fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Res
     for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
         let version_folder = VersionFolder::bundle(blobs_dir, &name);
         let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
-        // A plain manifest without a pointer, as earlier releases wrote it, names the current version.
-        let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
-        found.kept_blobs.extend(plain);
         let built = |version: &Digest| {
             let text = fs::read(version_folder.version_path(version)).ok()?;
             serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
@@ -290,7 +283,7 @@ fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Res
             known(&version_folder)?.into_iter().map(|version| (built(&version), version)).collect();
         all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
         for (at, (built_at, version)) in all.into_iter().enumerate() {
-            let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
+            let pointed = [pointer.current, pointer.previous].contains(&Some(version));
             let needed = pointed || used.contains(&version) || request.in_use.contains(&version);
             // Unreadable manifests may belong to a later release, so their versions are kept.
             if needed

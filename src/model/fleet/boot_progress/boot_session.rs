@@ -69,7 +69,6 @@ pub struct BootSession {
     /// DHCP option 93 of the firmware.
     pub arch: Option<ClientArch>,
     /// Sequence number of the session; unlike a clock, it never goes back.
-    #[serde(default)]
     pub order: u64,
     /// First DHCP exchange.
     pub opened_at: Timestamp,

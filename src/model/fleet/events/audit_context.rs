@@ -85,14 +85,13 @@ pub struct AuditContext {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forced: bool,
     /// Correlation ID in the answer, log, events and audit log.
-    #[serde(rename = "correlation_id")]
-    pub correlation: CorrelationId,
+    pub correlation_id: CorrelationId,
 }
 
 impl AuditContext {
     /// Creates a context without reason.
-    pub fn new(principal: Principal, verb: Verb, correlation: CorrelationId) -> Self {
-        AuditContext { principal, verb, reason: None, forced: false, correlation }
+    pub fn new(principal: Principal, verb: Verb, correlation_id: CorrelationId) -> Self {
+        AuditContext { principal, verb, reason: None, forced: false, correlation_id }
     }
 }
 

@@ -29,7 +29,7 @@ pub enum Actor {
 
 /// The kinds of events. Conditions use their own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames)]
-#[serde(tag = "what", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     Discovered,
@@ -70,12 +70,8 @@ pub enum EventKind {
     /// A machine loaded all parts, and `mesh-init` refused to start the node.
     BootFailed,
     /// An action was sent to a node, or its outcome arrived.
-    #[serde(rename = "task")]
-    #[strum(serialize = "task")]
     NodeAction,
     /// A task changed its state.
-    #[serde(rename = "job")]
-    #[strum(serialize = "job")]
     Task,
     /// DHCP has no free address.
     PoolExhausted,

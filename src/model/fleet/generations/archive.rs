@@ -81,7 +81,7 @@ pub struct FileDiff {
     pub change: FileChange,
     /// Changed attributes in this order: `content`, `mode`, `owner`, `kind`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub what: Vec<String>,
+    pub attributes: Vec<String>,
     /// Overlay that provides it now, or provided it before.
     pub origin: String,
 }
@@ -168,8 +168,8 @@ fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
     let (before, after) = (by_path(before), by_path(after));
     let paths: BTreeSet<&SafePath> = before.keys().chain(after.keys()).collect();
     let one = |path: &SafePath| {
-        let diff = |change, what, file: &ArchivedFile| {
-            Some(FileDiff { path: path.clone(), change, what, origin: file.origin.clone() })
+        let diff = |change, attributes, file: &ArchivedFile| {
+            Some(FileDiff { path: path.clone(), change, attributes, origin: file.origin.clone() })
         };
         match (before.get(path), after.get(path)) {
             (Some(old), None) => diff(FileChange::Removed, Vec::new(), old),
@@ -233,7 +233,7 @@ mod tests {
         let before = archived(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
         let after = archived(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
         let diff = before.diff(&after);
-        let lines: Vec<String> = diff.files.iter().map(|file| format!("{file} {}", file.what.join(" "))).collect();
+        let lines: Vec<String> = diff.files.iter().map(|file| format!("{file} {}", file.attributes.join(" "))).collect();
         assert_eq!(lines, ["~ /edit content mode", "- /gone ", "+ /new "]);
         assert_eq!((diff.args_removed.join(" "), diff.args_added.join(" ")), ("quiet".into(), "debug".into()));
         assert!(before.diff(&before).is_empty() && !diff.is_empty());

@@ -21,7 +21,6 @@ pub struct DeliveredGeneration {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Digest>,
     /// Time at which the node first fetched the overlay.
-    #[serde(rename = "given_at")]
     pub delivered_at: Timestamp,
     /// Time at which the agent first reported the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,10 +38,7 @@ impl History {
     /// Records that the node fetched an overlay. Generations in `protected` are never removed.
     pub fn record_delivery(&mut self, delivered: DeliveredGeneration, protected: &[Generation]) {
         let earlier = self.find(delivered.generation).map(|at| self.0.remove(at));
-        let earlier = earlier.map_or(delivered.clone(), |earlier| {
-            // Records of an earlier release have no layers.
-            DeliveredGeneration { last_at: delivered.last_at, layers: delivered.layers.clone(), ..earlier }
-        });
+        let earlier = earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration { last_at: delivered.last_at, ..earlier });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
             let oldest = self

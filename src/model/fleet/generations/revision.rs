@@ -17,8 +17,7 @@ pub struct Revision<P> {
     pub overlays: BTreeMap<OverlayName, Digest>,
     /// Version of its image.
     pub version: Digest,
-    /// Bundle layers. Revisions of an earlier release have none, which keeps their digest.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Bundle layers.
     pub bundles: BTreeMap<BundleName, Digest>,
 }
 
@@ -38,7 +37,7 @@ pub struct RevisionSummary {
 pub struct Revisions {
     pub all: Vec<RevisionSummary>,
     /// The revision that nodes boot, if the profile was rolled back.
-    #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
 }
 

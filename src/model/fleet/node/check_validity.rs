@@ -62,7 +62,7 @@ impl Node {
         Some(format!("check {} says {}: {}", check.name, check.status, check.detail))
     }
 
-    /// Returns whether the node runs this kernel boot. Older agents report no boot ID; then only the boot session is compared.
+    /// Returns whether the node runs this kernel boot. Without boot IDs only the boot session is compared.
     fn runs_kernel(&self, kernel_boot_id: &str) -> bool {
         let known = self.facts.as_ref().map_or("", |facts| facts.system.kernel_boot_id.as_str());
         known.is_empty() || kernel_boot_id.is_empty() || known == kernel_boot_id

@@ -191,11 +191,11 @@ impl Node {
         self.fingerprint.macs.remove(&mac);
     }
 
-    /// Forgets NICs that the node only reported. An older release did not mark them, so every NIC counts as such that is not the boot NIC and for
-    /// which `has_booted` is false.
-    pub fn forget_reported_nics(&mut self, has_booted: impl Fn(MacAddr) -> bool) {
-        let (own, reported) = (self.mac, std::mem::take(&mut self.reported_nics));
-        self.fingerprint.macs.retain(|mac| *mac == own || !reported.contains(mac) && has_booted(*mac));
+    /// Forgets NICs that the node only reported.
+    pub fn forget_reported_nics(&mut self) {
+        let own = self.mac;
+        let reported = std::mem::take(&mut self.reported_nics);
+        self.fingerprint.macs.retain(|mac| *mac == own || !reported.contains(mac));
     }
 
     /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and

@@ -72,10 +72,10 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitMap>,
     /// Phase before the quarantine; `None` outside of quarantine.
-    #[serde(rename = "held_from", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_from: Option<Phase>,
     /// Reason of the quarantine from an operator.
-    #[serde(rename = "held_because", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_reason: Option<String>,
     /// An operator drains the node. An offline period or a boot does not end the drain.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -84,7 +84,7 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<NodeId>,
     /// Other machines that claimed the identity of this node and were refused.
-    #[serde(rename = "rivals", default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicting_machines: Vec<ConflictingMachine>,
     /// Time of the release by an operator. Earlier boots do not count for boot loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,13 +95,13 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// Override for the next boot.
-    #[serde(rename = "once", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_override: Option<NextBootOverride>,
     /// Pinned generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
     /// Address of the central node in the last boot script; part of the generation.
-    #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub central_address: Option<Ipv4Addr>,
     /// Switch port at the enrolment; `None` on a local segment, or if the relay does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

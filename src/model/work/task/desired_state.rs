@@ -12,7 +12,7 @@ impl Task {
     /// Returns the order for a node; `None` if the node is not a member, is released, or waits for the head.
     pub fn order_for(&self, node: NodeId) -> Option<TaskOrder> {
         let index = self.members.iter().position(|member| member.node == node && member.is_held())?;
-        let want = match &self.end {
+        let desired_state = match &self.end {
             Some(_) => TaskDesiredState::Gone,
             None => TaskDesiredState::Run(Box::new(TaskRun {
                 argv: self.spec.argv.clone(),
@@ -21,7 +21,7 @@ impl Task {
                 role: self.role(index)?,
             })),
         };
-        Some(TaskOrder { task: self.id, want })
+        Some(TaskOrder { task: self.id, desired_state })
     }
 
     fn environment(&self, index: usize) -> BTreeMap<String, String> {
@@ -30,7 +30,7 @@ impl Task {
         let named = [
             ("LANG", "C.UTF-8".to_owned()),
             ("PATH", PATH.to_owned()),
-            ("MESHD_JOB", self.id.to_string()),
+            ("MESHD_TASK", self.id.to_string()),
             ("MESHD_NODE_COUNT", self.members.len().to_string()),
             ("MESHD_NODES", addresses.join(",")),
             ("MESHD_RANKS", ranks.to_string()),

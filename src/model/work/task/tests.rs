@@ -43,7 +43,7 @@ fn running(launch: Option<HydraLaunch>) -> TaskNodeState {
 }
 
 fn want(task: &Task, number: u8) -> Option<TaskDesiredState> {
-    task.order_for(node(number)).map(|TaskOrder { want, .. }| want)
+    task.order_for(node(number)).map(|TaskOrder { desired_state, .. }| desired_state)
 }
 
 fn role(task: &Task, number: u8) -> Option<TaskRole> {

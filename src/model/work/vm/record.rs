@@ -15,7 +15,7 @@ use meshd_proto::vm::{
     VmReport, VmTargetState, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of former nodes in a record.
@@ -43,14 +43,13 @@ pub struct Placement {
 }
 
 /// Start orders given to the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartOrders {
     Nothing,
     /// One start was ordered, with this number.
     Once(u32),
-    /// Several starts were ordered, or the number is unknown.
-    #[default]
+    /// Several starts were ordered.
     Often,
 }
 
@@ -70,15 +69,12 @@ pub struct NodeReport {
     /// Time of the last change of state.
     pub since: Timestamp,
     /// True if the node reported this state; false if it was derived from the loss of the node.
-    #[serde(rename = "told", default)]
     pub is_reported: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    #[serde(rename = "ask")]
     pub request: VmRequest,
-    #[serde(rename = "wish")]
     pub desired_state: VmDesiredState,
     /// Number of the last start; see [`VmTargetState::Run`].
     pub start: u32,
@@ -86,22 +82,21 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<u32>,
     /// The only permitted node.
-    #[serde(rename = "only", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_node: Option<NodeId>,
     /// Placement; `None` if no node has anything of the VM.
-    #[serde(rename = "place", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
     /// Last report; `None` before the first.
-    #[serde(rename = "seen", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_report: Option<NodeReport>,
     /// Reason why the node does not release the VM, or why the VM is not placed.
-    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
     /// Other nodes that reported the VM and must release it.
-    #[serde(rename = "strays", default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
-    #[serde(rename = "begun", default)]
     pub start_orders: StartOrders,
     /// Nodes that refused the current start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -110,15 +105,10 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
     /// Nodes that the VM left without a confirmed release. Each may still run the VM, if it was removed while its machine ran.
-    #[serde(
-        default,
-        alias = "former_node",
-        deserialize_with = "one_or_more",
-        skip_serializing_if = "BTreeSet::is_empty"
-    )]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub former_nodes: BTreeSet<NodeId>,
     /// Former nodes that did not confirm the release, with disks that must be wiped.
-    #[serde(rename = "owes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pending_wipes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
     /// Disks that the VM owns on its node, as reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -216,7 +206,7 @@ impl Vm {
         } else {
             return None;
         };
-        Some(VmOrder { uuid: self.uuid(), want: target })
+        Some(VmOrder { uuid: self.uuid(), desired_state: target })
     }
 
     /// Returns true if the node reported the VM in this boot.
@@ -349,20 +339,6 @@ impl Vm {
         fill_slot_nics(&mut self.request.spec, Vec::new());
         self.disks.clear();
     }
-}
-
-/// Reads a set of nodes, or the single node of older records.
-fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<NodeId>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Nodes {
-        One(NodeId),
-        More(BTreeSet<NodeId>),
-    }
-    Ok(match Nodes::deserialize(from)? {
-        Nodes::One(node) => BTreeSet::from([node]),
-        Nodes::More(nodes) => nodes,
-    })
 }
 
 /// Truncates a reported failure, because the agent is not trusted.

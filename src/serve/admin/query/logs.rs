@@ -74,19 +74,20 @@ pub(crate) struct LogRequest {
 }
 
 impl LogRequest {
-    /// Reads the parameters. Lowers a limit beyond the maximum, for compatibility with earlier releases.
+    /// Reads the parameters.
     pub(crate) fn read(parameters: &Parameters, spec: &ListSpec) -> Result<Self, ParameterError> {
         let direction = match parameters.sort(spec)? {
             None => Direction::Newest,
             Some(sort) if sort.descending => Direction::Backward,
             Some(_) => Direction::Forward,
         };
-        let limit = parameters.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(MAX_RECORDS));
-        let limit = limit.unwrap_or(DEFAULT_RECORDS).min(MAX_RECORDS);
-        if limit == 0 {
-            let cause = format!("0 is out of range; use 1 to {MAX_RECORDS}");
-            return Err(ParameterError::invalid("limit", cause));
-        }
+        let limit = match parameters.number("limit")? {
+            None => DEFAULT_RECORDS,
+            Some(number) => usize::try_from(number)
+                .ok()
+                .filter(|limit| (1..=MAX_RECORDS).contains(limit))
+                .ok_or_else(|| ParameterError::invalid("limit", format!("{number} is out of range; use 1 to {MAX_RECORDS}")))?,
+        };
         Ok(LogRequest { direction, after: parameters.number("after")?, limit })
     }
 

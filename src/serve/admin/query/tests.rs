@@ -242,13 +242,14 @@ fn filters_select_nodes_by_phase_profile_and_text() {
 }
 
 #[test]
-fn log_limits_are_clamped_and_zero_is_refused() {
+fn log_limit_out_of_range_is_refused() {
     let request = |pairs: &[(&str, &str)]| {
         LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT).map_err(|error| error.to_string())
     };
     assert_eq!(request(&[]).map(|log| (log.direction, log.limit)), Ok((Direction::Newest, 100)));
     assert!(request(&[("limit", "99999999999999999999")]).is_err());
-    assert_eq!(request(&[("limit", "50000")]).map(|log| log.limit), Ok(MAX_RECORDS));
+    assert_eq!(request(&[("limit", "10000")]).map(|log| log.limit), Ok(MAX_RECORDS));
+    assert!(request(&[("limit", "10001")]).is_err_and(|error| error.contains("use 1 to 10000")));
     assert_eq!(request(&[("sort", "-seq"), ("after", "7")]).map(|log| log.range()), Ok((0, Some(7))));
     assert_eq!(request(&[("sort", "seq"), ("after", "7")]).map(|log| log.range()), Ok((8, None)));
     for pairs in [&[("limit", "0")][..], &[("sort", "seq"), ("limit", "0")]] {

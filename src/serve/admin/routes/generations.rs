@@ -21,10 +21,10 @@ pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Ve
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
     let (booted, next, pinned) = central.store().read(marks);
-    let view = |(delivered, kept): (meshd_model::fleet::DeliveredGeneration, bool)| {
+    let view = |(delivered, archived): (meshd_model::fleet::DeliveredGeneration, bool)| {
         let is = |other| other == Some(delivered.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
-        GenerationView { delivered, runs, next, pinned, kept }
+        GenerationView { delivered, runs, next, pinned, archived }
     };
     Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
 }
@@ -55,9 +55,10 @@ pub(crate) async fn revisions(State(central): State<Shared>, Path(name): Path<St
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
     let view = |revised: meshd_model::fleet::RevisionSummary| {
-        let held = revisions.pinned == Some(revised.generation);
-        let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
-        RevisionView { revised, boots, filed, held }
+        let pinned = revisions.pinned == Some(revised.generation);
+        let boots = effective == Some(revised.generation);
+        let current = newest == Some(revised.generation);
+        RevisionView { revised, boots, current, pinned }
     };
     Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
 }

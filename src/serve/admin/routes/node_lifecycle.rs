@@ -115,10 +115,10 @@ async fn replace(
 ) -> Answer<Replaced> {
     let new = central.nodes.resolve(&order.new)?;
     // This call must precede the removal of the old node.
-    let left = left_behind(&central, old)?;
+    let outdated_settings = left_behind(&central, old)?;
     central.nodes.replace(old, new, &context).await?;
     let Json(node) = node_view(&central, new)?;
-    Ok(Json(Replaced { node, left }))
+    Ok(Json(Replaced { node, outdated_settings }))
 }
 
 /// Returns the settings in the site file that still refer to the old hardware: addresses reserved for its NICs.

@@ -83,7 +83,7 @@ impl Answers {
 fn delivered(byte: u8) -> DeliveredGeneration {
     let delivered = json!({
         "generation": Generation(Digest([byte; 32])), "profile": "discovery", "image": "alpine-lab", "version": Digest([9; 32]),
-        "given_at": at(4_000), "booted_at": at(5_000), "last_at": at(6_000),
+        "delivered_at": at(4_000), "booted_at": at(5_000), "last_at": at(6_000),
     });
     serde_json::from_value(delivered).expect("a generation")
 }

@@ -240,6 +240,6 @@ async fn events_of_orders_nodes_and_timers_have_reason_and_correlation_id() {
     for event in &events[..2] {
         assert_eq!(event.correlation_id, Some(session.to_string()));
     }
-    let by = events[2].by.as_ref().expect("an order").correlation.to_string();
+    let by = events[2].by.as_ref().expect("an order").correlation_id.to_string();
     assert_eq!(events[2].correlation_id, Some(by));
 }

@@ -195,7 +195,7 @@ async fn store(
             "repeated idempotency key: returned the stored response, not executed again".clone_into(&mut audit.detail)
         }
         OrderResult::Done => {
-            let (central, correlation) = (state.central.clone(), Some(audit.by.correlation));
+            let (central, correlation) = (state.central.clone(), Some(audit.by.correlation_id));
             let own = AuditFilter { from: begun, correlation, limit: 1, ..AuditFilter::default() };
             let found = tokio::task::spawn_blocking(move || central.store().audit(&own)).await;
             if found.is_ok_and(|found| found.is_ok_and(|lines| !lines.is_empty())) {

@@ -75,7 +75,7 @@ pub(crate) async fn once(state: &ApiState, context: &AuditContext, parts: Parts,
         Err(error) => return Refused::from(error).into_response(),
     };
     let response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
-    end(state, slot, request, context.correlation, response).await
+    end(state, slot, request, context.correlation_id, response).await
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {

@@ -117,7 +117,7 @@ fn details_form(to: &str, title: &str, effect: &str, inputs: &Markup, is_dangero
 /// Renders the form for the next boot only, or the form that cancels it.
 fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
     html! {
-        @if detail.once.is_some() {
+        @if detail.boot_override.is_some() {
             form.inline method="post" action=(to) {
                 input type="hidden" name="clear" value="1";
                 button { "Clear boot once" }

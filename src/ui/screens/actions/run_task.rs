@@ -50,7 +50,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: O
                 option value=(value) selected[fields.text("launcher") == value] { (text) }
             }
         }
-        (input(fields, "user", "User ID from 1000 on, root (role admin), or empty for user job", "1000"))
+        (input(fields, "user", "User ID from 1000 on, root (role admin), or empty for a user of this task alone", "1000"))
         (input(fields, "timeout", "Time limit, or empty for none", "12h"))
         label for="reason" { "Reason, for the audit log" }
         input id="reason" name="reason" maxlength="500" value=(fields.text("reason"));

@@ -74,8 +74,8 @@ fn revision_table(client: &ApiClient, name: &str, revisions: &[RevisionView]) ->
     let row = |(index, view): (usize, &RevisionView)| {
         let marks = html! {
             @if view.boots { (html::badge("good", "boots")) " " }
-            @if view.filed { (html::badge("idle", "site file")) " " }
-            @if view.held { (html::badge("warn", "rolled back to")) }
+            @if view.current { (html::badge("idle", "site file")) " " }
+            @if view.pinned { (html::badge("warn", "rolled back to")) }
         };
         vec![
             code(view.revised.generation.0.short()),
@@ -143,7 +143,7 @@ fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Mark
         } @else if actions::may_order(client) {
             form.inline method="post" action=(format!("{PREFIX}/profiles/{}/rollback", encoded(profile))) {
                 (actions::force_box())
-                @if view.filed {
+                @if view.current {
                     input type="hidden" name="off" value="1";
                     button { "Return to site file" }
                 } @else {

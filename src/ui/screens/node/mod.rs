@@ -133,7 +133,7 @@ fn conditions(detail: &NodeDetail) -> Markup {
         @for machine in &detail.conflicting_machines {
             div.alert.bad { strong { "Another machine asked to be this node: " (shown(&machine.words())) } " last " (time(machine.last)) }
         }
-        @if let Some(reason) = &detail.held_because { div.alert.warn { "Held by an operator: " (shown(reason)) } }
+        @if let Some(reason) = &detail.quarantine_reason { div.alert.warn { "Held by an operator: " (shown(reason)) } }
     }
 }
 
@@ -156,7 +156,7 @@ fn about(detail: &NodeDetail) -> Markup {
         ("Variables", plain(vars.join(", "))),
         ("Groups", plain(groups)),
         ("Work", plain(node.work.join(", "))),
-        ("Boot once", maybe(detail.once.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
+        ("Boot once", maybe(detail.boot_override.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
         ("Boot deferred", maybe(detail.deferred.as_ref())),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),
         ("Last seen", time(node.last_seen)),
@@ -237,7 +237,7 @@ fn difference(view: &DiffView) -> Markup {
                     li { (what) ": " @for word in removed { del { (shown(word)) } " " } @for word in added { ins { (shown(word)) } " " } }
                 }
             }
-            @for file in &diff.files { li { code { (file.path) } " " (shown(&file.what.join(", "))) " from " (shown(&file.origin)) } }
+            @for file in &diff.files { li { code { (file.path) } " " (shown(&file.attributes.join(", "))) " from " (shown(&file.origin)) } }
         }
     }
 }

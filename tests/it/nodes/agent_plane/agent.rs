@@ -45,7 +45,7 @@ impl Machine {
             generation: "abc".into(),
             issued_at: Timestamp::from_millis(0),
             roots_pem: None,
-            http_port: None,
+            http_port: 8080,
             token: token.map(Secret::new),
         };
         fs::write(machine.path("etc/meshd/agent.json"), serde_json::to_string(&config).expect("plain"))
@@ -72,7 +72,7 @@ impl Machine {
             boot_file: self.path("etc/meshd/boot.json"),
             token_file: None,
             state_dir: self.path("run/meshd"),
-            jobs_dir: self.path("run/meshd-jobs"),
+            tasks_dir: self.path("run/meshd-tasks"),
             root: self.root.path().to_owned(),
             vm_dir: self.path("var/lib/machines"),
             reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],

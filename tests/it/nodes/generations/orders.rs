@@ -14,7 +14,7 @@ fn boot_once_order_survives_restart_and_applies_to_one_session() {
     refused(&world, &["node", "boot-once", &id, "--clear"], &["nothing is ordered"]);
     let order = ["node", "boot-once", &id, "--kernel-arg", "debug", "--profile", "compute"];
     done(&world, &order);
-    let once = |world: &World| world.json(&["node", "show", &id, "-o", "json"])["once"].clone();
+    let once = |world: &World| world.json(&["node", "show", &id, "-o", "json"])["boot_override"].clone();
     assert_eq!((&once(&world)["profile"], &once(&world)["kernel_args"][0]), (&"compute".into(), &"debug".into()));
     world.kill();
     world.start();

@@ -119,7 +119,7 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     let id = world.node()["id"].as_str().unwrap().to_owned();
     let generation = eventually("it is kept", || {
         let all = world.json(&["node", "history", &id, "-o", "json"]);
-        if all[0]["kept"] == true {
+        if all[0]["archived"] == true {
             Ok(all[0]["generation"].as_str().unwrap().to_owned())
         } else {
             Err(all.to_string())

@@ -28,7 +28,7 @@ fn history(world: &World, id: &str) -> Vec<Value> {
     eventually("all are kept", || {
         let all = world.json(&["node", "history", id, "-o", "json"]);
         let all = all.as_array().cloned().unwrap_or_default();
-        if all.iter().all(|one| one["kept"] == true) { Ok(all) } else { Err(format!("{all:?}")) }
+        if all.iter().all(|one| one["archived"] == true) { Ok(all) } else { Err(format!("{all:?}")) }
     })
 }
 
@@ -202,7 +202,7 @@ fn profile_rollback_applies_to_every_node_until_ended() {
     assert!(!script.0.contains("quiet"), "{}", script.0);
     assert!(!other.load(&script).unwrap().contains_key("etc/new-file"));
     let all = revisions(&world);
-    let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["filed"] == true, one["held"] == true)).collect();
+    let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["current"] == true, one["pinned"] == true)).collect();
     assert_eq!(marks, [(true, false), (false, false), (false, true)], "{all:?}");
     done(&world, &["profile", "rollback", "discovery", "--off"]);
     let script = other.ipxe().unwrap();

@@ -167,7 +167,7 @@ fn messages_of_the_previous_agent_are_read() {
         }
         kinds.push(format!("{who} {kind}"));
     }
-    for kind in ["agent hello", "agent heartbeat", "agent checks", "agent job", "central welcome", "central job"] {
+    for kind in ["agent hello", "agent heartbeat", "agent checks", "agent task", "central welcome", "central task"] {
         assert!(kinds.iter().any(|seen| seen == kind), "{kind}: {kinds:?}");
     }
 }

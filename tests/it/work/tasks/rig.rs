@@ -237,7 +237,7 @@ impl Rig {
         assert_eq!(self.ranks(), 0);
         for machine in &self.machines {
             let left = |folder: &Path| fs::read_dir(folder).map_or(0, |entries| entries.count());
-            assert_eq!(left(&machine.folder.join("jobs")), 0, "{}", machine.id);
+            assert_eq!(left(&machine.folder.join("tasks")), 0, "{}", machine.id);
             for group in groups_of(&machine.id) {
                 assert!(!group.exists(), "{}", group.display());
             }
@@ -280,7 +280,7 @@ impl Machine {
         let mut command = Command::new("env");
         command.args(by).arg(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command.arg("run").arg("--token-file").arg(place("ticket")).arg("--state-dir").arg(place("state"));
-        command.arg("--jobs-dir").arg(place("jobs")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
+        command.arg("--tasks-dir").arg(place("tasks")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.agent = Some(self.namespace.spawn(&mut command).unwrap());
     }

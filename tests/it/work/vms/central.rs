@@ -277,7 +277,7 @@ fn volume_with_wrong_digest_is_never_run() {
     world.wait_for_phase("online");
     create(&world, "one", &digest);
     let failed = reaches(&machine, "one", "unplaced");
-    let detail = failed["trouble"].as_str().unwrap();
+    let detail = failed["obstacle"].as_str().unwrap();
     assert!(detail.contains("volume_differs") && detail.contains("root"), "{failed}");
     assert_eq!(machine.volumes(), 0, "nothing half is left");
     // Put right, it runs by the next order; one that is half there goes on.

@@ -72,11 +72,11 @@ fn lay(node: &Node) -> Loop {
 fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
     let disks = known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
     let want = VmTargetState::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
-    manager.order(VmOrder { uuid: spec.uuid, want });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: want });
 }
 
 async fn stopped(manager: &mut VmManager, spec: &VmSpec) {
-    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Stop { grace_s: 0 } });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
     reaches(manager, spec.uuid, ReportedVmState::Stopped).await;
 }
 
@@ -127,7 +127,7 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
-    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: vec![left] } });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: vec![left] } });
     wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
     assert_eq!(node.vm_folders(), 0);

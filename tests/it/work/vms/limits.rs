@@ -49,7 +49,7 @@ fn volume_without_space_leaves_no_file_and_is_denied_to_other_nodes() {
     world.wait_for_phase("online");
     let uuid = create(&world, "one", &digest);
     let failed = reaches(&machine, "one", "unplaced");
-    let detail = failed["trouble"].as_str().unwrap();
+    let detail = failed["obstacle"].as_str().unwrap();
     assert!(detail.contains("store_full") && detail.contains("root"), "{failed}");
     assert_eq!(machine.volumes(), 0, "nothing half is left");
 

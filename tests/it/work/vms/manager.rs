@@ -16,7 +16,7 @@ fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
         slots: Vec::new(),
         disks: Default::default(),
     };
-    manager.order(VmOrder { uuid: spec.uuid, want });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: want });
 }
 
 /// The next news of a kind.
@@ -51,7 +51,7 @@ pub async fn reaches(manager: &mut VmManager, uuid: SystemUuid, state: ReportedV
 /// Waits until everything that was ordered before is taken: a release of what is not there is told in its turn.
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(VmOrder { uuid, want: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(VmOrder { uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
     wait_for_update(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
@@ -77,7 +77,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 1);
 
-    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Stop { grace_s: 0 } });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
     reaches(&mut manager, spec.uuid, ReportedVmState::Stopped).await;
     run(&manager, &spec, 2);
     drop(manager);
@@ -96,7 +96,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     run(&manager, &spec, 3);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
-        manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
+        manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
         wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
@@ -125,10 +125,10 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
         _ => None,
     });
     assert!(reported.await.detail.contains("release it first"));
-    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
-    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
     wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(node.processes().is_empty());
 }

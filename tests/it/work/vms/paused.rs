@@ -120,7 +120,7 @@ async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
     }
     let file = node.files(spec.uuid).join("vm.json");
     let mut stored: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(stored["kept"]["wanted"], true);
+    assert_eq!(stored["record"]["should_run"], true);
     let boot = stored["boot"].as_str().unwrap().to_owned();
     assert_eq!(boot, fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());
     stored["boot"] = json!("the one before");
@@ -166,7 +166,7 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
             slots: Vec::new(),
             disks: Default::default(),
         };
-        VmOrder { uuid: spec.uuid, want }
+        VmOrder { uuid: spec.uuid, desired_state: want }
     };
     let last = run("ffffffff-5566-7788-99aa-bbccddeeff00", &node.image(Guest::Deaf).to_string());
     let uuid = last.uuid;

@@ -40,7 +40,7 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
-    let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
+    let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state);
     assert!(matches!(want(&stays), Some(VmTargetState::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
     let [slot] = rig.central.workloads.slots().try_into().expect("one slot");

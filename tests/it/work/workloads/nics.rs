@@ -76,7 +76,7 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
-    let target_state = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
+    let target_state = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
         matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics),
         "{target_state:?}"
@@ -174,7 +174,7 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     let node = host(&rig, 1).await;
     let slotted = |number, more: &str| small(number, &format!("units = 1\n[[nic]]\nslot = true\n{more}"));
     let lacking = refused(&rig, slotted(1, "bridge = \"br0\""), None).await;
-    assert!(lacking.contains("slot_without_card"), "{lacking}");
+    assert!(lacking.contains("slot_without_nic"), "{lacking}");
     let own = "02:00:00:00:00:aa";
     for (mac, address, why) in [
         ("52:54:00:00:00:77", None, "reserved by a [[reservation]]"),

@@ -95,7 +95,7 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
-    let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.want);
+    let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.desired_state);
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
@@ -138,7 +138,7 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     rig.central.workloads.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
     let orders = rig.central.workloads.vm_orders(node.id(), None);
     assert!(
-        matches!(orders.as_slice(), [order] if order.want == VmTargetState::Release { disks: Vec::new() }),
+        matches!(orders.as_slice(), [order] if order.desired_state == VmTargetState::Release { disks: Vec::new() }),
         "{orders:?}"
     );
     report_vms(&node, &[]).await;

@@ -82,7 +82,7 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
     let vm = create(&rig, ask(2, &format!("units = 1\n{}", raw("slot"))), None).await.expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
     let orders = rig.central.workloads.vm_orders(node.id(), None);
-    let [VmTargetState::Run { spec, slots, .. }] = orders.iter().map(|order| &order.want).collect::<Vec<_>>()[..]
+    let [VmTargetState::Run { spec, slots, .. }] = orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
     else {
         panic!("{orders:?}")
     };
@@ -101,7 +101,7 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
     drop(rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
     let orders = rig.central.workloads.vm_orders(node.id(), None);
     let left = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
-    assert_eq!(orders[0].want, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
+    assert_eq!(orders[0].desired_state, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
     assert_eq!(rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
     let again = create(&rig, ask(4, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
@@ -136,7 +136,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
-    match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want) {
+    match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.desired_state) {
         Some(VmTargetState::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
@@ -154,7 +154,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     runs(&node, &vm).await;
     let node_orders = rig.central.workloads.vm_orders(node.id(), None);
     assert!(
-        matches!(&node_orders[0].want, VmTargetState::Run { disks, .. } if disks.len() == 1),
+        matches!(&node_orders[0].desired_state, VmTargetState::Run { disks, .. } if disks.len() == 1),
         "a boot makes it forget: {node_orders:?}"
     );
     node.power_off().await;

@@ -102,7 +102,7 @@ async fn fenced_or_removed_node_is_released_from_its_task() {
     assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::NodeLost, Some(first.id())));
     assert!(end.detail.contains("fenced"), "{}", end.detail);
     assert_eq!(failed.holding().collect::<Vec<_>>(), [second.id()]);
-    assert!(failed.order_for(second.id()).is_some_and(|order| order.want == TaskDesiredState::Gone));
+    assert!(failed.order_for(second.id()).is_some_and(|order| order.desired_state == TaskDesiredState::Gone));
     // The other one is lost before it can say so.
     second.power_off().await;
     let by = AuditContext { forced: true, ..ordered(Verb::Remove) };
@@ -126,7 +126,7 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
         let data = Piece::from_bytes(text.as_bytes().to_vec());
         TaskUpdate::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
-    let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, upto }));
+    let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, end: upto }));
     assert_eq!(send_update(&first, piece(0, "good\n")).await, kept(5));
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     assert_eq!(send_update(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
@@ -160,12 +160,12 @@ async fn events_of_unrecorded_work_are_rate_limited() {
         invent(round).await;
     }
     assert_eq!(rig.central.workloads.orphan_vms().len(), 50, "what it says last is shown");
-    let (vms, tasks) = (rig.events("vm_unknown").len(), rig.events("job").len());
+    let (vms, tasks) = (rig.events("vm_unknown").len(), rig.events("task").len());
     assert!((1..=20).contains(&vms) && (1..=20).contains(&tasks), "{vms} {tasks}");
     rig.clock.turn(std::time::Duration::from_secs(60));
     assert!(node.heartbeat(0).await);
     invent(101).await;
-    assert!(rig.events("vm_unknown").len() > vms && rig.events("job").len() > tasks, "later they are told again");
+    assert!(rig.events("vm_unknown").len() > vms && rig.events("task").len() > tasks, "later they are told again");
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
     let mut orders = Vec::new();
     while let Ok(command) = inbox.try_recv() {
         if let LinkCommand::Send(FromCentral::Task(order)) = command {
-            orders.push((order.task, order.want));
+            orders.push((order.task, order.desired_state));
         }
     }
     assert_eq!(orders, [(over, TaskDesiredState::Gone)]);

@@ -28,7 +28,7 @@ pub struct CandidateNode<'a> {
     pub unready: Option<&'a str>,
     /// Support for VMs: none, emulation or KVM.
     pub runs: VmSupport,
-    /// Features reported in this boot; `None` for older agents.
+    /// Features reported in this boot; `None` if unknown.
     pub hosting: Option<&'a Hosting>,
     /// Hardware threads.
     pub threads: u32,
@@ -41,8 +41,6 @@ pub struct CandidateNode<'a> {
     pub units: &'a [UnitFacts],
     /// Whole disks.
     pub disks: &'a [DiskFacts],
-    /// PCI functions, from which older agents' NUMA nodes are derived.
-    pub pci: &'a [PciFacts],
     /// Resources that VMs hold.
     pub allocations: &'a Allocations,
     /// Minimum number of free units that cannot be assigned.

@@ -77,11 +77,11 @@ fn numa<'a>(host: &CandidateNode<'a>, id: u32) -> Option<&'a NumaFacts> {
     host.hosting?.numa.iter().find(|node| node.id == id && node.threads > 0)
 }
 
-/// Returns whether a NUMA node exists. Older agents show NUMA nodes only by their devices; node 0 always exists.
+/// Returns whether a NUMA node exists. A node without NUMA has node 0.
 fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
     match host.hosting.filter(|hosting| !hosting.numa.is_empty()) {
         Some(_) => numa(host, id).is_some(),
-        None => id == 0 || host.pci.iter().any(|function| function.numa_node == Some(id)),
+        None => id == 0,
     }
 }
 

@@ -4,53 +4,64 @@ use meshd_types::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Defines the reasons from one table: variant, word in JSON and in the CLI, description.
-macro_rules! reject_reasons {
-    ($($name:ident = $word:literal: $doc:literal,)*) => {
-        /// Reason why a node does not take a VM. Permanent reasons are ordered before [`RejectReason::NotReady`].
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum RejectReason {
-            $(#[doc = $doc] #[serde(rename = $word)] $name,)*
-        }
-
-        impl RejectReason {
-            /// Returns the word that is shown.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(RejectReason::$name => $word,)*
-                }
-            }
-        }
-    };
+/// Reason why a node does not take a VM. Permanent reasons are ordered before [`RejectReason::NotReady`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum RejectReason {
+    /// Another node was named.
+    NotNamed,
+    /// The profile of the node runs no VMs.
+    RunsNoVms,
+    /// `/dev/kvm` does not open, and emulation is not allowed.
+    KvmMissing,
+    /// More CPUs than the node has threads.
+    CpusExceeded,
+    /// More memory than the node has.
+    MemoryExceeded,
+    /// More huge pages than the node has.
+    HugepagesExceeded,
+    /// The node has no such NUMA node.
+    NumaMissing,
+    /// QEMU of the node does not know the CPU model.
+    CpuUnknown,
+    /// QEMU is not installed.
+    QemuMissing,
+    /// No firmware of that kind is installed.
+    FirmwareMissing,
+    /// No TPM emulator is installed.
+    TpmMissing,
+    /// The node has no such bridge.
+    BridgeMissing,
+    /// The node has too few units of that kind.
+    UnitMissing,
+    /// No disk has that identity, or several have it.
+    DiskMissing,
+    /// The node takes no work now.
+    NotReady,
+    /// The node has the maximum number of VMs.
+    Full,
+    /// Other VMs have the CPUs.
+    CpusTaken,
+    /// Other VMs have the memory.
+    MemoryTaken,
+    /// Other VMs have the huge pages.
+    HugepagesTaken,
+    /// Other VMs have the units.
+    UnitTaken,
+    /// The units cannot be assigned now.
+    UnitNotReady,
+    /// The slots of the units are not approved, disabled, or share a fabric device with a taken slot.
+    SlotClosed,
+    /// The slots of the units have no disk.
+    SlotWithoutDisk,
+    /// The slots of the units have no MAC address.
+    SlotWithoutNic,
+    /// A VM, a slot or the node itself has the disk.
+    DiskTaken,
 }
 
-reject_reasons! {
-    NotNamed = "not_named": "Another node was named.",
-    RunsNoVms = "runs_no_vms": "The profile of the node runs no VMs.",
-    KvmMissing = "kvm_missing": "`/dev/kvm` does not open, and emulation is not allowed.",
-    CpusExceeded = "cpus_exceeded": "More CPUs than the node has threads.",
-    MemoryExceeded = "memory_exceeded": "More memory than the node has.",
-    HugepagesExceeded = "hugepages_exceeded": "More huge pages than the node has.",
-    NumaMissing = "numa_missing": "The node has no such NUMA node.",
-    CpuUnknown = "cpu_unknown": "QEMU of the node does not know the CPU model.",
-    QemuMissing = "qemu_missing": "QEMU is not installed.",
-    FirmwareMissing = "firmware_missing": "No firmware of that kind is installed.",
-    TpmMissing = "tpm_missing": "No TPM emulator is installed.",
-    BridgeMissing = "bridge_missing": "The node has no such bridge.",
-    UnitMissing = "unit_missing": "The node has too few units of that kind.",
-    DiskMissing = "disk_missing": "No disk has that identity, or several have it.",
-    NotReady = "not_ready": "The node takes no work now.",
-    Full = "full": "The node has the maximum number of VMs.",
-    CpusTaken = "cpus_taken": "Other VMs have the CPUs.",
-    MemoryTaken = "memory_taken": "Other VMs have the memory.",
-    HugepagesTaken = "hugepages_taken": "Other VMs have the huge pages.",
-    UnitTaken = "unit_taken": "Other VMs have the units.",
-    UnitNotReady = "unit_not_ready": "The units cannot be assigned now.",
-    SlotClosed = "slot_closed": "The slots of the units are not approved, disabled, or share a fabric device with a taken slot.",
-    SlotWithoutDisk = "slot_without_disk": "The slots of the units have no disk.",
-    SlotWithoutNic = "slot_without_card": "The slots of the units have no MAC address.",
-    DiskTaken = "disk_taken": "A VM, a slot or the node itself has the disk.",
-}
+as_str!(RejectReason);
 
 impl RejectReason {
     /// Returns true if the reason remains even after other VMs leave and the node becomes ready.

@@ -39,22 +39,22 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     assert_eq!(vm.last_report.as_ref().map(|last| last.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
-    let Some(VmOrder { want: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
+    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
     let own = vm.request.grace_s;
     for (grace, expected) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
-        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmTargetState::Stop { grace_s: expected }));
+        assert_eq!(vm.order(node()).map(|order| order.desired_state), Some(VmTargetState::Stop { grace_s: expected }));
     }
     assert_eq!(vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
     assert!(vm.is_settled());
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(vm.phase(true), VmPhase::Releasing);
-    assert!(matches!(vm.order(node()), Some(VmOrder { want: VmTargetState::Release { .. }, .. })));
+    assert!(matches!(vm.order(node()), Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
     assert_eq!(vm.order(other), None, "it is no concern of another node");
     vm.stray_nodes.insert(other);
-    assert!(matches!(vm.order(other), Some(VmOrder { want: VmTargetState::Release { .. }, .. })));
+    assert!(matches!(vm.order(other), Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })));
 }
 
 #[test]
@@ -162,13 +162,6 @@ fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
     let mut again = vm.clone();
     again.run();
     assert_eq!((refused(&again, Some(1)).1, refused(&again, Some(2)).1), (None, None), "it may have run");
-    let stored: Vm = serde_json::from_value({
-        let mut old = serde_json::to_value(&vm).expect("plain");
-        old.as_object_mut().expect("a record").remove("begun");
-        old
-    })
-    .expect("of an older release");
-    assert_eq!(refused(&stored, Some(1)).1, None, "nobody knows");
     let mut vm = vm;
     for number in 1..=20 {
         let start = Some(vm.start);
@@ -205,7 +198,7 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     vm.unplace("lost".to_owned());
     assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
     let left = |disk: &str| ReleasedDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
-    let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
+    let order = |vm: &Vm| vm.order(node()).map(|order| order.desired_state);
     assert_eq!(order(&vm), Some(VmTargetState::Release { disks: vec![left("eui.1")] }), "the named disk is not wiped");
     let mut cancelled = vm.clone();
     cancelled.cancel_wipes();
@@ -227,16 +220,4 @@ fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
         vm.unplace("its node was fenced".to_owned());
     }
     assert!(vm.may_run_on(numbered(99)), "a full set may miss a node");
-}
-
-#[test]
-fn single_former_node_of_an_older_record_is_read() {
-    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    let mut older = serde_json::to_value(&vm).expect("it is JSON");
-    assert_eq!(serde_json::from_value::<Vm>(older.clone()).expect("without former nodes"), vm);
-    older["former_node"] = serde_json::to_value(node()).expect("it is JSON");
-    vm.former_nodes.insert(node());
-    assert_eq!(serde_json::from_value::<Vm>(older).expect("an older record"), vm);
-    let stored = serde_json::to_string(&vm).expect("it is JSON");
-    assert_eq!(serde_json::from_str::<Vm>(&stored).expect("a record"), vm);
 }

@@ -138,7 +138,7 @@ fn hugepages_are_counted_as_reported_by_the_node() {
     assert_eq!(
         Node::new(None).rejections(&request(0, 1, "1G", HUGE)),
         Vec::<&str>::new(),
-        "an older agent does not tell"
+        "unknown features reject no VM"
     );
 }
 
@@ -208,7 +208,7 @@ fn node_without_required_feature_is_rejected() {
         assert_eq!(
             Node::new(None).rejections(&request(0, 1, "1G", &more)),
             Vec::<&str>::new(),
-            "an older agent does not tell"
+            "unknown features reject no VM"
         );
     }
     for more in [String::new(), r#", "cpu": "max""#.to_owned(), r#", "cpu": "EPYC-Milan""#.to_owned(), nic("br0")] {

@@ -35,7 +35,6 @@ pub(crate) fn candidate<'a>(node: NodeId, units: &'a [UnitFacts], allocations: &
         hugepages: 0,
         units,
         disks: &[],
-        pci: &[],
         allocations,
         closed: 0,
         unassignable_units: Vec::new(),

@@ -322,5 +322,5 @@ fn nic_of_whole_node_vm_has_address_of_its_slot() {
         place(&whole, None, [host].into_iter()).map(|fit| fit.nics).map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(on(&own), Ok(vec![SlotNic { mac, address: None }]));
-    assert_eq!(on(&ApprovedSlot { nic: None, ..own.clone() }), Err(vec!["slot_without_card"]));
+    assert_eq!(on(&ApprovedSlot { nic: None, ..own.clone() }), Err(vec!["slot_without_nic"]));
 }
