@@ -107,7 +107,7 @@ fn reason(event: &Event) -> Option<String> {
 /// Returns the reason for which a node or a timer changes the phase of a node.
 fn phase_reason(to: Phase) -> &'static str {
     match to {
-        Phase::Discovered => "the machine asked for its boot script and nobody has approved it",
+        Phase::Discovered => "the machine requested its boot script and waits for approval",
         Phase::Approved => "an enrolment rule or a ticket approves the machine",
         Phase::Rejected => "it was rejected",
         Phase::Booting => "the machine asked for its boot script",

@@ -38,7 +38,7 @@ impl Machine {
         let hardware = Hardware { uuid, manufacturer, product, serial, macs };
         hardware.basis(deny).ok_or_else(|| {
             Failure::new(
-                "nothing trustworthy is known of this machine: placeholders do not count",
+                "no reliable identity: this machine reports only placeholders",
                 "give a real --uuid, or --manufacturer, --product and --serial, or a --mac",
             )
         })

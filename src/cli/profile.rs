@@ -184,7 +184,7 @@ fn list(profiles: &[ProfileView]) -> String {
 }
 
 fn settings(all: &[Setting]) -> String {
-    let removed = |setting: &Setting| setting.removed_by.as_ref().map(|by| format!("taken away by {by}"));
+    let removed = |setting: &Setting| setting.removed_by.as_ref().map(|by| format!("removed by {by}"));
     table(
         ["key", "value", "set by", "note"],
         all.iter().map(|setting| {
@@ -207,6 +207,6 @@ fn show(profile: &ProfileView) -> String {
         ("data disks", joined(&profile.data_disks)),
         ("vars", vars(&profile.vars)),
         ("checks", checks(&profile.checks)),
-        ("default", if profile.default { "yes: what an unknown node boots".into() } else { String::new() }),
+        ("default", if profile.default { "yes: unknown nodes boot it".into() } else { String::new() }),
     ])
 }

@@ -47,10 +47,10 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let stop = CancellationToken::new();
     // Stale leases have no use, but they must not prevent the start.
     if let Err(error) = central.workloads.drop_stale_leases().await {
-        tracing::error!(%error, "leases of VMs that are gone stay on record");
+        tracing::error!(%error, "cannot remove leases of deleted VMs");
     }
     if let Err(error) = central.boot.bound_lease_times().await {
-        tracing::error!(%error, "leases that a wrong clock has dated stay on record");
+        tracing::error!(%error, "cannot correct leases of a wrong clock");
     }
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
@@ -111,7 +111,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
 async fn signalled() {
     let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
-        tracing::error!("cannot listen for signals; stop meshd with kill -9, nothing is lost by it");
+        tracing::error!("cannot listen for signals; end meshd with kill -9, which loses nothing");
         return std::future::pending().await;
     };
     tokio::select! {

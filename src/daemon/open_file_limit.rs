@@ -60,7 +60,7 @@ pub(super) fn raise_limit() {
         tracing::warn!(
             limit,
             needed = NEEDED,
-            "few files may be open: raise LimitNOFILE, or machines are kept waiting"
+            "the limit of open files is low: raise LimitNOFILE, or machines wait"
         );
     }
 }

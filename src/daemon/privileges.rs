@@ -83,11 +83,11 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     if !Uid::effective().is_root() {
         keep_only_what_ports_want()?;
     }
-    set_no_new_privs(true).map_err(refused("give up ever having more privileges"))?;
+    set_no_new_privs(true).map_err(refused("set no_new_privs"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
-        .map_err(refused("switch core dumps off"))?;
+        .map_err(refused("disable core dumps"))?;
     // This call must be the last: a change of the user resets the flag.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("switch core dumps off"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("disable core dumps"))?;
     log_privileges();
     Ok(())
 }
@@ -118,8 +118,8 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
 
 /// Drops all capabilities except those for ports. The parent process may have passed more, and child processes need none.
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
-    clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
-    let permitted = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
+    clear_ambient_capability_set().map_err(refused("drop capabilities"))?;
+    let permitted = capabilities(None).map_err(refused("read the capabilities"))?.permitted & KEPT;
     let retained = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
     set_capabilities(None, retained).map_err(refused("keep CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN alone"))
 }
@@ -131,20 +131,20 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
         match remove_capability_from_bounding_set(bit) {
             // The previous capability was the last one that this kernel knows.
             Err(Errno::INVAL) => break,
-            done => done.map_err(refused("give up capabilities"))?,
+            done => done.map_err(refused("drop capabilities"))?,
         }
     }
     set_keep_capabilities(true).map_err(refused("keep capabilities"))?;
-    initgroups(&name, gid).map_err(refused("take a user's groups"))?;
-    setresgid(gid, gid, gid).map_err(refused("take a user's group"))?;
-    setresuid(uid, uid, uid).map_err(refused("become another user"))
+    initgroups(&name, gid).map_err(refused("set the groups of a user"))?;
+    setresgid(gid, gid, gid).map_err(refused("set the group of a user"))?;
+    setresuid(uid, uid, uid).map_err(refused("change the user"))
 }
 
 fn log_privileges() {
     let uid = Uid::effective();
     let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     if uid.is_root() {
-        tracing::warn!("meshd runs as root, as a lab may; elsewhere give it a user: [process].user in site.toml");
+        tracing::warn!("meshd runs as root; set [process].user in site.toml, except in a lab");
     } else if effective.contains(REQUIRED) {
         tracing::info!(%uid, "meshd runs without root; it may open low ports and packet sockets, and nothing else");
         if !effective.contains(KEPT) {

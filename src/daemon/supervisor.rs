@@ -58,7 +58,7 @@ impl DaemonTasks {
         })
         .await;
         if drained.is_err() {
-            tracing::warn!(tasks = self.set.len(), "not everything ended within the deadline; ending it now");
+            tracing::warn!(tasks = self.set.len(), "tasks of meshd exceed the shutdown deadline; aborting them");
             self.set.shutdown().await;
         }
         outcome

@@ -62,7 +62,7 @@ pub enum LabError {
     /// QEMU does not respond.
     #[error("{node}: QEMU does not answer on its control socket: {detail}")]
     Qmp { node: String, detail: String },
-    #[error("meshd ended by itself ({status}); its last words:\n{log}")]
+    #[error("meshd ended by itself ({status}); end of its log:\n{log}")]
     CentralDied {
         status: String,
         /// Last lines of the program's log.

@@ -58,7 +58,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
         } else if kind.is_file() {
             fs::copy(&source, &target).map_err(LabError::file("copy", &source))?;
         } else {
-            let fault = format!("{} is neither a file nor a folder nor a link: take it out", source.display());
+            let fault = format!("{} is neither a file, a folder nor a link: remove it", source.display());
             return Err(LabError::Options(fault));
         }
     }

@@ -128,7 +128,7 @@ impl ApiClient {
     }
 
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
-        let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in");
+        let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "no user is signed in", "sign in");
         if self.is_foreign && failpoint::defends("ui-console-origin") {
             let hint = "open it from the page of the VM";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
@@ -230,7 +230,7 @@ impl ApiClient {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let plain = |name: &str, value: &str| {
             HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
-                let message = format!("the {name} is more than one line");
+                let message = format!("the {name} has several lines");
                 ApiError::bad_request(message, "write it in one line")
             })
         };

@@ -50,7 +50,7 @@ fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
     let site = rack.site_file().to_owned();
     in_chromium(&site, async |browser, link| {
         browser.goto(link).await.unwrap();
-        wait_for(browser, "#rack", "No machine was seen yet").await;
+        wait_for(browser, "#rack", "No machines were seen").await;
         browser.execute(COLLECT, []).await.unwrap();
         rack.power(NODE, Power::On).or_end();
         boot_is_watched(browser, "modloop").await;

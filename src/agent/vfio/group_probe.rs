@@ -18,7 +18,7 @@ use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 /// Folder of record and locks.
 pub const FOLDER: &str = "/run/mesh-vfio";
 /// Name of a PCI function that is in no group.
-const NO_FUNCTION: &str = "nobody";
+const NO_FUNCTION: &str = "none";
 /// Timeout of a lock that another process holds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);

@@ -32,7 +32,7 @@ impl BootService {
             (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
         });
         // Alarms about other machines must not exhaust the limit of this one.
-        let target = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
+        let target = node.map_or_else(|| "an unknown node".to_owned(), |node| node.to_string());
         self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {sender} as {target}"), detail }).await;
     }
 

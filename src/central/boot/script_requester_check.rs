@@ -91,7 +91,7 @@ impl BootService {
         detail: String,
     ) -> Refusal {
         // Alarms about other machines, known or invented, must not exhaust the limit of this one.
-        let target = self.known_node(id).map_or_else(|| "nobody".to_owned(), |known| known.to_string());
+        let target = self.known_node(id).map_or_else(|| "an unknown node".to_owned(), |known| known.to_string());
         let (kind, cause) = (ConditionKind::BootImpersonated, format!("script from {from} as {target}"));
         self.env.alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail }).await;
         Refusal::NoSession

@@ -32,7 +32,7 @@ pub enum AgentApiError {
     StaleCertificate,
     #[error("{0}")]
     BadRequest(String),
-    #[error("the central node is busy; try again in some seconds")]
+    #[error("the central node is busy; retry in some seconds")]
     Busy,
     /// The text is for the log and is not sent.
     #[error("{0}")]
@@ -156,7 +156,7 @@ impl Enrolment {
         if is_same_key || !failpoint::defends("enrol-replaced-alarm") {
             return None;
         }
-        let replaced = "and nobody announced a reboot: certificate";
+        let replaced = "and no reboot was announced: certificate";
         self.env.store.read(|model| match self.links.unannounced_silence(model, node, session) {
             Some(silence) => Some(format!(
                 "online {} s before another enrolment, {replaced} {serial} is replaced",

@@ -31,7 +31,7 @@ impl Environment {
             Neighbour::Unknown => {
                 let holders = self.lan.holders(from).await;
                 let is_own_alone = !holders.is_empty() && holders.iter().all(is_own);
-                is_own_alone.then_some(()).ok_or_else(|| format!("nobody on the wire has {from}"))
+                is_own_alone.then_some(()).ok_or_else(|| format!("no machine on the wire has {from}"))
             }
         }
     }

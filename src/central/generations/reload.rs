@@ -119,7 +119,7 @@ impl Generations {
                 let profile = node.profile.as_ref().filter(|profile| !site.profiles.contains_key(*profile))?;
                 let what = format!("node {} ({}) would not boot: its profile `{profile}` is gone", node.name, node.id);
                 let hint =
-                    format!("bring the profile back, or assign another: meshd node assign-profile {} PROFILE", node.id);
+                    format!("restore the profile, or assign another: meshd node assign-profile {} PROFILE", node.id);
                 Some(Fault::of_file(site.file.clone(), what, hint))
             });
             stranded.collect()

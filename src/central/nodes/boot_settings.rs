@@ -48,7 +48,7 @@ pub enum OrderError {
     )]
     ForbiddenArg { arg: String, role: Role },
     #[error(
-        "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
+        "an override for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
     )]
     NoOrder,
     #[error("node {node} is pinned to one generation; unpin it first: meshd node pin {node} --off")]
@@ -62,7 +62,7 @@ pub enum OrderError {
     /// The running generation is not in the archive.
     #[error(transparent)]
     NotArchived(ArchiveError),
-    #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
+    #[error("node {node} has no override for its next boot; `meshd node show {node}` shows overrides")]
     NothingOrdered { node: NodeId },
 }
 

@@ -53,7 +53,7 @@ impl ApiToken {
                 let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
                 let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
                 let end =
-                    created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
+                    created.token.expires_at.map_or("until revoked".to_owned(), |end| format!("until {end}"));
                 message!("token {} ({role}) is valid {end}; it is not shown again", created.token.name);
                 print::write(&format!("{}\n", created.secret))
             }
@@ -63,7 +63,7 @@ impl ApiToken {
             }
             ApiToken::Revoke { name, yes } => {
                 if !yes {
-                    confirm(&format!("Token {name} is void at once; its streams and sessions end. Revoke?"))?;
+                    confirm(&format!("Token {name} becomes invalid now; its streams and sessions end. Revoke?"))?;
                 }
                 let left = wait(client.post(api::REVOKE_API_TOKEN.path([&name]), &()))?;
                 message!("token {name} is revoked; valid tokens left: {}", left.len());

@@ -98,7 +98,7 @@ fn list(all: &[TokenView], names: &NodeNames) -> String {
         let used = match (view.used_at, view.used_from) {
             (Some(at), Some(from)) => format!("{} by {from}", ago(at, now())),
             (Some(at), None) => ago(at, now()),
-            (None, _) if view.expires_at < now() => "never: it is over".to_owned(),
+            (None, _) if view.expires_at < now() => "expired".to_owned(),
             (None, _) => String::new(),
         };
         [view.hash.short(), names.label(view.node), view.expires_at.to_string(), used]

@@ -123,7 +123,7 @@ impl AdminClient {
                 }
             }
             if rest.len() > MAX_RESPONSE {
-                return Err(Failure::new("a line of the answer never ends", "is meshd of the same version?"));
+                return Err(Failure::new("a line of the response is too long", "is meshd of the same version?"));
             }
             Ok(())
         });
@@ -167,7 +167,7 @@ impl AdminClient {
     fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), Failure> {
         if let Some(reason) = &self.reason {
             let value = HeaderValue::from_bytes(reason.as_bytes());
-            let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
+            let value = value.map_err(|_| Failure::new("the reason has several lines", "write it in one"))?;
             headers.insert(REASON_HEADER, value);
         }
         if self.force {
@@ -272,8 +272,8 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
             "is meshd running? name its site with --site FILE, or its socket with --socket FILE",
         ),
         (ErrorKind::PermissionDenied, _) => Failure::new(
-            format!("you may not use {socket}"),
-            "run this as the user that runs meshd, or join the group that owns the socket",
+            format!("permission denied for {socket}"),
+            "run the command as meshd's user, or join the group of the socket",
         ),
         _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
     }

@@ -53,7 +53,7 @@ impl Remote {
         let Some(url) = &self.server else { return Ok(None) };
         let invalid = |message: String| Failure::new(message, "write --server https://HOST:PORT");
         if url.scheme_str() != Some("https") || !matches!(url.path(), "" | "/") || url.query().is_some() {
-            return Err(invalid(format!("`{url}` is not the address of a meshd")));
+            return Err(invalid(format!("invalid server address `{url}`")));
         }
         let host = url.host().ok_or_else(|| invalid(format!("`{url}` names no host")))?.to_owned();
         let name = host.trim_matches(['[', ']']).to_owned();
@@ -61,7 +61,7 @@ impl Remote {
         let file = self.token_file.as_deref().ok_or_else(|| {
             Failure::new(
                 "--server needs a token",
-                "name the file that it is in: --token-file FILE, or MESHD_TOKEN_FILE",
+                "name its file with --token-file FILE or MESHD_TOKEN_FILE",
             )
         })?;
         let token = read_token(file)?;

@@ -55,7 +55,7 @@ pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
 fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
     let (name, version) = (&manifest.name, manifest.version().short());
     let (kernel, built) = (&manifest.kernel_release, manifest.built_at);
-    write(&format!("{name}: nodes get version {version} from their next boot on: kernel {kernel}, built {built}\n"))
+    write(&format!("{name}: nodes boot version {version} next: kernel {kernel}, built {built}\n"))
 }
 
 impl Prune {
@@ -78,7 +78,7 @@ impl Prune {
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {
             if !self.yes {
                 write_message(&render(&pruned));
-                confirm("Throw this away?")?;
+                confirm("Remove these versions?")?;
             }
             pruned = go(false)?;
         }

@@ -122,7 +122,7 @@ async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat)
 async fn last_known(client: &AdminClient, node: &str) {
     let Ok(detail) = client.get(api::GET_NODE.path([&node])).await else { return };
     let Some(evidence) = detail.evidence else { return };
-    let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
+    let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, no longer valid" };
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
     write_message(&format!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text()));

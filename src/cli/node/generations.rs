@@ -29,7 +29,7 @@ impl PinArgs {
         let body = Pin { generation: self.generation, off: self.off };
         let selection = self.targets.select(client).await?;
         if body.generation.is_some() && matches!(selection, NodeSelection::Several(_)) {
-            let hint = "leave --generation out: each node is pinned to the generation that it runs";
+            let hint = "omit --generation: each node is pinned to its running generation";
             return Err(Failure::new("--generation names a generation of one node", hint));
         }
         order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pinned).await.map(drop)
@@ -49,13 +49,13 @@ fn pinned(node: &NodeView) -> String {
 pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
     let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
     if all.is_empty() {
-        message!("it was never given anything to boot");
+        message!("no generation was delivered");
     }
     output.print(&all, |all| generations(all, now()))
 }
 
 fn generations(all: &[GenerationView], now: Timestamp) -> String {
-    let head = ["generation", "profile", "image", "version", "given", "first booted", "state", "kept"];
+    let head = ["generation", "profile", "image", "version", "delivered", "first booted", "state", "archived"];
     let rows = all.iter().map(|view| {
         let delivered = &view.delivered;
         let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
@@ -79,7 +79,7 @@ pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Re
     output.print(&view, |view| {
         let override_reason = override_reason(view.pinned, view.rolled_back).unwrap_or_default();
         let head =
-            fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", override_reason)]);
+            fields([("runs", view.runs.to_string()), ("next boot", view.next.to_string()), ("override", override_reason)]);
         format!("{head}{}", difference(&view.diff))
     })
 }

@@ -57,7 +57,7 @@ impl FenceArgs {
             }
         };
         let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
-        message!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
+        message!("{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list", node.id, node.name);
         Ok(())
     }
 }
@@ -122,12 +122,12 @@ impl DrainNode {
             confirm_interruption(client, &selection, "shuts its VMs down and cancels its tasks now. Drain?").await?;
         }
         order(client, selection, &api::DRAIN_NODE, &api::DRAIN_NODES, &Drain { workloads, grace_s }, |node| {
-            let text = format!("{}; it takes no new work", phase_text(node));
+            let text = format!("{}; no new work is assigned", phase_text(node));
             if node.work.is_empty() {
                 return text;
             }
             let work = node.work.join(", ");
-            format!("{text}\nit waits for {work}; to see what is left: meshd node show {}", node.id)
+            format!("{text}\nwaiting for {work}; show it: meshd node show {}", node.id)
         })
         .await
         .map(drop)

@@ -73,7 +73,7 @@ impl List {
         match &self.selector {
             Some(selector) if nodes.is_empty() => message!("no node matches the selector `{selector}`"),
             None if nodes.is_empty() && self.is_filtered() => message!("no node matches"),
-            None if nodes.is_empty() => message!("no machine has been seen yet: power one on"),
+            None if nodes.is_empty() => message!("no machines were seen; power one on"),
             _ => {}
         }
         self.output.print(nodes, |nodes| list(nodes, now(), self.labels))
@@ -121,7 +121,7 @@ pub(crate) fn list(nodes: &[NodeView], now: Timestamp, with_labels: bool) -> Str
     });
     let labels = nodes.iter().map(|node| label_words(&node.labels));
     let head =
-        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
+        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "override", "stage", "seen"];
     if with_labels {
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
         let rows = rows.zip(labels).map(|([a, b, c, d, e, f, g, h, i, j, k], l)| [a, b, c, d, e, f, g, h, i, j, k, l]);

@@ -52,7 +52,7 @@ impl Logs {
         let lines = client.lines(path, |line, _| {
             match line {
                 BootLogLine::Dropped { dropped } => {
-                    message!("meshd: {} of the log were not kept here", print::bytes(dropped));
+                    message!("meshd: {} of the log are missing", print::bytes(dropped));
                 }
                 BootLogLine::Piece(piece) if self.shows(piece.stream) => {
                     let rest = partial.entry(piece.stream).or_default();

@@ -216,7 +216,7 @@ impl Node {
 }
 
 /// The consequence of a reboot, for the confirmation.
-const REBOOTS: &str = "reboots now; what runs on it ends. Reboot?";
+const REBOOTS: &str = "reboots now; its work ends. Reboot?";
 
 async fn assign(
     client: &AdminClient,
@@ -292,8 +292,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("macs", macs.join(" ")),
         ("hardware", hardware.join(" ")),
         ("uuid", text(print.uuid)),
-        ("stands for", former.join(" ")),
-        ("held because", detail.quarantine_reason.clone().unwrap_or_default()),
+        ("former IDs", former.join(" ")),
+        ("quarantine reason", detail.quarantine_reason.clone().unwrap_or_default()),
         ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
         ("labels", label_words(&node.labels)),
         ("vars", vars(&detail.vars)),
@@ -321,7 +321,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         }
     }
     if !detail.conflicting_machines.is_empty() {
-        out += "\nother machines that asked to be this node, and were refused\n";
+        out += "\nrefused machines that claim this identity\n";
         let machines = detail
             .conflicting_machines
             .iter()
@@ -329,7 +329,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += &table(["machine", "first", "last"], machines);
     }
     if !detail.checks.is_empty() {
-        out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, which prove nothing now\n" };
+        out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, no longer valid\n" };
         out += &table(["check", "status", "detail"], checks);
     }
     out + units::show(detail).as_str()

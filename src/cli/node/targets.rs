@@ -58,9 +58,9 @@ impl SelectorArgs {
     pub(crate) async fn select(self, client: &AdminClient, names: &[String]) -> Result<NodeSelection, Failure> {
         let nodes = match (&self.selector, names) {
             (Some(_), [_, ..]) => {
-                return Err(Failure::new("nodes and a selector are named", "name nodes, or give --selector"));
+                return Err(Failure::new("nodes and a selector are named", "name nodes, or use --selector"));
             }
-            (None, []) => return Err(Failure::new("no node is named", "name nodes, or give --selector")),
+            (None, []) => return Err(Failure::new("no node is named", "name nodes, or use --selector")),
             (None, [one]) if !self.dry_run => return Ok(NodeSelection::One(one.clone())),
             (None, names) => find_nodes(client, names).await?,
             (Some(selector), []) => selected(client, selector).await?,

@@ -17,7 +17,7 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
     ]);
     out += &format!("\n{}", stages(boot));
     for stall in &boot.stalls {
-        let until = stall.ended.map_or_else(|| "and still does".to_owned(), |ended| format!("until {ended}"));
+        let until = stall.ended.map_or_else(|| "and still stalled".to_owned(), |ended| format!("until {ended}"));
         out += &format!("\nstalled from {} {until}: {} is missing\n", stall.since, stall.missing);
         out += &wrapped(&stall.cause, 2);
     }

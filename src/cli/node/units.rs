@@ -14,8 +14,8 @@ pub(crate) fn show(detail: &NodeDetail) -> String {
 fn render(units: &[UnitFacts]) -> String {
     let whole = match (units, whole_node(units)) {
         ([] | [_], _) => String::new(),
-        (_, Ok(_)) => "the whole node can be given\n".to_owned(),
-        (_, Err(why)) => format!("the whole node cannot be given: {why}\n"),
+        (_, Ok(_)) => "the whole node can be assigned\n".to_owned(),
+        (_, Err(why)) => format!("the whole node cannot be assigned: {why}\n"),
     };
     let rows = if units.is_empty() { String::new() } else { format!("\n{}", listed(units)) };
     format!("{rows}\n{whole}{}\n", units_ready(units))

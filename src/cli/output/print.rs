@@ -173,7 +173,7 @@ pub(crate) fn now() -> Timestamp {
 
 /// Reads an answer from the terminal. Fails without a terminal.
 pub(crate) fn typed(question: &str) -> Result<String, Failure> {
-    read_answer(question, "", ("aborted: there is no terminal to type the name at", "give --confirm NAME"))
+    read_answer(question, "", ("aborted: no terminal to confirm the name", "use --confirm NAME"))
 }
 
 /// Error of a confirmation without a terminal.

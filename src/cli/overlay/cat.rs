@@ -60,7 +60,7 @@ fn note(file: &RenderedFile) -> Option<String> {
     let how = format!("{:04o} {user}:{group}{by}", file.mode);
     Some(match &file.kind {
         Kind::File(_) => how,
-        Kind::Secret(_) => format!("{how}; placeholders stand for its secrets"),
+        Kind::Secret(_) => format!("{how}; placeholders replace its secrets"),
         Kind::Agent => format!("{how}; the agent, {}", file.digest),
         Kind::Link(_) => format!("a link{by}, to"),
         Kind::Directory => format!("a folder {how}"),

@@ -79,7 +79,7 @@ impl Diff {
         let two: Result<[Side; 2], _> = sides.try_into();
         two.map(|[left, right]| (left, right)).map_err(|sides| {
             let hint = "write --profile A --profile B, NODE --profile B, or --profile A --against DIR";
-            Failure::new(format!("a difference is between two, and {} were named", sides.len()), hint)
+            Failure::new(format!("cannot compare {} sides; name two", sides.len()), hint)
         })
     }
 }

@@ -54,10 +54,10 @@ impl Golden {
             return Err(Faults(faults).into());
         }
         if !differing.is_empty() {
-            let hint = "if it is meant: meshd overlay golden --update, and read the difference in your version control";
-            return Err(Failure::new("overlays render to something else than their golden files", hint));
+            let hint = "for an intended change run meshd overlay golden --update, then review the difference";
+            return Err(Failure::new("rendered overlays differ from their golden files", hint));
         }
-        message!("{compared} overlays {}", if self.update { "written" } else { "render to their golden files" });
+        message!("{compared} overlays {}", if self.update { "written" } else { "match their golden files" });
         Ok(())
     }
 }
@@ -96,7 +96,7 @@ fn compare(folder: &Path, expected: &Files) -> Result<String, Failure> {
         let absent = found.contains_key(path) != expected.contains_key(path);
         if old != new || absent {
             let name = folder.join(path).display().to_string();
-            let rendered = if expected.contains_key(path) { "as it renders now" } else { "/dev/null" };
+            let rendered = if expected.contains_key(path) { "rendered now" } else { "/dev/null" };
             out += &TextDiff::from_lines(old, new).unified_diff().header(&name, rendered).to_string();
             if old == new {
                 out += &format!(

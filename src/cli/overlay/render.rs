@@ -53,7 +53,7 @@ impl<'s> Renderer<'s> {
     pub(crate) fn new(site: &'s Site, overlays: Overlays) -> Self {
         let mut notes = Vec::new();
         let central = site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
-            notes.push("[net].address is not written: 0.0.0.0 stands for it".to_owned());
+            notes.push("[net].address is not set: rendered as 0.0.0.0".to_owned());
             Ipv4Addr::UNSPECIFIED
         });
         Renderer { site, overlays, agent: None, central, notes }
@@ -65,7 +65,7 @@ impl<'s> Renderer<'s> {
         match read_regular(&path, 64 << 20) {
             Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
             Err(error) => {
-                self.notes.push(format!("cannot read {}: {error}; an empty file stands for the agent", path.display()));
+                self.notes.push(format!("cannot read {}: {error}; the agent is rendered as an empty file", path.display()));
             }
         }
         self
@@ -130,7 +130,7 @@ impl<'s> Renderer<'s> {
         let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
             Ok(manifest) => ImageFacts::from_manifest(&manifest),
             Err(_) => {
-                self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
+                self.notes.push(format!("image {} is not built: its digests are rendered as zeros", profile.image));
                 let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
                 ImageFacts { name, manifest: nothing, modloop: nothing, bundles: Vec::new() }
             }
@@ -138,7 +138,7 @@ impl<'s> Renderer<'s> {
         let bundles = profile.bundles.iter().map(|name| {
             let built = load_bundle_manifest(&self.site.blobs_dir, name);
             let layer = built.map(|manifest| manifest.layer.digest).unwrap_or_else(|_| {
-                self.notes.push(format!("bundle {name} is not built: zeros stand for its digest"));
+                self.notes.push(format!("bundle {name} is not built: its digest is rendered as zeros"));
                 Digest([0; 32])
             });
             (name.clone(), layer)

@@ -66,7 +66,7 @@ pub(crate) struct Restore {
 struct Key {
     /// File with the key, 20 characters or more
     ///
-    /// Keep the key apart from the backup and from the central node: without it nobody can read the backup.
+    /// Keep the key apart from the backup and from the central node: it is necessary to read the backup.
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
 }

@@ -43,8 +43,8 @@ impl Doctor {
         let failed = findings.iter().filter(|finding| finding.status == Status::Fail).count();
         match failed {
             0 => Ok(()),
-            1 => Err(Failure::new("1 check failed", "do what stands below it, then ask again")),
-            _ => Err(Failure::new(format!("{failed} checks failed"), "do what stands below each, then ask again")),
+            1 => Err(Failure::new("1 check failed", "follow the hint below it, then repeat the command")),
+            _ => Err(Failure::new(format!("{failed} checks failed"), "follow the hint below each, then repeat the command")),
         }
     }
 }
@@ -135,9 +135,9 @@ fn ports(site: &Site) -> Finding {
         .map(|(protocol, port)| format!("{protocol} {port}"))
         .collect();
     if taken.is_empty() {
-        return Finding::ok("ports", "all that meshd opens are free");
+        return Finding::ok("ports", "all ports of meshd are free");
     }
-    let next = "`ss -lnp` shows by whom: stop it, or change the port in site.toml";
+    let next = "stop the program that `ss -lnp` shows, or change the port in site.toml";
     Finding::fail("ports", format!("taken by another program: {}", taken.join(", ")), next)
 }
 
@@ -207,7 +207,7 @@ fn images(site: &Site) -> Vec<Finding> {
     let finding = |(name, profiles): (&ImageName, Vec<&str>)| {
         let check = format!("image {name}");
         match image::load_image(&site.blobs_dir, name) {
-            Ok(_) => Finding::ok(check, format!("built and whole; for {}", profiles.join(", "))),
+            Ok(_) => Finding::ok(check, format!("built and verified; for {}", profiles.join(", "))),
             Err(error) => Finding::fail(check, error.to_string(), format!("meshd image build {name}")),
         }
     };
@@ -228,8 +228,8 @@ fn disk(site: &Site) -> Finding {
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let text = format!("{} free at {}", bytes(free), folder.display());
     match free {
-        0..DISK_FAULT => Finding::fail("disk", text, "make room: nothing is acknowledged that cannot be written"),
-        DISK_FAULT..DISK_WARNING => Finding::warn("disk", text, "make room before the next image"),
+        0..DISK_FAULT => Finding::fail("disk", text, "free space: meshd accepts no change that it cannot write"),
+        DISK_FAULT..DISK_WARNING => Finding::warn("disk", text, "free space before the next image"),
         _ => Finding::ok("disk", text),
     }
 }
@@ -241,14 +241,14 @@ fn clock(site: &Site) -> Finding {
     let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(meshd_backup::AUTHORITY)]).collect();
     let newest = files.iter().filter_map(|file| written(file)).max();
     if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
-        let found = format!("it is {now} here, and files were written at {newest}");
-        return Finding::fail("clock", found, "set it: nodes take their time from here, and TLS fails without");
+        let found = format!("the clock shows {now}, but files were written at {newest}");
+        return Finding::fail("clock", found, "set the clock: nodes follow it, and TLS needs it");
     }
     if SYNCHRONISED.iter().any(|mark| Path::new(mark).exists()) {
         return Finding::ok("clock", format!("{now}, kept by a time service"));
     }
-    let next = "run chrony or systemd-timesyncd: nodes take their time from here";
-    Finding::warn("clock", format!("{now}; no time service was found that keeps it right"), next)
+    let next = "run chrony or systemd-timesyncd: nodes follow this clock";
+    Finding::warn("clock", format!("{now}; no time service runs"), next)
 }
 
 fn written(file: &Path) -> Option<Timestamp> {

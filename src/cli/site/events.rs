@@ -44,7 +44,7 @@ impl Events {
             client.lines(path, |event, _| output.print_one(&event, |event| line(event, &names))).await
         })?;
         if self.follow {
-            return Err(Failure::new("meshd ended the stream of events", "it is stopping; try again once it runs"));
+            return Err(Failure::new("meshd ended the stream of events", "it is stopping; retry after its start"));
         }
         Ok(())
     }

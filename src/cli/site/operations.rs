@@ -21,7 +21,7 @@ impl Operations {
         let found = wait(client.get(api::LIST_OPERATIONS.path([])))?;
         self.output.print(&found, rows)?;
         match found.rest {
-            0 if found.operations.is_empty() => message!("nothing is running or waiting"),
+            0 if found.operations.is_empty() => message!("no unfinished operations"),
             0 => {}
             rest => message!("{rest} more"),
         }

@@ -13,17 +13,17 @@ impl ReloadCommand {
         let client = context.client()?;
         let view = wait(client.post(api::RELOAD_SITE.path([]), &()))?;
         if !view.restart.is_empty() {
-            message!("needs a restart of meshd, and is not live: {}", view.restart.join(", "));
+            message!("not applied, needs a restart of meshd: {}", view.restart.join(", "));
         }
         if !view.faults.is_empty() {
-            message!("refused: the last good site, overlays and images stay live");
+            message!("refused: the last valid site, overlays and images stay in use");
             let faults = Faults(view.faults);
             return Err(if context.is_remote() { Failure::of_remote(&faults) } else { faults.into() });
         }
         for warning in &view.warnings {
             message!("warning: {warning}");
         }
-        message!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
+        message!("{}", if view.changed { "the changes are applied" } else { "no changes" });
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ impl StatusCommand {
         if status.ready {
             return Ok(());
         }
-        Err(Failure::new("machines cannot boot", "do what stands below each error; `meshd doctor` looks at more"))
+        Err(Failure::new("machines cannot boot", "follow the hint below each error; `meshd doctor` runs more checks"))
     }
 }
 

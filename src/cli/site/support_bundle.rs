@@ -60,7 +60,7 @@ impl SupportBundle {
         };
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
         archive(&files, file).map_err(failed)?;
-        message!("{}: written; look into it before you send it", path_text(&path));
+        message!("{}: written; review it before you send it", path_text(&path));
         Ok(())
     }
 

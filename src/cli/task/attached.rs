@@ -169,7 +169,7 @@ impl TaskStream {
             match output {
                 TaskOutput::Dropped { dropped } => {
                     self.from += dropped;
-                    message!("meshd: {} of output were not kept here", bytes(dropped));
+                    message!("meshd: {} of output are missing", bytes(dropped));
                 }
                 TaskOutput::Piece(line) => {
                     self.from += length as u64;

@@ -133,7 +133,7 @@ impl Task {
             Task::Cancel { task } => {
                 match wait(client.post(api::CANCEL_TASK.path([&task]), &()))? {
                     Some(task) => message!("task {} is {}", task.id, task.state.as_str()),
-                    None => message!("task {task} is not on record; the nodes that run it were told to end it"),
+                    None => message!("task {task} has no record; its nodes were ordered to end it"),
                 }
                 Ok(())
             }

@@ -49,7 +49,7 @@ pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool, option:
     let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
     let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
-        write_message(&format!("at the console of {vm}; Ctrl-] leaves\r\n"));
+        write_message(&format!("console of {vm}; Ctrl-] ends it\r\n"));
     }
     let mut output = if raw.is_some() { ForeignOutput::of_terminal() } else { ForeignOutput::new(option) };
     let drain_time = if raw.is_some() { DRAIN_TIME } else { DRAIN_TIME_PIPED };
@@ -67,7 +67,7 @@ pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool, option:
     }
     drop(raw);
     output.end();
-    message!("the console of {vm} is over");
+    message!("the console of {vm} ended");
     Ok(())
 }
 
@@ -141,9 +141,9 @@ pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool, option: R
 fn note_text(note: &ConsoleNote) -> String {
     match note {
         ConsoleNote::Lost { bytes } => {
-            format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")
+            format!("[meshd: {bytes} bytes of output are missing: this terminal was too slow]")
         }
-        ConsoleNote::InputQueued => "[meshd: the guest does not read: what is typed waits]".to_owned(),
+        ConsoleNote::InputQueued => "[meshd: the guest does not read: input is queued]".to_owned(),
         ConsoleNote::Ended { reason } => format!("[meshd: {}]", clean(reason)),
     }
 }

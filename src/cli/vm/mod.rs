@@ -186,7 +186,7 @@ pub(super) fn deletion(vm: &VmView, names: &NodeNames, force: bool) -> String {
         disks => format!("\nits disks are wiped: {disks}"),
     };
     let (name, uuid, state) = (&vm.name, vm.uuid, vm.state.as_str());
-    format!("{name} ({uuid}, {state}{node}) ends, and all that it wrote is lost{disks}\nDelete it?")
+    format!("{name} ({uuid}, {state}{node}) is deleted with its data{disks}\nDelete it?")
 }
 
 /// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable central node.
@@ -243,7 +243,7 @@ fn list(all: &[VmView], names: &NodeNames) -> String {
 
 fn numa(vm: &VmView) -> String {
     let bound = vm.numa_node.map(|node| node.to_string());
-    let words = vm.numa_mismatch.then(|| "numa_mismatch: not all of its units are on one".to_owned());
+    let words = vm.numa_mismatch.then(|| "numa_mismatch: its units span several NUMA nodes".to_owned());
     bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
 }
 
@@ -258,13 +258,13 @@ fn show(vm: &VmView, names: &NodeNames) -> String {
         let at = nic.bridge.as_ref().map_or_else(|| "no bridge".to_owned(), ToString::to_string);
         let address = nic.address.map(|address| format!(" {address}")).unwrap_or_default();
         match (nic.slot, vm.node) {
-            (true, None) => format!("as the slot that it gets ({at})"),
+            (true, None) => format!("of its slot ({at})"),
             _ => format!("{}{address} ({at})", nic.mac),
         }
     });
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
     let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, total, obstacle, writing }| {
-        let why = obstacle.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
+        let why = obstacle.as_ref().map(|why| format!("; stalled: {why}")).unwrap_or_default();
         let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };
         format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*total))
     });

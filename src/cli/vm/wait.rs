@@ -81,7 +81,7 @@ impl Wait {
             }
             if started.elapsed() >= limit {
                 let message = format!("{name} is {printed} after {}", span(limit));
-                return Err(Failure::new(message, "the order stands; meshd vm show says how far it is"));
+                return Err(Failure::new(message, "the order remains in effect; meshd vm show shows its progress"));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -121,7 +121,7 @@ fn failure_text(vm: &VmView) -> String {
 fn state_text(vm: &VmView) -> String {
     match vm.fetching {
         Some(VmFetching { total, .. }) if total > 0 => {
-            format!("{}, its volumes are fetched: {}", vm.state.as_str(), bytes(total))
+            format!("{}, fetching volumes: {}", vm.state.as_str(), bytes(total))
         }
         _ => vm.state.as_str().to_owned(),
     }

@@ -37,7 +37,7 @@ pub enum BuildError {
         "apt does not say where package `{package}` comes from ({why}); run `apt-get update`, or name another in the recipe"
     )]
     Kernel { package: String, why: String },
-    #[error("the source's installed database makes no sense")]
+    #[error("the installed database of the source is invalid")]
     Database(#[from] DatabaseError),
     #[error("the recipe does not fit the source: {0}")]
     Plan(PlanError),

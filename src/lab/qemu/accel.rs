@@ -77,7 +77,7 @@ fn compare(
     mut boot: impl FnMut(Accel, Duration) -> Result<Option<Duration>, LabError>,
 ) -> Result<(Accel, String), LabError> {
     let Some(emulated) = boot(Accel::Tcg, TCG_LIMIT)? else {
-        let detail = "a probe boot did not come to its end under emulation".to_owned();
+        let detail = "a probe boot did not end under emulation".to_owned();
         return Err(LabError::Failed { program: "qemu-system-x86_64".to_owned(), detail });
     };
     let limit = emulated * 2 + KVM_ALLOWANCE;

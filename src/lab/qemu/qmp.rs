@@ -44,7 +44,7 @@ fn exchange(socket: &Path, command: &str) -> std::io::Result<Result<Value, Strin
             Err(refusal) => return Ok(Err(refusal)),
         }
     }
-    unreachable!("the loop returns at its last word")
+    unreachable!("the loop returns at its end")
 }
 
 /// Reads the next response and skips events.

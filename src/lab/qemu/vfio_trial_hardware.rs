@@ -72,7 +72,7 @@ impl FromStr for Extra {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Extra::ALL.into_iter().find(|extra| extra.as_str() == text).ok_or_else(|| {
             let known: Vec<&str> = Extra::ALL.map(Extra::as_str).into();
-            format!("`{text}` is nothing that a lab node can have besides; known: {}", known.join(", "))
+            format!("`{text}` is no extra device of the lab; known: {}", known.join(", "))
         })
     }
 }

@@ -240,7 +240,7 @@ impl Drop for Rack {
             eprintln!("{}{}", self.log_ends(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
-            eprintln!("the rack in {} is not wholly gone: {error}", self.layout.dir.display());
+            eprintln!("cannot remove the rack in {} completely: {error}", self.layout.dir.display());
         }
     }
 }

@@ -38,7 +38,7 @@ impl FromStr for Power {
             "on" => Ok(Power::On),
             "off" => Ok(Power::Off),
             "reset" => Ok(Power::Reset),
-            _ => Err(format!("`{text}` is no power button; known: on, off, reset")),
+            _ => Err(format!("`{text}` is no power action; known: on, off, reset")),
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn boot_script(plan: &BootPlan) -> String {
         let _ = writeln!(out, "set step {name}\ninitrd --name {name} {url} || goto failed");
     }
     out.push_str("set step boot\nboot || goto failed\n");
-    out.push_str(":failed\necho meshd: ${step} failed, asking again in 5 seconds\nimgfree\n");
+    out.push_str(":failed\necho meshd: ${step} failed, retrying in 5 seconds\nimgfree\n");
     out.push_str(&ask_again(&plan.entry, RETRY_SECONDS));
     out
 }
@@ -54,7 +54,7 @@ pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId
     format!(
         "#!ipxe\n# refusal {code}\n# node {node}\n# correlation {correlation}\n\
          echo\necho meshd: not booted ({code})\necho {message}\necho node {node}, correlation {correlation}\n\
-         echo asking again in {seconds} seconds\n{}",
+         echo retrying in {seconds} seconds\n{}",
         ask_again(&endpoint.entry(), seconds)
     )
 }
@@ -67,7 +67,7 @@ pub fn entry_script(endpoint: Endpoint) -> String {
          chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\
          &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}}\
          &board_serial_hex=${{{BOARD_SERIAL}:hexhyp}} || goto failed\n\
-         :failed\necho meshd: no boot script from {}, asking again in {RETRY_SECONDS} seconds\n\
+         :failed\necho meshd: no boot script from {}, retrying in {RETRY_SECONDS} seconds\n\
          sleep {RETRY_SECONDS}\nifconf --configurator dhcp netX || goto failed\ngoto ask\n",
         endpoint.http(),
         endpoint.http()

@@ -74,31 +74,31 @@ impl Refusal {
                      If this is that node with a new NIC: meshd node accept-nic"
                 )
             }
-            Refusal::Rejected => "an operator rejected this machine. To let it in: meshd node approve".to_owned(),
+            Refusal::Rejected => "an operator rejected this machine. Approve it: meshd node approve".to_owned(),
             Refusal::Quarantined { detail } if detail.is_empty() => {
-                "this machine is held. To let it boot: meshd node release".to_owned()
+                "this machine is quarantined. Release it: meshd node release".to_owned()
             }
             Refusal::Quarantined { detail } => {
-                format!("this machine is held: {detail}. To let it boot: meshd node release")
+                format!("this machine is quarantined: {detail}. Release it: meshd node release")
             }
             Refusal::ImageMissing { image, detail } => {
-                format!("image {image} cannot be served: {detail}. To build it: meshd image build {image}")
+                format!("image {image} cannot be served: {detail}. Build it: meshd image build {image}")
             }
             Refusal::ArchMismatch { image, built_for, machine } => format!(
                 "this machine is {machine} and image {image} is for {built_for}. Assign a profile with an image for {machine}"
             ),
-            Refusal::RenderFailed { detail } => format!("the boot of this node cannot be made: {detail}"),
+            Refusal::RenderFailed { detail } => format!("the boot of this node cannot be rendered: {detail}"),
             Refusal::Busy { position, .. } => {
-                format!("as many machines boot as this network can bear. This one has place {position} in line")
+                format!("the boot queue is full. This machine has position {position}")
             }
             Refusal::RecentlyOnline { seconds } => format!(
-                "this node was online a moment ago, and nobody ordered its reboot. It boots in {seconds} seconds, unless the running \
+                "this node was just online, and no reboot was ordered. It boots in {seconds} seconds, unless the running \
                  node answers"
             ),
             Refusal::Internal { detail } => {
                 format!("the central node failed: {detail}. Its log has this correlation ID")
             }
-            Refusal::BadRequest { detail } => format!("the boot request makes no sense: {detail}"),
+            Refusal::BadRequest { detail } => format!("invalid boot request: {detail}"),
         }
     }
 

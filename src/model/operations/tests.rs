@@ -63,7 +63,7 @@ fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
     assert_eq!(reason.as_deref(), Some("waits in the boot queue"));
     waiting.record_wait("recently_online", at(13));
     let reason = boot(&waiting, None, at(14)).and_then(|operation| operation.reason);
-    assert!(reason.is_some_and(|reason| reason.contains("online a moment ago")));
+    assert!(reason.is_some_and(|reason| reason.contains("just online")));
     let failed = BootSession { failure: Some("bad digest".to_owned()), ..session(&[Stage::Overlay]) };
     let found = summary(boot(&failed, Some(&booting), now));
     assert_eq!(found, Some((OperationState::Failed, Some("bad digest".to_owned()))));

@@ -32,7 +32,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.push(shared_blobs(&central.site()));
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
-        let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
+        let next = "list them with `meshd node list`, then run `meshd node approve NODE`";
         findings.push(Finding::warn("approval", format!("{waiting} agents wait for approval"), next));
     }
     findings
@@ -78,14 +78,14 @@ fn reload(last: &Reload) -> Vec<Finding> {
         Some(first) => {
             let (count, file) = (last.faults.len(), first.file.display());
             let found =
-                format!("refused, the last good one is live: {count} faults, the first: {file}: {}", first.message);
+                format!("refused, the last valid one is in use: {count} faults, the first: {file}: {}", first.message);
             // Machines boot from the last valid configuration; a restart would fail.
             findings.push(Finding::warn("reload", found, "`meshd reload` shows all of them with file and line"));
         }
     }
     if !last.restart.is_empty() {
-        let found = format!("edited but not in effect: {}", last.restart.join(", "));
-        findings.push(Finding::warn("restart", found, "needs a restart of `meshd serve`; nodes do not notice it"));
+        let found = format!("changed but not in effect: {}", last.restart.join(", "));
+        findings.push(Finding::warn("restart", found, "restart `meshd serve`; nodes keep running"));
     }
     findings
 }
@@ -126,7 +126,7 @@ fn service(health: ServiceHealth) -> Finding {
     match fault {
         None => Finding::ok(check, "answers"),
         Some(fault) => {
-            let next = "look at `ip address` and at meshd's log; restart meshd if the interface is right";
+            let next = "check `ip address` and meshd's log; restart meshd if the interface is correct";
             Finding::fail(check, format!("machines cannot use it: {fault}"), next)
         }
     }
@@ -174,7 +174,7 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
         DhcpMode::Off => None,
         _ if !proxies.is_empty() => {
             let found = format!("other PXE servers answer there: {}", list(&proxies));
-            Some(Finding::warn(check, found, "machines boot from the fastest server; turn off PXE on the others"))
+            Some(Finding::warn(check, found, "disable PXE on the other servers; machines boot from the fastest one"))
         }
         DhcpMode::Authoritative if !leasing.is_empty() => {
             let found = format!("other DHCP servers answer there: {}", list(&leasing));
@@ -184,9 +184,9 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
         }
         DhcpMode::Proxy if leasing.is_empty() => {
             let next = "power a machine on and ask again; without one, set [dhcp].mode = \"authoritative\"";
-            Some(Finding::warn(check, "no DHCP server was heard that could lease addresses", next))
+            Some(Finding::warn(check, "no DHCP server that leases addresses answered", next))
         }
-        DhcpMode::Authoritative => Some(Finding::ok(check, "none was heard")),
+        DhcpMode::Authoritative => Some(Finding::ok(check, "none answered")),
         DhcpMode::Proxy => Some(Finding::ok(check, format!("addresses come from {}", list(&leasing)))),
     }
 }
@@ -226,9 +226,9 @@ fn machines(model: &Model) -> Vec<Finding> {
     report("stalled boots", ["boot", "stalled"], stalled, "`meshd node timeline NODE` has the stage and the cause");
     let each_stage = "`meshd node timeline NODE` shows where each boot stopped";
     report("boot loops", ["machine", "in a boot loop"], looping, each_stage);
-    report("degraded", ["node", "degraded"], degraded, "`meshd node doctor NODE` says what to repair");
-    report("quarantine", ["node", "held"], quarantined, "repair what stops them, then `meshd node release NODE`");
-    report("offline", ["node", "offline"], offline, "look at their power and cables");
+    report("degraded", ["node", "degraded"], degraded, "`meshd node doctor NODE` shows the repair");
+    report("quarantine", ["node", "held"], quarantined, "repair the cause, then run `meshd node release NODE`");
+    report("offline", ["node", "offline"], offline, "check their power and cables");
     let boots_nothing = |node: &Node| {
         let kinds = [ConditionKind::RenderFailed, ConditionKind::ImageMissing];
         let condition = node.conditions.iter().find(|condition| kinds.contains(&condition.kind))?;

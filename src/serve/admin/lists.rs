@@ -48,7 +48,7 @@ pub(crate) async fn nodes(
 pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
     let query = parameters(query, SEARCH.spec().query)?;
     let needle = query.needle()?.ok_or_else(|| {
-        let cause = format!("it is missing; give the text to look for, {MIN_TEXT} to {MAX_TEXT} characters");
+        let cause = format!("it is missing; write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
         ParameterError::invalid("q", cause)
     })?;
     let mut run = SearchRun::new(needle);

@@ -61,10 +61,10 @@ pub(super) async fn serve<P: AgentSettings>(
     };
     let reason = match end {
         End::CutOff => {
-            return tracing::info!(route = "link", %node, %from, "link cut off: revoked, and the node does not read");
+            return tracing::info!(route = "link", %node, %from, "link closed: revoked, and the node does not read");
         }
         End::Foreign => {
-            return tracing::warn!(route = "link", %node, %from, "link cut off: a segment came from another machine");
+            return tracing::warn!(route = "link", %node, %from, "link closed: a segment came from another machine");
         }
         End::Gone(ended) => ended.to_string(),
         End::Goodbye { reason, retry_after_s } => {

@@ -21,7 +21,7 @@ pub(super) async fn serve<P: AgentSettings>(
     let reason = match wait(service, &mut socket, connection, meter).await {
         Ok(reason) => reason,
         Err(ended) => {
-            tracing::debug!(route = "pending", %from, reason = %ended, "a waiting node is gone");
+            tracing::debug!(route = "pending", %from, reason = %ended, "a waiting node disconnected");
             ended.to_string()
         }
     };
@@ -51,7 +51,7 @@ async fn wait<P: AgentSettings>(
         let reply = tokio::select! {
             reply = ticket.next() => reply,
             ended = silence(socket) => return Err(ended),
-            () = service.shutdown.cancelled() => return Ok("the central node stops; come again".into()),
+            () = service.shutdown.cancelled() => return Ok("the central node stops; reconnect".into()),
         };
         socket.send(&reply).await?;
         match reply {
@@ -67,7 +67,7 @@ async fn silence(socket: &mut AgentSocket) -> Ended {
     loop {
         match socket.next::<serde::de::IgnoredAny>().await {
             Ok(SocketEvent::Pong(_)) => {}
-            Ok(SocketEvent::Message(_)) => return Ended::Violation("a message from a node that has to wait"),
+            Ok(SocketEvent::Message(_)) => return Ended::Violation("a message from a node without approval"),
             Err(ended) => return ended,
         }
     }

@@ -92,7 +92,7 @@ async fn pending<P: AgentSettings>(
     let upgrade = bounded(upgrade)?;
     let permit = service.pending.enter(Source::Address(connection.from.ip()));
     let Ok(permit) = tokio::time::timeout(PERMIT_TIMEOUT, permit).await else {
-        tracing::warn!(route = "pending", from = %connection.from, "too many nodes wait already; turned away");
+        tracing::warn!(route = "pending", from = %connection.from, "too many nodes wait for approval; refused");
         return Err(Refusal::BUSY);
     };
     let task = service.tasks.token();
@@ -241,7 +241,7 @@ impl Refusal {
         "the authority of this certificate was replaced; boot the node again, or give it a new token",
     );
     const BUSY: Self =
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; try again in some seconds");
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; retry in some seconds");
     const NOT_FOUND: Self = Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent plane");
 
     const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {

@@ -22,7 +22,7 @@ pub enum Ended {
     #[error("the node closed the connection")]
     Closed,
     /// No message and no pong arrived within the timeout.
-    #[error("nothing heard for {0:?}")]
+    #[error("silent for {0:?}")]
     Silent(Duration),
     /// The connection failed.
     #[error("the connection broke")]

@@ -64,7 +64,7 @@ pub fn router<P: BootApi>(api: P, requests_per_second: u16) -> Router {
         .route("/overlay/{capability}/{file}", any(overlay::<P>))
         .route("/loader/{file}", any(loader::<P>))
         .route("/healthz", any(healthz::<P>))
-        .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
+        .fallback(|| async { sentence(StatusCode::NOT_FOUND, "No such path; machines begin at /boot.ipxe.") })
         .layer(middleware::from_fn_with_state(Arc::new(RequestRate::new(requests_per_second)), guard))
         .with_state(Shared { blob_files: BlobFiles::new(api.folder()), api })
 }
@@ -84,7 +84,7 @@ async fn guard(State(rate): State<Arc<RequestRate>>, request: Request, next: Nex
         && failpoint::defends("http-request-rate");
     let response = match refuse(&request) {
         _ if is_too_fast => {
-            let slower = sentence(StatusCode::TOO_MANY_REQUESTS, "Too many requests; try again in a second.");
+            let slower = sentence(StatusCode::TOO_MANY_REQUESTS, "Too many requests; retry in a second.");
             ([(header::RETRY_AFTER, "1")], slower).into_response()
         }
         Some(refused) => refused,
@@ -99,10 +99,10 @@ fn refuse(request: &Request) -> Option<Response> {
     // RFC 9112, 3.2
     let hosts = request.headers().get_all(header::HOST).iter().count();
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
-        return Some(sentence(StatusCode::BAD_REQUEST, "Give one Host header; HTTP/1.1 requires it."));
+        return Some(sentence(StatusCode::BAD_REQUEST, "Send one Host header; HTTP/1.1 requires it."));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is only read from: use GET or HEAD.");
+        let mut response = sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is read-only: use GET or HEAD.");
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(response);
     }
@@ -168,7 +168,7 @@ async fn failed<P: BootApi>(
         return (status, [NO_STORE, TEXT], unknown_length()).into_response();
     }
     let Some(failure) = failure else {
-        return sentence(StatusCode::BAD_REQUEST, "Give session= and reason=; mesh-init sends them.");
+        return sentence(StatusCode::BAD_REQUEST, "Send session= and reason=, as mesh-init does.");
     };
     match shared.api.boot_failed(client.from, failure).await {
         true => sentence(StatusCode::OK, "Recorded."),
@@ -286,9 +286,9 @@ async fn overlay<P: BootApi>(
 fn denied(error: OverlayDenied) -> Response {
     match error {
         OverlayDenied::NotFound => sentence(StatusCode::NOT_FOUND, "There is no such overlay."),
-        OverlayDenied::Gone => sentence(StatusCode::GONE, "This overlay was given out; ask for a new script."),
+        OverlayDenied::Gone => sentence(StatusCode::GONE, "This overlay was delivered; request a new script."),
         OverlayDenied::Busy => {
-            let busy = sentence(StatusCode::SERVICE_UNAVAILABLE, "This overlay is being transferred; try again.");
+            let busy = sentence(StatusCode::SERVICE_UNAVAILABLE, "This overlay is being transferred; retry.");
             ([(header::RETRY_AFTER, "1")], busy).into_response()
         }
     }

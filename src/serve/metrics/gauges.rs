@@ -25,21 +25,21 @@ pub(super) fn gauges(central: &Central) -> String {
     nodes(&mut page, &counted);
     boots(&mut page, &counted);
     segments(&mut page, &central.boot.segments());
-    page.gauge("meshd_dhcp_leases_kept", "Leases in the store, with those that have run out.", counted.leases);
-    page.gauge("meshd_agent_links", "Nodes whose agent is linked.", central.links.link_count());
+    page.gauge("meshd_dhcp_leases_kept", "Leases in the store, including expired ones.", counted.leases);
+    page.gauge("meshd_agent_links", "Linked nodes.", central.links.link_count());
     resources(&mut page, &central.links.heartbeats());
     workload_gauges(&mut page, central);
-    page.gauge("meshd_agents_pending", "Agents that wait to be let in.", central.enrolment.pending_count());
+    page.gauge("meshd_agents_pending", "Agents that wait for approval.", central.enrolment.pending_count());
     page.gauge(
         "meshd_capabilities",
-        "Capabilities remembered: of overlays to come and of those given.",
+        "Capabilities in memory: of pending and delivered overlays.",
         central.enrolment.capability_count(),
     );
     let images = [("usable", central.catalog().images().count()), ("unusable", central.catalog().unusable().len())];
     let images = images.into_iter().map(|(state, images)| ([("state", state)], images));
-    page.gauges("meshd_images", "Images that profiles name, by whether they can be served.", images);
+    page.gauges("meshd_images", "Images of profiles, by availability.", images);
     let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", env!("MESHD_COMMIT"))];
-    page.gauges("meshd_build_info", "The program that runs; always 1.", [(build, 1)]);
+    page.gauges("meshd_build_info", "Version of the running program; always 1.", [(build, 1)]);
     page.text()
 }
 
@@ -72,9 +72,9 @@ fn nodes(page: &mut MetricsPage, counted: &Counted) {
     let conditions = ConditionKind::ALL.map(|condition| {
         ([("condition", condition.as_str())], counted.conditions.get(&condition).copied().unwrap_or(0))
     });
-    page.gauges("meshd_node_conditions", "Nodes that have a condition, by condition.", conditions);
-    page.gauge("meshd_unknown_nodes", "Nodes that nobody let in.", counted.unknown);
-    page.gauge("meshd_unknown_nodes_limit", "Most of them that are kept.", MAX_UNKNOWN_NODES);
+    page.gauges("meshd_node_conditions", "Nodes with a condition, by condition.", conditions);
+    page.gauge("meshd_unknown_nodes", "Nodes without approval.", counted.unknown);
+    page.gauge("meshd_unknown_nodes_limit", "Maximum number in the store.", MAX_UNKNOWN_NODES);
 }
 
 /// Adds sums and minima over all linked nodes. Series per node would make the page grow with the number of nodes.
@@ -82,16 +82,16 @@ fn resources(page: &mut MetricsPage, heartbeats: &[Heartbeat]) {
     let memory = heartbeats.iter().map(|beat| beat.memory_available_kib.saturating_mul(1 << 10));
     let storage = heartbeats.iter().map(|beat| beat.storage_free_bytes);
     let sum = |values: &mut dyn Iterator<Item = u64>| values.fold(0, u64::saturating_add);
-    let help = "Available memory of all linked nodes together, as of their last heartbeats.";
+    let help = "Available memory of all linked nodes at their last heartbeats.";
     page.gauge("meshd_nodes_memory_available_bytes", help, sum(&mut memory.clone()));
-    let help = "Available memory of the linked node that has least; 0 without nodes.";
+    let help = "Available memory of the linked node with the least; 0 without nodes.";
     page.gauge("meshd_nodes_memory_available_min_bytes", help, memory.min().unwrap_or(0));
-    let help = "Free bytes on the root file systems of all linked nodes together, as of their last heartbeats.";
+    let help = "Free bytes on the root file systems of all linked nodes at their last heartbeats.";
     page.gauge("meshd_nodes_storage_free_bytes", help, sum(&mut storage.clone()));
-    let help = "Free bytes on the root file system of the linked node that has least; 0 without nodes.";
+    let help = "Free bytes on the root file system of the linked node with the least; 0 without nodes.";
     page.gauge("meshd_nodes_storage_free_min_bytes", help, storage.min().unwrap_or(0));
     let workloads = sum(&mut heartbeats.iter().map(|beat| beat.workloads.into()));
-    page.gauge("meshd_nodes_workloads", "Workloads that linked nodes run, as of their last heartbeats.", workloads);
+    page.gauge("meshd_nodes_workloads", "Workloads of linked nodes at their last heartbeats.", workloads);
 }
 
 fn boots(page: &mut MetricsPage, counted: &Counted) {
@@ -99,10 +99,10 @@ fn boots(page: &mut MetricsPage, counted: &Counted) {
         .boots
         .iter()
         .map(|((standing, stage), boots)| ([("state", standing.as_str()), ("stage", stage.as_str())], *boots));
-    let help = "Newest boots of all machines, by how they stand and the stage that they came to.";
+    let help = "Newest boots of all machines, by status and last stage.";
     page.gauges("meshd_boots", help, boots);
-    page.gauge("meshd_boot_sessions", "Boot sessions kept.", counted.sessions);
-    page.gauge("meshd_boot_sessions_limit", "Most of them that are kept.", MAX_SESSIONS);
+    page.gauge("meshd_boot_sessions", "Boot sessions in the store.", counted.sessions);
+    page.gauge("meshd_boot_sessions_limit", "Maximum number in the store.", MAX_SESSIONS);
 }
 
 fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {
@@ -111,11 +111,11 @@ fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {
         [("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
             .map(|(state, addresses)| ([("segment", name), ("state", state)], addresses))
     });
-    page.gauges("meshd_dhcp_pool_addresses", "Addresses of a segment's pool that are not free, by why.", pools);
+    page.gauges("meshd_dhcp_pool_addresses", "Addresses of a segment's pool that are not free, by reason.", pools);
     let sizes = segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.pool.size));
     page.gauges("meshd_dhcp_pool_size_addresses", "Addresses of a segment's pool.", sizes);
     let others = segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.other_servers.len()));
-    page.gauges("meshd_dhcp_other_servers", "Other DHCP and PXE servers heard on a segment.", others);
+    page.gauges("meshd_dhcp_other_servers", "Other DHCP and PXE servers on a segment.", others);
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
 pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdown: CancellationToken) {
     let router = Router::new()
         .route("/metrics", get(page))
-        .fallback(async || (StatusCode::NOT_FOUND, "There is nothing here but /metrics.\n"))
+        .fallback(async || (StatusCode::NOT_FOUND, "No such path; this server has /metrics only.\n"))
         .with_state((central, metrics));
     listener.0.serve(|listener, stop| accept(router.clone(), listener, stop), shutdown).await;
 }

@@ -9,7 +9,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) fn process() -> String {
     let mut page = MetricsPage::default();
     if let Some(bytes) = resident_bytes() {
-        page.gauge("meshd_process_resident_memory_bytes", "Memory of this process that is in RAM.", bytes);
+        page.gauge("meshd_process_resident_memory_bytes", "Resident memory of this process.", bytes);
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         page.gauge("meshd_process_open_fds", "Open file descriptors.", open.count());

@@ -37,10 +37,10 @@ pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
     });
     let slots = central.workloads.slots();
     let slots = counts(SlotState::ALL.map(SlotState::as_str), slots.iter().map(|slot| slot.state.as_str()));
-    show(page, "meshd_vms", "VMs, by the state that their node reported last.", &vms);
+    show(page, "meshd_vms", "VMs, by last reported state.", &vms);
     show(page, "meshd_tasks", "Tasks in the store, by state.", &tasks);
     show(page, "meshd_slots", "Slots, by state.", &slots);
-    show(page, "meshd_units", "Units of all nodes, by the state in their last facts.", &units);
+    show(page, "meshd_units", "Units of all nodes, by last reported state.", &units);
 }
 
 #[cfg(test)]

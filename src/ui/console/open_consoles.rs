@@ -143,7 +143,7 @@ impl Console {
         let mut versions = self.version.subscribe();
         while self.is_open() {
             tokio::select! {
-                _ = checks.tick() => if self.is_idle(now()) { return "no page looked at it any more".to_owned() },
+                _ = checks.tick() => if self.is_idle(now()) { return "no page was open".to_owned() },
                 // The sender lives as long as `self`.
                 _ = versions.changed() => {}
             }
@@ -153,7 +153,7 @@ impl Console {
 
     async fn note(&self, text: &str) {
         if let Ok(ConsoleNote::Lost { bytes }) = serde_json::from_str(text) {
-            self.show(format!("\r\n[{bytes} bytes are missing here]\r\n").as_bytes()).await;
+            self.show(format!("\r\n[{bytes} bytes are missing]\r\n").as_bytes()).await;
         }
     }
 }
@@ -181,7 +181,7 @@ impl Consoles {
                     all.iter().min_by_key(|(_, console)| *lock(&console.used)).map(|(key, _)| key.clone())
                 && let Some(oldest) = all.remove(&oldest)
             {
-                oldest.end("another console took its place");
+                oldest.end("another console replaced it");
             }
             if let Some(earlier) = all.insert((session, vm.to_owned()), console.clone()) {
                 earlier.end("it was opened again");

@@ -136,5 +136,5 @@ fn lease_table(leases: &[LeaseView], vms: &[NamedVm]) -> Markup {
         vec![code(lease.address), code(lease.mac), html::badge(class, &lease.state), time(lease.expires_at), holder]
     };
     let rows: Vec<_> = leases.iter().map(row).collect();
-    html::table(&["Address", "MAC address", "State", "Ends", "Held by"], &rows, "There is no such lease.")
+    html::table(&["Address", "MAC address", "State", "End", "Client"], &rows, "There is no such lease.")
 }

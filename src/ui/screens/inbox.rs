@@ -20,11 +20,11 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let content = html! {
         h1 { "Discovered machines" }
         p {
-            "These machines asked to boot and are not approved. Until somebody approves one, it gets no credentials. "
+            "These machines requested a boot and wait for approval. They have no credentials. "
             "Compare serial number and MAC address with the sticker on the machine."
         }
         @if waiting.rows.is_empty() {
-            div.alert.good { "No machine waits." }
+            div.alert.good { "No machines wait for approval." }
         } @else {
             form method="post" action=(format!("{PREFIX}/actions/preview")) {
                 @if actions::may_order(&client) {

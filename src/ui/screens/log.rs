@@ -53,7 +53,7 @@ pub(super) fn event_table(events: &[EventView], names: &NodeNames) -> Markup {
         vec![time(event.at), what(event), names.maybe_link(event.node), actor(event), detail(event)]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
-    html::table(&["When", "What", "Node", "By", "Detail"], &rows, "Nothing happened yet.")
+    html::table(&["Time", "Event", "Node", "Actor", "Detail"], &rows, "No events are recorded.")
 }
 
 pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
@@ -109,11 +109,11 @@ pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, header
         form.filters action=(format!("{PREFIX}/audit")) {
             label { "Text" input name="q" type="search" value=(query.text("q")); }
             label { "Node" input name="node" value=(query.text("node")); }
-            label { "Who" input name="actor" value=(query.text("actor")) placeholder="token:ada, uid:0"; }
+            label { "Actor" input name="actor" value=(query.text("actor")) placeholder="token:ada, uid:0"; }
             button.main { "Filter" }
         }
         div id="rows" data-live {
-            (html::table(&["When", "Who", "Order", "Target", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "Nobody gave an order yet."))
+            (html::table(&["Time", "Actor", "Order", "Target", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "No orders are recorded."))
         }
         (next("/audit", &query, &["node", "actor", "q"], page.next.as_deref()))
     };

@@ -22,11 +22,11 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             (html::table(
                 &["State", "Kind", "Object", "Requested", "Since", "Progress", "Reason", "Node"],
                 &rows,
-                "Nothing is running or waiting.",
+                "No unfinished operations.",
             ))
             @if found.rest > 0 { p.quiet { (found.rest) " more are not shown." } }
         }
-        p.quiet { "Requested: no node has confirmed it. Accepted: a node works on it. Failed: it needs help, or it is retried." }
+        p.quiet { "Requested: not confirmed by a node. Accepted: a node executes it. Failed: it is retried, or an operator must act." }
     };
     Ok(Page { client: &client, title: "Operations".to_owned(), nav_path: "/operations", content }.answer(&headers))
 }

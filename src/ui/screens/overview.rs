@@ -26,7 +26,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         div id="findings" data-live {
             (html::findings(&status.errors))
             (html::findings(&status.warnings))
-            @if status.ready && status.warnings.is_empty() { div.alert.good { "Machines can boot; no problem is known." } }
+            @if status.ready && status.warnings.is_empty() { div.alert.good { "Machines can boot. No problems are known." } }
         }
         section id="phases" data-live aria-label="Nodes by phase" {
             div.counts {
@@ -41,7 +41,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             }
         }
         section id="rack" data-live aria-label="All nodes" {
-            @if total == 0 { p.quiet { "No machine was seen yet. Power one on that boots from the network of this site." } }
+            @if total == 0 { p.quiet { "No machines were seen. Power on a machine that boots from the network of this site." } }
             div.tiles { @for node in &nodes.rows { (tile(node)) } }
             @if total > nodes.rows.len() {
                 p { a href=(format!("{PREFIX}/nodes")) { "All " (total) " nodes" } }
@@ -115,7 +115,7 @@ pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, 
     let content = html! {
         h1 { "Search" }
         p { (found.total) " found for “" (shown(&query.q)) "”" }
-        (html::table(&["Kind", "Name", "ID", "State", "Found in", "Value"], &rows, "Nothing contains this text."))
+        (html::table(&["Kind", "Name", "ID", "State", "Found in", "Value"], &rows, "No results."))
     };
     Ok(Page { client: &client, title: "Search".to_owned(), nav_path: "", content }.answer(&headers))
 }

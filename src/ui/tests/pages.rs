@@ -116,7 +116,7 @@ async fn overlay_file_without_text_shows_reason() {
     let list = browser.get("/ui/overlays/motd").await.text;
     assert!(list.contains("?path=%2Fetc%2Fmotd\"") && !list.contains("?path=%2Fetc%2Flink"), "a link is not followed");
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/overlays/motd").await.text;
-    assert!(page.contains("from the role operator on") && !page.contains("?path="), "{page}");
+    assert!(page.contains("require the role operator") && !page.contains("?path="), "{page}");
 }
 
 #[tokio::test]

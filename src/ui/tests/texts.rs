@@ -118,7 +118,7 @@ async fn inbox_and_its_confirmation_show_serial_model_and_segment() {
         let is_complete = ["Supermicro SYS-1", "SN-0042", "rack-a"].iter().all(|part| page.contains(part));
         assert!(is_complete, "{page}");
     }
-    assert!(confirmation.contains("Takes effect at once"), "{confirmation}");
+    assert!(confirmation.contains("Takes effect immediately"), "{confirmation}");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ fn fence_requires_the_node_name_as_confirmation() {
         assert!(!output.status.success());
         stderr(&output)
     };
-    assert!(stderr_of(&[]).contains("give --confirm NAME"), "there is no terminal here");
+    assert!(stderr_of(&[]).contains("use --confirm NAME"), "there is no terminal here");
     let wrong = stderr_of(&["--confirm", "another"]);
     assert!(wrong.contains("`confirm` is not its name"), "{wrong}");
     // Meshd has just started, so nobody has been silent for long enough.

@@ -97,7 +97,7 @@ fn queue_place(script: &Script) -> Option<(usize, u32)> {
     if script.overlay().is_some() {
         return None;
     }
-    let place = number("has place ").unwrap_or_else(|| panic!("neither a boot nor a place: {}", script.0));
+    let place = number("has position ").unwrap_or_else(|| panic!("neither a boot nor a place: {}", script.0));
     let seconds = number("\nsleep ").expect("it waits");
     assert!(script.0.contains("ifconf --configurator dhcp") && script.0.contains("/boot.ipxe"), "and asks again");
     Some((usize::try_from(place).unwrap(), seconds))

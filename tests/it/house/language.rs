@@ -8,8 +8,28 @@ use std::{
 use syn::{Attribute, ItemMod, visit::Visit};
 
 /// Phrases that STYLE.md bans. Those in upper case begin a sentence.
-const BANNED: [&str; 9] =
-    ["shall", "is told", "are told", "is said by", "stands in", "stand in", "goes on as", "of its own", "whoever"];
+const BANNED: [&str; 20] = [
+    "shall",
+    "is told",
+    "are told",
+    "told to",
+    "is said by",
+    "stands in",
+    "stand in",
+    "stands for",
+    "stand still",
+    "stands still",
+    "goes on as",
+    "of its own",
+    "as ever",
+    "let in",
+    "let it in",
+    "lets in",
+    "makes no sense",
+    "nobody",
+    "prove nothing",
+    "whoever",
+];
 /// Words that begin a doc comment of at most three words that says nothing: `Its name.`, `Which file.`
 const QUESTIONS: [&str; 9] = ["How", "Its", "What", "When", "Where", "Which", "Who", "Whose", "Why"];
 

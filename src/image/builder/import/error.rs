@@ -47,7 +47,7 @@ pub enum ImportError {
     #[error("the index {file} {source}; check the mirror, and mirror.keys of the recipe")]
     Signature { file: String, source: SignatureError },
     /// A package index is invalid.
-    #[error("the index {file} makes no sense")]
+    #[error("the index {file} is invalid")]
     Index { file: String, source: IndexError },
     /// An archive is damaged.
     #[error("{file} is damaged; fetch it again")]

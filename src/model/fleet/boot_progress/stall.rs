@@ -108,7 +108,7 @@ pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now:
     }
     let cause = match waiting {
         Some(wait) => format!(
-            "it had to wait ({}) and sent no further request: it is switched off or has no network. The timeline shows the refusal",
+            "it was deferred ({}) and sent no further request: it is switched off or has no network. The timeline shows the refusal",
             wait.code
         ),
         None => cause(missing, last.count, chain),

@@ -14,7 +14,7 @@ pub(crate) struct Needle(String);
 /// The search text is too short, too long or not one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a text of {0} characters cannot be looked for; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
+    "cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
 )]
 pub(crate) struct NeedleError(usize);
 

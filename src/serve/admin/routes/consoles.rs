@@ -161,7 +161,7 @@ async fn logs(
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
                 ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
                     let note = format!(
-                        "\r\n[meshd: {bytes} bytes of what it wrote are missing here: this reader was too slow]\r\n"
+                        "\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n"
                     );
                     return Some((Ok(note.into()), tail));
                 }

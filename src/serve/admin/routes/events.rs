@@ -31,7 +31,7 @@ pub(crate) async fn events(
     let (log, fields) = (LogRequest::read(&query, &EVENTS)?, query.fields(&EVENTS)?);
     let follow = query.flag("follow")?;
     if follow && log.direction != Direction::Newest {
-        let cause = "it does not go with `follow`; leave one of them out";
+        let cause = "it conflicts with `follow`; omit one of them";
         return Err(ParameterError::invalid("sort", cause).into());
     }
     let filter = event_filter(&state.central, &query)?;
@@ -53,7 +53,7 @@ pub(crate) async fn stream(
     let query = parameters(query, STREAM_EVENTS.spec().query)?;
     let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; leave it out");
+    let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; omit it");
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
     let after = last.or(query.number("after")?).map(EventSeq);
     let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::ServerSent);

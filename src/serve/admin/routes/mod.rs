@@ -201,5 +201,5 @@ pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
 }
 
 pub(crate) fn gone(id: NodeId) -> Refused {
-    Refused::not_found(format!("node {id} was removed meanwhile; see `meshd node list`"))
+    Refused::not_found(format!("node {id} was removed; see `meshd node list`"))
 }

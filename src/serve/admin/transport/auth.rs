@@ -126,7 +126,7 @@ fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::too_many(WINDOW));
     }
     if text.is_none() {
-        return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
+        return Err(Refused::unauthorized("the request has no token; send one as `Authorization: Bearer TOKEN`"));
     }
     state.failures.count(from, now);
     tracing::warn!(%from, "a request has an invalid token");

@@ -243,7 +243,7 @@ fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     let text = text.trim();
     if text.chars().count() > MAX_REASON || text.chars().any(char::is_control) {
         return Err(Refused::bad_request(format!(
-            "a reason is one line of at most {MAX_REASON} characters; write the rest elsewhere"
+            "a reason is one line of at most {MAX_REASON} characters; shorten it"
         )));
     }
     Ok((!text.is_empty()).then(|| text.to_owned()))

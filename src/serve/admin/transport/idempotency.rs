@@ -108,7 +108,7 @@ async fn begin(
 fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
     let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
     if before.request != request {
-        return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
+        return refused("key_reused", "the Idempotency-Key belongs to another order; use a new one");
     }
     let Some(StoredResponse { status, body }) = before.answer else {
         return if state.running_orders.has(&slot) {

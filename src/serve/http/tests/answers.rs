@@ -123,16 +123,16 @@ async fn routes_answer_with_documented_status_and_body() {
         ("GET", "/loader/nothing.efi".to_owned(), 404, "There is no such loader"),
         ("GET", "/loader/..%2f..%2fetc%2fpasswd".to_owned(), 404, "There is no such loader"),
         ("GET", "/loader/%ff".to_owned(), 404, "There is no such loader"),
-        ("GET", "/autoexec.ipxe".to_owned(), 404, "There is nothing here"),
-        ("GET", "/".to_owned(), 404, "There is nothing here"),
-        ("GET", "/blob".to_owned(), 404, "There is nothing here"),
+        ("GET", "/autoexec.ipxe".to_owned(), 404, "No such path"),
+        ("GET", "/".to_owned(), 404, "No such path"),
+        ("GET", "/blob".to_owned(), 404, "No such path"),
         ("GET", "/blob/junk/kernel".to_owned(), 404, "No image has this part"),
         ("GET", format!("/blob/{other}/kernel"), 404, "No image has this part"),
         ("GET", format!("{}x", super::answers::path()), 404, "No image has this part"),
         ("GET", "/overlay/junk/overlay.cpio.gz".to_owned(), 404, "There is no such overlay"),
         ("GET", format!("/overlay/{CAPABILITY}/other"), 404, "There is no such overlay"),
-        ("POST", "/boot.ipxe".to_owned(), 405, "This server is only read from"),
-        ("DELETE", "/junk".to_owned(), 405, "This server is only read from"),
+        ("POST", "/boot.ipxe".to_owned(), 405, "This server is read-only"),
+        ("DELETE", "/junk".to_owned(), 405, "This server is read-only"),
     ] {
         let answer = server.ask(method, &path, "").await;
         let text = String::from_utf8_lossy(&answer.body);

@@ -32,7 +32,7 @@ fn seconds(fields: &Fields, name: &str) -> Result<Option<u64>, ApiError> {
     }
     let days = text.parse().ok().filter(|days| *days <= MAX_DAYS);
     let days: u64 =
-        days.ok_or_else(|| ApiError::bad_request("this is no number of days", "write a whole number, at most 3650"))?;
+        days.ok_or_else(|| ApiError::bad_request("invalid number of days", "write a whole number, at most 3650"))?;
     Ok(Some(days * SECONDS_PER_DAY))
 }
 
@@ -41,11 +41,11 @@ pub(super) fn api_token_form() -> Markup {
         details {
             summary { "Create API token…" }
             form.stack method="post" action=(format!("{PREFIX}/access/api-tokens")) {
-                label for="name" { "Name: whose it is" }
+                label for="name" { "Name of its user or program" }
                 input id="name" name="name" required maxlength="63";
                 label for="role" { "Role" }
                 select id="role" name="role" { @for role in Role::ALL { option { (role) } } }
-                label for="days" { "Days until it ends; empty: until it is revoked" }
+                label for="days" { "Lifetime in days; empty: until it is revoked" }
                 input id="days" name="days" inputmode="numeric" value="90" maxlength="4";
                 (html::reason_input("token-reason"))
                 button.main { "Create" }
@@ -60,7 +60,7 @@ pub(super) fn revoke_form(kind: &str, name: &str) -> Markup {
         details {
             summary { "Revoke…" }
             form.stack method="post" action=(format!("{PREFIX}/access/{kind}/{}/revoke", encoded(name))) {
-                p { "It is void at once." }
+                p { "It becomes invalid immediately." }
                 button.danger { "Revoke " (shown(name.get(..12).unwrap_or(name))) }
             }
         }
@@ -72,8 +72,8 @@ pub(super) fn rotate_form() -> Markup {
         details {
             summary { "Replace the root…" }
             form.stack method="post" action=(format!("{PREFIX}/access/ca/rotate")) {
-                p { "A new root issues certificates from now on. Linked nodes receive it; a node that is off until the old root ends has to boot." }
-                label for="grace" { "Days for which the old root is trusted; empty: as long as usual, 0: not at all, every link ends now" }
+                p { "A new root issues certificates from now on. Linked nodes receive it. A node that stays off until the old root expires has to boot." }
+                label for="grace" { "Grace time of the old root in days; empty: the default; 0: none, every link ends now" }
                 input id="grace" name="grace" inputmode="numeric" maxlength="4";
                 label { input type="checkbox" name="enrol_again" value="1"; " With 0 days: linked nodes enrol again without a boot" }
                 (html::reason_input("ca-reason"))
@@ -100,7 +100,7 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
     let created = created.map_err(failed)?;
     let content = html! {
         h1 { "API token " (shown(created.token.name.as_str())) }
-        div.alert.good role="status" { "Copy it now. It is not shown again." }
+        div.alert.good role="status" { "Copy it now; it is not shown again." }
         pre tabindex="0" { (shown(&created.secret)) }
         p { a href=(format!("{PREFIX}/access")) { "Access" } }
     };

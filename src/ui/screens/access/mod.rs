@@ -36,7 +36,7 @@ async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
         @if client.caller.role >= Role::Auditor {
             (api_tokens(&client.get(api::LIST_API_TOKENS.path([])).await?, is_admin))
         } @else {
-            p.quiet { "The API tokens are visible from the role auditor on." }
+            p.quiet { "API tokens require the role auditor." }
         }
         h2 { "Enrolment tokens of machines that are not netbooted" }
         (enrolment_tokens(&machines, &names, is_admin))
@@ -49,7 +49,7 @@ fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
     let row = |token: &ApiTokenView| {
         let end = match token.expires_at {
             Some(at) => html! { (time(at)) @if token.expired { " " (html::badge("bad", "over")) } },
-            None => html! { "until it is revoked" },
+            None => html! { "until revoked" },
         };
         let revoke = if is_admin { revoke_form("api-tokens", token.name.as_str()) } else { Markup::default() };
         vec![plain(&token.name), plain(token.role), time(token.created_at), end, revoke]

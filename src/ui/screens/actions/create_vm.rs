@@ -33,7 +33,7 @@ const FORM: CreationForm = CreationForm {
     title: "Create VM",
     list: "/vms",
     button: "Create",
-    denied: "VMs are created from the role operator on.",
+    denied: "Creating VMs requires the role operator.",
 };
 
 /// Shows the empty form with a volume of this site.
@@ -50,7 +50,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 }
 
 async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: Option<&ApiError>) -> Answer {
-    let nodes = node_choice(client, fields.text("node"), "any that is suitable").await?;
+    let nodes = node_choice(client, fields.text("node"), "any suitable node").await?;
     let inputs = html! {
         label for="file" { "Specification (vm.toml)" }
         textarea.code id="file" name="file" rows="16" spellcheck="false" required { (fields.text("file")) }

@@ -87,7 +87,7 @@ const ACTIONS: [Action; 15] = [
         api::APPROVE_NODES,
         "Approve",
         ActionInput::Moved,
-        "Takes effect at once: a machine that waits gets its credentials now. Alarms of a known node are acknowledged.",
+        "Takes effect immediately: a waiting machine receives its credentials now. Alarms of a known node are acknowledged.",
     ),
     dangerous(api::REJECT_NODES, "Reject", ActionInput::Nothing, "Boots of the machine are refused."),
     action(
@@ -100,7 +100,7 @@ const ACTIONS: [Action; 15] = [
         api::REBOOT_NODES,
         "Reboot",
         ActionInput::Nothing,
-        "The node reboots now. VMs and tasks on it hold the order up unless it is forced.",
+        "The node reboots now. The order is refused while VMs or tasks run on it, unless it is forced.",
     ),
     dangerous(
         api::DRAIN_NODES,
@@ -108,7 +108,7 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Drain,
         "The node takes no new work, and enters maintenance when its work has ended.",
     ),
-    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node is out of service at once."),
+    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node leaves service immediately."),
     action(api::RESUME_NODES, "Resume", ActionInput::Nothing, "The node returns to service."),
     action(api::LABEL_NODES, "Label", ActionInput::Labels, "Labels are set and removed."),
     action(
@@ -121,13 +121,13 @@ const ACTIONS: [Action; 15] = [
         api::SET_NODES_BOOT_ONCE,
         "Boot once",
         ActionInput::Once,
-        "The next boot only differs; the node keeps its profile.",
+        "The order changes only the next boot; the node keeps its profile.",
     ),
     action(
         api::PIN_NODES,
         "Pin",
         ActionInput::Pin,
-        "The node boots its running generation, whatever its profile says, until it is unpinned.",
+        "The node boots its running generation, regardless of its profile, until it is unpinned.",
     ),
     action(
         api::RUN_NODES_CHECKS,
@@ -201,9 +201,9 @@ fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
     };
     let nodes: Option<Vec<_>> = fields.all("node").map(read).collect();
     let nodes =
-        nodes.ok_or_else(|| ApiError::bad_request("the form names something that is no node", "open the list anew"))?;
+        nodes.ok_or_else(|| ApiError::bad_request("the form contains an invalid node", "open the list anew"))?;
     if nodes.is_empty() {
-        return Err(ApiError::bad_request("no node is selected", "tick the box of at least one node"));
+        return Err(ApiError::bad_request("no node is selected", "select at least one node"));
     }
     Ok(nodes)
 }
@@ -240,7 +240,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
                 a.button href=(format!("{PREFIX}/nodes")) { "Cancel" }
             }
         }
-        p.quiet { "Nothing is done if one of the nodes has changed since the list was shown." }
+        p.quiet { "No node is changed if one of them changed since the list was shown." }
     };
     Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))
 }
@@ -252,19 +252,19 @@ fn key_input(client: &ApiClient) -> Markup {
 
 /// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order that would end work.
 pub(super) fn force_box() -> Markup {
-    html! { label { input type="checkbox" name="force" value="1"; " Do it even if VMs or a task are lost" } }
+    html! { label { input type="checkbox" name="force" value="1"; " Force: VMs and tasks of the node are lost" } }
 }
 
 fn input_fields(action: &Action, profiles: &[ProfileView]) -> Markup {
     html! {
         @match action.input {
             ActionInput::Nothing => {}
-            ActionInput::Moved => label { input type="checkbox" name="moved" value="1"; " It was moved: forget the port of the relay that it was known by" }
+            ActionInput::Moved => label { input type="checkbox" name="moved" value="1"; " The machine was moved: forget its relay port" }
             ActionInput::Profile => {
                 label for="profile" { "Profile" }
                 select id="profile" name="profile" { @for profile in profiles { option { (profile.name) } } }
             }
-            ActionInput::Pin => label { input type="checkbox" name="off" value="1"; " Unpin: boot what the profile says" }
+            ActionInput::Pin => label { input type="checkbox" name="off" value="1"; " Unpin: boot the profile" }
             ActionInput::Once => {
                 label for="profile" { "Profile of the next boot" }
                 select id="profile" name="profile" {
@@ -273,12 +273,12 @@ fn input_fields(action: &Action, profiles: &[ProfileView]) -> Markup {
                 }
                 label for="kernel_args" { "Additional kernel arguments; -NAME removes one" }
                 input id="kernel_args" name="kernel_args" maxlength="500" placeholder="debug -quiet";
-                label { input type="checkbox" name="clear" value="1"; " Instead, cancel what was ordered for the next boot" }
+                label { input type="checkbox" name="clear" value="1"; " Cancel the override of the next boot" }
             }
             ActionInput::Drain => {
-                label for="workloads" { "Work that runs" }
+                label for="workloads" { "Running work" }
                 select id="workloads" name="workloads" {
-                    option value="wait" { "wait until it ends" }
+                    option value="wait" { "wait for its end" }
                     option value="stop" { "stop it" }
                 }
             }

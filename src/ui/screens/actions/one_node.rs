@@ -27,7 +27,7 @@ fn order_of(node: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiE
         "boot-once" => api::SET_NODE_BOOT_ONCE.path([&node]).with_body(&once(fields)),
         "accept-nic" => {
             let mac = fields.text("mac").parse().map_err(|_| {
-                let (message, hint) = ("this is no MAC address", "write it like 52:54:00:12:34:56");
+                let (message, hint) = ("invalid MAC address", "write it like 52:54:00:12:34:56");
                 ApiError::bad_request(message, hint)
             })?;
             api::ACCEPT_NODE_NIC.path([&node]).with_body(&AcceptNic { mac })
@@ -74,7 +74,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
                     input type="hidden" name="off" value="1";
                     button { "Unpin" }
                 } @else {
-                    button title="It boots what it runs now until it is unpinned" { "Pin running generation" }
+                    button title="It boots its running generation until it is unpinned" { "Pin running generation" }
                 }
             }
             form.inline method="post" action=(to("doctor")) { button { "Run readiness checks" } }
@@ -87,7 +87,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
                 label for="new" { "ID or name of the new machine" }
                 input id="new" name="new" required maxlength="63";
             }, true))
-            (details_form(&to("fence"), "Fence", "The node is declared dead, and its VMs start elsewhere. Do this only when its power is off: otherwise they run twice.", &html! {
+            (details_form(&to("fence"), "Fence", "Its VMs start on other nodes. Power the node off first, or its VMs run twice.", &html! {
                 label for="confirm" { "Name of this node, to confirm that it is off" }
                 input id="confirm" name="confirm" required maxlength="63" autocomplete="off";
             }, true))
@@ -123,7 +123,7 @@ fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
                 button { "Clear boot once" }
             }
         } @else {
-            (details_form(to, "Boot once", "The next boot only differs; the node keeps its profile.", &html! {
+            (details_form(to, "Boot once", "The order changes only the next boot; the node keeps its profile.", &html! {
                 label for="once-profile" { "Profile, empty for its own" }
                 input id="once-profile" name="profile" maxlength="63";
                 label for="once-args" { "Additional kernel arguments; -NAME removes one" }

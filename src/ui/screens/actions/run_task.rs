@@ -21,7 +21,7 @@ const FORM: CreationForm = CreationForm {
     title: "Run task",
     list: "/tasks",
     button: "Run",
-    denied: "Tasks are run from the role operator on.",
+    denied: "Running tasks requires the role operator.",
 };
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
@@ -36,9 +36,9 @@ fn input(fields: &Fields, name: &str, label: &str, example: &str) -> Markup {
 }
 
 async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: Option<&ApiError>) -> Answer {
-    let nodes = node_choice(client, fields.text("node"), "those of the group").await?;
+    let nodes = node_choice(client, fields.text("node"), "nodes of the group").await?;
     let inputs = html! {
-        label for="argv" { "Program and arguments, one on each line; no shell reads them" }
+        label for="argv" { "Program and arguments, one on each line, without a shell" }
         textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
         (input(fields, "group", "Group of nodes, or empty for one node", "cfd"))
         (nodes)
@@ -83,7 +83,7 @@ fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
         "" => None,
         "mpich" => Some(Launcher::Mpich),
         "none" => Some(Launcher::None),
-        _ => return Err(("launcher", "choose one of the list")),
+        _ => return Err(("launcher", "choose a value of the list")),
     };
     let user = match text("user") {
         None => TaskUser::default(),

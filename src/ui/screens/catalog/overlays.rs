@@ -63,7 +63,7 @@ pub(crate) async fn overlay(
                 h2 { "Files" }
                 @match &files {
                     Some(files) => (file_table(files, &here)),
-                    None => p.quiet { "The files of overlays are shown from the role operator on." },
+                    None => p.quiet { "Files of overlays require the role operator." },
                 }
             }
         }

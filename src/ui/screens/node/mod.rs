@@ -131,9 +131,9 @@ fn conditions(detail: &NodeDetail) -> Markup {
             div.alert.bad { a href="#checks" { "check" } " " strong { (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
         }
         @for machine in &detail.conflicting_machines {
-            div.alert.bad { strong { "Another machine asked to be this node: " (shown(&machine.words())) } " last " (time(machine.last)) }
+            div.alert.bad { strong { "Another machine claims this identity: " (shown(&machine.words())) } " last " (time(machine.last)) }
         }
-        @if let Some(reason) = &detail.quarantine_reason { div.alert.warn { "Held by an operator: " (shown(reason)) } }
+        @if let Some(reason) = &detail.quarantine_reason { div.alert.warn { "Quarantined by an operator: " (shown(reason)) } }
     }
 }
 
@@ -145,7 +145,7 @@ fn about(detail: &NodeDetail) -> Markup {
     let origin = if node.assigned { "assigned" } else { "the site's default" };
     html::facts(&[
         ("ID", code(node.id)),
-        ("ID made from", code(&detail.basis)),
+        ("Basis of the ID", code(&detail.basis)),
         (
             "Profile",
             html! { a href=(format!("{PREFIX}/profiles/{}", node.profile)) { (node.profile) } span.quiet { " " (origin) } },
@@ -190,8 +190,8 @@ fn checks(detail: &NodeDetail) -> Markup {
         |check: &Check| vec![plain(&check.name), check_badge(check), plain(&check.detail), plain(&check.remediation)];
     let rows: Vec<_> = detail.checks.iter().map(row).collect();
     html! {
-        @if !detail.checks_count && !rows.is_empty() { p.quiet { "Of an earlier boot: they prove nothing now." } }
-        (html::table(&["Check", "Status", "Found", "Remedy"], &rows, "No check has run yet."))
+        @if !detail.checks_count && !rows.is_empty() { p.quiet { "From an earlier boot; no longer valid." } }
+        (html::table(&["Check", "Status", "Found", "Remedy"], &rows, "No checks have run."))
     }
 }
 
@@ -217,9 +217,9 @@ fn generations(related: &Related) -> Markup {
     let rows: Vec<_> = related.history.iter().map(row).collect();
     html! {
         @if let Some(diff) = &related.diff {
-            div.alert.warn { strong { "It would boot another generation than it runs." } (difference(diff)) }
+            div.alert.warn { strong { "Its next boot changes its generation." } (difference(diff)) }
         }
-        (html::table(&["Generation", "State", "Profile", "Image", "Version", "Given"], &rows, "It was given no generation yet."))
+        (html::table(&["Generation", "State", "Profile", "Image", "Version", "Given"], &rows, "No generation was delivered."))
     }
 }
 

@@ -47,7 +47,7 @@ fn list(files: &[OverlayFileView], here: &str) -> Markup {
     };
     let rows: Vec<_> = files.iter().map(row).collect();
     html! {
-        p { "The files that its next boot gets. Placeholders stand for secrets." }
+        p { "Files of the next boot. Placeholders replace secrets." }
         (html::table(&["Path", "Kind", "From", "Mode", "Owner", "Bytes"], &rows, "It has no files."))
     }
 }

@@ -74,7 +74,7 @@ fn orders(slot: &SlotView) -> Markup {
             @if slot.state == SlotState::Disabled {
                 form.inline method="post" action=(to("enable")) { button { "Enable" } }
             } @else {
-                form.inline method="post" action=(to("disable")) { button title="No VM gets it until it is enabled" { "Disable" } }
+                form.inline method="post" action=(to("disable")) { button title="It is not allocated until it is enabled" { "Disable" } }
             }
             @if slot.state == SlotState::CleanupBlocked {
                 form.inline method="post" action=(to("release")) { button { "Retry cleanup" } }
@@ -82,7 +82,7 @@ fn orders(slot: &SlotView) -> Markup {
             details {
                 summary { "Approve…" }
                 form.stack method="post" action=(to("approve")) {
-                    p { "Its present state is acknowledged. These devices belong to it from now on:" }
+                    p { "Its present state is acknowledged. Devices of the slot:" }
                     (field("disk", "Disk: wwid, serial number, nearest, or empty", &disk, "nearest"))
                     (field("fabric", "Fabric device, nearest, or empty", &fabric, "nearest"))
                     (field("mac", "MAC address of its NIC, or empty", &text(slot.mac.map(|mac| mac.to_string()), None), "52:54:00:12:34:56"))

@@ -87,7 +87,7 @@ fn task_output(records: &[u8]) -> String {
             TaskOutput::Piece(piece) => {
                 String::from_utf8_lossy(&piece.data.into_bytes().unwrap_or_default()).into_owned()
             }
-            TaskOutput::Dropped { dropped } => format!("\n[{dropped} bytes are not kept]\n"),
+            TaskOutput::Dropped { dropped } => format!("\n[{dropped} bytes are missing]\n"),
         })
         .collect()
 }

@@ -74,7 +74,7 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
                 details {
                     summary { "Delete…" }
                     form.stack method="post" action=(to("delete")) {
-                        p { "It is shut down, all that it has is released, and its record is deleted." }
+                        p { "The VM is shut down, its resources are released, and its record is deleted." }
                         (html::reason_input("reason"))
                         button.danger { "Delete " (vm.name) }
                     }

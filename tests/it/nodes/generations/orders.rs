@@ -11,7 +11,7 @@ fn boot_once_order_survives_restart_and_applies_to_one_session() {
     let id = world.node()["id"].as_str().unwrap().to_owned();
     refused(&world, &["node", "boot-once", &id, "--kernel-arg", "panic=3"], &["panic", "set by meshd itself"]);
     refused(&world, &["node", "boot-once", &id, "--profile", "computer"], &["compute", "discovery"]);
-    refused(&world, &["node", "boot-once", &id, "--clear"], &["nothing is ordered"]);
+    refused(&world, &["node", "boot-once", &id, "--clear"], &["has no override"]);
     let order = ["node", "boot-once", &id, "--kernel-arg", "debug", "--profile", "compute"];
     done(&world, &order);
     let once = |world: &World| world.json(&["node", "show", &id, "-o", "json"])["boot_override"].clone();

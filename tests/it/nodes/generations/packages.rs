@@ -24,7 +24,7 @@ fn im4_profile_with_a_package_that_its_image_lacks_is_not_reloaded() {
     let id = world.node()["id"].as_str().unwrap().to_owned();
     refused(&world, &["node", "assign-profile", &id, "compute"], &told);
     refused(&world, &["node", "boot-once", &id, "--profile", "compute"], &told);
-    assert_eq!(world.node()["profile"], "discovery", "nothing has changed");
+    assert_eq!(world.node()["profile"], "discovery", "no changes");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn reload_applies_edit_at_once_and_refuses_faulty_edit_as_a_whole() {
     assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
     let doctor = world.meshd(&["doctor"]);
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(found.contains("warn  reload") && found.contains("the last good one is live"), "{found}");
+    assert!(found.contains("warn  reload") && found.contains("the last valid one is in use"), "{found}");
     let events = eventually("it is on record", || {
         let events = world.events("reload_refused");
         if events.len() >= 2 { Ok(events) } else { Err(format!("{events:?}")) }

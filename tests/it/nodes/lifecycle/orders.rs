@@ -138,7 +138,7 @@ async fn replacement_hardware_takes_over_profile_and_reservation() {
     let id = new.id();
     let replace = || async { rig.central.nodes.replace(old_id, id, &ordered(Verb::Replace)).await };
     assert!(matches!(replace().await, Err(OperateError::Link(LinkError::StillLinked { .. }))));
-    assert_eq!(rig.node(id).phase, Phase::Discovered, "nothing has changed");
+    assert_eq!(rig.node(id).phase, Phase::Discovered, "no changes");
     old.power_off().await;
     let node = replace().await.unwrap();
     assert_eq!((node.id, node.phase), (id, Phase::Approved));

@@ -131,7 +131,7 @@ fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     let (told, heard) = (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
     eventually("it goes on and is told", || {
         let (told, heard) = (told.lock().unwrap(), heard.lock().unwrap());
-        let is_reported = told.contains("bytes of what it wrote are missing here");
+        let is_reported = told.contains("bytes of output are missing");
         if is_reported && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
     });
     done(&world, &["vm", "delete", "one", "--yes"]);

@@ -84,7 +84,7 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let rollback = async |by: AuditContext| rig.central.generations.rollback(discovery.clone(), None, &by).await;
     let refused = rollback(ordered(Verb::Rollback)).await.expect_err("its units would be others");
     assert!(code(&refused).contains("vm-1"), "{refused}");
-    assert_eq!(rig.central.generations.revisions(&discovery).pinned, None, "nothing has changed");
+    assert_eq!(rig.central.generations.revisions(&discovery).pinned, None, "no changes");
     rollback(forced(Verb::Rollback)).await.expect("forced");
     let refused = rig
         .central

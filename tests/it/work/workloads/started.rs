@@ -138,7 +138,7 @@ async fn vm_is_not_started_on_drained_or_failing_node_or_disabled_slot() {
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("meshd node resume"));
     }
-    assert!(matches!(want(&rig, id), Some(VmTargetState::Stop { .. })), "nothing has changed");
+    assert!(matches!(want(&rig, id), Some(VmTargetState::Stop { .. })), "no changes");
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
