@@ -49,7 +49,7 @@ impl FileGroup {
     }
 
     fn add(&mut self, dir: &Path, above: &str) -> Result<(), BackupError> {
-        for path in sorted(dir)? {
+        for path in sorted_entries(dir)? {
             let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| !is_fresh(last)) else {
                 continue;
             };
@@ -66,7 +66,7 @@ impl FileGroup {
 }
 
 /// Lists a folder; empty if it does not exist.
-fn sorted(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+fn sorted_entries(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed("read", dir))?,
@@ -231,7 +231,7 @@ impl<W: Write> BackupArchive<W> {
         links: Links,
         skip: &dyn Fn(&Path) -> bool,
     ) -> Result<(), BackupError> {
-        for path in sorted(from)? {
+        for path in sorted_entries(from)? {
             let last = path.file_name().unwrap_or_default();
             let Some(last) = last.to_str().filter(|last| safe(last, &path).is_ok()) else {
                 self.left_out

@@ -164,7 +164,7 @@ fn main() -> ExitCode {
         }
     };
     ended.unwrap_or_else(|error| {
-        complain(&format!("{error:#}"));
+        print_error(&format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -265,7 +265,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Writes an error to standard error, if anybody reads it.
-fn complain(error: &str) {
+fn print_error(error: &str) {
     let _ = writeln!(std::io::stderr(), "mesh-agent: {error}");
 }
 
@@ -276,6 +276,6 @@ fn program_of(argv: &[String]) -> anyhow::Result<(&String, &[String])> {
 /// Prints why a program was not executed. A successful execution does not return.
 fn cannot_run(entered: Result<Infallible, String>, exit_code: u8) -> ExitCode {
     let Err(error) = entered;
-    complain(&error);
+    print_error(&error);
     ExitCode::from(exit_code)
 }

@@ -110,7 +110,7 @@ pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s meshd_config::P
     })
 }
 
-fn joined<T: ToString>(list: &[T]) -> String {
+fn join_words<T: ToString>(list: &[T]) -> String {
     list.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
 }
 
@@ -173,10 +173,10 @@ fn list(profiles: &[ProfileView]) -> String {
         profiles.iter().map(|profile| {
             [
                 profile.name.to_string(),
-                joined(profile.extends.as_slice()),
+                join_words(profile.extends.as_slice()),
                 profile.image.to_string(),
-                joined(&profile.overlays),
-                joined(&profile.kernel_args),
+                join_words(&profile.overlays),
+                join_words(&profile.kernel_args),
                 if profile.default { "yes".into() } else { String::new() },
             ]
         }),
@@ -197,14 +197,14 @@ fn settings(all: &[Setting]) -> String {
 fn show(profile: &ProfileView) -> String {
     fields([
         ("name", profile.name.to_string()),
-        ("extends", joined(profile.extends.as_slice())),
+        ("extends", join_words(profile.extends.as_slice())),
         ("image", profile.image.to_string()),
-        ("overlays", joined(&profile.overlays)),
-        ("kernel args", joined(&profile.kernel_args)),
-        ("packages", joined(&profile.packages)),
-        ("bundles", joined(&profile.bundles)),
-        ("vfio", joined(&profile.vfio)),
-        ("data disks", joined(&profile.data_disks)),
+        ("overlays", join_words(&profile.overlays)),
+        ("kernel args", join_words(&profile.kernel_args)),
+        ("packages", join_words(&profile.packages)),
+        ("bundles", join_words(&profile.bundles)),
+        ("vfio", join_words(&profile.vfio)),
+        ("data disks", join_words(&profile.data_disks)),
         ("vars", vars(&profile.vars)),
         ("checks", checks(&profile.checks)),
         ("default", if profile.default { "yes: unknown nodes boot it".into() } else { String::new() }),

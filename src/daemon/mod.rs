@@ -54,7 +54,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     }
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
-    let outcome = tasks.until_stopped(signalled(), &stop).await;
+    let outcome = tasks.until_stopped(wait_for_signal(), &stop).await;
     central.store().close().await?;
     tracing::info!("meshd has stopped");
     outcome
@@ -108,7 +108,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
-async fn signalled() {
+async fn wait_for_signal() {
     let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         tracing::error!("cannot listen for signals; end meshd with kill -9, which loses nothing");

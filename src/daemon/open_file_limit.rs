@@ -57,11 +57,7 @@ pub(super) fn raise_limit() {
     }
     let limit = have(getrlimit(Resource::Nofile).current);
     if limit < NEEDED {
-        tracing::warn!(
-            limit,
-            needed = NEEDED,
-            "the limit of open files is low: raise LimitNOFILE, or machines wait"
-        );
+        tracing::warn!(limit, needed = NEEDED, "the limit of open files is low: raise LimitNOFILE, or machines wait");
     }
 }
 

@@ -56,7 +56,7 @@ pub enum PrivilegeError {
     Kernel { what: &'static str, source: io::Error },
 }
 
-fn refused<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {
+fn privilege_error<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {
     move |source| PrivilegeError::Kernel { what, source: source.into() }
 }
 
@@ -70,7 +70,7 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     super::open_file_limit::raise_limit();
     let uid = Uid::effective();
     if let Some(name) = &site.process.user {
-        let user = User::from_name(name).map_err(refused("look up a user"))?;
+        let user = User::from_name(name).map_err(privilege_error("look up a user"))?;
         let user = user.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?;
         if uid.is_root() && !user.uid.is_root() {
             prepare(site, &user)?;
@@ -83,11 +83,11 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     if !Uid::effective().is_root() {
         keep_only_what_ports_want()?;
     }
-    set_no_new_privs(true).map_err(refused("set no_new_privs"))?;
+    set_no_new_privs(true).map_err(privilege_error("set no_new_privs"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
-        .map_err(refused("disable core dumps"))?;
+        .map_err(privilege_error("disable core dumps"))?;
     // This call must be the last: a change of the user resets the flag.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("disable core dumps"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(privilege_error("disable core dumps"))?;
     log_privileges();
     Ok(())
 }
@@ -118,10 +118,11 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
 
 /// Drops all capabilities except those for ports. The parent process may have passed more, and child processes need none.
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
-    clear_ambient_capability_set().map_err(refused("drop capabilities"))?;
-    let permitted = capabilities(None).map_err(refused("read the capabilities"))?.permitted & KEPT;
+    clear_ambient_capability_set().map_err(privilege_error("drop capabilities"))?;
+    let permitted = capabilities(None).map_err(privilege_error("read the capabilities"))?.permitted & KEPT;
     let retained = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, retained).map_err(refused("keep CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN alone"))
+    set_capabilities(None, retained)
+        .map_err(privilege_error("keep CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN alone"))
 }
 
 fn become_user(user: &User) -> Result<(), PrivilegeError> {
@@ -131,13 +132,13 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
         match remove_capability_from_bounding_set(bit) {
             // The previous capability was the last one that this kernel knows.
             Err(Errno::INVAL) => break,
-            done => done.map_err(refused("drop capabilities"))?,
+            done => done.map_err(privilege_error("drop capabilities"))?,
         }
     }
-    set_keep_capabilities(true).map_err(refused("keep capabilities"))?;
-    initgroups(&name, gid).map_err(refused("set the groups of a user"))?;
-    setresgid(gid, gid, gid).map_err(refused("set the group of a user"))?;
-    setresuid(uid, uid, uid).map_err(refused("change the user"))
+    set_keep_capabilities(true).map_err(privilege_error("keep capabilities"))?;
+    initgroups(&name, gid).map_err(privilege_error("set the groups of a user"))?;
+    setresgid(gid, gid, gid).map_err(privilege_error("set the group of a user"))?;
+    setresuid(uid, uid, uid).map_err(privilege_error("change the user"))
 }
 
 fn log_privileges() {

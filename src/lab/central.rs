@@ -26,7 +26,7 @@ const LOG_LINES: usize = 30;
 const NAME: &str = "meshd";
 
 /// Returns the images, then the bundles, of one profile or of all profiles.
-fn needed(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
+fn required_images(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
     let boots = |profile: &&Profile| only.is_none_or(|name| profile.name.as_str() == name);
     let profiles: Vec<&Profile> = site.profiles.values().filter(boots).collect();
     let images: BTreeSet<_> = profiles.iter().map(|profile| ("image", profile.image.to_string())).collect();
@@ -42,7 +42,7 @@ pub fn ensure_images(
     only: Option<&str>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), LabError> {
-    for (kind, name) in needed(site, only) {
+    for (kind, name) in required_images(site, only) {
         let mut build = Command::new(program);
         build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
         report(&format!("{kind} {name}: building unless up to date"));
@@ -156,7 +156,7 @@ mod tests {
         let text = include_str!("../../site.toml").to_owned()
             + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
         let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
-        assert_eq!(needed(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);
-        assert!(needed(&site, None).len() > 2);
+        assert_eq!(required_images(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);
+        assert!(required_images(&site, None).len() > 2);
     }
 }

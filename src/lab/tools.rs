@@ -46,12 +46,12 @@ impl Tools {
             (Some(ip), Some(qemu), Some(ovmf)) if needs.iter().all(|(found, ..)| *found) => {
                 Ok(Tools { ip, qemu, ovmf })
             }
-            _ => Err(missing(&needs)),
+            _ => Err(missing_tools(&needs)),
         }
     }
 }
 
-fn missing(needs: &[(bool, String, &str)]) -> LabError {
+fn missing_tools(needs: &[(bool, String, &str)]) -> LabError {
     let absent = || needs.iter().filter(|(found, ..)| !found);
     let missing: Vec<&str> = absent().map(|(_, name, _)| name.as_str()).collect();
     let packages: Vec<&str> = absent().map(|(.., package)| *package).collect();
@@ -77,7 +77,7 @@ mod tests {
             (true, "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
             (false, "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
         ];
-        let text = missing(&needs).to_string();
+        let text = missing_tools(&needs).to_string();
         assert!(text.contains("ip, OVMF_CODE_4M.fd") && text.contains("`apt-get install iproute2 ovmf`"), "{text}");
         assert!(!text.contains("qemu"), "{text}");
     }

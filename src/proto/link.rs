@@ -48,10 +48,7 @@ pub enum FromAgent {
     /// Result of the readiness checks, all of them.
     Checks(Box<CheckReport>),
     /// An ordered action ended.
-    ActionDone {
-        id: ActionId,
-        outcome: ActionOutcome,
-    },
+    ActionDone { id: ActionId, outcome: ActionOutcome },
     /// The new certificate is stored; the central node may revoke the previous one.
     Renewed,
     /// State of its VMs.
@@ -78,9 +75,7 @@ pub enum FromCentral {
     /// Execute an action.
     Action(ActionOrder),
     /// The outcome of an action is stored; the agent may forget it.
-    Acknowledged {
-        id: ActionId,
-    },
+    Acknowledged { id: ActionId },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
     /// Desired state of a VM.

@@ -79,14 +79,14 @@ impl TokenRecord {
     }
 
     /// Creates the record of a token by which an operator ordered a running node to enrol again.
-    pub fn ordered(hash: Digest, node: NodeId, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
+    pub fn of_order(hash: Digest, node: NodeId, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
         TokenRecord { created_at: Some(now), ..Self::new(hash, node, session, expires_at) }
     }
 
     /// Creates the record of an operator's token.
     pub fn manual(hash: Digest, basis: Basis, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
         let node = basis.node_id();
-        TokenRecord { basis: Some(basis), ..Self::ordered(hash, node, session, now, expires_at) }
+        TokenRecord { basis: Some(basis), ..Self::of_order(hash, node, session, now, expires_at) }
     }
 
     /// Returns whether an operator created it.

@@ -88,8 +88,8 @@ pub(crate) fn refusal(error: &ApiError) -> Markup {
     let view = &error.view;
     html! {
         div.alert.bad role="alert" {
-            strong { (shown(&view.message)) }
-            @if !view.hint.is_empty() { p { (shown(&view.hint)) } }
+            strong { (display_text(&view.message)) }
+            @if !view.hint.is_empty() { p { (display_text(&view.hint)) } }
             @if !view.correlation_id.is_empty() { p.quiet { "In the log of meshd: " code { (view.correlation_id) } } }
         }
     }
@@ -103,7 +103,7 @@ fn frame(title: &str, signed_in: Option<(&CallerView, &str)>, content: &Markup) 
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (shown(title)) " · meshd" }
+                title { (display_text(title)) " · meshd" }
                 link rel="stylesheet" href=(format!("{PREFIX}/assets/style.css"));
                 link rel="icon" href=(format!("{PREFIX}/assets/icon.svg"));
                 script src=(format!("{PREFIX}/assets/script.js")) defer {}
@@ -144,7 +144,7 @@ fn banner(caller: &CallerView, nav_path: &str) -> Markup {
 }
 
 /// Returns a text of a node, a guest or a file, cut to a length that a page can show.
-pub(crate) fn shown(text: &str) -> String {
+pub(crate) fn display_text(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
@@ -217,8 +217,8 @@ pub(crate) fn findings(findings: &[Finding]) -> Markup {
             @let class = match finding.status { Status::Ok => "good", Status::Warn => "warn", Status::Fail => "bad" };
             @let page = finding_page(&finding.check).filter(|_| finding.status != Status::Ok);
             div class=(format!("alert {class}")) {
-                strong { (finding.check) ": " (shown(&finding.found)) }
-                @if !finding.next.is_empty() { p { (shown(&finding.next)) } }
+                strong { (finding.check) ": " (display_text(&finding.found)) }
+                @if !finding.next.is_empty() { p { (display_text(&finding.next)) } }
                 @if let Some((path, title)) = page { p { a href=(format!("{PREFIX}{path}")) { (title) } } }
             }
         }
@@ -227,17 +227,17 @@ pub(crate) fn findings(findings: &[Finding]) -> Markup {
 
 /// Renders a link to the page of a node, with its ID in brackets.
 pub(crate) fn node_link(id: &str, name: &str) -> Markup {
-    html! { (name_link(id, name)) " " (bracketed(id)) }
+    html! { (name_link(id, name)) " " (id_in_brackets(id)) }
 }
 
 /// Renders the ID of an object after its name.
-pub(crate) fn bracketed(id: &str) -> Markup {
-    html! { span.quiet { "(" code { (shown(id)) } ")" } }
+pub(crate) fn id_in_brackets(id: &str) -> Markup {
+    html! { span.quiet { "(" code { (display_text(id)) } ")" } }
 }
 
 /// Renders a link to the page of a node, for a row that has the ID in another column.
 pub(crate) fn name_link(id: &str, name: &str) -> Markup {
-    html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
+    html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (display_text(name)) } }
 }
 
 /// Columns with texts of any length. Their cells break within words; those of other columns keep times, names and IDs on one line.
@@ -300,7 +300,7 @@ pub(crate) fn reason_input(id: &str) -> Markup {
 
 /// Renders a value unchanged.
 pub(crate) fn plain(value: impl ToString) -> Markup {
-    let text = shown(&value.to_string());
+    let text = display_text(&value.to_string());
     html! { (text) }
 }
 
@@ -317,6 +317,6 @@ pub(crate) fn word(value: &impl serde::Serialize) -> String {
 
 /// Renders a value in a monospaced font.
 pub(crate) fn code(value: impl ToString) -> Markup {
-    let text = shown(&value.to_string());
+    let text = display_text(&value.to_string());
     html! { @if !text.is_empty() { code { (text) } } }
 }

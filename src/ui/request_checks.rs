@@ -65,22 +65,22 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
         let message = "meshd ui answers at loopback addresses only";
         let error =
             ApiError::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", message, "open the link that meshd ui printed");
-        return guarded(html::failure(None, &error));
+        return with_security_headers(html::failure(None, &error));
     }
     if path == "/" {
-        return guarded(redirect(&format!("{PREFIX}/")));
+        return with_security_headers(redirect(&format!("{PREFIX}/")));
     }
     if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
         if matches!(gate.environment.sign_in, SignIn::Link(_)) && failpoint::defends("ui-api-session") {
             // The API grants the rights of the user who runs `meshd ui`, so a request without a session must never reach the API.
-            return guarded(redirect(&format!("{PREFIX}/")));
+            return with_security_headers(redirect(&format!("{PREFIX}/")));
         }
         return gate.environment.api.oneshot(request).await.unwrap_or_else(|never| match never {});
     }
     if let Some(asset) = assets::find(path) {
         return asset;
     }
-    guarded(match tokio::time::timeout(TIME_LIMIT, gate.page(request)).await {
+    with_security_headers(match tokio::time::timeout(TIME_LIMIT, gate.page(request)).await {
         Ok(Ok(response) | Err(response)) => response,
         Err(_) => {
             let message = format!("the page took longer than {} s", TIME_LIMIT.as_secs());
@@ -90,7 +90,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
 }
 
 /// Adds the headers of every page.
-fn guarded(mut response: Response) -> Response {
+fn with_security_headers(mut response: Response) -> Response {
     if !failpoint::defends("ui-policy") {
         return response;
     }
@@ -195,7 +195,7 @@ impl Gate {
         if !matches!(self.environment.sign_in, SignIn::Token) {
             return Err(sign_in::page(&self.environment.sign_in, None));
         }
-        let client = self.client(&request, None, None, nobody());
+        let client = self.client(&request, None, None, anonymous_caller());
         let fields = fields(request).await?;
         let text = fields.text("token");
         if text.is_empty() || text.len() > MAX_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -221,7 +221,7 @@ impl Gate {
             );
             return Err(sign_in::page(&self.environment.sign_in, Some(&error)));
         }
-        let client = self.client(&request, None, None, nobody());
+        let client = self.client(&request, None, None, anonymous_caller());
         self.begin(client).await
     }
 
@@ -267,7 +267,7 @@ impl Gate {
 }
 
 /// Returns the caller before the API has identified the user.
-fn nobody() -> CallerView {
+fn anonymous_caller() -> CallerView {
     CallerView { name: String::new(), role: meshd_trust::Role::Viewer }
 }
 

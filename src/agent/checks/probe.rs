@@ -55,7 +55,7 @@ impl Probe for SystemProbe {
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?.send_to(&[], (neighbour, DISCARD)).ok()?;
         let deadline = Instant::now() + ARP_TIMEOUT;
         while Instant::now() < deadline {
-            if resolved(&self.0.read("/proc/net/arp").unwrap_or_default(), neighbour) {
+            if is_resolved(&self.0.read("/proc/net/arp").unwrap_or_default(), neighbour) {
                 return Some(true);
             }
             sleep(POLL_INTERVAL);
@@ -78,7 +78,7 @@ impl Probe for SystemProbe {
 
 /// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is resolved. A neighbour that stops answering loses
 /// the flag after a few seconds of requests, so the next run detects the failure.
-fn resolved(table: &str, neighbour: Ipv4Addr) -> bool {
+fn is_resolved(table: &str, neighbour: Ipv4Addr) -> bool {
     table.lines().skip(1).any(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let flags = fields.get(2).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
@@ -95,7 +95,7 @@ mod tests {
     fn neighbour_answers_when_its_address_is_resolved() {
         let table = "IP address HW type Flags HW address Mask Device\n\
             10.77.0.1  0x1  0x2  52:54:00:12:34:56  *  eth0\n10.77.0.2  0x1  0x0  00:00:00:00:00:00  *  eth0\n";
-        let known = |text: &str| resolved(table, text.parse().expect("an address"));
+        let known = |text: &str| is_resolved(table, text.parse().expect("an address"));
         assert_eq!((known("10.77.0.1"), known("10.77.0.2"), known("10.77.0.3")), (true, false, false));
     }
 

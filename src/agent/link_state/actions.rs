@@ -39,14 +39,14 @@ impl Actions {
     pub fn accept(&mut self, order: &ActionOrder, wall: Timestamp, now: Duration) -> FromAgent {
         if let Some(completed) = self.completed.get_mut(&order.id) {
             completed.acknowledged = false;
-            return done(order.id, &completed.outcome);
+            return action_done(order.id, &completed.outcome);
         }
         let outcome = if order.node != self.node {
-            refused(format!("the action is for {}, this is {}", order.node, self.node))
+            refuse(format!("the action is for {}, this is {}", order.node, self.node))
         } else if wall > order.expires_at {
-            refused(format!("the action expired at {}", order.expires_at))
+            refuse(format!("the action expired at {}", order.expires_at))
         } else if self.reboot.is_some() {
-            refused("the machine is shutting down".into())
+            refuse("the machine is shutting down".into())
         } else {
             match order.action {
                 NodeAction::Reboot => self.reboot = Some((order.id, now + REBOOT_ACK_TIMEOUT)),
@@ -59,9 +59,9 @@ impl Actions {
     /// Rejects an unknown action.
     pub fn unknown(&mut self, id: ActionId) -> FromAgent {
         if let Some(completed) = self.completed.get(&id) {
-            return done(id, &completed.outcome);
+            return action_done(id, &completed.outcome);
         }
-        self.complete(id, refused("unknown action; update the agent".into()))
+        self.complete(id, refuse("unknown action; update the agent".into()))
     }
 
     /// Records that the central node stored an outcome.
@@ -100,11 +100,11 @@ impl Actions {
     /// Returns the outcomes without acknowledgement.
     pub fn unacknowledged(&self) -> Vec<FromAgent> {
         let open = self.completed.iter().filter(|(_, completed)| !completed.acknowledged);
-        open.map(|(id, completed)| done(*id, &completed.outcome)).collect()
+        open.map(|(id, completed)| action_done(*id, &completed.outcome)).collect()
     }
 
     fn complete(&mut self, id: ActionId, outcome: ActionOutcome) -> FromAgent {
-        let message = done(id, &outcome);
+        let message = action_done(id, &outcome);
         self.completed.insert(id, CompletedAction { outcome, acknowledged: false });
         while self.completed.len() > MAX_OUTCOMES {
             let acknowledged = self.completed.iter().find(|(_, completed)| completed.acknowledged).map(|(id, _)| *id);
@@ -115,10 +115,10 @@ impl Actions {
     }
 }
 
-fn done(id: ActionId, outcome: &ActionOutcome) -> FromAgent {
+fn action_done(id: ActionId, outcome: &ActionOutcome) -> FromAgent {
     FromAgent::ActionDone { id, outcome: outcome.clone() }
 }
 
-fn refused(reason: String) -> ActionOutcome {
+fn refuse(reason: String) -> ActionOutcome {
     ActionOutcome::Refused { reason }
 }

@@ -35,14 +35,14 @@ pub fn survey(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -
     }
     let functions: Vec<PciFacts> = pci_functions(tree).collect();
     let mut units = iommu_units::units(&functions, selectors);
-    add_lost(&mut units, &functions, &recorded(tree));
+    add_lost(&mut units, &functions, &read_record(tree));
     add_missing(&mut units, &functions, selectors);
     units.truncate(MAX_UNITS);
     unit_state::determine(tree, &mut units, kernel);
     units
 }
 
-fn recorded(tree: &Tree) -> Vec<UnitFacts> {
+fn read_record(tree: &Tree) -> Vec<UnitFacts> {
     tree.read(RECORD).and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 

@@ -53,7 +53,7 @@ impl StateRules<'_> {
             .or_else(|| self.in_use(unit, all_bound))
             .or_else(|| first(&|member| self.claimed(member)))
             .or_else(|| without_group(unit))
-            .or_else(|| first(&unbound))
+            .or_else(|| first(&unbound_reason))
             .or_else(|| self.not_accepted(unit.group?))
     }
 
@@ -112,7 +112,7 @@ fn without_group(unit: &UnitFacts) -> StateReason {
     unit.group.is_none().then(|| (UnitState::Unbound, reason()))
 }
 
-fn unbound(member: &PciFacts) -> StateReason {
+fn unbound_reason(member: &PciFacts) -> StateReason {
     let reason = match member.driver.as_deref() {
         Some(DRIVER) => return None,
         Some(driver) => format!("{} is bound to {driver}", member.address),

@@ -50,7 +50,7 @@ impl<R, const N: usize> Get<R, N> {
     /// Creates a read route for the role viewer.
     pub(super) const fn new(path: &'static str, summary: &'static str) -> Self {
         let spec = RouteSpec { name: "", path, verb: None, role: Role::Viewer, summary, query: &[] };
-        Get { spec: checked(spec, N), types: PhantomData }
+        Get { spec: check_parameters(spec, N), types: PhantomData }
     }
 
     pub(super) const fn role(mut self, role: Role) -> Self {
@@ -63,7 +63,7 @@ impl<R, const N: usize> Get<R, N> {
         self
     }
 
-    pub(super) const fn named(mut self, name: &'static str) -> Self {
+    pub(super) const fn with_name(mut self, name: &'static str) -> Self {
         self.spec.name = name;
         self
     }
@@ -74,7 +74,7 @@ impl<R, const N: usize> Get<R, N> {
 
     /// Returns the path with these parameters, percent-encoded.
     pub fn path(&self, parameters: [&dyn Display; N]) -> GetPath<R> {
-        GetPath { text: filled(self.spec.path, &parameters), query: self.spec.query, types: PhantomData }
+        GetPath { text: fill_path(self.spec.path, &parameters), query: self.spec.query, types: PhantomData }
     }
 }
 
@@ -82,10 +82,10 @@ impl<B, R, const N: usize> Post<B, R, N> {
     /// Creates a route for a change. The verb determines the role.
     pub(super) const fn new(path: &'static str, verb: Verb, summary: &'static str) -> Self {
         let spec = RouteSpec { name: "", path, verb: Some(verb), role: required_role(verb), summary, query: &[] };
-        Post { spec: checked(spec, N), verb, types: PhantomData }
+        Post { spec: check_parameters(spec, N), verb, types: PhantomData }
     }
 
-    pub(super) const fn named(mut self, name: &'static str) -> Self {
+    pub(super) const fn with_name(mut self, name: &'static str) -> Self {
         self.spec.name = name;
         self
     }
@@ -100,7 +100,7 @@ impl<B, R, const N: usize> Post<B, R, N> {
 
     /// Returns the path with these parameters, percent-encoded.
     pub fn path(&self, parameters: [&dyn Display; N]) -> PostPath<B, R> {
-        PostPath { text: filled(self.spec.path, &parameters), types: PhantomData }
+        PostPath { text: fill_path(self.spec.path, &parameters), types: PhantomData }
     }
 }
 
@@ -119,7 +119,7 @@ const fn required_role(verb: Verb) -> Role {
 }
 
 /// Fails the build if the path and the type of a route have different numbers of parameters.
-const fn checked(spec: RouteSpec, parameters: usize) -> RouteSpec {
+const fn check_parameters(spec: RouteSpec, parameters: usize) -> RouteSpec {
     let (bytes, mut index, mut count) = (spec.path.as_bytes(), 0, 0);
     while index < bytes.len() {
         if bytes[index] == b'{' {
@@ -131,7 +131,7 @@ const fn checked(spec: RouteSpec, parameters: usize) -> RouteSpec {
     spec
 }
 
-fn filled(path: &str, parameters: &[&dyn Display]) -> String {
+fn fill_path(path: &str, parameters: &[&dyn Display]) -> String {
     let mut values = parameters.iter().map(|value| segment(&value.to_string()));
     let segments = path.split('/').map(|part| match part.starts_with('{') {
         true => values.next().expect("the type of a route counts its parameters"),
@@ -238,7 +238,7 @@ impl<B: Shape, R: Shape, const N: usize> Route for Post<B, R, N> {
 /// Declares each route as a constant, and `ROUTES` as the list of all these constants.
 macro_rules! routes {
     ($($name:ident: $type:ty = $route:expr;)*) => {
-        $(pub const $name: $type = $route.named(stringify!($name));)*
+        $(pub const $name: $type = $route.with_name(stringify!($name));)*
         pub(super) const ROUTES: &[&dyn $crate::routes::route::Route] = &[$(&$name),*];
     };
 }

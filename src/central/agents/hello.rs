@@ -2,7 +2,7 @@
 
 use crate::{
     enrolment::{enrol::peer_certificate, tokens::NO_MAC},
-    environment::records::{clear_condition, phase_event, raised, record_stage},
+    environment::records::{clear_condition, condition_event, phase_event, record_stage},
     links::compare_units,
 };
 use meshd_model::fleet::{Actor, ConditionChanges, ConditionKind, Event, Node, PhaseChange, Stage, update_drift};
@@ -25,8 +25,9 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     // A node without a network boot has the NIC that the wire showed when it used its ticket; behind a router it has none.
     let enrolled_nic = enrolled_nic(tx, peer.node, hello.session).filter(|mac| !is_taken(&mac));
     let foreign_macs: BTreeSet<_> = macs.iter().filter(is_taken).copied().collect();
-    let raised_event =
-        |kind, detail: String| raised(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session);
+    let raised_event = |kind, detail: String| {
+        condition_event(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session)
+    };
     if let Some(basis) = differing_basis(&hello.facts, peer.node) {
         let detail = format!("the machine itself derives {} from {basis}", basis.node_id());
         tx.event(raised_event(ConditionKind::HardwareChanged, detail));

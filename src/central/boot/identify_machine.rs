@@ -12,7 +12,7 @@ use crate::{
     },
     environment::{
         alarms::log_failure,
-        records::{clear_condition, phase_event, raise_if_new, raised},
+        records::{clear_condition, condition_event, phase_event, raise_if_new},
         site_snapshot::SiteSnapshot,
     },
     vms::move_work,
@@ -192,7 +192,7 @@ impl BootService {
                 (is_new, weak_identity)
             });
             let event = |kind, detail: String| {
-                raised(now, Actor::Stranger, kind, detail).of_node(id).in_session(request.session)
+                condition_event(now, Actor::Stranger, kind, detail).of_node(id).in_session(request.session)
             };
             if let Some((true, _)) = &is_new {
                 tx.event(event(ConditionKind::IdCollision, detail.to_owned()));
@@ -309,7 +309,7 @@ impl Identification<'_> {
         };
         if let Identified::HardwareChanged { detail } = &identified {
             if node.raise(ConditionKind::HardwareChanged, detail, now) {
-                let event = raised(now, Actor::Node, ConditionKind::HardwareChanged, detail.clone());
+                let event = condition_event(now, Actor::Node, ConditionKind::HardwareChanged, detail.clone());
                 tx.event(event.of_node(id));
             }
             let before = std::mem::replace(&mut node.fingerprint, machine.fingerprint.clone());

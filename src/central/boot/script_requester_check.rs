@@ -6,7 +6,7 @@ use crate::{
     environment::{
         alarms::{Alarm, raise_condition},
         lan_client::LanClient,
-        records::raised,
+        records::condition_event,
     },
 };
 use meshd_model::{
@@ -130,7 +130,7 @@ pub(super) fn end_session(
     let id = session.id;
     tx.put_session(BootSession { ended: true, ..session });
     let Some(node) = node else {
-        tx.event(raised(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
+        tx.event(condition_event(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
         return None;
     };
     let tokens: Vec<_> =

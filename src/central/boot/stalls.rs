@@ -4,7 +4,7 @@ use crate::{
     boot::BootService,
     environment::{
         alarms::log_failure,
-        records::{clear_condition, phase_event, raise_if_new, raised},
+        records::{clear_condition, condition_event, phase_event, raise_if_new},
     },
 };
 use meshd_model::fleet::{
@@ -213,5 +213,5 @@ fn raise_condition(
             node.raise(kind, &detail, now)
         });
     }
-    tx.event(raised(now, Actor::Central, kind, detail).of_node(node).in_session(session));
+    tx.event(condition_event(now, Actor::Central, kind, detail).of_node(node).in_session(session));
 }

@@ -136,7 +136,7 @@ impl Enrolment {
         let order = |linked: LinkedNode| {
             let LinkedNode { node, session, commands, .. } = linked;
             let (token, hash) = token::mint(self.env.random());
-            EnrolmentOrder { token, commands, record: TokenRecord::ordered(hash, node, session, now, expires_at) }
+            EnrolmentOrder { token, commands, record: TokenRecord::of_order(hash, node, session, now, expires_at) }
         };
         let mut orders: Vec<EnrolmentOrder> = self.links.linked().into_iter().map(order).collect();
         let stored = self.env.store.commit(|tx| {

@@ -174,9 +174,9 @@ impl Enrolment {
     /// True for a token by which an operator ordered this enrolment: it was made after the last use of another one.
     fn is_enrolment_ordered(&self, token: &TokenRecord) -> bool {
         token.created_at.is_some_and(|created_at| {
-            self.env
-                .store
-                .read(|model| model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < created_at)))
+            self.env.store.read(|model| {
+                model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < created_at))
+            })
         })
     }
 

@@ -6,8 +6,8 @@
 use crate::{enrolment::Enrolment, environment::records::phase_event};
 use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
 use meshd_store::Tx;
-use meshd_types::{Digest, MacAddr, NodeId, Timestamp, failpoint};
-use std::{collections::BTreeSet, time::Duration};
+use meshd_types::{Digest, NodeId, Timestamp, failpoint};
+use std::time::Duration;
 
 /// Interval at which credentials are checked for expiry.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);

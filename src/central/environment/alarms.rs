@@ -1,7 +1,7 @@
 //! Alarms: events and conditions for attacks on the boot network, with a rate limit per cause.
 
 use crate::{
-    environment::{Environment, records::raised},
+    environment::{Environment, records::condition_event},
     locks::Leaf,
 };
 use meshd_model::fleet::{Actor, ConditionKind, Event};
@@ -146,7 +146,7 @@ pub(crate) fn raise_condition(
 ) {
     tracing::warn!(kind = kind.as_str(), %node, detail, "alarm");
     tx.edit_node(node, |node| node.raise(kind, detail, now));
-    tx.event(raised(now, Actor::Central, kind, detail).of_node(node).in_session(session));
+    tx.event(condition_event(now, Actor::Central, kind, detail).of_node(node).in_session(session));
 }
 
 /// Logs a change that could not be stored; the caller continues.

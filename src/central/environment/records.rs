@@ -33,7 +33,7 @@ pub(crate) fn phase_event(
 }
 
 /// The event of a raised condition.
-pub(crate) fn raised(
+pub(crate) fn condition_event(
     now: Timestamp,
     cause: impl Into<Cause>,
     condition: ConditionKind,
@@ -52,7 +52,7 @@ pub(crate) fn raise_if_new(
     now: Timestamp,
 ) {
     if tx.edit_node(node, |node| node.raise(condition, detail, now)) == Some(true) {
-        tx.event(raised(now, cause, condition, detail).of_node(node).in_session(session.into()));
+        tx.event(condition_event(now, cause, condition, detail).of_node(node).in_session(session.into()));
     }
 }
 

@@ -329,7 +329,7 @@ pub(super) fn load_image(snapshot: &SiteSnapshot, name: &ImageName, version: &Di
 }
 
 /// Generations that are never collected: what nodes run, are pinned to and would boot, and the newest of each node.
-fn needed(model: &Model) -> BTreeSet<Generation> {
+fn required_generations(model: &Model) -> BTreeSet<Generation> {
     let mut needed = BTreeSet::new();
     for node in model.nodes() {
         needed.extend([node.booted, node.pinned, node.generation].into_iter().flatten());

@@ -145,7 +145,7 @@ impl Generations {
             return Some(NextBootSource::Known(NextBoot::Boots(pinned, profile)));
         }
         Some(match self.prepare_render(snapshot, contexts, model, node, (None, endpoint)) {
-            Err(error) => NextBootSource::Known(failed(&error)),
+            Err(error) => NextBootSource::Known(failed_boot(&error)),
             Ok(prepared) => {
                 let profile = prepared.profile_name().clone();
                 match self.scan_queue.known.lock().get(&prepared.key) {
@@ -196,14 +196,14 @@ fn render(share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>) -> Vec<(NodeId
     let one = |(id, prepared, profile): (NodeId, Box<PreparedRender>, ProfileName)| {
         let next_boot = match prepared.generation() {
             Ok(generation) => NextBoot::Boots(generation, profile),
-            Err(error) => failed(&error),
+            Err(error) => failed_boot(&error),
         };
         (id, prepared.key, next_boot)
     };
     share.into_iter().map(one).collect()
 }
 
-fn failed(error: &RenderError) -> NextBoot {
+fn failed_boot(error: &RenderError) -> NextBoot {
     match error {
         RenderError::NoImage { .. } | RenderError::ImageMissing { .. } => NextBoot::ImageMissing(error.to_string()),
         RenderError::Faults { source, .. } => NextBoot::RenderFailed(format!("{error}: {source}")),

@@ -214,7 +214,7 @@ impl PreparedRender {
 
     pub(crate) fn render(&self) -> Result<Rendered, RenderError> {
         let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
-        let what = self.what();
+        let what = self.contents();
         let generation = self.generation_of(public.digest, &what);
         let layers = self.facts.bundles.iter().map(|(_, layer)| *layer).collect();
         let (overlay, what) = (Arc::new(public), Arc::new(what));
@@ -224,7 +224,7 @@ impl PreparedRender {
     /// Determines the generation without packing files.
     pub(crate) fn generation(&self) -> Result<Generation, RenderError> {
         let digest = overlay::public_digest(&self.input()).map_err(|source| self.faults(source))?;
-        Ok(self.generation_of(digest, &self.what()))
+        Ok(self.generation_of(digest, &self.contents()))
     }
 
     /// Refuses overlays that no machine can boot, and packages that the image's repository does not contain.
@@ -257,7 +257,7 @@ impl PreparedRender {
         }
     }
 
-    fn what(&self) -> BootContents {
+    fn contents(&self) -> BootContents {
         let args = boot::kernel_args(&self.snapshot.site, &self.profile, self.parts.arch);
         let (profile, image) = (self.profile.name.clone(), self.profile.image.clone());
         BootContents { profile, image, parts: self.parts.clone(), args }

@@ -97,7 +97,7 @@ pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut Candi
 
 /// True if units of a node need no approval: the policy of the site is `auto`, and the node's checks prove its report (DR-12). A disabled
 /// slot stays disabled.
-pub(crate) fn implied(site: &Site, node: Option<&Node>) -> bool {
+pub(crate) fn is_approved_by_policy(site: &Site, node: Option<&Node>) -> bool {
     site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
 }
 

@@ -3,7 +3,7 @@
 use crate::vms::{
     Workloads,
     lifecycle::{VmError, accepts_work},
-    placement_candidates::implied,
+    placement_candidates::is_approved_by_policy,
 };
 use meshd_config::Site;
 use meshd_model::{
@@ -41,7 +41,8 @@ pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(),
     let Some(facts) = &node.facts else { return Ok(()) };
     for unit in &vm.request.spec.units {
         let id = slot_with(node.id, unit, facts);
-        let slot = derive_slot(id.clone(), facts, model.slots().get(&id), None, implied(site, Some(node)));
+        let slot =
+            derive_slot(id.clone(), facts, model.slots().get(&id), None, is_approved_by_policy(site, Some(node)));
         if matches!(slot.state, SlotState::Disabled | SlotState::Failed) {
             let (name, state, why) = (vm.name().clone(), slot.state, slot.reason);
             return Err(VmError::SlotClosed { name, slot: id, state, why });

@@ -55,10 +55,10 @@ fn refuse_loss(
     if names.is_empty() || audit.forced {
         return Ok(());
     }
-    Err(RunningWorkError::Vms { node: id, names: listed(names) })
+    Err(RunningWorkError::Vms { node: id, names: list_names(names) })
 }
 
-fn listed(names: Vec<String>) -> String {
+fn list_names(names: Vec<String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
     let names = names.into_iter().take(MAX_NAMES).collect::<Vec<_>>().join(", ");
     if more == 0 { names } else { format!("{names} and {more} more") }
@@ -73,7 +73,7 @@ pub(crate) fn check_no_open_slots(model: &Model, id: NodeId, audit: &AuditContex
     if slots.is_empty() || drained || audit.forced {
         return Ok(());
     }
-    Err(RunningWorkError::Slots { node: id, slots: listed(slots) })
+    Err(RunningWorkError::Slots { node: id, slots: list_names(slots) })
 }
 
 /// Refuses an order that would end a task. A finished task may still occupy a lost node.

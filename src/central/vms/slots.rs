@@ -1,7 +1,7 @@
 //! Approves, disables, enables and releases slots.
 
 use super::VmError;
-use crate::vms::{Workloads, nics::slot_address_conflict, placement_candidates::implied};
+use crate::vms::{Workloads, nics::slot_address_conflict, placement_candidates::is_approved_by_policy};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
@@ -210,7 +210,7 @@ fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
     static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> = std::sync::LazyLock::new(meshd_proto::Facts::default);
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
     let (record, holder) = (model.slots().get(&id), holder(model, &id));
-    let implied = implied(site, model.node(id.node));
+    let implied = is_approved_by_policy(site, model.node(id.node));
     derive_slot(id, facts, record, holder, implied)
 }
 

@@ -52,8 +52,7 @@ impl ApiToken {
             ApiToken::Create { name, role, expires } => {
                 let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
                 let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
-                let end =
-                    created.token.expires_at.map_or("until revoked".to_owned(), |end| format!("until {end}"));
+                let end = created.token.expires_at.map_or("until revoked".to_owned(), |end| format!("until {end}"));
                 message!("token {} ({role}) is valid {end}; it is not shown again", created.token.name);
                 print::write(&format!("{}\n", created.secret))
             }

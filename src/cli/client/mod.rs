@@ -63,7 +63,7 @@ impl AdminClient {
         AdminClient { client, site: None, token: Some(server.token), reason, force: false }
     }
 
-    pub(super) fn forced(mut self, force: bool) -> Self {
+    pub(super) fn with_force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
@@ -81,7 +81,7 @@ impl AdminClient {
         B: Json<Value: Serialize>,
         R: Json<Value: DeserializeOwned>,
     {
-        let response = self.send(Method::POST, path.as_str(), Some(encoded(body)?)).await?;
+        let response = self.send(Method::POST, path.as_str(), Some(encode_body(body)?)).await?;
         self.read(response).await
     }
 
@@ -102,7 +102,7 @@ impl AdminClient {
     where
         B: Json<Value: Serialize>,
     {
-        let response = self.send(Method::POST, path.as_str(), Some(encoded(body)?)).await?;
+        let response = self.send(Method::POST, path.as_str(), Some(encode_body(body)?)).await?;
         self.chunks(response, |bytes| Ok(out.write_all(bytes)?)).await
     }
 
@@ -244,7 +244,7 @@ impl AdminClient {
     }
 }
 
-fn encoded(body: &impl Serialize) -> Result<Bytes, Failure> {
+fn encode_body(body: &impl Serialize) -> Result<Bytes, Failure> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::of(&error))
 }
 

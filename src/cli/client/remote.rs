@@ -59,10 +59,7 @@ impl Remote {
         let name = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name).map_err(|_| invalid(format!("invalid host `{host}`")))?;
         let file = self.token_file.as_deref().ok_or_else(|| {
-            Failure::new(
-                "--server needs a token",
-                "name its file with --token-file FILE or MESHD_TOKEN_FILE",
-            )
+            Failure::new("--server needs a token", "name its file with --token-file FILE or MESHD_TOKEN_FILE")
         })?;
         let token = read_token(file)?;
         let host = host.trim_matches(['[', ']']).to_owned();

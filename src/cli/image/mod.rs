@@ -130,14 +130,14 @@ fn list(views: &[ImageView]) -> String {
         let name = &view.image.name;
         let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
         let first = row(name, view.state().to_owned(), view.manifest(), &profiles.join(" "));
-        let others = view.others().map(|other| row(name, standing(other), Some(&other.manifest), ""));
+        let others = view.others().map(|other| row(name, status_words(other), Some(&other.manifest), ""));
         std::iter::once(first).chain(others).collect::<Vec<_>>()
     });
     table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
 }
 
 /// Returns the state of a version that is not the current one.
-fn standing(version: &Version) -> String {
+fn status_words(version: &Version) -> String {
     let words = [(version.previous, "before it"), (version.in_use, "in use")];
     let words: Vec<&str> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     if words.is_empty() { "kept".to_owned() } else { words.join(", ") }

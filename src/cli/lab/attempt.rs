@@ -78,7 +78,7 @@ impl Try {
         options.firmware = Mix::of([self.firmware]);
         let options = if self.bare { options } else { with_login(options)? };
         let mut rack = Rack::up(&options, &mut |message| message!("{message}"))?;
-        let tried = attend(&mut rack, self.until.as_deref(), interrupt);
+        let tried = show_boot(&mut rack, self.until.as_deref(), interrupt);
         if tried.is_err() {
             message!("\n{}", rack.log_ends(LOG_LINES));
         }
@@ -91,7 +91,7 @@ fn absolute(dir: &Path) -> Result<PathBuf, Failure> {
     Ok(std::path::absolute(dir).with_context(|| format!("cannot find {}", dir.display()))?)
 }
 
-fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result<(), Failure> {
+fn show_boot(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result<(), Failure> {
     rack.power(NODE, Power::On)?;
     let console = Console { port: rack.console(NODE)?, interrupt };
     let begun = Instant::now();

@@ -135,7 +135,7 @@ async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVa
 
 impl BootOnceArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
+        let client = &client.with_force(self.force);
         let body = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
         let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
         let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");

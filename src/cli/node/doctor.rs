@@ -54,14 +54,14 @@ impl NodeDoctor {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let format = if self.json { DoctorFormat::Json } else { self.output };
         match self.targets.select(client).await? {
-            NodeSelection::One(node) => one(client, &node, format).await,
-            NodeSelection::Several(nodes) => several(client, &nodes, format).await,
+            NodeSelection::One(node) => check_node(client, &node, format).await,
+            NodeSelection::Several(nodes) => check_nodes(client, &nodes, format).await,
             NodeSelection::Listed => Ok(()),
         }
     }
 }
 
-async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(), Failure> {
+async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(), Failure> {
     let view = match client.post(api::RUN_NODE_CHECKS.path([&node]), &()).await {
         Ok(view) => view,
         Err(failure) => {
@@ -85,7 +85,7 @@ async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(
 }
 
 /// Prints reports to standard output, and nodes without a report to standard error.
-async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
+async fn check_nodes(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);
     for result in done.results {

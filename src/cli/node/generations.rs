@@ -32,11 +32,11 @@ impl PinArgs {
             let hint = "omit --generation: each node is pinned to its running generation";
             return Err(Failure::new("--generation names a generation of one node", hint));
         }
-        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pinned).await.map(drop)
+        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pin_text).await.map(drop)
     }
 }
 
-fn pinned(node: &NodeView) -> String {
+fn pin_text(node: &NodeView) -> String {
     let (id, name) = (node.id, &node.name);
     match node.pinned {
         Some(pinned) => {
@@ -78,8 +78,11 @@ pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Re
     let view = client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await?;
     output.print(&view, |view| {
         let override_reason = override_reason(view.pinned, view.rolled_back).unwrap_or_default();
-        let head =
-            fields([("runs", view.runs.to_string()), ("next boot", view.next.to_string()), ("override", override_reason)]);
+        let head = fields([
+            ("runs", view.runs.to_string()),
+            ("next boot", view.next.to_string()),
+            ("override", override_reason),
+        ]);
         format!("{head}{}", difference(&view.diff))
     })
 }
@@ -109,7 +112,8 @@ pub(crate) fn difference(diff: &GenerationDiff) -> String {
         out.extend(list.iter().map(|one| format!("{sign} {what} {one}\n")));
     }
     for file in &diff.files {
-        let what = if file.attributes.is_empty() { String::new() } else { format!(" ({})", file.attributes.join(", ")) };
+        let what =
+            if file.attributes.is_empty() { String::new() } else { format!(" ({})", file.attributes.join(", ")) };
         out += &format!("{file}{what} from {}\n", file.origin);
     }
     out
@@ -132,7 +136,7 @@ pub(crate) struct RollbackArgs {
 
 impl RollbackArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let (client, name) = (client.forced(self.force), &self.profile);
+        let (client, name) = (client.with_force(self.force), &self.profile);
         let order = Rollback { to: self.to, off: self.off };
         let all = client.post(api::ROLL_BACK_PROFILE.path([name]), &order).await?;
         match all.iter().find(|view| view.pinned) {

@@ -57,7 +57,11 @@ impl FenceArgs {
             }
         };
         let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
-        message!("{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list", node.id, node.name);
+        message!(
+            "{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list",
+            node.id,
+            node.name
+        );
         Ok(())
     }
 }
@@ -156,7 +160,7 @@ pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<()
 
 impl MaintenanceArgs {
     pub(crate) async fn maintenance(self, client: AdminClient) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
+        let client = &client.with_force(self.force);
         let selection = self.targets.select(client).await?;
         if self.force && !self.yes {
             confirm_interruption(client, &selection, "ends its tasks now. Start maintenance?").await?;
@@ -206,7 +210,7 @@ impl ConfirmedOrder {
         question: &str,
         text: impl Fn(&NodeView) -> String,
     ) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
+        let client = &client.with_force(self.force);
         let selection = self.targets.select(client).await?;
         if !self.yes {
             confirm_nodes(client, &selection, question).await?;
@@ -217,7 +221,7 @@ impl ConfirmedOrder {
 
 impl ReplaceNode {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
+        let client = &client.with_force(self.force);
         if !self.yes {
             let (old, new) = (get_node(client, &self.old).await?, get_node(client, &self.new).await?);
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";

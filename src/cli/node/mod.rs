@@ -191,7 +191,7 @@ impl Node {
                     Ok(())
                 }
                 Node::AssignProfile { words, selector, reboot, yes, force } => {
-                    assign(&client.forced(force), words, selector, reboot, yes).await
+                    assign(&client.with_force(force), words, selector, reboot, yes).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
@@ -203,7 +203,7 @@ impl Node {
                 Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { targets, yes, force } => {
-                    let client = client.forced(force);
+                    let client = client.with_force(force);
                     let selection = targets.select(&client).await?;
                     if !yes {
                         confirm_interruption(&client, &selection, REBOOTS).await?;
@@ -234,11 +234,11 @@ async fn assign(
         confirm_interruption(client, &selection, REBOOTS).await?;
     }
     let (one, several) = (&api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE);
-    let changed = order(client, selection, one, several, &AssignProfile { profile }, assigned).await?;
+    let changed = order(client, selection, one, several, &AssignProfile { profile }, assignment_text).await?;
     if reboot { restart(client, changed).await } else { Ok(()) }
 }
 
-fn assigned(node: &NodeView) -> String {
+fn assignment_text(node: &NodeView) -> String {
     let (id, name, profile) = (node.id, &node.name, &node.profile);
     match (node.pinned, node.rolled_back) {
         (Some(pinned), _) => {
@@ -297,7 +297,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
         ("labels", label_words(&node.labels)),
         ("vars", vars(&detail.vars)),
-        ("boot once", detail.boot_override.as_ref().map(once).unwrap_or_default()),
+        ("boot once", detail.boot_override.as_ref().map(override_text).unwrap_or_default()),
         ("generation", text(node.generation)),
         ("would boot", text(node.next_generation.filter(|next| Some(*next) != node.generation))),
         ("pinned to", text(node.pinned)),
@@ -344,7 +344,7 @@ fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
     ]
 }
 
-fn once(once: &NextBootOverride) -> String {
+fn override_text(once: &NextBootOverride) -> String {
     let state = once.used_by.map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
 }

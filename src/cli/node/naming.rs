@@ -53,12 +53,12 @@ impl LabelArgs {
             missing("KEY=VALUE or KEY-");
         }
         let selection = self.selector.select(client, &nodes).await?;
-        let text = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, labelled(node));
+        let text = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, label_line(node));
         order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &ChangeLabels { change }, text).await.map(drop)
     }
 }
 
-fn labelled(node: &NodeView) -> String {
+fn label_line(node: &NodeView) -> String {
     if node.labels.is_empty() { "no labels".to_owned() } else { format!("labels {}", label_words(&node.labels)) }
 }
 

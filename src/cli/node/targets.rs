@@ -63,7 +63,7 @@ impl SelectorArgs {
             (None, []) => return Err(Failure::new("no node is named", "name nodes, or use --selector")),
             (None, [one]) if !self.dry_run => return Ok(NodeSelection::One(one.clone())),
             (None, names) => find_nodes(client, names).await?,
-            (Some(selector), []) => selected(client, selector).await?,
+            (Some(selector), []) => find_selected(client, selector).await?,
         };
         if !self.dry_run {
             return Ok(NodeSelection::Several(nodes));
@@ -74,7 +74,7 @@ impl SelectorArgs {
     }
 }
 
-async fn selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeView>, Failure> {
+async fn find_selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeView>, Failure> {
     let nodes = client.get(api::LIST_NODES.path([]).with("label", selector)).await?;
     if nodes.is_empty() {
         let message = format!("no node matches the selector `{selector}`");
@@ -126,7 +126,7 @@ pub(crate) async fn confirm_nodes(
         NodeSelection::Several(nodes) => nodes.clone(),
         NodeSelection::Listed => return Ok(()),
     };
-    ask(&nodes, &workloads(client).await?, consequence)
+    confirm_change(&nodes, &workloads(client).await?, consequence)
 }
 
 /// Asks for confirmation before an order that ends the work of nodes. A single node without work needs none: the command names it, and
@@ -145,11 +145,11 @@ pub(crate) async fn confirm_interruption(
     if is_named && nodes.iter().all(|node| !work.contains_key(&node.id)) {
         return Ok(());
     }
-    ask(&nodes, &work, consequence)
+    confirm_change(&nodes, &work, consequence)
 }
 
 /// Asks for confirmation with each node and its work: for one node yes or no, for several nodes their number.
-fn ask(nodes: &[NodeView], work: &Workloads, consequence: &str) -> Result<(), Failure> {
+fn confirm_change(nodes: &[NodeView], work: &Workloads, consequence: &str) -> Result<(), Failure> {
     let lines = nodes.iter().flat_map(|node| {
         let work = work.get(&node.id).into_iter().flatten();
         std::iter::once(node_text(node)).chain(work.map(|work| format!("  {work}")))

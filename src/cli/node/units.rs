@@ -17,11 +17,11 @@ fn render(units: &[UnitFacts]) -> String {
         (_, Ok(_)) => "the whole node can be assigned\n".to_owned(),
         (_, Err(why)) => format!("the whole node cannot be assigned: {why}\n"),
     };
-    let rows = if units.is_empty() { String::new() } else { format!("\n{}", listed(units)) };
+    let rows = if units.is_empty() { String::new() } else { format!("\n{}", list_units(units)) };
     format!("{rows}\n{whole}{}\n", units_ready(units))
 }
 
-fn listed(units: &[UnitFacts]) -> String {
+fn list_units(units: &[UnitFacts]) -> String {
     let rows = units.iter().map(|unit| {
         let members =
             unit.members.iter().map(|member| format!("{} {}:{}", member.address, member.vendor, member.device));

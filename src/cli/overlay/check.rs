@@ -70,7 +70,7 @@ fn sound(site: &Site, overlay: &Overlay, images: &[ImageManifest]) -> Sound {
     Sound {
         overlay: overlay.name.to_string(),
         profiles: site.profiles.values().filter(uses).map(|profile| profile.name.to_string()).collect(),
-        images: lacking(overlay, images),
+        images: missing_contents(overlay, images),
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
 }
 
 /// Returns the packages, services and modules of an overlay that each image lacks.
-pub(super) fn lacking(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
+pub(super) fn missing_contents(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
     let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
     images.iter().map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
 }
@@ -116,7 +116,7 @@ pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
 /// Returns all faults of the overlays of a site, including those of the combinations in profiles. A reload has the same deadline.
 pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
     let own = site.clone();
-    within(READ_DEADLINE, move || find_faults(&own)).unwrap_or_else(|| {
+    run_with_deadline(READ_DEADLINE, move || find_faults(&own)).unwrap_or_else(|| {
         let what = format!("reading and rendering took more than {} s", READ_DEADLINE.as_secs());
         let hint = "check that its disk answers, and that no template loops over many values";
         vec![Fault::of_file(&site.overlays_dir, what, hint)]
@@ -124,7 +124,7 @@ pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
 }
 
 /// Runs a function on a thread of its own, which a deadline leaves behind: nothing can end it. `None` after the deadline.
-fn within<T: Send + 'static>(deadline: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+fn run_with_deadline<T: Send + 'static>(deadline: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let thread = thread::Builder::new().stack_size(STACK);
     let started = thread.spawn(move || {
@@ -155,7 +155,8 @@ fn find_faults(site: &Site) -> Vec<Fault> {
             continue;
         }
         let found = renderer.render(profile, None).err().map(|faults| faults.0).unwrap_or_default();
-        let missing = images.get(&profile.image).map(|image| missing(site, profile, &renderer.overlays, image));
+        let missing =
+            images.get(&profile.image).map(|image| missing_packages(site, profile, &renderer.overlays, image));
         for fault in found.into_iter().chain(missing.into_iter().flatten()) {
             // A faulty template that two profiles share is one fault.
             if !faults.contains(&fault) {
@@ -187,7 +188,7 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
 
 /// Returns the packages, services and modules that a profile requires and its image lacks. Without a package, a node refuses to boot.
 /// Without a service or module, a node does not become ready.
-fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
+fn missing_packages(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
     let mut faults = Vec::new();
     let hint = format!("add it to images/{}/image.toml and build the image anew, or use another image", image.name);
     let layers: Vec<&Overlay> = profile.overlays.iter().filter_map(|name| overlays.named.get(name)).collect();
@@ -211,7 +212,7 @@ fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageMan
 pub(in crate::cli) fn fits_profiles(site: &Site, image: &ImageManifest) -> Result<(), Faults> {
     let overlays = reading(site).overlays;
     let profiles = site.profiles.values().filter(|profile| profile.image == image.name);
-    let faults: Vec<Fault> = profiles.flat_map(|profile| missing(site, profile, &overlays, image)).collect();
+    let faults: Vec<Fault> = profiles.flat_map(|profile| missing_packages(site, profile, &overlays, image)).collect();
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 
@@ -247,8 +248,8 @@ mod tests {
     #[test]
     fn work_beyond_its_deadline_is_left() {
         let (release, wait) = mpsc::channel::<()>();
-        assert_eq!(within(Duration::ZERO, move || wait.recv().is_err()), None);
+        assert_eq!(run_with_deadline(Duration::ZERO, move || wait.recv().is_err()), None);
         drop(release);
-        assert_eq!(within(READ_DEADLINE, || 7), Some(7));
+        assert_eq!(run_with_deadline(READ_DEADLINE, || 7), Some(7));
     }
 }

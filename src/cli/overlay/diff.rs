@@ -93,39 +93,39 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
         }
         let (old, new) = (left.file(&path), right.file(&path));
         let change = match (old, new) {
-            (Some(old), Some(new)) if same(old, new) => return None,
+            (Some(old), Some(new)) if is_same_file(old, new) => return None,
             (None, _) => Kinds::Added,
             (_, None) => Kinds::Removed,
             _ => Kinds::Changed,
         };
-        let (how_old, how_new) = (old.map(described), new.map(described));
+        let (how_old, how_new) = (old.map(describe_file), new.map(describe_file));
         let how = match (how_old, how_new) {
             (Some(old), Some(new)) => (old != new).then(|| format!("{old} -> {new}")),
             (old, new) => old.or(new),
         };
-        let diff = unified(&path, old, new);
+        let diff = unified_diff(&path, old, new);
         Some(Change { path, change, how, diff })
     };
     paths.into_iter().filter_map(differs).collect()
 }
 
-fn same(old: &RenderedFile, new: &RenderedFile) -> bool {
+fn is_same_file(old: &RenderedFile, new: &RenderedFile) -> bool {
     let bytes = |file: &RenderedFile| match (file.content().cloned(), &file.kind) {
         (Some(bytes), _) => Some(meshd_types::Digest::of(&bytes)),
         (None, Kind::Agent) => Some(file.digest),
         (None, _) => None,
     };
-    described(old) == described(new) && bytes(old) == bytes(new)
+    describe_file(old) == describe_file(new) && bytes(old) == bytes(new)
 }
 
-fn described(file: &RenderedFile) -> String {
+fn describe_file(file: &RenderedFile) -> String {
     match &file.kind {
         Kind::Link(target) => format!("link to {target}"),
         kind => format!("{kind} {:04o} {}:{}", file.mode, file.owner.0, file.owner.1),
     }
 }
 
-fn unified(path: &str, old: Option<&RenderedFile>, new: Option<&RenderedFile>) -> String {
+fn unified_diff(path: &str, old: Option<&RenderedFile>, new: Option<&RenderedFile>) -> String {
     let text = |file: Option<&RenderedFile>| {
         let bytes = file.and_then(RenderedFile::content).cloned().unwrap_or_default();
         (!bytes.contains(&0)).then(|| String::from_utf8_lossy(&bytes).into_owned())

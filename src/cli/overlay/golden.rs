@@ -62,7 +62,7 @@ impl Golden {
     }
 }
 
-fn failed(folder: &Path, error: &io::Error) -> Failure {
+fn golden_failure(folder: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("{}: {error}", folder.display()), "check its permissions")
 }
 
@@ -79,13 +79,13 @@ pub(super) fn update(folder: &Path, expected: &Files) -> Result<(), Failure> {
         }
         Ok(())
     };
-    write().map_err(|error| failed(folder, &error))
+    write().map_err(|error| golden_failure(folder, &error))
 }
 
 /// Returns the differences as unified diffs.
 fn compare(folder: &Path, expected: &Files) -> Result<String, Failure> {
     let mut found = Files::new();
-    read(folder, folder, &mut found).map_err(|error| failed(folder, &error))?;
+    read(folder, folder, &mut found).map_err(|error| golden_failure(folder, &error))?;
     let mut paths: Vec<&String> = expected.keys().chain(found.keys()).collect();
     paths.sort();
     paths.dedup();

@@ -83,7 +83,7 @@ impl OverlayCommand {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             OverlayCommand::New(new) => new.run(context),
-            OverlayCommand::List { output } => output.print(&listed(context)?, |views| list(views)),
+            OverlayCommand::List { output } => output.print(&list_overlays(context)?, |views| list(views)),
             OverlayCommand::Show(show) => show.run(context),
             OverlayCommand::Render(render) => render.run(context),
             OverlayCommand::Cat(cat) => cat.run(context),
@@ -133,7 +133,7 @@ fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<
     })
 }
 
-fn listed(context: &Context) -> Result<Vec<OverlayView>, Failure> {
+fn list_overlays(context: &Context) -> Result<Vec<OverlayView>, Failure> {
     if context.is_remote() {
         let client = context.client()?;
         return wait(client.get(api::LIST_OVERLAYS.path([])));

@@ -65,7 +65,8 @@ impl<'s> Renderer<'s> {
         match read_regular(&path, 64 << 20) {
             Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
             Err(error) => {
-                self.notes.push(format!("cannot read {}: {error}; the agent is rendered as an empty file", path.display()));
+                self.notes
+                    .push(format!("cannot read {}: {error}; the agent is rendered as an empty file", path.display()));
             }
         }
         self

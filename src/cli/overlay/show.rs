@@ -2,7 +2,7 @@
 
 use super::{
     OverlayView,
-    check::{built_images, carriers, lacking},
+    check::{built_images, carriers, missing_contents},
     find,
 };
 use crate::cli::{
@@ -83,7 +83,7 @@ impl View {
                 .map(|(path, entry)| EntryView::new(path.to_string(), entry, overlay))
                 .collect(),
             settings: overlay.variables.iter().map(|(name, variable)| VariableView::new(name, variable)).collect(),
-            images: lacking(overlay, &built_images(site)),
+            images: missing_contents(overlay, &built_images(site)),
             overlay: OverlayView::new(overlay, site),
         }
     }

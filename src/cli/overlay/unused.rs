@@ -29,7 +29,7 @@ fn of_nodes<'o>(site: &Site, overlays: &'o Overlays) -> Vec<&'o Overlay> {
     groups.filter_map(|name| overlays.named.get(name)).chain(overlays.nodes.values()).collect()
 }
 
-fn declared<'o>(names: &[OverlayName], overlays: &'o Overlays) -> BTreeSet<&'o VarName> {
+fn declared_variables<'o>(names: &[OverlayName], overlays: &'o Overlays) -> BTreeSet<&'o VarName> {
     names.iter().filter_map(|name| overlays.named.get(name)).flat_map(|overlay| overlay.variables.keys()).collect()
 }
 
@@ -39,7 +39,7 @@ fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let mut declared_keys: BTreeSet<(&ProfileName, &str)> = BTreeSet::new();
     let mut set: BTreeMap<(&ProfileName, &str), (usize, BTreeSet<&VarName>)> = BTreeMap::new();
     for profile in site.profiles.values() {
-        let own = declared(&profile.overlays, overlays);
+        let own = declared_variables(&profile.overlays, overlays);
         for setting in &profile.settings {
             let Some(name) = setting.key.strip_prefix("vars.") else { continue };
             let key = (&setting.by, name);

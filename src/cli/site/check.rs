@@ -55,7 +55,7 @@ impl Check {
         };
         if self.output.format() != Format::Table {
             self.output.print(&report, |_| String::new())?;
-            return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
+            return if report.faults.is_empty() { Ok(()) } else { Err(summary_failure(&report)) };
         }
         for warning in &report.warnings {
             message!("warning: {warning}");
@@ -71,7 +71,7 @@ pub(crate) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
     faults
 }
 
-fn counted(report: &Report) -> Failure {
+fn summary_failure(report: &Report) -> Failure {
     Failure::new(format!("{} faults", report.faults.len()), "")
 }
 

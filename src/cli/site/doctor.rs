@@ -38,19 +38,22 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let findings = if context.is_remote() { elsewhere(context)? } else { here(context)? };
+        let findings = if context.is_remote() { remote_findings(context)? } else { local_findings(context)? };
         self.output.print(&findings, |findings| table(findings))?;
         let failed = findings.iter().filter(|finding| finding.status == Status::Fail).count();
         match failed {
             0 => Ok(()),
             1 => Err(Failure::new("1 check failed", "follow the hint below it, then repeat the command")),
-            _ => Err(Failure::new(format!("{failed} checks failed"), "follow the hint below each, then repeat the command")),
+            _ => Err(Failure::new(
+                format!("{failed} checks failed"),
+                "follow the hint below each, then repeat the command",
+            )),
         }
     }
 }
 
 /// Returns the findings of a central node on another machine. Local files are not its files and are not checked.
-fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
+fn remote_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     let (status, found) = running(context)?;
     let runs = format!("{} runs as process {}, site {}", status.version, status.pid, status.site);
     let mut findings = vec![Finding::ok("meshd", runs)];
@@ -59,7 +62,7 @@ fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
 }
 
 /// Returns the findings of the local meshd and of its files. A faulty site file is a fault of the next reload.
-fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
+fn local_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     let running = running(context);
     let site = match context.site() {
         Ok(site) => Some(site),
@@ -239,7 +242,7 @@ fn clock(site: &Site) -> Finding {
     let now = now();
     let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
     let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(meshd_backup::AUTHORITY)]).collect();
-    let newest = files.iter().filter_map(|file| written(file)).max();
+    let newest = files.iter().filter_map(|file| modified_at(file)).max();
     if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
         let found = format!("the clock shows {now}, but files were written at {newest}");
         return Finding::fail("clock", found, "set the clock: nodes follow it, and TLS needs it");
@@ -251,7 +254,7 @@ fn clock(site: &Site) -> Finding {
     Finding::warn("clock", format!("{now}; no time service runs"), next)
 }
 
-fn written(file: &Path) -> Option<Timestamp> {
+fn modified_at(file: &Path) -> Option<Timestamp> {
     let modified = std::fs::metadata(file).ok()?.modified().ok()?;
     let since = modified.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_millis(i64::try_from(since.as_millis()).ok()?))

@@ -112,7 +112,7 @@ async fn file<R>(client: &AdminClient, name: &str, path: api::GetPath<R>) -> Bun
     });
     match read.await {
         Ok(()) => {
-            let content = content.split_inclusive(|byte| *byte == b'\n').flat_map(redacted).collect();
+            let content = content.split_inclusive(|byte| *byte == b'\n').flat_map(redact_line).collect();
             BundleFile { name: name.to_owned(), content }
         }
         Err(failure) => BundleFile { name: format!("{name}.error"), content: failure.to_string().into_bytes() },
@@ -120,7 +120,7 @@ async fn file<R>(client: &AdminClient, name: &str, path: api::GetPath<R>) -> Bun
 }
 
 /// Returns a line without the values of [`REDACTED_KEYS`]. Returns a line that is not JSON unchanged, such as metrics.
-fn redacted(line: &[u8]) -> Vec<u8> {
+fn redact_line(line: &[u8]) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(line) else { return line.to_vec() };
     redact(&mut value);
     format!("{value}\n").into_bytes()
@@ -165,7 +165,7 @@ mod tests {
     fn possible_secrets_are_redacted_at_every_depth() {
         let line = r#"{"id":"a","argv":["/bin/x","--password=p1"],"spec":{"env":{"A":"p2"},"list":[{"token":"p3","n":1}]},
             "key":"p4","count":3,"pem":"-----BEGIN PRIVATE KEY-----p5","token":null}"#;
-        let text = String::from_utf8(redacted(line.as_bytes())).expect("text");
+        let text = String::from_utf8(redact_line(line.as_bytes())).expect("text");
         assert!(!["p1", "p2", "p3", "p4", "p5"].iter().any(|secret| text.contains(secret)), "{text}");
         let parsed: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
@@ -173,6 +173,6 @@ mod tests {
             (&"a".into(), &3.into(), &1.into())
         );
         assert_eq!(parsed["token"], Value::Null);
-        assert_eq!(redacted(b"meshd_nodes 3"), b"meshd_nodes 3");
+        assert_eq!(redact_line(b"meshd_nodes 3"), b"meshd_nodes 3");
     }
 }

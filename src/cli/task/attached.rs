@@ -81,7 +81,7 @@ pub(super) async fn run_attached(
     message!("task {} on {}", task.id, nodes.join(", "));
     let mut output = TaskStream::new(task.id, raw);
     let interruption = tokio::select! {
-        ended = output.follow(client) => match ended {
+        ended = output.follow_output(client) => match ended {
             Err(failure) if failure.is_of_output() => failure,
             ended => {
                 output.output.end();
@@ -142,7 +142,7 @@ impl TaskStream {
     }
 
     /// Prints the output until the task ends, across restarts of the central node.
-    async fn follow(&mut self, client: &AdminClient) -> Result<TaskView, Failure> {
+    async fn follow_output(&mut self, client: &AdminClient) -> Result<TaskView, Failure> {
         let mut last_response = Instant::now();
         loop {
             let before = self.from;

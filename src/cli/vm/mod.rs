@@ -129,7 +129,7 @@ impl Vm {
         wait(async {
             match self {
                 Vm::Create { file, node, start, force, wait, output } => {
-                    let client = client.forced(force);
+                    let client = client.with_force(force);
                     let vm = read_vm_file(&client, &file).await?;
                     let mut vm = client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
                     if start && wait.is_requested() {
@@ -157,7 +157,7 @@ impl Vm {
                 Vm::Console { vm, no_input, raw } => console::console(&client, &vm, !no_input, raw).await,
                 Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {
-                    let client = client.forced(force);
+                    let client = client.with_force(force);
                     if !yes {
                         let vm = client.get(api::GET_VM.path([&vm])).await?;
                         confirm(&deletion(&vm, &client.node_names().await, force))?;

@@ -83,7 +83,11 @@ fn name(document: &Document, table: &Table<'_>) -> Option<Located<String>> {
         return Some(name);
     }
     let message = format!("`{}` is not a valid host name", brief(&name));
-    document.fault(&name, message, "use 1 to 63 of a-z, 0-9 and `-`, no IP address, no reserved name such as `localhost`");
+    document.fault(
+        &name,
+        message,
+        "use 1 to 63 of a-z, 0-9 and `-`, no IP address, no reserved name such as `localhost`",
+    );
     None
 }
 

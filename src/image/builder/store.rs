@@ -6,7 +6,7 @@ use crate::catalog::{
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
     versions::{BUNDLES, IMAGES, IN_USE, VersionFolder},
 };
-use meshd_types::{Digest, ImageName, Timestamp};
+use meshd_types::{Digest, Timestamp};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use std::{

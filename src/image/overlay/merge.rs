@@ -106,7 +106,7 @@ impl Display for NamedBy<'_> {
 }
 
 /// Returns the overlays of profile and groups in the order of application; a repeated one moves to the later position.
-fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
+fn overlays_with_origin<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
     let mut names: Vec<(&OverlayName, NamedBy<'a>)> = Vec::new();
     let of_profile = profile.overlays.iter().map(|name| (name, NamedBy::Profile(profile)));
     let of_groups =
@@ -121,7 +121,7 @@ fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayNam
 /// Returns a digest over all overlay inputs of a node: its overlays in order and the marks of the
 /// secrets that they declare. Edits of other overlays do not change it.
 pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -> Digest {
-    let taken = named(profile, node);
+    let taken = overlays_with_origin(profile, node);
     let own = overlays.nodes.get(&node.id);
     let mut fields: Vec<&[u8]> = Vec::new();
     let mut marks = BTreeMap::new();
@@ -140,7 +140,7 @@ pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -
 
 fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overlay> {
     let mut layers = Vec::new();
-    for (name, named_by) in named(input.profile, input.node) {
+    for (name, named_by) in overlays_with_origin(input.profile, input.node) {
         match input.overlays.named.get(name) {
             Some(overlay) => layers.push(overlay),
             None => {
@@ -164,7 +164,7 @@ fn in_manifest(overlay: &Overlay, line: usize, what: String, hint: impl Into<Str
 }
 
 /// Describes kind, mode and owner of an entry.
-fn described(entry: &OverlayEntry) -> String {
+fn describe_entry(entry: &OverlayEntry) -> String {
     let (user, group) = entry.owner;
     let kind = match entry.source {
         Source::Link(_) => return "a link".to_owned(),
@@ -208,7 +208,7 @@ impl<'a> Merged<'a> {
                 return faults.push(fault(overlay, &entry.location, what, hint));
             };
             if !matches!(earlier.entry.source, Source::File(_) | Source::Template { .. }) {
-                let (kind, other) = (described(earlier.entry), self.name(earlier.layer));
+                let (kind, other) = (describe_entry(earlier.entry), self.name(earlier.layer));
                 let what = format!("appends to {path}, which is {kind} in overlay {other}");
                 return faults.push(fault(overlay, &entry.location, what, "only a file can be appended to"));
             }
@@ -216,7 +216,7 @@ impl<'a> Merged<'a> {
             return;
         }
         if let Some(earlier) = earlier.filter(|earlier| !entry.replace && differs(earlier.entry, entry)) {
-            let (now, before, other) = (described(entry), described(earlier.entry), self.name(earlier.layer));
+            let (now, before, other) = (describe_entry(entry), describe_entry(earlier.entry), self.name(earlier.layer));
             let what = format!("{path} is {now} in overlay {}, and {before} in overlay {other}", overlay.name);
             let hint = "give both the same mode and owner, or write replace = true where the later one means it";
             faults.push(fault(overlay, &entry.location, what, hint));

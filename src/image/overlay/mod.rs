@@ -150,15 +150,15 @@ impl PublicOverlay {
 /// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services, and parts that the boot
 /// lacks.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    Ok(packed(plan::plan(input, plan::Purpose::Boot)?, input.agent))
+    Ok(pack_public(plan::plan(input, plan::Purpose::Boot)?, input.agent))
 }
 
 /// Renders overlays that need not boot: those of a sample.
 fn render_part(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    Ok(packed(plan::plan(input, plan::Purpose::Sample)?, input.agent))
+    Ok(pack_public(plan::plan(input, plan::Purpose::Sample)?, input.agent))
 }
 
-fn packed(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay {
+fn pack_public(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay {
     let plan::Planned { files, secrets, shared } = planned;
     let members = pack(&files, agent, &shared);
     PublicOverlay { members, digest: digest(&files), files, secrets }

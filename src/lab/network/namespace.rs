@@ -30,7 +30,7 @@ impl Namespace {
     }
 
     /// Returns the namespace with exactly this name.
-    pub fn named(ip: &Path, name: String) -> Self {
+    pub fn with_name(ip: &Path, name: String) -> Self {
         Namespace { ip: ip.to_owned(), name }
     }
 

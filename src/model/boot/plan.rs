@@ -114,7 +114,7 @@ pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -
 /// Decides what a node boots.
 pub fn decide(ask: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     let PlanRequest { site, what, node, endpoint, .. } = *ask;
-    admitted(node)?;
+    require_bootable(node)?;
     let image = fitting_image(ask)?;
     let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
     // Overlay and modloop always use HTTP. The last byte of a transfer to one address spends a capability, which TFTP cannot
@@ -147,7 +147,7 @@ pub fn decide(ask: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     })
 }
 
-fn admitted(node: &Node) -> Result<(), Refusal> {
+fn require_bootable(node: &Node) -> Result<(), Refusal> {
     match node.phase {
         Phase::Rejected => Err(Refusal::Rejected),
         Phase::Quarantined => {

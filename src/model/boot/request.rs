@@ -56,15 +56,17 @@ impl ScriptRequest {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.find_map(|(name, value)| (name == key).then_some(value)).unwrap_or_default()
         };
-        let value = |key| bounded(key, percent_decode(raw(key)));
+        let value = |key| read_value(key, percent_decode(raw(key)));
         let vendor_text = |key, hex_key: &'static str| match raw(hex_key) {
             "" => value(key),
-            hex => bounded(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
+            hex => read_value(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
         };
         let mac = value("mac")?;
         Ok(ScriptRequest {
-            mac: optional("mac", &mac, "the MAC address of a machine", |text| text.parse().ok().filter(owned))?
-                .ok_or(QueryError::NoMac)?,
+            mac: optional("mac", &mac, "the MAC address of a machine", |text| {
+                text.parse().ok().filter(is_machine_address)
+            })?
+            .ok_or(QueryError::NoMac)?,
             uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
             arch: optional("arch", &value("arch")?, "an architecture that is booted here", Arch::from_ipxe)?,
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
@@ -86,7 +88,7 @@ impl ScriptRequest {
     }
 }
 
-fn owned(mac: &MacAddr) -> bool {
+fn is_machine_address(mac: &MacAddr) -> bool {
     mac.0 != [0; 6] && !mac.is_multicast()
 }
 
@@ -107,7 +109,7 @@ fn optional<T>(
 }
 
 /// Converts to text without control characters, with a maximum length.
-fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
+fn read_value(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
     let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
     // The length is checked after the conversion, because the replacement of an invalid byte takes three bytes.
     if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }

@@ -72,7 +72,7 @@ fn release(vm: &Vm) -> Option<(OperationState, Option<String>)> {
 pub fn wipe(vm: &Vm, is_linked: bool) -> Option<Operation> {
     let node = vm.node().filter(|_| vm.desired_state == VmDesiredState::Release)?;
     let (state, reason) = release(vm)?;
-    let operation = wiped(vm, node)?;
+    let operation = wipe_operation(vm, node)?;
     Some(Operation { state, reason, ..operation }.without_link(is_linked))
 }
 
@@ -80,12 +80,12 @@ pub fn wipe(vm: &Vm, is_linked: bool) -> Option<Operation> {
 pub fn former_nodes(vm: &Vm, is_linked: impl Fn(NodeId) -> bool) -> Vec<Operation> {
     let of = |node: &NodeId| {
         let release = || of_vm(vm, OperationKind::Vm, Some(*node), "release on its former node");
-        wiped(vm, *node).unwrap_or_else(release).without_link(is_linked(*node))
+        wipe_operation(vm, *node).unwrap_or_else(release).without_link(is_linked(*node))
     };
     vm.stray_nodes.iter().map(of).collect()
 }
 
-fn wiped(vm: &Vm, node: NodeId) -> Option<Operation> {
+fn wipe_operation(vm: &Vm, node: NodeId) -> Option<Operation> {
     let disks: Vec<String> = vm.wiped_disks(node).iter().map(ToString::to_string).collect();
     let request = format!("wipe {}", disks.join(", "));
     (!disks.is_empty()).then(|| of_vm(vm, OperationKind::Wipe, Some(node), &request))

@@ -202,13 +202,13 @@ pub fn derive_slot(
     let (state, reason) = match holder {
         Some(vm) => assigned_state(vm),
         None => match (free_state(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
-            ((SlotState::Available, _), Some(disk)) => idle(facts, disk),
+            ((SlotState::Available, _), Some(disk)) => idle_disk_state(facts, disk),
             (found, _) => found,
         },
     };
-    let near = unit.and_then(|unit| near(unit, facts));
+    let near = unit.and_then(|unit| find_suggestion(unit, facts));
     let mismatch = match (unit, approved, near) {
-        (Some(unit), Some(approved), _) => mismatch(unit, approved, facts),
+        (Some(unit), Some(approved), _) => describe_mismatch(unit, approved, facts),
         (_, None, Some(near)) => near.mismatch.clone(),
         _ => String::new(),
     };
@@ -218,12 +218,12 @@ pub fn derive_slot(
     Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
 }
 
-fn near<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
+fn find_suggestion<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
     facts.slots.iter().find(|slot| unit.members.iter().any(|member| member.address == slot.unit))
 }
 
 /// Determines the state of the disk of a free slot.
-fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
+fn idle_disk_state(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
     match DiskFacts::by_identity(&facts.disks, disk.as_str()) {
         None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
         Some(DiskFacts { blocked: Some(why), .. }) => (SlotState::Cleanup, format!("its disk {disk}: {why}")),
@@ -232,7 +232,7 @@ fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
 }
 
 /// Describes resources of a slot that are far from its unit (GP-7).
-fn mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String {
+fn describe_mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String {
     let disk = approved.disk.as_ref().and_then(|disk| {
         let numa = DiskFacts::by_identity(&facts.disks, disk.as_str())?.numa_node?;
         Some((format!("disk {disk}"), numa))

@@ -120,9 +120,7 @@ pub enum TaskUpdate {
         tasks: Vec<TaskReport>,
     },
     /// Nothing of the task is left on this node.
-    Released {
-        task: TaskId,
-    },
+    Released { task: TaskId },
     /// Output of a task; repeated until it is stored.
     Output(Output),
 }

@@ -199,7 +199,8 @@ fn machines(model: &Model) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let boots = model.newest_sessions();
-    let stalled = boots.filter(|boot| is_stopped(model, boot)).map(|boot| (name(model, boot), stopped(model, boot)));
+    let stalled =
+        boots.filter(|boot| is_stopped(model, boot)).map(|boot| (name(model, boot), describe_stop(model, boot)));
     // A machine with several NICs has several newest boots.
     let stalled: Vec<String> = stalled.collect::<BTreeMap<_, _>>().into_values().collect();
     let looping: Vec<String> = model
@@ -265,7 +266,7 @@ fn is_stopped(model: &Model, boot: &BootSession) -> bool {
     }
 }
 
-fn stopped(model: &Model, boot: &BootSession) -> String {
+fn describe_stop(model: &Model, boot: &BootSession) -> String {
     if let Some(reason) = &boot.failure {
         return format!("{}: failed, {reason}", name(model, boot));
     }

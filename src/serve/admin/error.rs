@@ -85,7 +85,7 @@ impl Refused {
     }
 
     /// Returns the error for a valid token whose role does not permit the request.
-    pub(crate) fn beyond(role: Role, needed: Role) -> Self {
+    pub(crate) fn insufficient_role(role: Role, needed: Role) -> Self {
         let message = format!("a token with role {role} may not do this; it takes role {needed}");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
@@ -110,7 +110,7 @@ impl Refused {
 }
 
 /// Joins an error and all its sources into one sentence.
-fn whole(error: &dyn std::error::Error) -> String {
+fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -123,7 +123,7 @@ fn whole(error: &dyn std::error::Error) -> String {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         let hint = "see the log of meshd".to_owned();
-        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "store", message: whole(&error), hint }
+        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "store", message: with_sources(&error), hint }
     }
 }
 
@@ -159,7 +159,7 @@ impl From<BulkError> for Refused {
             BulkError::Operate(error) => return error.into(),
             BulkError::Store(_) => STORE,
         };
-        Refused::new(status, code, whole(&error))
+        Refused::new(status, code, with_sources(&error))
     }
 }
 
@@ -229,7 +229,7 @@ macro_rules! refused {
         impl From<$error> for Refused {
             fn from(error: $error) -> Self {
                 let (status, code) = $status(&error);
-                Refused::new(status, code, whole(&error))
+                Refused::new(status, code, with_sources(&error))
             }
         }
     )+};
@@ -267,7 +267,7 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
 
 impl From<Arc<RenderError>> for Refused {
     fn from(error: Arc<RenderError>) -> Self {
-        Refused::new(StatusCode::CONFLICT, "render_failed", whole(&*error))
+        Refused::new(StatusCode::CONFLICT, "render_failed", with_sources(&*error))
     }
 }
 
@@ -299,7 +299,7 @@ impl Refused {
     }
 }
 
-/// Only attaches the error: `authorise_and_audit::named` converts it to a response, with the correlation ID.
+/// Only attaches the error: `authorise_and_audit::with_correlation_id` converts it to a response, with the correlation ID.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

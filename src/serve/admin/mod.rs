@@ -117,7 +117,10 @@ pub async fn run(
     tokio::join!(at_socket(socket, connections, serving.clone()), by_https);
     tasks.close();
     if tokio::time::timeout(DRAIN_TIME, tasks.wait()).await.is_err() {
-        tracing::warn!(orders = tasks.len(), "orders still run at the end of meshd; the audit log does not contain them");
+        tracing::warn!(
+            orders = tasks.len(),
+            "orders still run at the end of meshd; the audit log does not contain them"
+        );
     }
 }
 

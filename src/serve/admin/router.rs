@@ -7,7 +7,7 @@ use super::{
     error::Refused,
     lists,
     routes::*,
-    transport::{auth::admitted, authorise_and_audit::named},
+    transport::{auth::authenticate, authorise_and_audit::with_correlation_id},
 };
 use axum::{
     Router,
@@ -31,9 +31,9 @@ pub(crate) fn router(state: ApiState) -> Router {
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "the route does not support this method")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn(in_time))
-        .layer(middleware::from_fn_with_state(state.clone(), admitted))
-        .layer(middleware::from_fn_with_state(state.clone(), named))
+        .layer(middleware::from_fn(with_time_limit))
+        .layer(middleware::from_fn_with_state(state.clone(), authenticate))
+        .layer(middleware::from_fn_with_state(state.clone(), with_correlation_id))
         .with_state(state)
 }
 
@@ -120,7 +120,7 @@ fn access(binder: Binder) -> Binder {
         .post(&api::CREATE_BACKUP, backup::backup)
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
+async fn with_time_limit(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none".into(), |path| path.as_str().to_owned());
     let response = match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
         Ok(response) => response,

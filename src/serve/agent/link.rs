@@ -55,7 +55,7 @@ pub(super) async fn serve<P: AgentSettings>(
     let from = connection.from;
     let node = client.peer.node;
     let mut socket = AgentSocket::new(socket, service.plane.offline_after());
-    let end = match converse(service, &mut socket, client, connection).await {
+    let end = match greet_and_run(service, &mut socket, client, connection).await {
         Ok(never) => match never {},
         Err(end) => end,
     };
@@ -78,7 +78,7 @@ pub(super) async fn serve<P: AgentSettings>(
     socket.close(&reason).await;
 }
 
-async fn converse<P: AgentSettings>(
+async fn greet_and_run<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,

@@ -211,7 +211,7 @@ async fn serve<P: AgentSettings>(
         permit.trust(node.to_string());
     }
     let connection = AgentConnection { from, lan, client, stale, permit: Arc::new(permit) };
-    let conversed = converse(stream, connection, router, &service.shutdown);
+    let conversed = serve_connection(stream, connection, router, &service.shutdown);
     match node {
         None => conversed.await,
         Some(node) => tokio::select! {
@@ -282,7 +282,12 @@ fn distrusts(error: &std::io::Error) -> bool {
 }
 
 /// Serves one request.
-async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::Router, shutdown: &CancellationToken) {
+async fn serve_connection(
+    stream: TlsStream,
+    connection: AgentConnection,
+    router: axum::Router,
+    shutdown: &CancellationToken,
+) {
     let from = connection.from;
     let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
     let answer = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {

@@ -41,11 +41,11 @@ pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
         .fallback(|| async { Refusal::NOT_FOUND })
         .method_not_allowed_fallback(|| async { Refusal::NOT_FOUND })
         .layer(DefaultBodyLimit::max(meshd_proto::MAX_MESSAGE))
-        .layer(middleware::from_fn(counted))
+        .layer(middleware::from_fn(count_response))
         .with_state(service)
 }
 
-async fn counted(request: Request, next: Next) -> Response {
+async fn count_response(request: Request, next: Next) -> Response {
     let route = match request.uri().path() {
         meshd_proto::ENROL_PATH => "enrol",
         meshd_proto::RENEW_PATH => "renew",
@@ -69,7 +69,7 @@ async fn enrol<P: AgentSettings>(
     check_version(request.version)?;
     let node = request.node;
     let response = service.plane.enrol(request, connection.lan.clone()).await;
-    response.map(Json).map_err(|error| refused("enrol", &format!("node {node} at {}", connection.from), error))
+    response.map(Json).map_err(|error| log_refusal("enrol", &format!("node {node} at {}", connection.from), error))
 }
 
 async fn renew<P: AgentSettings>(
@@ -81,7 +81,7 @@ async fn renew<P: AgentSettings>(
     let request: RenewRequest = read(body)?;
     check_version(request.version)?;
     let response = service.plane.renew(&client.peer, request).await;
-    response.map(Json).map_err(|error| refused("renew", &format!("node {}", client.peer.node), error))
+    response.map(Json).map_err(|error| log_refusal("renew", &format!("node {}", client.peer.node), error))
 }
 
 async fn pending<P: AgentSettings>(
@@ -89,7 +89,7 @@ async fn pending<P: AgentSettings>(
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    let upgrade = bounded(upgrade)?;
+    let upgrade = limit_messages(upgrade)?;
     let permit = service.pending.enter(Source::Address(connection.from.ip()));
     let Ok(permit) = tokio::time::timeout(PERMIT_TIMEOUT, permit).await else {
         tracing::warn!(route = "pending", from = %connection.from, "too many nodes wait for approval; refused");
@@ -116,8 +116,8 @@ async fn link<P: AgentSettings>(
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    let client = known(&service, &connection)?;
-    let upgrade = bounded(upgrade)?;
+    let client = require_client(&service, &connection)?;
+    let upgrade = limit_messages(upgrade)?;
     let node_permit = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
@@ -129,7 +129,10 @@ async fn link<P: AgentSettings>(
 
 /// Returns the client with a valid certificate. Status 401 before an upgrade means that the certificate is invalid. The agent then requests
 /// a new one.
-fn known<P: AgentSettings>(service: &AgentApi<P>, connection: &AgentConnection) -> Result<Arc<AgentClient>, Refusal> {
+fn require_client<P: AgentSettings>(
+    service: &AgentApi<P>,
+    connection: &AgentConnection,
+) -> Result<Arc<AgentClient>, Refusal> {
     let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
     if client.peer.expired {
         return Err(Refusal::STALE);
@@ -144,8 +147,8 @@ async fn accept_console<P: AgentSettings>(
     Path(console): Path<u64>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    let client = known(&service, &connection)?;
-    let upgrade = bounded(upgrade)?;
+    let client = require_client(&service, &connection)?;
+    let upgrade = limit_messages(upgrade)?;
     let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or(Refusal::NOT_FOUND)?;
     let node_permit = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
@@ -166,7 +169,7 @@ async fn volume<P: AgentSettings>(
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let client = known(&service, &connection)?;
+    let client = require_client(&service, &connection)?;
     let Some(path) = service.plane.volume(&client.peer, &digest) else {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "no VM of this node names it"));
     };
@@ -188,7 +191,7 @@ fn no_client(connection: &AgentConnection) -> Refusal {
     if connection.stale.is_some() { Refusal::STALE_CA } else { Refusal::UNAUTHORIZED }
 }
 
-fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
+fn limit_messages(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
     let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route requires a WebSocket"))?;
     Ok(upgrade
         .max_message_size(meshd_proto::MAX_MESSAGE)
@@ -214,7 +217,7 @@ pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
     )))
 }
 
-fn refused(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
+fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     match &error {
         AgentApiError::Internal(detail) => tracing::error!(route, who = peer, detail, "request failed"),
         other => tracing::info!(route, who = peer, reason = %other, "request refused"),

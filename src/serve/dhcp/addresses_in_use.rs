@@ -68,7 +68,7 @@ impl Driver {
         let offers = self.engine.take_unproven_offers(index, MAX_REQUESTS);
         let Some(BoundInterface { arp: Some(arp), interface, .. }) = self.interfaces.get(index) else { return };
         for address in offers {
-            if let Err(error) = arp.ask(address) {
+            if let Err(error) = arp.request_owner(address) {
                 let name = &interface.name;
                 self.log.warn("arp", || format!("cannot ask {name} whether {address} is in use: {error}"));
             }

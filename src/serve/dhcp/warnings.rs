@@ -84,7 +84,7 @@ pub(super) fn text(warning: &Warning) -> String {
         Warning::ForeignRelay { relay, selected: Some(network) } => format!(
             "relay {relay} selects the network of {network} (DHCP option 82 or 118), which belongs to no segment; add [[segment]] relay = \"{network}\""
         ),
-        Warning::Dropped { reason, mac, source } => dropped(*reason, *mac, *source),
+        Warning::Dropped { reason, mac, source } => describe_drop(*reason, *mac, *source),
         Warning::OtherServer { segment, server, proxy: false } => {
             format!("another DHCP server, {server}, answers on {segment}; stop it, or set mode = \"proxy\" there")
         }
@@ -122,7 +122,7 @@ pub(super) fn text(warning: &Warning) -> String {
     }
 }
 
-fn dropped(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> String {
+fn describe_drop(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> String {
     let what = match reason {
         DropReason::Malformed => "it is no DHCP request of a client",
         DropReason::RateLimited => "its sender exceeds the rate limit",

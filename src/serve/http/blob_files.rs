@@ -58,7 +58,7 @@ impl BlobFiles {
     }
 
     fn make(&self, digest: Digest, bytes: &Bytes) {
-        let file = match unnamed(&self.folder, bytes).or_else(|_| sealed(bytes)) {
+        let file = match unnamed(&self.folder, bytes).or_else(|_| sealed_file(bytes)) {
             Ok(file) => Some(Arc::new(file)),
             Err(error) => {
                 tracing::warn!(%error, "cannot write a blob file: the blob is sent from memory, which takes more CPU time");
@@ -79,7 +79,7 @@ fn unnamed(folder: &Path, bytes: &[u8]) -> io::Result<File> {
 }
 
 /// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without free space.
-fn sealed(bytes: &[u8]) -> io::Result<File> {
+fn sealed_file(bytes: &[u8]) -> io::Result<File> {
     let file = rustix::fs::memfd_create("meshd-blob", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(file);
     file.write_all(bytes)?;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn sealed_file_is_immutable() {
-        let file = sealed(b"a kernel").expect("memfd works on every Linux that meshd runs on");
+        let file = sealed_file(b"a kernel").expect("memfd works on every Linux that meshd runs on");
         let mut read = [0; 8];
         file.read_exact_at(&mut read, 0).expect("it is that long");
         assert_eq!(&read, b"a kernel");

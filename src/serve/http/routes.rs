@@ -57,7 +57,7 @@ pub fn router<P: BootApi>(api: P, requests_per_second: u16) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
-        .route("/boot/failed", any(failed::<P>))
+        .route("/boot/failed", any(record_failed_boot::<P>))
         .route("/boot/", any(no_script))
         .route("/boot/{*rest}", any(no_script))
         .route("/blob/{digest}/{part}", any(blob::<P>))
@@ -155,7 +155,7 @@ async fn script<P: BootApi>(
     ([NO_STORE, TEXT], text).into_response()
 }
 
-async fn failed<P: BootApi>(
+async fn record_failed_boot<P: BootApi>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
@@ -265,11 +265,11 @@ async fn overlay<P: BootApi>(
         "apkovl.tar.gz" => Some((capability, Delivery::Url)),
         _ => None,
     });
-    let Some((capability, form)) = named else { return denied(OverlayDenied::NotFound) };
+    let Some((capability, form)) = named else { return denied_response(OverlayDenied::NotFound) };
     if method == Method::HEAD {
         return match shared.api.probe_overlay(&capability, client.from).await {
             Ok(()) => ([NO_STORE, BYTES], unknown_length()).into_response(),
-            Err(error) => denied(error),
+            Err(error) => denied_response(error),
         };
     }
     // The Range header is ignored: a partial transfer of an overlay counts as failed.
@@ -279,11 +279,11 @@ async fn overlay<P: BootApi>(
             let body = deliver(&method, &client.pending, pieces, transfer.finished());
             ([NO_STORE, BYTES], body).into_response()
         }
-        Err(error) => denied(error),
+        Err(error) => denied_response(error),
     }
 }
 
-fn denied(error: OverlayDenied) -> Response {
+fn denied_response(error: OverlayDenied) -> Response {
     match error {
         OverlayDenied::NotFound => sentence(StatusCode::NOT_FOUND, "There is no such overlay."),
         OverlayDenied::Gone => sentence(StatusCode::GONE, "This overlay was delivered; request a new script."),

@@ -67,7 +67,7 @@ impl ArpProber {
     ///
     /// # Errors
     /// Errors of the kernel.
-    pub fn ask(&self, address: Ipv4Addr) -> io::Result<()> {
+    pub fn request_owner(&self, address: Ipv4Addr) -> io::Result<()> {
         let request = request(self.mac, self.own, address);
         sendto(self.socket.as_raw_fd(), &request, &self.link, MsgFlags::MSG_DONTWAIT)?;
         Ok(())

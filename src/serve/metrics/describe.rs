@@ -25,10 +25,7 @@ pub(super) const COUNTERS: [(&str, &str); 26] = [
     ("meshd_tftp_refused_total", "TFTP packets without data in reply, by cause."),
     ("meshd_connections_evicted_total", "Connections evicted for others, by API."),
     ("meshd_http_evicted_total", "Connections of the boot API evicted for others."),
-    (
-        "meshd_http_unread_requests_total",
-        "Requests of the boot API refused or aborted before routing, by cause.",
-    ),
+    ("meshd_http_unread_requests_total", "Requests of the boot API refused or aborted before routing, by cause."),
     ("meshd_ndp_dropped_total", "IPv6 router solicitations without a reply, by reason."),
     ("meshd_http_slow_readers_total", "Connections of the boot API ended because the client read too slowly."),
     (

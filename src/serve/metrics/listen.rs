@@ -81,7 +81,7 @@ async fn accept(router: Router, listener: TcpListener, shutdown: CancellationTok
                 let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
                 let router = router.clone();
                 connections.spawn(async move {
-                    let conversed = tokio::time::timeout(CONNECTION_TIME, converse(stream, router));
+                    let conversed = tokio::time::timeout(CONNECTION_TIME, serve_connection(stream, router));
                     permit.eviction.run_until_cancelled(conversed).await
                 });
             }
@@ -94,7 +94,7 @@ async fn accept(router: Router, listener: TcpListener, shutdown: CancellationTok
     connections.shutdown().await;
 }
 
-async fn converse(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: TcpStream, router: Router) {
     let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
     let router = router.map_request(move |request| input.watch(request));
     let connection = hyper::server::conn::http1::Builder::new()

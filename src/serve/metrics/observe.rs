@@ -58,11 +58,11 @@ pub(super) fn count(central: &Shared, event: &Event) {
     central.store().read(|model| {
         let Some(boot) = model.session(id) else { return };
         match event.kind {
-            EventKind::Stage { stage } => reached(boot, stage, event),
+            EventKind::Stage { stage } => count_stage(boot, stage, event),
             EventKind::BootStarted => {
                 metrics::counter!(STARTED).increment(1);
                 let before = model.sessions_of(boot.mac).skip_while(|other| other.id != id).nth(1);
-                before.into_iter().for_each(ended);
+                before.into_iter().for_each(count_abandoned_boot);
             }
             EventKind::Raised { condition: ConditionKind::BootStalled } => {
                 let missing = boot.stalls.last().map_or("none", |stall| stall.missing.as_str());
@@ -74,7 +74,7 @@ pub(super) fn count(central: &Shared, event: &Event) {
     });
 }
 
-fn reached(boot: &BootSession, stage: Stage, event: &Event) {
+fn count_stage(boot: &BootSession, stage: Stage, event: &Event) {
     let waited = boot.approval_wait(None).filter(|_| stage >= Stage::Enrolled);
     let waited = waited.map(|[began, end]| end.since(began)).unwrap_or_default();
     let seconds = event.at.since(boot.opened_at).saturating_sub(waited).as_secs_f64();
@@ -85,7 +85,7 @@ fn reached(boot: &BootSession, stage: Stage, event: &Event) {
 }
 
 /// Counts a boot that ended because its machine booted again. A boot that came online was counted earlier.
-fn ended(boot: &BootSession) {
+fn count_abandoned_boot(boot: &BootSession) {
     let standing = boot.standing(true);
     if standing != BootStatus::Online {
         let stage = boot.furthest().map_or("none", Stage::as_str);

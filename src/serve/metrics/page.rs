@@ -37,7 +37,7 @@ impl MetricsPage {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in samples {
             let labels: Vec<String> =
-                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+                labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape_label(value))).collect();
             let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
             let _ = writeln!(self.0, "{name}{labels} {value}");
         }
@@ -50,6 +50,6 @@ impl MetricsPage {
 }
 
 /// Escapes a label value for the text format.
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

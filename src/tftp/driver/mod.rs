@@ -125,9 +125,9 @@ pub async fn serve<F: Files, O: Observer>(
             () = shutdown.cancelled() => None,
         };
         drop(workers);
-        let mut outcome = ended.map_or(Ok(()), joined);
+        let mut outcome = ended.map_or(Ok(()), flatten_join);
         while let Some(ended) = threads.join_next().await {
-            outcome = outcome.and(joined(ended));
+            outcome = outcome.and(flatten_join(ended));
         }
         outcome
     };
@@ -136,7 +136,7 @@ pub async fn serve<F: Files, O: Observer>(
 }
 
 /// Returns the result of a worker; resumes its panic.
-fn joined(ended: Result<io::Result<()>, tokio::task::JoinError>) -> io::Result<()> {
+fn flatten_join(ended: Result<io::Result<()>, tokio::task::JoinError>) -> io::Result<()> {
     ended.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(cancelled) => Err(io::Error::other(cancelled)),

@@ -4,7 +4,7 @@ use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, ListPage, encoded},
-    html::{self, Page, code, maybe, plain, shown, time},
+    html::{self, Page, code, display_text, maybe, plain, time},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
@@ -48,7 +48,7 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
         h2 { "Leases" }
         form.inline method="get" action=(format!("{PREFIX}/dhcp")) {
             label.hidden for="text" { "Part of an address, a MAC address, an ID or a name" }
-            input id="text" name="q" value=(shown(text)) maxlength="100" placeholder="address, MAC address, name";
+            input id="text" name="q" value=(display_text(text)) maxlength="100" placeholder="address, MAC address, name";
             label { input type="checkbox" name="all" value="1" checked[all]; " Expired leases, too" }
             button { "Filter" }
         }
@@ -127,7 +127,8 @@ fn lease_table(leases: &[LeaseView], vms: &[NamedVm]) -> Markup {
         let holder = match (lease.node, &lease.name, lease.vm) {
             (Some(node), Some(name), _) => html::node_link(&node.to_string(), name),
             (_, _, Some(uuid)) => {
-                let name = vms.iter().find(|vm| vm.uuid == uuid).map_or_else(|| uuid.to_string(), |vm| shown(&vm.name));
+                let name =
+                    vms.iter().find(|vm| vm.uuid == uuid).map_or_else(|| uuid.to_string(), |vm| display_text(&vm.name));
                 html! { a href=(format!("{PREFIX}/vms/{uuid}")) { "VM " (name) } }
             }
             _ => html! { span.quiet { "not a node" } },

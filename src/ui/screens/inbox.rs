@@ -8,7 +8,7 @@ use super::{
 use crate::{
     PREFIX,
     client::ApiClient,
-    html::{self, Page, shown},
+    html::{self, Page, display_text},
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
@@ -58,7 +58,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 fn row(node: &NodeView) -> Markup {
     html! {
         tr {
-            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
+            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", display_text(&node.name))); }
             td { (html::node_link(&node.id.to_string(), &node.name)) }
             td { (html::plain(&node.model)) }
             td { (html::code(&node.serial)) }

@@ -30,7 +30,7 @@ fn actor(event: &EventView) -> Markup {
 }
 
 /// Renders the kind of the event, with the stage, the phases or the condition that it is about.
-fn what(event: &EventView) -> Markup {
+fn describe_event(event: &EventView) -> Markup {
     let more = match (event.stage, event.from.zip(event.to), event.condition) {
         (Some(stage), ..) => format!(": {stage}"),
         (_, Some((from, to)), _) => format!(": {from} → {to}"),
@@ -50,7 +50,7 @@ fn detail(event: &EventView) -> Markup {
 
 pub(super) fn event_table(events: &[EventView], names: &NodeNames) -> Markup {
     let row = |event: &EventView| {
-        vec![time(event.at), what(event), names.maybe_link(event.node), actor(event), detail(event)]
+        vec![time(event.at), describe_event(event), names.maybe_link(event.node), actor(event), detail(event)]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
     html::table(&["Time", "Event", "Node", "Actor", "Detail"], &rows, "No events are recorded.")

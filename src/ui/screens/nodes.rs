@@ -7,7 +7,7 @@ use super::{
 use crate::{
     PREFIX,
     client::{ApiClient, ListPage, encoded},
-    html::{self, Page, shown},
+    html::{self, Page, display_text},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
@@ -139,14 +139,14 @@ fn head(query: &ListQuery) -> Markup {
 fn row(node: &NodeView) -> Markup {
     html! {
         tr {
-            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
+            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", display_text(&node.name))); }
             td { (html::name_link(&node.id.to_string(), &node.name)) }
             td { (html::code(node.id)) }
             td { (html::phase(node.phase)) }
             td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }
             td { (html::maybe(node.address)) }
             td.list { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
-            td.list { (shown(&label_words(&node.labels))) }
+            td.list { (display_text(&label_words(&node.labels))) }
             td { (html::time(node.last_seen)) }
         }
     }

@@ -4,7 +4,7 @@ use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
-    html::{self, Page, plain, shown, time},
+    html::{self, Page, display_text, plain, time},
     names::NodeNames,
 };
 use axum::http::HeaderMap;
@@ -50,7 +50,7 @@ fn row(operation: &OperationView, names: &NodeNames) -> Vec<Markup> {
 }
 
 fn object(operation: &OperationView) -> Markup {
-    let (id, name) = (encoded(&operation.id), shown(&operation.name));
+    let (id, name) = (encoded(&operation.id), display_text(&operation.name));
     let page = match operation.object {
         ObjectKind::Node => format!("/nodes/{id}"),
         ObjectKind::Vm => format!("/vms/{id}"),
@@ -60,5 +60,5 @@ fn object(operation: &OperationView) -> Markup {
     };
     // The UUID of a VM would push the other columns away; the name of a VM is unique.
     let has_short_id = operation.object == ObjectKind::Node && operation.id != operation.name;
-    html! { a href=(format!("{PREFIX}{page}")) { (name) } @if has_short_id { " " (html::bracketed(&operation.id)) } }
+    html! { a href=(format!("{PREFIX}{page}")) { (name) } @if has_short_id { " " (html::id_in_brackets(&operation.id)) } }
 }

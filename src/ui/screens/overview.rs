@@ -4,7 +4,7 @@ use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
-    html::{self, Page, phase_class, shown},
+    html::{self, Page, display_text, phase_class},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
@@ -22,7 +22,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let nodes = client.list(path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
     let content = html! {
-        h1 { (shown(&status.site)) }
+        h1 { (display_text(&status.site)) }
         div id="findings" data-live {
             (html::findings(&status.errors))
             (html::findings(&status.warnings))
@@ -58,7 +58,7 @@ fn tile(node: &NodeView) -> Markup {
     let stage = node.boot.as_ref().and_then(|boot| boot.stage).filter(|_| boots);
     html! {
         a class=(format!("tile {}", phase_class(node.phase))) href=(format!("{PREFIX}/nodes/{}", node.id)) {
-            strong { (shown(&node.name)) }
+            strong { (display_text(&node.name)) }
             span { (node.phase) }
             @if let Some(stage) = stage { (progress(stage)) }
             @if let Some(condition) = node.conditions.first() { span.mark { (condition.kind.as_str()) } }
@@ -99,8 +99,8 @@ pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, 
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
             "node" => html::name_link(&hit.id, &hit.name),
-            "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
-            _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
+            "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (display_text(&hit.name)) } },
+            _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (display_text(&hit.name)) } },
         };
         vec![
             html::plain(&hit.kind),
@@ -114,7 +114,7 @@ pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, 
     let rows: Vec<_> = found.hits.iter().map(row).collect();
     let content = html! {
         h1 { "Search" }
-        p { (found.total) " found for “" (shown(&query.q)) "”" }
+        p { (found.total) " found for “" (display_text(&query.q)) "”" }
         (html::table(&["Kind", "Name", "ID", "State", "Found in", "Value"], &rows, "No results."))
     };
     Ok(Page { client: &client, title: "Search".to_owned(), nav_path: "", content }.answer(&headers))

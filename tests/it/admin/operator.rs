@@ -105,7 +105,8 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
     eventually("what it runs is kept", || {
         let all = world.json(&["node", "history", &id, "-o", "json"]);
-        let kept = all.as_array().is_some_and(|all| all.iter().all(|one| one["archived"] == true && one["runs"] == true));
+        let kept =
+            all.as_array().is_some_and(|all| all.iter().all(|one| one["archived"] == true && one["runs"] == true));
         if kept { Ok(()) } else { Err(all.to_string()) }
     });
     let table = printed(&world.meshd(&["events", "--kind", "phase", "--node", &id]));

@@ -30,6 +30,46 @@ const BANNED: [&str; 20] = [
     "prove nothing",
     "whoever",
 ];
+/// Participles, pronouns and adverbs that say neither what a function does nor what it returns. Use a verb with its object, or a noun.
+const NAMELESS: [&str; 37] = [
+    "about",
+    "admitted",
+    "against",
+    "ask",
+    "asked",
+    "attend",
+    "authorised",
+    "beyond",
+    "bracketed",
+    "complain",
+    "converse",
+    "elsewhere",
+    "everything",
+    "follow",
+    "forced",
+    "given",
+    "guarded",
+    "held",
+    "here",
+    "implied",
+    "in_time",
+    "it",
+    "named",
+    "nobody",
+    "ordered",
+    "past",
+    "provided",
+    "signalled",
+    "standing_by",
+    "that",
+    "them",
+    "timed",
+    "together",
+    "told",
+    "what",
+    "whole",
+    "within",
+];
 /// Words that begin a doc comment of at most three words that says nothing: `Its name.`, `Which file.`
 const QUESTIONS: [&str; 9] = ["How", "Its", "What", "When", "Where", "Which", "Who", "Whose", "Why"];
 
@@ -38,6 +78,7 @@ const QUESTIONS: [&str; 9] = ["How", "Its", "What", "When", "Where", "Which", "W
 struct Declared {
     types: Vec<String>,
     docs: Vec<String>,
+    functions: Vec<String>,
 }
 
 /// Visits of nodes with attributes; those of the first list declare a type.
@@ -61,6 +102,11 @@ impl<'ast> Visit<'ast> for Declared {
         visit_item_const ItemConst, visit_item_static ItemStatic, visit_item_fn ItemFn, visit_field Field,
         visit_variant Variant, visit_impl_item_fn ImplItemFn, visit_impl_item_const ImplItemConst,
         visit_trait_item_fn TraitItemFn, visit_trait_item_type TraitItemType
+    }
+
+    fn visit_signature(&mut self, signature: &'ast syn::Signature) {
+        self.functions.push(signature.ident.to_string());
+        syn::visit::visit_signature(self, signature);
     }
 
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
@@ -113,6 +159,18 @@ fn type_name_that_occurs_twice_in_a_crate_is_refused() {
     let twice = found.iter().filter(|(_, files)| files.len() > 1);
     let faults: Vec<String> =
         twice.map(|((folder, name), files)| format!("{name} occurs twice in {folder}: {}", files.join(", "))).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn function_named_by_a_participle_or_pronoun_is_refused() {
+    let sample = Declared::of("fn whole() {} fn read_body() {} struct S; impl S { fn ask(&self) {} }");
+    assert_eq!(sample.functions, ["whole", "read_body", "ask"]);
+    let mut faults = Vec::new();
+    for (path, text) in released() {
+        let names = Declared::of(&text).functions.into_iter().filter(|name| NAMELESS.contains(&name.as_str()));
+        faults.extend(names.map(|name| format!("{}: fn {name}", path.display())));
+    }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

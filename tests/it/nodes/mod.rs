@@ -11,7 +11,7 @@
 
 mod agent_plane;
 mod boot_log;
-mod generations;
+pub mod generations;
 mod lifecycle;
 mod trust;
 mod vfio;

@@ -8,7 +8,11 @@ pub mod program;
 pub mod tftp;
 pub mod unpack;
 
-use meshd_image::catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path};
+use crate::nodes::generations::retention;
+use meshd_image::catalog::{
+    image::{Blob, FORMAT, ImageManifest, Parts, blob_path},
+    versions::VersionFolder,
+};
 use meshd_lab::Namespace;
 use meshd_types::{Arch, Digest, MacAddr, Timestamp};
 use serde_json::Value;
@@ -222,9 +226,8 @@ overlays = ["motd"]
             built_at: Timestamp::from_millis(0),
             contents: Default::default(),
         };
-        let path = manifest_path(&blobs, &manifest.name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
+        let shelf = VersionFolder::image(&blobs, &manifest.name);
+        retention::build(&shelf, 0, &manifest.version(), &serde_json::to_vec(&manifest).unwrap());
     }
 
     fn log(&self) -> PathBuf {

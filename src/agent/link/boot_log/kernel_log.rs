@@ -12,7 +12,7 @@ const OVERLAY: &str = "/overlay/";
 const MAX_RECORD: usize = 8 << 10;
 
 /// Writes each message as a line, starting with the kernel's buffer. Ends only with an error.
-pub async fn follow(path: &Path, mut to: PacedWriter) -> io::Result<()> {
+pub async fn forward(path: &Path, mut to: PacedWriter) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut buffer = vec![0; MAX_RECORD];

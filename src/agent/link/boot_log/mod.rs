@@ -59,9 +59,9 @@ impl BootLog {
             return self.acked.send_modify(AckedOffsets::welcome);
         }
         let (path, to) = (tree.path(KERNEL_LOG), self.start(LogSource::Kernel));
-        self.readers.spawn(async move { log_end(LogSource::Kernel, kernel_log::follow(&path, to).await) });
+        self.readers.spawn(async move { log_end(LogSource::Kernel, kernel_log::forward(&path, to).await) });
         let (path, to) = (tree.path(SYSTEM_LOG), self.start(LogSource::System));
-        self.readers.spawn(async move { log_end(LogSource::System, system_log::follow(&path, to).await) });
+        self.readers.spawn(async move { log_end(LogSource::System, system_log::forward(&path, to).await) });
     }
 
     /// Returns a writer whose bytes are forwarded.

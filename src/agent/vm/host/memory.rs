@@ -63,7 +63,7 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
     let in_memory = capacity::is_in_memory(machines);
     for uuid in vm_paths::all(machines) {
         let files = VmPaths::new(machines, uuid);
-        memory.touched.extend(touched(tree, &files).map(|bytes| (uuid, bytes)));
+        memory.touched.extend(touched_memory(tree, &files).map(|bytes| (uuid, bytes)));
         let layers = files.layers();
         if in_memory && !layers.is_empty() {
             let growth = layers.iter().filter_map(|layer| growth(layer)).fold(0, u64::saturating_add);
@@ -74,7 +74,7 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
 }
 
 /// Returns the resident memory of the QEMU of a VM.
-fn touched(tree: &Tree, files: &VmPaths) -> Option<u64> {
+fn touched_memory(tree: &Tree, files: &VmPaths) -> Option<u64> {
     let pid: u32 = fs::read_to_string(files.pid()).ok()?.trim().parse().ok()?;
     // The process ID may have been reused.
     let line = tree.read(&format!("/proc/{pid}/cmdline"))?;

@@ -22,7 +22,7 @@ const FUNCTIONS_PER_PCI_SLOT: usize = 8;
 pub const VOLUME_NODE: &str = "volume";
 
 /// Escapes a path for QEMU's comma-separated options.
-fn escaped(path: &Path) -> String {
+fn escape_path(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
@@ -60,7 +60,7 @@ pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -
 
 /// Returns the arguments of `qemu-img` that compare an image with the start of a disk.
 pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
-    let image = format!("driver={},file.driver=file,file.filename={}", format.name(), escaped(image));
+    let image = format!("driver={},file.driver=file,file.filename={}", format.name(), escape_path(image));
     strings(&["compare", "-p", "--image-opts", &image, &disk_options(target, Some(bytes))])
 }
 
@@ -92,7 +92,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     let qmp = line.pass(PassedFile::Listen(files.qmp()));
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
-    let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
+    let (serial, log) = (escape_path(&files.serial()), escape_path(&files.console()));
     // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU does not read while the UART of the
     // guest is full. With a socket, QEMU would close the connection and lose input.
     line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
@@ -115,7 +115,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
         disk(spec, index, volume, files, &mut line);
     }
     if spec.cloud_init.is_some() {
-        let file = escaped(&files.seed());
+        let file = escape_path(&files.seed());
         line.add("-blockdev", format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"));
         line.add("-device", "ide-cd,drive=seed");
     }
@@ -123,7 +123,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
         nic_device(spec, index, nic, plan.vhost, &mut line);
     }
     if plan.swtpm.is_some() {
-        line.add("-chardev", format!("socket,id=tpm,path={}", escaped(&files.tpm_socket())));
+        line.add("-chardev", format!("socket,id=tpm,path={}", escape_path(&files.tpm_socket())));
         line.add("-tpmdev", "emulator,id=tpm0,chardev=tpm");
         line.add("-device", "tpm-crb,tpmdev=tpm0");
     }
@@ -191,8 +191,8 @@ fn flash(uefi: &Uefi, files: &VmPaths, line: &mut CommandLine) {
     if uefi.secure {
         line.add("-global", "driver=cfi.pflash01,property=secure,value=on");
     }
-    line.add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escaped(&uefi.code)));
-    line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars())));
+    line.add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escape_path(&uefi.code)));
+    line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escape_path(&files.vars())));
 }
 
 fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, line: &mut CommandLine) {
@@ -202,7 +202,7 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, li
     let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
     let (source, device) = match volume {
         PlannedVolume::Layer { base, .. } => {
-            let (file, base) = (escaped(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
+            let (file, base) = (escape_path(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
             // The layer belongs to the VM; other VMs share the image.
             let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
             let below = format!("backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}");

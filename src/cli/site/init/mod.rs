@@ -82,7 +82,7 @@ impl Init {
         message!("DHCP mode: {}", mode.word());
         let range = match self.range {
             Some(range) => range,
-            None => proposed(&network)?,
+            None => propose_range(&network)?,
         };
         let share = Path::new(SHARE);
         let values = write::Values {
@@ -151,7 +151,7 @@ fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<Interf
         )),
         ([first, ..], Some(_)) | ([first], None) => Ok((*first).clone()),
         (several, None) if io::stdin().is_terminal() && io::stderr().is_terminal() => {
-            ask(several, &list(several)).cloned()
+            ask_interface(several, &list(several)).cloned()
         }
         (several, None) => Err(Failure::new(
             format!("cannot choose an interface: there are {}", list(several)),
@@ -160,7 +160,7 @@ fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<Interf
     }
 }
 
-fn ask<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a InterfaceNetwork, Failure> {
+fn ask_interface<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a InterfaceNetwork, Failure> {
     write_message(&format!("interface of the boot network: {list}\nname: "));
     let mut answer = String::new();
     let _ = io::stdin().read_line(&mut answer);
@@ -191,7 +191,7 @@ fn other_servers(network: &InterfaceNetwork) -> BTreeSet<Ipv4Addr> {
     }
 }
 
-fn proposed(network: &InterfaceNetwork) -> Result<String, Failure> {
+fn propose_range(network: &InterfaceNetwork) -> Result<String, Failure> {
     let found = range::propose(network.address, network.prefix_len).map(|(first, last)| format!("{first}-{last}"));
     found.ok_or_else(|| {
         let message =

@@ -94,7 +94,7 @@ impl fmt::Display for Dependency {
 }
 
 /// Parses a word of a `p:` line: the name, and the version if there is one.
-pub fn provided(word: &str) -> (&str, Option<&str>) {
+pub fn parse_provided(word: &str) -> (&str, Option<&str>) {
     word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)))
 }
 
@@ -129,6 +129,6 @@ mod tests {
         }
         assert!(Dependency::parse("!x").conflict);
         assert_eq!(Dependency::parse("a@edge").name, "a");
-        assert_eq!(provided("so:libz.so.1=1.3.1"), ("so:libz.so.1", Some("1.3.1")));
+        assert_eq!(parse_provided("so:libz.so.1=1.3.1"), ("so:libz.so.1", Some("1.3.1")));
     }
 }

@@ -1,7 +1,7 @@
 //! `APKINDEX`: parses the package records of a repository. Names and versions become file names, so the parser
 //! validates them.
 
-use super::depends::{Dependency, provided};
+use super::depends::{Dependency, parse_provided};
 use crate::builder::parts::installed::Checksum;
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use crate::{
         build::recipe_digest,
         command::{BUNDLE_TOOLS, ToolCommand, require_tools},
         error::{BuildError, failed, io_error},
-        progress::{BuildStep, Progress, timed},
+        progress::{BuildStep, Progress, report_step},
         store,
         work_folder::BuildFolder,
     },
@@ -65,8 +65,8 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
     // `bundle.` separates lock and folder from those of an image of the same name.
     let work = BuildFolder::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
     let build = BundleBuild { request, recipe: &recipe, work: &work, progress };
-    let contents = timed(progress, BuildStep::FetchPackages, || build.assemble())?;
-    timed(progress, BuildStep::Store, || build.store(digest, contents))
+    let contents = report_step(progress, BuildStep::FetchPackages, || build.assemble())?;
+    report_step(progress, BuildStep::Store, || build.store(digest, contents))
 }
 
 /// Commands, and packages with their versions.

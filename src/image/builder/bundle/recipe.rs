@@ -87,7 +87,7 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
     if programs.is_empty() && !root.has("programs") {
         root.fault("programs", "is required", "[[programs]] path = \"usr/bin/mpiexec.hydra\"");
     }
-    let files: Vec<BundleFile> = root.tables("files").iter().filter_map(copied).collect();
+    let files: Vec<BundleFile> = root.tables("files").iter().filter_map(read_copied_file).collect();
     for (what, count) in [("programs", programs.len()), ("files", files.len())] {
         if count > MAX_LISTED {
             root.fault(what, format!("lists {count}"), format!("at most {MAX_LISTED}"));
@@ -116,7 +116,7 @@ fn program(table: &Table<'_>) -> Option<Program> {
     Some(program)
 }
 
-fn copied(table: &Table<'_>) -> Option<BundleFile> {
+fn read_copied_file(table: &Table<'_>) -> Option<BundleFile> {
     let from = table.required("from", table.parsed("from"), "where the package has it");
     let to = table.required("to", table.parsed("to"), "where it goes in the bundle");
     Some(BundleFile { from: from?.value, to: to?.value })

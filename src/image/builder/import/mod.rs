@@ -30,7 +30,7 @@ use super::{
     command::{IMPORT_TOOLS, require_namespaces, require_tools},
     error::{BuildError, io_error},
     keys,
-    progress::{BuildStep, Progress, timed},
+    progress::{BuildStep, Progress, report_step},
     store,
     work_folder::BuildFolder,
 };
@@ -84,7 +84,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         (netboot.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), made)
     });
     let ((netboot, release), made) = (netboot?, made?);
-    timed(progress, BuildStep::Store, || {
+    report_step(progress, BuildStep::Store, || {
         let _lock = store::lock(&request.build.blobs_dir)?;
         let put = |file| store::put_blob(&request.build.blobs_dir, file);
         let parts = Parts {
@@ -131,7 +131,7 @@ fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<Pat
 
 /// Fetches kernel, initramfs and modloop. Verifies them by their digests and against each other.
 fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
-    timed(progress, BuildStep::FetchKernel, || {
+    report_step(progress, BuildStep::FetchKernel, || {
         let (netboot, origin) = context.netboot()?;
         let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, context.recipe.arch)?;
         progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {origin}"));

@@ -18,7 +18,7 @@ use crate::builder::{
         recipe::{Algorithm, Compression},
         repo::{self, INDEX_ARCHIVE},
     },
-    progress::{BuildStep, Progress, timed},
+    progress::{BuildStep, Progress, report_step},
 };
 use std::{
     collections::BTreeMap,
@@ -54,10 +54,10 @@ pub(super) struct ImportedPackages {
 
 impl PackageImport<'_> {
     pub(super) fn make(&self) -> Result<ImportedPackages, BuildError> {
-        let (records, install) = timed(self.progress, BuildStep::Index, || self.read_indexes())?;
+        let (records, install) = report_step(self.progress, BuildStep::Index, || self.read_indexes())?;
         let chosen = closure(&records, &install).map_err(ImportError::Lacks)?;
-        let files = timed(self.progress, BuildStep::FetchPackages, || self.fetch(&chosen))?;
-        let initrd = timed(self.progress, BuildStep::Packages, || self.assemble(&records, &chosen, &files))?;
+        let files = report_step(self.progress, BuildStep::FetchPackages, || self.fetch(&chosen))?;
+        let initrd = report_step(self.progress, BuildStep::Packages, || self.assemble(&records, &chosen, &files))?;
         let versions = chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
         Ok(ImportedPackages { initrd, versions })
     }

@@ -2,7 +2,7 @@
 
 use super::{
     cpio::{compress, set_mode},
-    plan::patched,
+    plan::apply_patches,
     recipe::Initramfs,
 };
 use crate::builder::{
@@ -34,7 +34,7 @@ pub(crate) fn prepare(recipe_dir: &Path, recipe: &Initramfs, tree: &Path) -> Res
     }
     let init = tree.join("usr/share/mkinitfs/initramfs-init");
     let text = fs::read_to_string(&init).map_err(io_error("read", &init))?;
-    let text = patched(text, &recipe.patches).map_err(|(times, find)| BuildError::Patch { times, find })?;
+    let text = apply_patches(text, &recipe.patches).map_err(|(times, find)| BuildError::Patch { times, find })?;
     write(scratch.join("init"), text)
 }
 

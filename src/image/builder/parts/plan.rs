@@ -161,7 +161,7 @@ fn plan_extra(extra: &ExtraPackage, arch: &str) -> PackagePlan {
 }
 
 /// Applies an edit to a file's content; `None` for a link.
-pub fn restored(edit: &FileEdit, content: &str) -> Option<String> {
+pub fn restore_text(edit: &FileEdit, content: &str) -> Option<String> {
     match edit {
         FileEdit::Content(text) => Some(text.clone()),
         FileEdit::Link(_) => None,
@@ -178,7 +178,7 @@ pub fn restored(edit: &FileEdit, content: &str) -> Option<String> {
 ///
 /// # Errors
 /// Number of occurrences, and the text.
-pub fn patched(mut text: String, patches: &[super::recipe::Patch]) -> Result<String, (usize, String)> {
+pub fn apply_patches(mut text: String, patches: &[super::recipe::Patch]) -> Result<String, (usize, String)> {
     for patch in patches {
         match text.matches(&patch.find).count() {
             1 => text = text.replacen(&patch.find, &patch.replace, 1),

@@ -2,7 +2,7 @@
 
 use super::{
     installed::{self, Checksum, Node},
-    plan::{Files, PackagePlan, restored},
+    plan::{Files, PackagePlan, restore_text},
     recipe::{Algorithm, Compression, FileEdit, Restore},
 };
 use crate::builder::{
@@ -139,7 +139,7 @@ impl Repo<'_> {
             Some(Restore { edit: FileEdit::Content(text), .. }) => Ok(text.clone().into_bytes()),
             Some(rule) => {
                 let text = fs::read_to_string(from).map_err(io_error("read", from))?;
-                Ok(restored(&rule.edit, &text).unwrap_or(text).into_bytes())
+                Ok(restore_text(&rule.edit, &text).unwrap_or(text).into_bytes())
             }
         }
     }

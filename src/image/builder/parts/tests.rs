@@ -2,7 +2,7 @@
 
 use super::{
     installed::{self, Checksum},
-    plan::{self, Files, PlanError, patched, restored},
+    plan::{self, Files, PlanError, apply_patches, restore_text},
     recipe::{self, FileEdit, Patch},
 };
 use std::path::Path;
@@ -130,14 +130,14 @@ fn recipe_not_matching_its_source_is_refused() {
 #[test]
 fn file_is_restored_by_dropping_lines_and_replacing_text() {
     let edit = FileEdit::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
-    assert_eq!(restored(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
-    assert_eq!(restored(&FileEdit::Content("a".into()), "b").unwrap(), "a");
+    assert_eq!(restore_text(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
+    assert_eq!(restore_text(&FileEdit::Content("a".into()), "b").unwrap(), "a");
 }
 
 #[test]
 fn patch_text_must_occur_exactly_once() {
     let patch = |find: &str| [Patch { find: find.into(), replace: "new".into() }];
-    assert_eq!(patched("one two".into(), &patch("one")).unwrap(), "new two");
-    assert_eq!(patched("one one".into(), &patch("one")), Err((2, "one".into())));
-    assert_eq!(patched("two".into(), &patch("one")), Err((0, "one".into())));
+    assert_eq!(apply_patches("one two".into(), &patch("one")).unwrap(), "new two");
+    assert_eq!(apply_patches("one one".into(), &patch("one")), Err((2, "one".into())));
+    assert_eq!(apply_patches("two".into(), &patch("one")), Err((0, "one".into())));
 }

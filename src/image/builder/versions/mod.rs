@@ -15,7 +15,7 @@ use super::{
 };
 use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
-    image::{blob_path, load_manifest, load_version},
+    image::{blob_path, load_version},
     versions::{BUNDLES, IMAGES, InUseError, VersionFolder, in_use, version_names},
 };
 use meshd_types::{BundleName, Digest, ImageName, Timestamp};
@@ -65,7 +65,7 @@ pub enum VersionError {
     #[error(transparent)]
     Image(#[from] ImageError),
     /// An in-use list cannot be read.
-    #[error("nothing is thrown away while it is not known what is in use; correct the list, or remove it")]
+    #[error("cannot prune: the list of used blobs is unreadable; correct the list, or remove it")]
     InUse(#[from] InUseError),
     /// A file could not be read or written.
     #[error(transparent)]
@@ -87,26 +87,24 @@ pub fn versions(blobs_dir: &Path, name: &ImageName) -> Result<Vec<Version>, Vers
     let version_folder = VersionFolder::image(blobs_dir, name);
     let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     let used = in_use(blobs_dir)?;
-    let mut manifests: Vec<ImageManifest> =
-        known(&version_folder)?.iter().filter_map(|version| load_version(blobs_dir, name, version).ok()).collect();
-    let mut current = pointer.current;
-    if manifests.is_empty()
-        && let Ok(plain) = load_manifest(blobs_dir, name)
-    {
-        current = Some(plain.version());
-        manifests.push(plain);
-    }
     let view = |manifest: ImageManifest| {
         let version = manifest.version();
-        let (is_current, is_previous) = (current == Some(version), pointer.previous == Some(version));
-        Version { version, current: is_current, previous: is_previous, in_use: used.contains(&version), manifest }
+        Version {
+            version,
+            current: pointer.current == Some(version),
+            previous: pointer.previous == Some(version),
+            in_use: used.contains(&version),
+            manifest,
+        }
     };
-    let mut all: Vec<Version> = manifests.into_iter().map(view).collect();
+    let known = known_versions(&version_folder)?;
+    let manifests = known.iter().filter_map(|version| load_version(blobs_dir, name, version).ok());
+    let mut all: Vec<Version> = manifests.map(view).collect();
     all.sort_by_key(|version| (std::cmp::Reverse(version.manifest.built_at), version.version));
     Ok(all)
 }
 
-fn known(version_folder: &VersionFolder) -> Result<BTreeSet<Digest>, BuildError> {
+fn known_versions(version_folder: &VersionFolder) -> Result<BTreeSet<Digest>, BuildError> {
     version_folder.versions().map_err(io_error("read", version_folder.folder()))
 }
 
@@ -138,7 +136,7 @@ pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManif
 }
 
 fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Digest, VersionError> {
-    let all = known(&VersionFolder::image(blobs_dir, name))?;
+    let all = known_versions(&VersionFolder::image(blobs_dir, name))?;
     let has_prefix = |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
     let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
     let [version] = found[..] else {
@@ -280,7 +278,7 @@ fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Res
             serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
         };
         let mut all: Vec<(Option<Timestamp>, Digest)> =
-            known(&version_folder)?.into_iter().map(|version| (built(&version), version)).collect();
+            known_versions(&version_folder)?.into_iter().map(|version| (built(&version), version)).collect();
         all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
         for (at, (built_at, version)) in all.into_iter().enumerate() {
             let pointed = [pointer.current, pointer.previous].contains(&Some(version));
@@ -304,8 +302,9 @@ fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Res
 /// Returns the blobs of unreadable manifests, which may belong to a later release. [`prune`] keeps them.
 fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Result<Vec<Digest>, BuildError> {
     let version_folder = VersionFolder::image(blobs_dir, name);
-    let others =
-        known(&version_folder)?.into_iter().filter(|version| readable.iter().all(|other| other.version != *version));
+    let others = known_versions(&version_folder)?
+        .into_iter()
+        .filter(|version| readable.iter().all(|other| other.version != *version));
     let paths = others.map(|version| version_folder.version_path(&version)).chain([version_folder.current_path()]);
     let mut found = Vec::new();
     for text in paths.filter_map(|path| fs::read_to_string(path).ok()) {

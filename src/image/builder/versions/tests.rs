@@ -180,20 +180,6 @@ fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
     }
 }
 
-#[test]
-fn manifest_of_an_earlier_release_becomes_a_version_at_the_next_build() {
-    let images = TestImages::new();
-    let manifest = images.manifest("kernel a", 1);
-    fs::create_dir_all(images.blobs().join(IMAGES)).unwrap();
-    fs::write(manifest_path(images.blobs(), &images.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
-    assert_eq!(images.current(), manifest.version());
-    assert!(versions(images.blobs(), &images.name).unwrap()[0].current);
-    assert!(rollback(images.blobs(), &images.name).is_err());
-    let second = images.add("kernel b", 2);
-    assert_eq!(images.current(), second);
-    assert_eq!(rollback(images.blobs(), &images.name).unwrap(), manifest);
-}
-
 /// Every state that a kill can leave behind: the steps of a promotion, done one after the other.
 #[test]
 fn promotion_succeeds_after_interrupted_promotion() {

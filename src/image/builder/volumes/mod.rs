@@ -92,7 +92,7 @@ pub struct Volumes {
     dir: PathBuf,
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
+fn volume_error(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
     let path = path.to_owned();
     move |source| VolumeError::Io { path, source }
 }
@@ -124,17 +124,17 @@ impl Volumes {
         now: Timestamp,
         progress: impl FnMut(u64),
     ) -> Result<VolumeInfo, VolumeError> {
-        let mut from = open_regular(file).map_err(failed(file))?;
+        let mut from = open_regular(file).map_err(volume_error(file))?;
         let _lock = self.lock()?;
         self.sweep();
         let mut head = Vec::new();
         let length = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
-        (&mut from).take(length).read_to_end(&mut head).map_err(failed(file))?;
-        let found = kind(&from, &head).map_err(failed(file))?;
+        (&mut from).take(length).read_to_end(&mut head).map_err(volume_error(file))?;
+        let found = kind(&from, &head).map_err(volume_error(file))?;
         let (kind, virtual_size) = found.map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
         let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
         let added =
-            self.copy(head, from, &temporary, progress).map_err(failed(&temporary)).and_then(|(digest, size)| {
+            self.copy(head, from, &temporary, progress).map_err(volume_error(&temporary)).and_then(|(digest, size)| {
                 let virtual_size = virtual_size.unwrap_or(size);
                 let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
                 self.commit(&temporary, &info).map(|()| info)
@@ -146,11 +146,11 @@ impl Volumes {
 
     /// Locks the folder for changes.
     fn lock(&self) -> Result<File, VolumeError> {
-        fs::create_dir_all(&self.dir).map_err(failed(&self.dir))?;
+        fs::create_dir_all(&self.dir).map_err(volume_error(&self.dir))?;
         let path = self.dir.join(".lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let lock = lock.map_err(failed(&path))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| failed(&path)(error.into()))?;
+        let lock = lock.map_err(volume_error(&path))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| volume_error(&path)(error.into()))?;
         Ok(lock)
     }
 
@@ -202,7 +202,7 @@ impl Volumes {
             return Err(VolumeError::Taken { name, digest });
         }
         let (path, description) = (self.path(&info.digest), self.description(&info.digest));
-        fs::rename(temporary, &path).map_err(failed(&path))?;
+        fs::rename(temporary, &path).map_err(volume_error(&path))?;
         let text = serde_json::to_vec(info).expect("plain data");
         let write = || {
             let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(temporary)?;
@@ -211,14 +211,14 @@ impl Volumes {
             fs::rename(temporary, &description)?;
             File::open(&self.dir)?.sync_all()
         };
-        write().map_err(failed(&description))
+        write().map_err(volume_error(&description))
     }
 
     /// Lists all volumes by name. Blocks.
     pub fn list(&self) -> Result<Vec<VolumeInfo>, VolumeError> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed(&self.dir))?,
+            entries => entries.map_err(volume_error(&self.dir))?,
         };
         let read = |path: PathBuf| {
             let mut text = String::new();
@@ -257,7 +257,7 @@ impl Volumes {
         }
         for path in [self.description(&info.digest), self.path(&info.digest)] {
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(volume_error(&path)(error)),
                 _ => {}
             }
         }

@@ -41,14 +41,14 @@ pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) 
             return Declarations::default();
         }
     };
-    let declared = everything(&document, entries);
+    let declared = read_declarations(&document, entries);
     if let Err(found) = document.finish(Some(())) {
         faults.extend(found.0);
     }
     declared
 }
 
-fn everything(document: &Document, entries: &mut Entries) -> Declarations {
+fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations {
     let root = document.root();
     let hint = "add: description = \"what it is for, in a line\"";
     let description = root.required("description", root.word("description"), hint);

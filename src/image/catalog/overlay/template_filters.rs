@@ -71,7 +71,7 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     add_bounded(environment, "format", Value::from_function(filters::format), |args| {
         let text = args.first().and_then(Value::as_str).unwrap_or_default();
         if text.contains('*') || text.split(|c: char| !c.is_ascii_digit()).any(|width| width.len() > 3) {
-            return Err(refused("a width above 999".to_owned()));
+            return Err(filter_error("a width above 999".to_owned()));
         }
         Ok(())
     });
@@ -125,7 +125,7 @@ fn add_bounded(
 
 fn repeats_little(args: &[Value]) -> Result<(), Error> {
     match args.iter().skip(1).flat_map(numbers).any(|number| number > MAX_REPEAT) {
-        true => Err(refused(format!("a number above {MAX_REPEAT}"))),
+        true => Err(filter_error(format!("a number above {MAX_REPEAT}"))),
         false => Ok(()),
     }
 }
@@ -134,7 +134,7 @@ fn repeats_little(args: &[Value]) -> Result<(), Error> {
 fn range(from: isize, to: Option<isize>, step: Option<isize>) -> Result<Value, Error> {
     let range = functions::range(from, to, step)?;
     match range.try_iter()?.nth(MAX_RANGE) {
-        Some(_) => Err(refused(format!("a range of more than {MAX_RANGE} elements"))),
+        Some(_) => Err(filter_error(format!("a range of more than {MAX_RANGE} elements"))),
         None => Ok(range),
     }
 }
@@ -144,12 +144,12 @@ pub(super) fn render(template: &Template<'_, '_>, values: &Value, out: impl io::
     template.render_captured_to(values, out).map(drop)
 }
 
-fn refused(what: String) -> Error {
+fn filter_error(what: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
 fn too_large() -> Error {
-    refused(format!("a text of more than {MAX_RENDERED} bytes"))
+    filter_error(format!("a text of more than {MAX_RENDERED} bytes"))
 }
 
 /// Returns the whole numbers of an argument, also of named ones.

@@ -45,8 +45,7 @@ impl Wait {
             Wait::APPROVAL => "waits for approval".to_owned(),
             "busy" => "waits in the boot queue".to_owned(),
             Wait::RECENTLY_ONLINE => {
-                "waits until the node, which was just online, is silent for [agent].offline_after"
-                    .to_owned()
+                "waits until the node, which was just online, is silent for [agent].offline_after".to_owned()
             }
             code => format!("refused: {code}"),
         }

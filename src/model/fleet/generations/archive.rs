@@ -233,7 +233,8 @@ mod tests {
         let before = archived(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
         let after = archived(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
         let diff = before.diff(&after);
-        let lines: Vec<String> = diff.files.iter().map(|file| format!("{file} {}", file.attributes.join(" "))).collect();
+        let lines: Vec<String> =
+            diff.files.iter().map(|file| format!("{file} {}", file.attributes.join(" "))).collect();
         assert_eq!(lines, ["~ /edit content mode", "- /gone ", "+ /new "]);
         assert_eq!((diff.args_removed.join(" "), diff.args_added.join(" ")), ("quiet".into(), "debug".into()));
         assert!(before.diff(&before).is_empty() && !diff.is_empty());

@@ -38,7 +38,8 @@ impl History {
     /// Records that the node fetched an overlay. Generations in `protected` are never removed.
     pub fn record_delivery(&mut self, delivered: DeliveredGeneration, protected: &[Generation]) {
         let earlier = self.find(delivered.generation).map(|at| self.0.remove(at));
-        let earlier = earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration { last_at: delivered.last_at, ..earlier });
+        let earlier =
+            earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration { last_at: delivered.last_at, ..earlier });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
             let oldest = self

@@ -13,9 +13,9 @@ pub fn matching_rule<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&
 fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> bool {
     let print = &node.fingerprint;
     let text = |required: &Option<String>, reported: &str| {
-        required.as_ref().is_none_or(|required| *required == normalised(reported))
+        required.as_ref().is_none_or(|required| *required == normalise(reported))
     };
-    (criteria.serials.is_empty() || criteria.serials.contains(&normalised(&print.serial)))
+    (criteria.serials.is_empty() || criteria.serials.contains(&normalise(&print.serial)))
         && (criteria.uuids.is_empty() || print.uuid.is_some_and(|uuid| criteria.uuids.contains(&uuid)))
         && (criteria.nodes.is_empty() || criteria.nodes.contains(&node.id))
         && text(&criteria.manufacturer, &print.manufacturer)
@@ -24,7 +24,7 @@ fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> boo
         && (criteria.segments.is_empty() || segment.is_some_and(|segment| criteria.segments.contains(segment)))
 }
 
-fn normalised(text: &str) -> String {
+fn normalise(text: &str) -> String {
     text.trim().to_lowercase()
 }
 

@@ -220,7 +220,7 @@ impl Vm {
             last.is_reported
                 && (last.state, last.restarts) == (report.state, report.restarts)
                 && last.start == report.start
-                && last.failure == report.failure.clone().map(bounded)
+                && last.failure == report.failure.clone().map(bound_failure)
         };
         let known =
             |(name, reported): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= reported);
@@ -298,7 +298,7 @@ impl Vm {
     pub fn apply_report(&mut self, report: VmReport, now: Timestamp) -> Option<VmChange> {
         let VmReport { state, failure, restarts, start, disks, .. } = report;
         self.apply_disk_uses(disks);
-        let failure = failure.map(bounded);
+        let failure = failure.map(bound_failure);
         if std::mem::take(&mut self.unconfirmed) {
             self.obstacle = None;
         }
@@ -342,7 +342,7 @@ impl Vm {
 }
 
 /// Truncates a reported failure, because the agent is not trusted.
-fn bounded(mut failure: VmFailure) -> VmFailure {
+fn bound_failure(mut failure: VmFailure) -> VmFailure {
     let cut = |text: &mut String| {
         let end = (0..=MAX_FAILURE_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);

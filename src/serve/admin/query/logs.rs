@@ -83,10 +83,11 @@ impl LogRequest {
         };
         let limit = match parameters.number("limit")? {
             None => DEFAULT_RECORDS,
-            Some(number) => usize::try_from(number)
-                .ok()
-                .filter(|limit| (1..=MAX_RECORDS).contains(limit))
-                .ok_or_else(|| ParameterError::invalid("limit", format!("{number} is out of range; use 1 to {MAX_RECORDS}")))?,
+            Some(number) => {
+                usize::try_from(number).ok().filter(|limit| (1..=MAX_RECORDS).contains(limit)).ok_or_else(|| {
+                    ParameterError::invalid("limit", format!("{number} is out of range; use 1 to {MAX_RECORDS}"))
+                })?
+            }
         };
         Ok(LogRequest { direction, after: parameters.number("after")?, limit })
     }

@@ -13,9 +13,7 @@ pub(crate) struct Needle(String);
 
 /// The search text is too short, too long or not one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
-)]
+#[error("cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters")]
 pub(crate) struct NeedleError(usize);
 
 /// Quality of a match, best first.

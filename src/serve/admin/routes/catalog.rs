@@ -5,7 +5,7 @@ use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::QueryOf,
-    routes::{Answer, blocking, gone, node_settings},
+    routes::{Answer, blocking, node_removed, node_settings},
 };
 use axum::{
     Json,
@@ -113,7 +113,7 @@ pub(crate) struct OverlayFilesQuery {
 async fn rendered(state: ApiState, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
     let ApiState { central, boot_address, .. } = state;
     let id = central.nodes.resolve(node)?;
-    let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
+    let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| node_removed(id))?;
     if let Some(text) = profile {
         let named = node_settings::profile(&text)?;
         let site = central.site();

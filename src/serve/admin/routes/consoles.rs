@@ -160,9 +160,8 @@ async fn logs(
                 ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
                 ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
-                    let note = format!(
-                        "\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n"
-                    );
+                    let note =
+                        format!("\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n");
                     return Some((Ok(note.into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}

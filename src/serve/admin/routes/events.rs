@@ -36,7 +36,7 @@ pub(crate) async fn events(
     }
     let filter = event_filter(&state.central, &query)?;
     if !follow {
-        return past(&state.central, log, filter, fields, &headers).await;
+        return stored_events(&state.central, log, filter, fields, &headers).await;
     }
     let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::Lines);
     tail.begin_with_newest(log.after.map(EventSeq), log.limit).await?;
@@ -70,7 +70,7 @@ fn event_filter(central: &Shared, query: &Parameters) -> Result<EventFilter, Ref
 }
 
 /// Returns recorded events only.
-async fn past(
+async fn stored_events(
     central: &Shared,
     log: LogRequest,
     filter: EventFilter,

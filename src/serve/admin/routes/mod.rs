@@ -125,7 +125,7 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });
-    detail.map(Json).ok_or_else(|| gone(id))
+    detail.map(Json).ok_or_else(|| node_removed(id))
 }
 
 #[derive(Debug, Deserialize)]
@@ -153,7 +153,7 @@ pub(crate) async fn timeline(
         )),
         None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
     };
-    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(missing)
+    timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
 }
 
 pub(crate) async fn release(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
@@ -197,9 +197,9 @@ pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
         let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
         Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(active_work(model, id)))
     });
-    view.map(Json).ok_or_else(|| gone(id))
+    view.map(Json).ok_or_else(|| node_removed(id))
 }
 
-pub(crate) fn gone(id: NodeId) -> Refused {
+pub(crate) fn node_removed(id: NodeId) -> Refused {
     Refused::not_found(format!("node {id} was removed; see `meshd node list`"))
 }

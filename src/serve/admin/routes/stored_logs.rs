@@ -1,7 +1,7 @@
 //! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at any
 //! pace and never blocks a writer.
 
-use crate::serve::admin::{ApiState, error::Refused, extract::QueryOf, routes::gone, transport::auth::Caller};
+use crate::serve::admin::{ApiState, error::Refused, extract::QueryOf, routes::node_removed, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
@@ -47,7 +47,7 @@ pub(crate) async fn boot_log(
         let boots = model.boots_of(model.node(node)?);
         Some(boots.iter().map(|boot| boot.id).collect::<Vec<_>>())
     });
-    let boots = boots.ok_or_else(|| gone(node))?;
+    let boots = boots.ok_or_else(|| node_removed(node))?;
     let session = session.map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
     let none = || {
         Refused::not_found(format!("no such boot on record; `meshd node timeline {node}` lists those that are kept"))
@@ -120,7 +120,7 @@ impl LogReader {
             self.grows.mark_unchanged();
             let chunk = self.log.read(&self.central, from).await.ok()?;
             if !chunk.lines.is_empty() {
-                return Some((written(chunk.dropped, chunk.lines), chunk.next));
+                return Some((with_gap(chunk.dropped, chunk.lines), chunk.next));
             }
             if complete || !follow {
                 return None;
@@ -141,7 +141,7 @@ impl LogReader {
     }
 }
 
-fn written(dropped: u64, lines: Vec<u8>) -> Bytes {
+fn with_gap(dropped: u64, lines: Vec<u8>) -> Bytes {
     if dropped == 0 {
         return lines.into();
     }

@@ -67,7 +67,7 @@ async fn run(
 ) -> Answer<TaskView> {
     let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = order;
     if user == TaskUser::Root && caller.role < Role::Admin && failpoint::defends("root-task-role") {
-        return Err(Refused::beyond(caller.role, Role::Admin));
+        return Err(Refused::insufficient_role(caller.role, Role::Admin));
     }
     let ranks_per_node = ranks_per_node.unwrap_or(1);
     let target = match (group, node) {

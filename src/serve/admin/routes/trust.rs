@@ -4,7 +4,7 @@ use crate::serve::admin::{
     ApiState,
     error::Refused,
     extract::{Body, TargetNode},
-    routes::{Answer, detail, gone},
+    routes::{Answer, detail, node_removed},
 };
 use axum::{
     Json,
@@ -77,7 +77,7 @@ pub(crate) async fn create_token(
 fn node_basis(central: &Shared, node: &str) -> Result<Basis, Refused> {
     let id = central.nodes.resolve(node)?;
     let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
-    basis.ok_or_else(|| gone(id))
+    basis.ok_or_else(|| node_removed(id))
 }
 
 pub(crate) async fn revoke_token(

@@ -93,7 +93,7 @@ impl Failures {
 }
 
 /// Admits authenticated requests, and adds the caller to the request.
-pub(crate) async fn admitted(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authenticate(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Caller>().is_none() {
         match by_token(&state, &request) {
             Ok(caller) => drop(request.extensions_mut().insert(caller)),

@@ -40,8 +40,8 @@ where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    let follow = move |request: Request, next: Next| ordered(verb, required, request, next);
-    post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(follow))
+    let follow = move |request: Request, next: Next| audit_order(verb, required, request, next);
+    post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(run_order))
 }
 
 /// Routes a read that requires a role.
@@ -50,7 +50,7 @@ where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    let authorise = move |request: Request, next: Next| authorised(required, request, next);
+    let authorise = move |request: Request, next: Next| authorise(required, request, next);
     get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(authorise))
 }
 
@@ -77,20 +77,20 @@ fn without_precondition(headers: &HeaderMap, is_order: bool) -> Result<(), Refus
     Ok(())
 }
 
-async fn authorised(required: Role, request: Request, next: Next) -> Response {
+async fn authorise(required: Role, request: Request, next: Next) -> Response {
     let may_read = |caller: &Caller| caller.role >= required || !failpoint::defends("route-role");
     match request.extensions().get::<Caller>() {
         Some(caller) if may_read(caller) => match without_precondition(request.headers(), false) {
             Ok(()) => next.run(request).await,
             Err(refused) => refused.into_response(),
         },
-        Some(caller) => Refused::beyond(caller.role, required).into_response(),
+        Some(caller) => Refused::insufficient_role(caller.role, required).into_response(),
         None => Refused::internal("the request has no caller").into_response(),
     }
 }
 
 /// Adds the correlation ID to the request, its log lines and its response.
-pub(crate) async fn named(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn with_correlation_id(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
     let correlation = state.central.env.new_correlation();
     request.extensions_mut().insert(correlation);
     request.extensions_mut().insert(state);
@@ -109,16 +109,16 @@ pub(crate) async fn named(State(state): State<ApiState>, mut request: Request, n
 }
 
 /// Completes and records a started order even if its client disconnects.
-async fn ordered(verb: Verb, required: Role, request: Request, next: Next) -> Response {
+async fn audit_order(verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let Some(state) = request.extensions().get::<ApiState>().cloned() else {
         return Refused::internal("the request has no API state").into_response();
     };
     let tasks = state.tasks.clone();
-    let work = tasks.spawn(follow(state, verb, required, request, next).in_current_span());
+    let work = tasks.spawn(run_order(state, verb, required, request, next).in_current_span());
     work.await.unwrap_or_else(|_| Refused::internal("executing the order was interrupted").into_response())
 }
 
-async fn follow(state: ApiState, verb: Verb, required: Role, request: Request, next: Next) -> Response {
+async fn run_order(state: ApiState, verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
     let context = match AuditContext::from_request_parts(&mut parts, &state).await {
@@ -130,12 +130,12 @@ async fn follow(state: ApiState, verb: Verb, required: Role, request: Request, n
     let begun = state.central.store().next_audit();
     tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
     let response = if role < required {
-        Refused::beyond(role, required).into_response()
+        Refused::insufficient_role(role, required).into_response()
     } else if let Err(refused) = without_precondition(&parts.headers, true) {
         refused.into_response()
     } else {
-        match whole(&state, &parts, body).await {
-            Ok(bytes) => idempotency::once(&state, &context, parts, bytes, next).await,
+        match read_body(&state, &parts, body).await {
+            Ok(bytes) => idempotency::execute_once(&state, &context, parts, bytes, next).await,
             Err(refused) => refused.into_response(),
         }
     };
@@ -151,7 +151,7 @@ async fn follow(state: ApiState, verb: Verb, required: Role, request: Request, n
 }
 
 /// Reads the whole body of an order. Refuses the order if its token is revoked during the upload.
-async fn whole(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes, Refused> {
+async fn read_body(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes, Refused> {
     let Some(caller) = parts.extensions.get::<Caller>() else {
         return Err(Refused::internal("the request has no caller"));
     };
@@ -222,13 +222,13 @@ impl FromRequestParts<ApiState> for AuditContext {
         };
         let mut context = AuditContext::new(caller.principal.clone(), *verb, *correlation);
         context.reason = reason(&parts.headers)?;
-        context.forced = forced(&parts.headers)?;
+        context.forced = read_force_header(&parts.headers)?;
         Ok(context)
     }
 }
 
 /// Parses the header that permits the loss of VMs.
-fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
+fn read_force_header(headers: &HeaderMap) -> Result<bool, Refused> {
     match headers.get(FORCE_HEADER).map(HeaderValue::as_bytes) {
         None | Some(b"false") => Ok(false),
         Some(b"true") => Ok(true),

@@ -59,7 +59,13 @@ impl Drop for RunningOrderGuard {
 pub(crate) struct Replayed;
 
 /// Executes an order, or replays the stored response of its key.
-pub(crate) async fn once(state: &ApiState, context: &AuditContext, parts: Parts, bytes: Bytes, next: Next) -> Response {
+pub(crate) async fn execute_once(
+    state: &ApiState,
+    context: &AuditContext,
+    parts: Parts,
+    bytes: Bytes,
+    next: Next,
+) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
         Ok(None) => return next.run(Request::from_parts(parts, Body::from(bytes))).await,

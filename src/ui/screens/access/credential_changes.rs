@@ -4,7 +4,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     form::Fields,
-    html::{self, Page, shown},
+    html::{self, Page, display_text},
     request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
@@ -61,7 +61,7 @@ pub(super) fn revoke_form(kind: &str, name: &str) -> Markup {
             summary { "Revoke…" }
             form.stack method="post" action=(format!("{PREFIX}/access/{kind}/{}/revoke", encoded(name))) {
                 p { "It becomes invalid immediately." }
-                button.danger { "Revoke " (shown(name.get(..12).unwrap_or(name))) }
+                button.danger { "Revoke " (display_text(name.get(..12).unwrap_or(name))) }
             }
         }
     }
@@ -99,9 +99,9 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
     let created = client.order(api::CREATE_API_TOKEN.path([]), &order, &actions::notes(&fields)).await;
     let created = created.map_err(failed)?;
     let content = html! {
-        h1 { "API token " (shown(created.token.name.as_str())) }
+        h1 { "API token " (display_text(created.token.name.as_str())) }
         div.alert.good role="status" { "Copy it now; it is not shown again." }
-        pre tabindex="0" { (shown(&created.secret)) }
+        pre tabindex="0" { (display_text(&created.secret)) }
         p { a href=(format!("{PREFIX}/access")) { "Access" } }
     };
     Ok(Page { client: &client, title: "API token".to_owned(), nav_path: "/access", content }.answer(&headers))

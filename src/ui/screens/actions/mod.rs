@@ -19,7 +19,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes},
     form::Fields,
-    html::{self, Page, shown},
+    html::{self, Page, display_text},
     request_checks::fields,
 };
 use axum::{
@@ -108,7 +108,7 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Drain,
         "The node takes no new work, and enters maintenance when its work has ended.",
     ),
-    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node leaves service immediately."),
+    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node leaves service now."),
     action(api::RESUME_NODES, "Resume", ActionInput::Nothing, "The node returns to service."),
     action(api::LABEL_NODES, "Label", ActionInput::Labels, "Labels are set and removed."),
     action(
@@ -152,7 +152,7 @@ pub(super) fn may_order(client: &ApiClient) -> bool {
 
 /// Returns the value of a node's checkbox: ID, displayed revision, and name.
 pub(super) fn target(node: &NodeView) -> String {
-    format!("{}~{}~{}", node.id, node.revision, shown(&node.name))
+    format!("{}~{}~{}", node.id, node.revision, display_text(&node.name))
 }
 
 /// Maximum number of nodes in a form.
@@ -168,7 +168,7 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
             option value="" { (none) }
             @for node in &nodes.rows {
                 @let id = node.id.to_string();
-                option value=(id) selected[chosen == id] { (shown(&node.name)) " (" (id) ")" }
+                option value=(id) selected[chosen == id] { (display_text(&node.name)) " (" (id) ")" }
             }
         }
     })
@@ -192,7 +192,7 @@ struct Chosen<'f> {
     name: &'f str,
 }
 
-fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
+fn read_selection(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
     let read = |value| {
         let mut parts = str::splitn(value, 3, '~');
         let parts = (parts.next(), parts.next(), parts.next());
@@ -213,7 +213,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
     let action = find(fields.text("action")).map_err(failed)?;
-    let nodes = chosen(&fields).map_err(failed)?;
+    let nodes = read_selection(&fields).map_err(failed)?;
     let profiles: Vec<ProfileView> = match action.input {
         ActionInput::Profile | ActionInput::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
         _ => Vec::new(),
@@ -226,7 +226,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
             input type="hidden" name="action" value=(action.word());
             (key_input(&client))
             ul { @for node in &nodes {
-                li { (shown(node.name)) " " (html::bracketed(&node.target.id.to_string()))
+                li { (display_text(node.name)) " " (html::id_in_brackets(&node.target.id.to_string()))
                     @for machine in compared.iter().filter(|machine| machine.id == node.target.id) { (machine.facts()) }
                     input type="hidden" name="node" value=(node.value);
                 }
@@ -361,7 +361,7 @@ pub(super) fn notes(fields: &Fields) -> OrderNotes {
 
 fn outcome(result: &BulkNode) -> Markup {
     if let Some(error) = &result.error {
-        return html! { (html::badge("bad", "refused")) " " (shown(&error.message)) " " (shown(&error.hint)) };
+        return html! { (html::badge("bad", "refused")) " " (display_text(&error.message)) " " (display_text(&error.hint)) };
     }
     html! {
         (html::badge("good", "done")) " "
@@ -378,7 +378,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
     let action = find(fields.text("action")).map_err(failed)?;
-    let nodes = chosen(&fields).map_err(failed)?;
+    let nodes = read_selection(&fields).map_err(failed)?;
     let order = body(action, &fields).map_err(failed)?;
     let request = BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
     let done = client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;

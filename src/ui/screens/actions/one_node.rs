@@ -5,7 +5,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     form::Fields,
-    html::{self, shown},
+    html::{self, display_text},
     request_checks::{fields, redirect},
 };
 use axum::{body::Body, extract::Path, http::Request};
@@ -66,7 +66,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
         div.actions {
             form.inline method="post" action=(to("rename")) {
                 label.hidden for="name" { "New name" }
-                input id="name" name="name" value=(shown(&node.name)) required maxlength="63";
+                input id="name" name="name" value=(display_text(&node.name)) required maxlength="63";
                 button { "Rename" }
             }
             form.inline method="post" action=(to("pin")) {

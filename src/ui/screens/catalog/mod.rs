@@ -12,7 +12,7 @@ use super::{Answer, actions};
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
-    html::{self, Page, code, plain, shown},
+    html::{self, Page, code, display_text, plain},
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
@@ -33,7 +33,7 @@ pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
         let problem = image.problem.as_deref().unwrap_or_default();
         vec![
             plain(&image.name),
-            html! { (view.state()) @if !problem.is_empty() { div.quiet { (shown(problem)) } } },
+            html! { (view.state()) @if !problem.is_empty() { div.quiet { (display_text(problem)) } } },
             image.version.map(|version| code(version.short())).unwrap_or_default(),
             plain(image.versions.len()),
             html! { @for name in &view.profiles { (profile_link(name.as_str())) " " } },

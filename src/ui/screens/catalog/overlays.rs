@@ -5,7 +5,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     form::Fields,
-    html::{self, Page, code, plain, shown},
+    html::{self, Page, code, display_text, plain},
     plain_text::visible,
 };
 use axum::{
@@ -21,7 +21,7 @@ pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
     let row = |overlay: &OverlayView| {
         let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
         vec![
-            html! { a href=(overlay_page(&overlay.name)) { (shown(&overlay.name)) } },
+            html! { a href=(overlay_page(&overlay.name)) { (display_text(&overlay.name)) } },
             plain(&overlay.description),
             plain(overlay.files),
             words(&overlay.packages),
@@ -56,7 +56,7 @@ pub(crate) async fn overlay(
                 None
             };
             html! {
-                h1 { "Overlay " (shown(&name)) }
+                h1 { "Overlay " (display_text(&name)) }
                 (facts(&detail))
                 h2 { "Variables" }
                 (variables(&detail.declares))
@@ -70,7 +70,7 @@ pub(crate) async fn overlay(
         path => {
             let files = client.get(api::LIST_OVERLAY_FILES.path([&name]).with("path", path)).await.map_err(failed)?;
             html! {
-                h1 { "Overlay " (shown(&name)) }
+                h1 { "Overlay " (display_text(&name)) }
                 p { a href=(here) { "All files" } }
                 @for file in &files { (content_of(file)) }
             }
@@ -119,9 +119,9 @@ fn file_table(files: &[OverlaySourceView], here: &str) -> Markup {
     let row = |file: &OverlaySourceView| {
         let path = html! {
             @if matches!(file.kind.as_str(), "file" | "template") {
-                a href=(format!("{here}?path={}", encoded(&file.path))) { (shown(&file.path)) }
-            } @else { (shown(&file.path)) }
-            @if let Some(target) = &file.target { " → " (shown(target)) }
+                a href=(format!("{here}?path={}", encoded(&file.path))) { (display_text(&file.path)) }
+            } @else { (display_text(&file.path)) }
+            @if let Some(target) = &file.target { " → " (display_text(target)) }
             @if file.secret { " " (html::badge("warn", "secret")) }
             @if file.append { " " (html::badge("idle", "appended")) }
         };

@@ -5,7 +5,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     form::Fields,
-    html::{self, Page, code, plain, shown, time},
+    html::{self, Page, code, display_text, plain, time},
     request_checks::{fields, redirect},
 };
 use axum::{
@@ -44,7 +44,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
     let settings = client.get(api::LIST_PROFILE_SETTINGS.path([&name])).await.map_err(failed)?;
     let revisions = client.get(api::LIST_PROFILE_REVISIONS.path([&name])).await.map_err(failed)?;
     let content = html! {
-        h1 { "Profile " (shown(&name)) }
+        h1 { "Profile " (display_text(&name)) }
         p { a href=(format!("{PREFIX}/nodes?profile={}", encoded(&name))) { "Nodes with this profile" } }
         h2 { "Values" }
         (setting_table(&settings))
@@ -61,7 +61,7 @@ fn setting_table(settings: &[SettingView]) -> Markup {
         let note = html! { @if let Some(by) = &setting.removed_by { (html::badge("idle", "removed")) " by " (profile_link(by.as_str())) } };
         vec![
             code(&setting.key),
-            html! { @if setting.removed_by.is_some() { del { (shown(&value)) } } @else { (code(&value)) } },
+            html! { @if setting.removed_by.is_some() { del { (display_text(&value)) } } @else { (code(&value)) } },
             profile_link(setting.by.as_str()),
             note,
         ]

@@ -4,7 +4,7 @@ use crate::{
     PREFIX,
     client::ApiClient,
     form::Fields,
-    html::{self, Page, shown},
+    html::{self, Page, display_text},
     plain_text::visible,
     screens::Answer,
 };
@@ -92,7 +92,7 @@ fn matching(lines: &[(LogSource, String)], source: &str, text: &str) -> Vec<Stri
     let is_match = |(own, line): &&(LogSource, String)| {
         (source.is_empty() || own.as_str() == source) && (text.is_empty() || line.to_lowercase().contains(&text))
     };
-    let matching: Vec<String> = lines.iter().filter(is_match).map(|(_, line)| shown(line)).collect();
+    let matching: Vec<String> = lines.iter().filter(is_match).map(|(_, line)| display_text(line)).collect();
     matching[matching.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 

@@ -15,7 +15,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
     form::Fields,
-    html::{self, Page, code, maybe, plain, shown, time},
+    html::{self, Page, code, display_text, maybe, plain, time},
     names::NodeNames,
 };
 use axum::{
@@ -47,7 +47,7 @@ struct Related {
 }
 
 /// Converts status 404 and 409 to `None`: a node may have never booted.
-fn found<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+fn absent_to_none<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) => Ok(None),
@@ -55,16 +55,16 @@ fn found<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     }
 }
 
-async fn related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Result<Related, ApiError> {
+async fn load_related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Result<Related, ApiError> {
     let id = detail.node.id;
     let differs = detail.node.generation.is_some() && detail.node.generation != detail.node.next_generation;
     let slots = client.get(api::LIST_SLOTS.path([])).await?;
     let prefix = format!("{id}/");
     let (events, tasks) = (api::LIST_EVENTS.path([]), api::LIST_TASKS.path([]));
     Ok(Related {
-        boot: found(client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await)?,
+        boot: absent_to_none(client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await)?,
         history: client.get(api::LIST_NODE_GENERATIONS.path([&id])).await?,
-        diff: if differs { found(client.get(api::COMPARE_NODE_GENERATIONS.path([&id])).await)? } else { None },
+        diff: if differs { absent_to_none(client.get(api::COMPARE_NODE_GENERATIONS.path([&id])).await)? } else { None },
         events: client.lines(events.with("node", id).with("sort", "-seq").with("limit", EVENTS)).await?.rows,
         vms: client.list(api::LIST_VMS.path([]).with("node", id).with("limit", 100)).await?.rows,
         tasks: client.list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10)).await?.rows,
@@ -81,11 +81,11 @@ pub(crate) async fn page(
 ) -> Answer {
     let failed = |error| client.failed(&error);
     let detail = client.get(api::GET_NODE.path([&node])).await.map_err(failed)?;
-    let related = related(&client, &detail, query.text("session")).await.map_err(failed)?;
+    let related = load_related(&client, &detail, query.text("session")).await.map_err(failed)?;
     let view = &detail.node;
     let content = html! {
-        h1 { (shown(&view.name)) " " (html::bracketed(&view.id.to_string())) " " span id="phase" data-live { (html::phase(view.phase)) } }
-        @if !query.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(query.text("done"))) } }
+        h1 { (display_text(&view.name)) " " (html::id_in_brackets(&view.id.to_string())) " " span id="phase" data-live { (html::phase(view.phase)) } }
+        @if !query.text("done").is_empty() { div.alert.good role="status" { "Done: " (display_text(query.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail, client.caller.role)) } }
         section { h2 { "Boot" } div id="boot" data-live {
@@ -93,7 +93,7 @@ pub(crate) async fn page(
         }
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
         }
-        section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
+        section { h2 { "Node" } div id="facts" data-live { (summary(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
         section id="generations" { h2 { "Generations" } (generations(&related))
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }
@@ -124,20 +124,20 @@ fn conditions(detail: &NodeDetail) -> Markup {
         @for condition in &detail.node.conditions {
             div.alert.bad {
                 a href=(about_condition(detail.node.id, condition.kind.as_str())) { strong { (condition.kind.as_str()) } }
-                " since " (time(condition.since)) p { (shown(&condition.detail)) }
+                " since " (time(condition.since)) p { (display_text(&condition.detail)) }
             }
         }
         @for check in failing {
-            div.alert.bad { a href="#checks" { "check" } " " strong { (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
+            div.alert.bad { a href="#checks" { "check" } " " strong { (display_text(&check.name)) ": " (display_text(&check.detail)) } p { (display_text(&check.remediation)) } }
         }
         @for machine in &detail.conflicting_machines {
-            div.alert.bad { strong { "Another machine claims this identity: " (shown(&machine.words())) } " last " (time(machine.last)) }
+            div.alert.bad { strong { "Another machine claims this identity: " (display_text(&machine.words())) } " last " (time(machine.last)) }
         }
-        @if let Some(reason) = &detail.quarantine_reason { div.alert.warn { "Quarantined by an operator: " (shown(reason)) } }
+        @if let Some(reason) = &detail.quarantine_reason { div.alert.warn { "Quarantined by an operator: " (display_text(reason)) } }
     }
 }
 
-fn about(detail: &NodeDetail) -> Markup {
+fn summary(detail: &NodeDetail) -> Markup {
     let node = &detail.node;
     let groups = detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ");
     let value = |value| serde_json::to_string(value).unwrap_or_default();
@@ -231,13 +231,13 @@ fn difference(view: &DiffView) -> Markup {
     ];
     html! {
         ul {
-            @for (what, [before, after]) in &diff.changed { li { (what) ": " del { (shown(before)) } " " ins { (shown(after)) } } }
+            @for (what, [before, after]) in &diff.changed { li { (what) ": " del { (display_text(before)) } " " ins { (display_text(after)) } } }
             @for (what, removed, added) in lists {
                 @if !removed.is_empty() || !added.is_empty() {
-                    li { (what) ": " @for word in removed { del { (shown(word)) } " " } @for word in added { ins { (shown(word)) } " " } }
+                    li { (what) ": " @for word in removed { del { (display_text(word)) } " " } @for word in added { ins { (display_text(word)) } " " } }
                 }
             }
-            @for file in &diff.files { li { code { (file.path) } " " (shown(&file.attributes.join(", "))) " from " (shown(&file.origin)) } }
+            @for file in &diff.files { li { code { (file.path) } " " (display_text(&file.attributes.join(", "))) " from " (display_text(&file.origin)) } }
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     form::Fields,
-    html::{self, Page, code, plain, shown},
+    html::{self, Page, code, display_text, plain},
     plain_text::visible,
     screens::Answer,
 };
@@ -28,7 +28,7 @@ pub(crate) async fn page(
     let content = html! {
         h1 { "Overlay of " (html::node_link(&node, &node)) }
         @match files.as_slice() {
-            [file] if !path.is_empty() => (one(file, &here)),
+            [file] if !path.is_empty() => (file_page(file, &here)),
             _ => (list(&files, &here)),
         }
     };
@@ -38,9 +38,9 @@ pub(crate) async fn page(
 fn list(files: &[OverlayFileView], here: &str) -> Markup {
     let row = |file: &OverlayFileView| {
         let path = html! {
-            @if file.kind == "file" { a href=(format!("{here}?path={}", encoded(&file.path))) { (shown(&file.path)) } }
-            @else { (shown(&file.path)) }
-            @if let Some(target) = &file.target { " → " (shown(target)) }
+            @if file.kind == "file" { a href=(format!("{here}?path={}", encoded(&file.path))) { (display_text(&file.path)) } }
+            @else { (display_text(&file.path)) }
+            @if let Some(target) = &file.target { " → " (display_text(target)) }
             @if file.secret { " " (html::badge("warn", "secret")) }
         };
         vec![path, plain(&file.kind), plain(&file.origin), code(&file.mode), code(&file.owner), plain(file.size)]
@@ -52,7 +52,7 @@ fn list(files: &[OverlayFileView], here: &str) -> Markup {
     }
 }
 
-fn one(file: &OverlayFileView, here: &str) -> Markup {
+fn file_page(file: &OverlayFileView, here: &str) -> Markup {
     html! {
         p { a href=(here) { "All files" } }
         (html::facts(&[

@@ -1,6 +1,6 @@
 //! The stages of a boot as bars.
 
-use crate::html::{self, duration, shown};
+use crate::html::{self, display_text, duration};
 use maud::{Markup, html};
 use meshd_api::{StageView, TimelineView};
 use meshd_model::fleet::{BootStatus, Wait};
@@ -30,16 +30,16 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
         @if let Some((summary, reason)) = boot.last_failure() {
             div.alert.bad {
                 strong { @if summary.session == boot.session { "This boot failed" } @else { "The boot before failed" } }
-                p { (shown(reason)) }
+                p { (display_text(reason)) }
             }
         }
         @for stall in &boot.stalls {
             @if stall.ended.is_none() {
-                div.alert.bad { strong { "Stalled after " (stall.after.as_str()) ", waits for " (stall.missing.as_str()) } p { (shown(&stall.cause)) } }
+                div.alert.bad { strong { "Stalled after " (stall.after.as_str()) ", waits for " (stall.missing.as_str()) } p { (display_text(&stall.cause)) } }
             }
         }
         @for wait in boot.waits.iter().filter(|wait| wait.code != Wait::APPROVAL) {
-            p.quiet { "Boot deferred (" (shown(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) ": " (shown(&wait.reason())) }
+            p.quiet { "Boot deferred (" (display_text(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) ": " (display_text(&wait.reason())) }
         }
         div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {
@@ -66,7 +66,7 @@ fn bar(stage: &StageView, wait: u64, total: u64) -> Markup {
     let start = scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms + wait)).min(WIDTH - width);
     html! {
         tr {
-            th scope="row" { (shown(&stage.stage)) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }
+            th scope="row" { (display_text(&stage.stage)) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }
             td { (duration(stage.duration_ms)) }
             td { (duration(stage.elapsed_ms)) }
             td {
@@ -89,7 +89,7 @@ fn boots(boot: &TimelineView) -> Markup {
             };
             let result = html! {
                 (html::badge(class(summary.result), summary.result.as_str()))
-                @if let Some(reason) = &summary.failure { " " (shown(reason)) }
+                @if let Some(reason) = &summary.failure { " " (display_text(reason)) }
             };
             let stage = html::maybe(summary.stage.map(meshd_model::fleet::Stage::as_str));
             vec![when, result, stage, html::plain(duration(summary.total_ms))]

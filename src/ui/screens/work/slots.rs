@@ -4,7 +4,7 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     form::Fields,
-    html::{self, Page, code, maybe, plain, shown},
+    html::{self, Page, code, display_text, maybe, plain},
     names::NodeNames,
     request_checks::{fields, redirect},
     screens::{Answer, actions},
@@ -28,7 +28,7 @@ pub(in crate::screens) fn slot_table(slots: &[SlotView], names: &NodeNames, may_
         vec![
             names.link(slot.id.node),
             code(&slot.id.unit),
-            html! { (slot.state.as_str()) @if !slot.reason.is_empty() { div.quiet { (shown(&slot.reason)) } } },
+            html! { (slot.state.as_str()) @if !slot.reason.is_empty() { div.quiet { (display_text(&slot.reason)) } } },
             plain(functions.join(" ")),
             maybe(slot.numa),
             device(slot.disk.as_ref(), slot.near_disk.as_deref()),
@@ -50,7 +50,7 @@ pub(in crate::screens) fn slot_table(slots: &[SlotView], names: &NodeNames, may_
 fn device<T: ToString>(own: Option<&T>, nearest: Option<&str>) -> Markup {
     match (own, nearest) {
         (Some(own), _) => plain(own.to_string()),
-        (None, Some(nearest)) => html! { span.quiet { "nearest: " (shown(nearest)) } },
+        (None, Some(nearest)) => html! { span.quiet { "nearest: " (display_text(nearest)) } },
         (None, None) => Markup::default(),
     }
 }
@@ -61,7 +61,7 @@ fn orders(slot: &SlotView) -> Markup {
         let id = format!("{name}-{}", slot.id);
         html! {
             label for=(id) { (label) }
-            input id=(id) name=(name) value=(shown(value)) placeholder=(example) maxlength="200";
+            input id=(id) name=(name) value=(display_text(value)) placeholder=(example) maxlength="200";
         }
     };
     let text = |own: Option<String>, nearest: Option<&str>| {

@@ -4,7 +4,7 @@ use super::{MAX_OUTPUT, ROWS, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, OrderNotes, encoded},
-    html::{self, Page, maybe, plain, shown, time},
+    html::{self, Page, display_text, maybe, plain, time},
     request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
@@ -25,12 +25,12 @@ pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
         vec![
             link,
             plain(task.state.as_str()),
-            html! { code { (shown(&task.argv.join(" "))) } },
+            html! { code { (display_text(&task.argv.join(" "))) } },
             plain(&task.group),
             plain(task.nodes.len()),
             plain(&task.owner),
             time(task.created_at),
-            html! { (maybe(task.cause.as_ref())) " " (shown(&task.detail)) },
+            html! { (maybe(task.cause.as_ref())) " " (display_text(&task.detail)) },
         ]
     };
     let rows: Vec<_> = tasks.iter().map(row).collect();

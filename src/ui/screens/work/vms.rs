@@ -4,7 +4,7 @@ use super::{MAX_OUTPUT, ROWS, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes, encoded},
-    html::{self, Page, code, plain, shown, time},
+    html::{self, Page, code, display_text, plain, time},
     names::NodeNames,
     request_checks::{fields, redirect},
     screens::{Answer, actions},
@@ -21,8 +21,8 @@ pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup 
     let row = |vm: &VmView| {
         let name = html! { a href=(format!("{PREFIX}/vms/{}", vm.uuid)) { (vm.name) } };
         let obstacle = html! {
-            @if let Some(failure) = &vm.failure { (html::word(&failure.kind)) ": " (shown(&failure.detail)) " " }
-            @if let Some(obstacle) = &vm.obstacle { (shown(obstacle)) }
+            @if let Some(failure) = &vm.failure { (html::word(&failure.kind)) ": " (display_text(&failure.detail)) " " }
+            @if let Some(obstacle) = &vm.obstacle { (display_text(obstacle)) }
         };
         let addresses = vm.nics.iter().filter_map(|nic| nic.address).map(|it| it.to_string()).collect::<Vec<_>>();
         vec![

@@ -3,7 +3,7 @@
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
-    html::{self, Page, bytes, code, plain, shown, time},
+    html::{self, Page, bytes, code, display_text, plain, time},
     request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
@@ -33,7 +33,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 
 fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
     let users = html! {
-        @for vm in &volume.vms { a href=(format!("{PREFIX}/vms/{}", encoded(vm.as_str()))) { (shown(vm.as_str())) } " " }
+        @for vm in &volume.vms { a href=(format!("{PREFIX}/vms/{}", encoded(vm.as_str()))) { (display_text(vm.as_str())) } " " }
     };
     vec![
         plain(&volume.name),

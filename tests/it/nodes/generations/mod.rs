@@ -2,7 +2,7 @@
 
 mod bootable;
 mod rerender;
-mod retention;
+pub mod retention;
 mod orders;
 mod packages;
 mod reload;

@@ -145,7 +145,8 @@ fn messages(recorded: &Path) -> Vec<Value> {
         let (who, message) = line.split_once(' ')?;
         let message: Value = serde_json::from_str(message).unwrap();
         let kind = message["kind"].as_str().unwrap_or_default().to_owned();
-        let part = message["update"].as_str().or(message["desired_state"]["state"].as_str()).unwrap_or_default().to_owned();
+        let part =
+            message["update"].as_str().or(message["desired_state"]["state"].as_str()).unwrap_or_default().to_owned();
         let keys: Vec<String> = message.as_object()?.keys().cloned().collect();
         seen.insert((who.to_owned(), kind, part, keys)).then(|| json!([who, message]))
     });

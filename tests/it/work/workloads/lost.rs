@@ -122,7 +122,12 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     let drain = async |grace_s| {
         rig.central.nodes.drain_with(id, DrainPolicy::Stop, grace_s, &ordered(Verb::Drain)).await.unwrap()
     };
-    let patience = || match rig.central.workloads.vm_orders(id, Some(vm.uuid())).first().map(|order| order.desired_state.clone())
+    let patience = || match rig
+        .central
+        .workloads
+        .vm_orders(id, Some(vm.uuid()))
+        .first()
+        .map(|order| order.desired_state.clone())
     {
         Some(VmTargetState::Stop { grace_s }) => grace_s,
         want => panic!("{want:?}"),

@@ -82,7 +82,8 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
     let vm = create(&rig, ask(2, &format!("units = 1\n{}", raw("slot"))), None).await.expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
     let orders = rig.central.workloads.vm_orders(node.id(), None);
-    let [VmTargetState::Run { spec, slots, .. }] = orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
+    let [VmTargetState::Run { spec, slots, .. }] =
+        orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
     else {
         panic!("{orders:?}")
     };

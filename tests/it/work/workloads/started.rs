@@ -163,13 +163,19 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     node.power_off().await;
     node.boot(Stage::Link).await;
     let orders = rig.central.workloads.vm_orders(id, None);
-    assert!(matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTargetState::Stop { .. })), "{orders:?}");
+    assert!(
+        matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTargetState::Stop { .. })),
+        "{orders:?}"
+    );
     assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
     let orders = rig.central.workloads.vm_orders(id, None);
-    assert!(orders.iter().any(|order| matches!(order.desired_state, VmTargetState::Run { start: 2, .. })), "{orders:?}");
+    assert!(
+        orders.iter().any(|order| matches!(order.desired_state, VmTargetState::Run { start: 2, .. })),
+        "{orders:?}"
+    );
 }
 
 #[tokio::test]

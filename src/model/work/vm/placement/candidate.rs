@@ -4,7 +4,7 @@ use super::allocations::Allocations;
 use crate::work::{ApprovedSlot, SlotNic};
 use meshd_config::vm::VmRequest;
 use meshd_proto::{
-    DiskFacts, Hosting, PciFacts, UnitFacts,
+    DiskFacts, Hosting, UnitFacts,
     vm::{DiskIdentity, RawDisk},
 };
 use meshd_types::{NodeId, PciAddress};
@@ -68,7 +68,7 @@ pub struct PlacementFit {
 }
 
 /// Returns the disks that the specification names.
-pub fn named(request: &VmRequest) -> impl Iterator<Item = &DiskIdentity> {
+pub fn named_disks(request: &VmRequest) -> impl Iterator<Item = &DiskIdentity> {
     request.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
         RawDisk::Named(disk) => Some(disk),
         RawDisk::Slot(_) => None,

@@ -2,7 +2,7 @@
 
 use super::{
     allocations::Allocations,
-    candidate::{CandidateNode, named},
+    candidate::{CandidateNode, named_disks},
     reject_reason::RejectReason,
     slot_resources::{self, SlotResourceRequest},
 };
@@ -124,7 +124,7 @@ pub fn assign<'a>(
         let parts = slot_units(request, &all, now).count() >= slot_volumes(request).max(slot_nics(request));
         return (parts && !units.is_empty() && now.is_none_or(open)).then_some(all);
     }
-    let needed = now.map_or_else(Vec::new, |host| needed(request, host));
+    let needed = now.map_or_else(Vec::new, |host| required_slots(request, host));
     if request.units.each.is_empty() {
         return (needed.is_empty() && slot_volumes(request) == 0 && slot_nics(request) == 0).then(Vec::new);
     }
@@ -139,17 +139,19 @@ pub fn assign<'a>(
         let twice = selector < disks && needed.contains(&unit);
         !twice
             && matches(free[unit], &request.units.each[selector])
-            && now.is_none_or(|host| slot_resources::against(host, free[unit], requested_parts(selector)).is_none())
+            && now.is_none_or(|host| {
+                slot_resources::unit_rejection(host, free[unit], requested_parts(selector)).is_none()
+            })
     };
     let found = BipartiteMatching::new(request.units.each.len(), free.len(), fits).all(&needed)?;
     Some(found.into_iter().map(|unit| free[unit]).collect())
 }
 
 /// Returns the slots whose units must be assigned, because their disks are requested by name.
-fn needed<'h>(request: &VmRequest, host: &CandidateNode<'h>) -> Vec<&'h ApprovedSlot> {
+fn required_slots<'h>(request: &VmRequest, host: &CandidateNode<'h>) -> Vec<&'h ApprovedSlot> {
     let owner =
         |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::by_identity(host.disks, disk.as_str())?);
-    named(request).filter_map(owner).collect()
+    named_disks(request).filter_map(owner).collect()
 }
 
 /// Matches selectors with units by augmenting paths: a selector with alternatives yields its unit to a selector without.
@@ -235,40 +237,40 @@ pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(Rejec
     let free =
         host.units.iter().filter(|unit| !request.units.whole && matches_any(request, unit) && is_free(host, unit));
     let parts: Vec<(RejectReason, String)> =
-        free.filter_map(|unit| slot_resources::against(host, unit, requested_parts)).collect();
+        free.filter_map(|unit| slot_resources::unit_rejection(host, unit, requested_parts)).collect();
     if let Some((reason, _)) = parts.first() {
         let words: Vec<String> = parts.iter().map(|(_, detail)| detail.clone()).collect();
-        return Some((*reason, format!("{requested}; {}", listed(&words))));
+        return Some((*reason, format!("{requested}; {}", list_names(&words))));
     }
     let taken = host.units.iter().filter(is_candidate).filter(|unit| is_allocated(host.allocations, unit));
     let taken: Vec<String> = taken.map(UnitFacts::name).collect();
     if !taken.is_empty() {
-        return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", listed(&taken))));
+        return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", list_names(&taken))));
     }
     let closed = host.units.iter().filter(is_candidate).filter_map(|unit| Some((unit, slot_obstacle(host, unit)?)));
     let closed: Vec<(String, String)> = closed.map(|(unit, why)| (format!(": {why}"), unit.name())).collect();
     if !closed.is_empty() && host.units.iter().filter(is_candidate).all(|unit| unit.state == UnitState::Ready) {
-        return Some((RejectReason::SlotClosed, format!("{requested}; {}", grouped(closed))));
+        return Some((RejectReason::SlotClosed, format!("{requested}; {}", group_reasons(closed))));
     }
     let unready = host.units.iter().filter(is_candidate).filter(|unit| unit.state != UnitState::Ready);
     let unready: Vec<(String, String)> =
         unready.map(|unit| (format!(" is {}", unit.state.as_str()), unit.name())).collect();
-    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { grouped(unready) };
+    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { group_reasons(unready) };
     Some((RejectReason::UnitNotReady, format!("{requested}; {why}")))
 }
 
 /// Returns the first names, and the number of the others.
-fn listed(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
 /// Returns one clause for each reason, with the units that it concerns.
-fn grouped(reasons: Vec<(String, String)>) -> String {
+fn group_reasons(reasons: Vec<(String, String)>) -> String {
     let mut units: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (reason, unit) in reasons {
         units.entry(reason).or_default().push(unit);
     }
-    units.iter().map(|(reason, units)| format!("{}{reason}", listed(units))).collect::<Vec<_>>().join(", ")
+    units.iter().map(|(reason, units)| format!("{}{reason}", list_names(units))).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,7 @@
 //! Collects every reason against a node, and the verdict over all nodes.
 
 use super::{
-    candidate::{CandidateNode, VmSupport, named},
+    candidate::{CandidateNode, VmSupport, named_disks},
     capacity_filter, device_selector, feature_filter,
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
     slot_resources,
@@ -40,7 +40,7 @@ pub fn rejections(request: &VmRequest, required_node: Option<NodeId>, host: &Can
     let foreign = |disk: &DiskFacts| {
         slot_resources::owner_of_disk(host, disk).filter(|slot| !device_selector::may_have(request, host, slot))
     };
-    for identity in named(request) {
+    for identity in named_disks(request) {
         match slot_resources::assignable_disk(host, identity.as_str()).map(foreign) {
             Err((reason, detail)) => add(reason, detail),
             Ok(Some(slot)) => {
@@ -128,7 +128,7 @@ impl ClusterTotals {
     /// Returns whether all nodes together have the resources. Never true for a single node or a named disk.
     fn suffices(&self, request: &VmRequest) -> bool {
         self.nodes > 1
-            && named(request).next().is_none()
+            && named_disks(request).next().is_none()
             && self.threads >= u64::from(request.spec.vcpus)
             && self.memory >= request.spec.memory.bytes()
             && (request.units.whole || device_selector::assign(request, &self.units, None, None).is_some())

@@ -3,7 +3,7 @@
 //! Devices are packed, so that nodes stay free for VMs that need all devices of a node. CPUs and memory are spread.
 
 use super::{
-    candidate::{CandidateNode, PlacementFit, VmSupport, named},
+    candidate::{CandidateNode, PlacementFit, VmSupport, named_disks},
     capacity_filter, device_selector,
     explain::explain,
     feature_filter,
@@ -98,10 +98,10 @@ fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, 
     if host.hosting.is_some_and(|hosting| feature_filter::missing_features(spec, hosting).next().is_some()) {
         return None;
     }
-    if named(request).any(|disk| slot_resources::assignable_disk(host, disk.as_str()).is_err()) {
+    if named_disks(request).any(|disk| slot_resources::assignable_disk(host, disk.as_str()).is_err()) {
         return None;
     }
-    let assigned = together(request, host)?;
+    let assigned = choose_units_of_one_numa_node(request, host)?;
     let disks = device_selector::disk_units(request, &assigned, host)
         .map(|unit| slot_resources::slot_disk(host, unit).ok().cloned());
     let disks = disks.collect::<Option<Vec<_>>>()?;
@@ -122,7 +122,7 @@ fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, 
 }
 
 /// Assigns units to all selectors, on one NUMA node if possible.
-fn together<'a>(request: &VmRequest, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
+fn choose_units_of_one_numa_node<'a>(request: &VmRequest, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
     let any = device_selector::assign(request, host.units, Some(host), request.spec.numa_node)?;
     let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
     if request.spec.numa_node.is_some() || request.units.whole || !apart(&any) {

@@ -85,7 +85,7 @@ pub struct SlotResourceRequest {
 }
 
 /// Returns why a free unit cannot be assigned: a resource of its slot is not available.
-pub fn against(
+pub fn unit_rejection(
     host: &CandidateNode<'_>,
     unit: &UnitFacts,
     requested: SlotResourceRequest,

@@ -39,7 +39,9 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     assert_eq!(vm.last_report.as_ref().map(|last| last.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
-    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
+    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else {
+        panic!("{vm:?}")
+    };
     let own = vm.request.grace_s;
     for (grace, expected) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
