@@ -95,7 +95,7 @@ fn overlays(table: &mut Table) {
         generation: public.digest.to_string(),
         issued_at: Timestamp::from_millis(0),
         roots_pem: None,
-        http_port: None,
+        http_port: 8080,
         token: None,
     };
     let delivered = rate(|| drop(black_box(deliver(&public, &boot, &[]))));

@@ -31,7 +31,7 @@ pub fn made() -> MutexGuard<'static, Made> {
 
 /// A name for a namespace that says who made it.
 pub fn namespace(suffix: &str) -> Namespace {
-    Namespace::named(Path::new("ip"), format!("{PREFIX}{}-{suffix}", std::process::id()))
+    Namespace::with_name(Path::new("ip"), format!("{PREFIX}{}-{suffix}", std::process::id()))
 }
 
 /// Call it first: checks for root, removes what a killed bench left, and sees to signals from now on.
@@ -100,7 +100,7 @@ fn sweep_strangers() {
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if maker.is_some_and(|pid| ProcessId::of(pid).is_none()) {
-            remove(&Namespace::named(Path::new("ip"), name));
+            remove(&Namespace::with_name(Path::new("ip"), name));
         }
     }
 }

@@ -104,6 +104,17 @@ pub enum TrustError {
     },
 }
 
+meshd_types::hints!(TrustError {
+    TrustError::File { .. } => "check the permissions of the state folder";
+    TrustError::Exposed { path, .. } => "run: chmod 600 {}", path.display();
+    TrustError::Key { .. } => "restore it from a backup, or remove it and reboot all nodes with secrets";
+    TrustError::Damaged { .. } => "restore this folder from a backup, or move the folder away: a new authority is made and every node enrols again at its next boot";
+    TrustError::NoRootKey { .. } => "put it back for the rotation, or rotate with --grace 0 and reboot all nodes";
+    TrustError::TooManyRoots { until } => "wait until {until}, or rotate with --grace 0 and reboot all nodes";
+    TrustError::Web { .. } => "give [admin.https] a certificate and the key that belongs to it, both PEM, or neither";
+    TrustError::StaleAuthority { .. } => "boot the node again, or give it a new token";
+});
+
 impl TrustError {
     fn crypto<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| TrustError::Crypto { what, source: Box::new(source) }

@@ -5,6 +5,7 @@
 //! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
 //! | `failpoint` | debug builds let tests stop the program at a failpoint, or disable a defence |
 //! | `hardware` | hardware identifiers of firmware and Linux |
+//! | `hint` | hints of errors, as data beside the message |
 //! | `id` | IDs of nodes, boot sessions, tasks and requests |
 //! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
 //! | `path` | a relative path on a node that cannot leave its root |
@@ -23,6 +24,7 @@ pub use serde;
 mod digest;
 pub mod failpoint;
 mod hardware;
+mod hint;
 mod id;
 mod name;
 mod path;
@@ -37,6 +39,7 @@ pub use hardware::arch::{Arch, ClientArch};
 pub use hardware::mac::{MacAddr, ParseMacError};
 pub use hardware::uuid::{ParseUuidError, SystemUuid};
 pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
+pub use hint::{Hint, hint_at_end};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use id::random::{
     BootSessionId, CorrelationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseTaskIdError, TaskId,

@@ -13,17 +13,24 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Why a token is not created or revoked. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTokenError {
-    #[error("cannot create API token `{0}`: the name is in use; revoke that token first, or use another name")]
+    #[error("cannot create API token `{0}`: the name is in use")]
     Taken(ApiTokenName),
-    #[error("there is no token `{0}`; `meshd api-token list` lists all tokens")]
+    #[error("there is no token `{0}`")]
     None(ApiTokenName),
-    #[error("cannot create an API token: there are {MAX_API_TOKENS}; revoke some")]
+    #[error("cannot create an API token: there are {MAX_API_TOKENS}")]
     TooMany,
-    #[error("lifetime of the token is out of range; use 1 second to 10 years, or omit it for no limit")]
+    #[error("lifetime of the token is out of range")]
     Life,
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(ApiTokenError {
+    ApiTokenError::Taken(_) => "revoke that token first, or use another name";
+    ApiTokenError::None(_) => "`meshd api-token list` lists all tokens";
+    ApiTokenError::TooMany => "revoke some";
+    ApiTokenError::Life => "use 1 second to 10 years, or omit it for no limit";
+});
 
 impl Admin {
     /// All tokens, by name.

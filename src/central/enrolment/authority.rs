@@ -33,19 +33,26 @@ pub(crate) struct Authority {
 /// Why the authority was not replaced. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    #[error("grace time is out of range; use at most 366 days. Without it every node has to boot again")]
+    #[error("grace time is out of range")]
     Grace,
     /// With a grace time, no node has to enrol again.
-    #[error("linked nodes renew within the grace time; to let them enrol again, use a grace time of 0s")]
+    #[error("linked nodes renew within the grace time")]
     NeedsNoEnrolment,
     /// Files and keys.
     #[error(transparent)]
     Trust(#[from] TrustError),
     #[error("the tokens of linked nodes could not be stored")]
     Store(#[from] StoreError),
-    #[error("the rotation was interrupted because meshd stops; repeat it after the start")]
+    #[error("the rotation was interrupted because meshd stops")]
     Interrupted,
 }
+
+meshd_types::hints!(RotateError {
+    RotateError::Grace => "use at most 366 days. Without it every node has to boot again";
+    RotateError::NeedsNoEnrolment => "to let them enrol again, use a grace time of 0s";
+    RotateError::Interrupted => "repeat it after the start";
+    @source RotateError::Trust(source) => source;
+});
 
 /// A root of the site and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -316,7 +316,7 @@ fn describe_replay(
 
 /// True if the node is approved and its record lists this certificate.
 pub(crate) fn is_accepted(node: &Node, peer_certificate: &Certificate) -> bool {
-    node.phase.is_admitted() && node.certificates.iter().contains(peer_certificate)
+    node.phase.is_admitted() && node.certificates.contains(peer_certificate)
 }
 
 pub(crate) fn peer_certificate(peer: &Peer) -> Certificate {

@@ -26,21 +26,27 @@ const EXPIRED_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// Why a token is not created or not revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    #[error("lifetime of the token is out of range; use 1 second to 7 days")]
+    #[error("lifetime of the token is out of range")]
     Life,
-    #[error(
-        "cannot create a token: the site denies the UUID {0}; identify the machine by serial number or MAC address"
-    )]
+    #[error("cannot create a token: the site denies the UUID {0}")]
     DeniedUuid(SystemUuid),
-    #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
+    #[error("cannot create a token for node {node}: it is {phase}")]
     NotAllowed { node: NodeId, phase: Phase },
-    #[error("there is no token `{0}`; `meshd token list` lists all tokens")]
+    #[error("there is no token `{0}`")]
     None(String),
-    #[error("several tokens begin with `{0}`; use a longer prefix")]
+    #[error("several tokens begin with `{0}`")]
     Ambiguous(String),
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(TokenError {
+    TokenError::Life => "use 1 second to 7 days";
+    TokenError::DeniedUuid(_) => "identify the machine by serial number or MAC address";
+    TokenError::NotAllowed { .. } => "approve or release it first";
+    TokenError::None(_) => "`meshd token list` lists all tokens";
+    TokenError::Ambiguous(_) => "use a longer prefix";
+});
 
 impl Enrolment {
     /// Creates a ticket for a machine. Its text is only in the answer.

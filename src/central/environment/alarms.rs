@@ -113,7 +113,7 @@ impl Environment {
             if let Some(node) = node {
                 tx.edit_node(node, |node| node.raise(kind, &detail, now));
             }
-            let event = Event { count, ..raised(now, Actor::Stranger, kind, detail) };
+            let event = Event { count, ..condition_event(now, Actor::Stranger, kind, detail) };
             tx.event(event.of_node(node).in_session(session));
             Ok(())
         });

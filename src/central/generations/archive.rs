@@ -279,7 +279,7 @@ impl Generations {
         }
         let this = self.clone();
         let swept = tokio::task::spawn_blocking(move || {
-            let gone = this.archive.sweep(|| this.env.store.read(needed))?;
+            let gone = this.archive.sweep(|| this.env.store.read(required_generations))?;
             this.write_in_use();
             Ok::<_, ArchiveError>(gone)
         });

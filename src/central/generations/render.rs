@@ -44,26 +44,37 @@ pub struct Rendered {
 pub enum RenderError {
     #[error(transparent)]
     NoProfile(#[from] NoProfile),
-    #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
+    #[error("image `{image}` cannot be served")]
     NoImage { image: ImageName },
-    #[error("cannot read the pinned generation of node {node}; unpin it with `meshd node pin {node} --off`")]
+    #[error("cannot read the pinned generation of node {node}")]
     NotArchived { node: NodeId, source: ArchiveError },
-    #[error("version {version} of image `{image}` is gone; unpin the node with `meshd node pin {node} --off`")]
+    #[error("version {version} of image `{image}` is gone")]
     ImageMissing { image: ImageName, version: String, node: NodeId },
-    #[error("profile {profile} is rolled back, and {why}; end that with `meshd profile rollback {profile} --off`")]
+    #[error("profile {profile} is rolled back, and {why}")]
     RollbackGone { profile: ProfileName, why: String },
     #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
-    #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
+    #[error("bundle `{bundle}` cannot be served")]
     NoBundle { bundle: BundleName },
-    #[error("layer {layer} of a bundle is gone; unpin the node with `meshd node pin {node} --off`")]
+    #[error("layer {layer} of a bundle is gone")]
     LayerMissing { layer: String, node: NodeId },
     #[error("the overlays of profile `{profile}` cannot be rendered")]
     Faults { profile: String, source: RenderFaults },
     /// The rendering thread panicked.
-    #[error("rendering was interrupted; this is a fault of meshd, its log says where")]
+    #[error("rendering was interrupted")]
     Interrupted,
 }
+
+meshd_types::hints!(RenderError {
+    RenderError::NoImage { image } => "run `meshd image build {image}`";
+    RenderError::NotArchived { node, .. } => "unpin it with `meshd node pin {node} --off`";
+    RenderError::ImageMissing { node, .. } => "unpin the node with `meshd node pin {node} --off`";
+    RenderError::RollbackGone { profile, .. } => "end that with `meshd profile rollback {profile} --off`";
+    RenderError::NoBundle { bundle } => "run `meshd bundle build {bundle}`";
+    RenderError::LayerMissing { node, .. } => "unpin the node with `meshd node pin {node} --off`";
+    RenderError::Interrupted => "this is a fault of meshd, its log says where";
+    @source RenderError::NoProfile(source) => source;
+});
 
 /// The inputs of a render.
 pub(crate) struct PreparedRender {

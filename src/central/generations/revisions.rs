@@ -56,15 +56,13 @@ fn check_no_affected_work(
 /// Why a profile cannot be rolled back. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists all")]
+    #[error("profile {0} has no earlier generation on record")]
     NoneBefore(ProfileName),
-    #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
+    #[error("profile {0} has no generation `{1}` on record, or several")]
     NoGeneration(ProfileName, String),
-    #[error("profile {0} is not rolled back; `meshd profile history {0}` lists its generations")]
+    #[error("profile {0} is not rolled back")]
     NotRolledBack(ProfileName),
-    #[error(
-        "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
-    )]
+    #[error("profile {profile} cannot be rolled back to {generation}: {why}")]
     Gone { profile: ProfileName, generation: String, why: String },
     /// A node has work that the other revision would host differently.
     #[error(transparent)]
@@ -75,14 +73,27 @@ pub enum RollbackError {
     Store(#[from] StoreError),
 }
 
+meshd_types::hints!(RollbackError {
+    RollbackError::NoneBefore(value) => "`meshd profile history {value}` lists all";
+    RollbackError::NoGeneration(first, _) => "`meshd profile history {first}` lists them";
+    RollbackError::NotRolledBack(value) => "`meshd profile history {value}` lists its generations";
+    RollbackError::Gone { profile, .. } => "`meshd profile history {profile}` lists others";
+    @source RollbackError::RunningWork(source) => source;
+    @source RollbackError::Render(source) => source;
+});
+
 /// Why two revisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
+    #[error("profile {0} has no generation `{1}` on record, or several")]
     NoGeneration(ProfileName, String),
     #[error("generation {generation} of profile {profile} cannot be read: {why}")]
     Gone { profile: ProfileName, generation: String, why: String },
 }
+
+meshd_types::hints!(CompareError {
+    CompareError::NoGeneration(first, _) => "`meshd profile history {first}` lists them";
+});
 
 /// Finds a revision by a prefix of its digest; `None` if none or several match.
 fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {

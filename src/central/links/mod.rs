@@ -58,13 +58,19 @@ pub enum LinkCommand {
 /// Why an order that needs a node's link, or needs it to be down, is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("node {node} still answers on its link; switch its machine off, then retry")]
+    #[error("node {node} still answers on its link")]
     StillLinked { node: NodeId },
-    #[error("cannot {order} node {node}: it has no link; see `meshd node timeline {node}`, or power-cycle it")]
+    #[error("cannot {order} node {node}: it has no link")]
     NotLinked { node: NodeId, order: LinkOrder },
-    #[error("cannot {order} node {node}: no answer within {seconds} s; look at its console")]
+    #[error("cannot {order} node {node}: no answer within {seconds} s")]
     NoAnswer { node: NodeId, order: LinkOrder, seconds: u64 },
 }
+
+meshd_types::hints!(LinkError {
+    LinkError::StillLinked { .. } => "switch its machine off, then retry";
+    LinkError::NotLinked { node, .. } => "see `meshd node timeline {node}`, or power-cycle it";
+    LinkError::NoAnswer { .. } => "look at its console";
+});
 
 /// An order that a node carries out over its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

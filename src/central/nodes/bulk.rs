@@ -55,11 +55,9 @@ pub enum BulkOrder {
 /// Why an order for several nodes is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum BulkError {
-    #[error("cannot change {count} nodes with one order; name 1 to {MAX_BULK} nodes, each of them once")]
+    #[error("cannot change {count} nodes with one order")]
     Count { count: usize },
-    #[error(
-        "node {node} changed since it was listed, so no node was changed; look at it with `meshd node show {node}` and repeat the order"
-    )]
+    #[error("node {node} changed since it was listed, so no node was changed")]
     Changed { node: NodeId },
     /// A node, the profile or a variable is unknown.
     #[error(transparent)]
@@ -67,6 +65,12 @@ pub enum BulkError {
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(BulkError {
+    BulkError::Count { .. } => "name 1 to {MAX_BULK} nodes, each of them once";
+    BulkError::Changed { node } => "look at it with `meshd node show {node}` and repeat the order";
+    @source BulkError::Operate(source) => source;
+});
 
 /// The result for each node.
 type Results = Vec<(NodeId, Result<Node, OperateError>)>;

@@ -11,27 +11,27 @@ use std::sync::Arc;
 /// node, and repeat the order.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
-    #[error("there is no node `{name}`; `meshd node list` lists all nodes")]
+    #[error("there is no node `{name}`")]
     NoNode { name: String },
-    #[error("`{name}` is ambiguous, {count} nodes match: {candidates}; write more of the name, or use the node ID")]
+    #[error("`{name}` is ambiguous, {count} nodes match: {candidates}")]
     Ambiguous {
         name: String,
         count: usize,
         /// The first matches.
         candidates: String,
     },
-    #[error("cannot replace node {node} by itself; name two nodes")]
+    #[error("cannot replace node {node} by itself")]
     SameNode { node: NodeId },
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
     NicTaken { node: NodeId, mac: MacAddr, holder: String },
-    #[error("cannot fence node {node}: its last message was {seconds} s ago; switch it off and retry after {wait} s")]
+    #[error("cannot fence node {node}: its last message was {seconds} s ago")]
     NotSilent {
         node: NodeId,
         seconds: u64,
         /// Remaining seconds of silence.
         wait: u64,
     },
-    #[error("there is no profile `{profile}`; there are: {known}")]
+    #[error("there is no profile `{profile}`")]
     NoProfile { profile: String, known: String },
     #[error(transparent)]
     Order(#[from] OrderError),
@@ -53,3 +53,17 @@ pub enum OperateError {
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(OperateError {
+    OperateError::NoNode { .. } => "`meshd node list` lists all nodes";
+    OperateError::Ambiguous { .. } => "write more of the name, or use the node ID";
+    OperateError::SameNode { .. } => "name two nodes";
+    OperateError::NotSilent { wait, .. } => "switch it off and retry after {wait} s";
+    OperateError::NoProfile { known, .. } => "there are: {known}";
+    @source OperateError::Order(source) => source;
+    @source OperateError::Naming(source) => source;
+    @source OperateError::Render(source) => source;
+    @source OperateError::RunningWork(source) => source;
+    @source OperateError::Link(source) => source;
+    @source OperateError::Unlawful(source) => source;
+});

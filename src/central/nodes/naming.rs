@@ -10,17 +10,22 @@ use std::sync::Arc;
 /// Why labels or a name are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NamingError {
-    #[error("cannot label node {node}: it would have {count} labels; use at most {MAX_LABELS}")]
+    #[error("cannot label node {node}: it would have {count} labels")]
     TooManyLabels { node: NodeId, count: usize },
-    #[error(
-        "cannot rename node {node}: `{name}` is not a host name; use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends"
-    )]
+    #[error("cannot rename node {node}: `{name}` is not a host name")]
     InvalidName { node: NodeId, name: String },
-    #[error("cannot rename node {node}: `{name}` is reserved for another machine or an address; use another name")]
+    #[error("cannot rename node {node}: `{name}` is reserved for another machine or an address")]
     ReservedName { node: NodeId, name: String },
-    #[error("cannot rename node {node}: node {holder} has the name `{name}`; use another name")]
+    #[error("cannot rename node {node}: node {holder} has the name `{name}`")]
     NameTaken { node: NodeId, name: String, holder: NodeId },
 }
+
+meshd_types::hints!(NamingError {
+    NamingError::TooManyLabels { .. } => "use at most {MAX_LABELS}";
+    NamingError::InvalidName { .. } => "use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends";
+    NamingError::ReservedName { .. } => "use another name";
+    NamingError::NameTaken { .. } => "use another name";
+});
 
 impl NodeOps {
     /// Finds a node by its ID, else by its name, else by a prefix of one of them.

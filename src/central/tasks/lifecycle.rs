@@ -12,7 +12,7 @@ use meshd_model::{
 };
 use meshd_proto::{FromCentral, task::TaskUser};
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{GroupName, NodeId, TaskId, Timestamp, failpoint};
+use meshd_types::{GroupName, NodeId, TaskId, Timestamp, failpoint, hint_at_end};
 use std::{collections::BTreeSet, io};
 
 #[derive(Clone, Debug)]
@@ -41,15 +41,15 @@ pub struct TaskRequest {
 /// Why a task is not started or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    #[error("there is no task {id}; `meshd task list` shows recorded tasks")]
+    #[error("there is no task {id}")]
     None { id: String },
     #[error("{0}")]
     Spec(String),
-    #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
+    #[error("there is no group `{group}`")]
     NoGroup { group: String, known: String },
-    #[error("cannot run the task as root: the site file has [agent].root_tasks = false; set --user to a user ID")]
+    #[error("cannot run the task as root: the site file has [agent].root_tasks = false")]
     RootForbidden,
-    #[error("cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested; {why}")]
+    #[error("cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested")]
     NotEnough {
         group: GroupName,
         wanted: usize,
@@ -57,11 +57,20 @@ pub enum TaskError {
         /// Why the other nodes are not free.
         why: String,
     },
-    #[error("the output of a task cannot be read; check the disk")]
+    #[error("the output of a task cannot be read")]
     Output(#[from] io::Error),
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(TaskError {
+    TaskError::Spec(fault) => "{}", hint_at_end(fault);
+    TaskError::None { .. } => "`meshd task list` shows recorded tasks";
+    TaskError::NoGroup { group, known } => "there are: {known}. Write [groups.{group}] into the site file";
+    TaskError::RootForbidden => "set --user to a user ID";
+    TaskError::NotEnough { why, .. } => "{why}";
+    TaskError::Output(_) => "check the disk";
+});
 
 impl Tasks {
     /// Claims nodes and starts the task on them.

@@ -73,17 +73,25 @@ pub struct NodeConsole {
 pub enum ConsoleError {
     #[error(transparent)]
     Vm(#[from] VmError),
-    #[error("cannot open the console of VM {0}: it has no node; start it first")]
+    #[error("cannot open the console of VM {0}: it has no node")]
     Unplaced(SystemUuid),
-    #[error("cannot open the console: node {0} has no link; retry when it is online")]
+    #[error("cannot open the console: node {0} has no link")]
     NotLinked(NodeId),
-    #[error("cannot open the console: node {node} did not connect it within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
+    #[error("cannot open the console: node {node} did not connect it within {} s", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { node: NodeId },
-    #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
+    #[error("cannot open the console: {MAX_CONSOLES} are open")]
     TooMany,
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(ConsoleError {
+    ConsoleError::Unplaced(_) => "start it first";
+    ConsoleError::NotLinked(_) => "retry when it is online";
+    ConsoleError::NoAnswer { .. } => "look at the log of its agent";
+    ConsoleError::TooMany => "close one first";
+    @source ConsoleError::Vm(source) => source;
+});
 
 impl Workloads {
     /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`, the operator may send input, and the

@@ -10,19 +10,19 @@ use meshd_types::{NodeId, TaskId};
 /// The work that a refused order would end or lose.
 #[derive(Debug, thiserror::Error)]
 pub enum RunningWorkError {
-    #[error(
-        "node {node} holds VMs: {names}; drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost"
-    )]
+    #[error("node {node} holds VMs: {names}")]
     Vms { node: NodeId, names: String },
-    #[error(
-        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails"
-    )]
+    #[error("node {node} runs task {id}")]
     Task { node: NodeId, id: TaskId },
-    #[error(
-        "node {node} has approved slots, which the other profile changes: {slots}; drain it first (meshd node drain {node}), disable the slots, or use --force"
-    )]
+    #[error("node {node} has approved slots, which the other profile changes: {slots}")]
     Slots { node: NodeId, slots: String },
 }
+
+meshd_types::hints!(RunningWorkError {
+    RunningWorkError::Vms { node, .. } => "drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost";
+    RunningWorkError::Task { node, id } => "wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails";
+    RunningWorkError::Slots { node, .. } => "drain it first (meshd node drain {node}), disable the slots, or use --force";
+});
 
 /// Maximum number of names in a refusal.
 const MAX_NAMES: usize = 5;

@@ -22,37 +22,49 @@ const MAX_SLOTS: usize = 100_000;
 /// Why an order about a slot is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
-    #[error("there is no slot {0}; `meshd slot list` lists all slots")]
+    #[error("there is no slot {0}")]
     None(SlotId),
-    #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
+    #[error("slot {0} is a candidate")]
     Candidate(SlotId),
-    #[error("slot {id} is {}: {reason}; {hint}", state.as_str())]
+    #[error("slot {id} is {}: {reason}", state.as_str())]
     Unlawful { id: SlotId, state: SlotState, reason: String, hint: &'static str },
-    #[error(
-        "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
-    )]
+    #[error("disk `{0}` is not a disk of that node, or belongs to another slot of it")]
     Disk(DiskIdentity),
     /// The node uses the disk, or forbids its use (ST-3, ST-4).
-    #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
+    #[error("cannot assign disk `{disk}`: {why}")]
     DiskBlocked { disk: DiskIdentity, why: String },
-    #[error("disk `{disk}` belongs to VM `{vm}`; delete it first, or take another disk")]
+    #[error("disk `{disk}` belongs to VM `{vm}`")]
     DiskInUse { disk: DiskIdentity, vm: VmName },
-    #[error("slot {id} has no nearest {device}: its node reports none; name one, or omit it")]
+    #[error("slot {id} has no nearest {device}: its node reports none")]
     NoneNear { id: SlotId, device: &'static str },
     /// The checks of its node do not prove its report (DR-12).
-    #[error("cannot approve slot {id}: {why}; repair its node first")]
+    #[error("cannot approve slot {id}: {why}")]
     Unproven { id: SlotId, why: String },
-    #[error("{0}; use other addresses, or omit them")]
+    #[error("{0}")]
     Nic(String),
     #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
     Fabric,
-    #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
+    #[error("cannot approve the slot: there are {MAX_SLOTS} on record")]
     TooMany,
     #[error(transparent)]
     Vm(#[from] VmError),
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
+
+meshd_types::hints!(SlotError {
+    SlotError::None(_) => "`meshd slot list` lists all slots";
+    SlotError::Candidate(value) => "approve it first: meshd slot approve {value}";
+    SlotError::Unlawful { hint, .. } => "{hint}";
+    SlotError::Disk(_) => "`meshd node show` lists its disks";
+    SlotError::DiskBlocked { .. } => "`meshd node show` lists the node's disks";
+    SlotError::DiskInUse { .. } => "delete it first, or take another disk";
+    SlotError::NoneNear { .. } => "name one, or omit it";
+    SlotError::Unproven { .. } => "repair its node first";
+    SlotError::Nic(_) => "use other addresses, or omit them";
+    SlotError::TooMany => "remove nodes that no longer exist";
+    @source SlotError::Vm(source) => source;
+});
 
 /// The parts of a slot other than its unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,13 +10,19 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// Why a volume is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeUseError {
-    #[error("cannot remove volume {volume}: {} use it; delete them first", names(.vms))]
+    #[error("cannot remove volume {volume}: {} use it", names(.vms))]
     Used { volume: String, vms: Vec<VmName> },
     #[error(transparent)]
     Files(#[from] VolumeError),
-    #[error("the removal was interrupted; retry")]
+    #[error("the removal was interrupted")]
     Interrupted,
 }
+
+meshd_types::hints!(VolumeUseError {
+    VolumeUseError::Used { .. } => "delete them first";
+    VolumeUseError::Interrupted => "retry";
+    @source VolumeUseError::Files(source) => source;
+});
 
 fn names(all: &[VmName]) -> String {
     all.iter().map(VmName::as_str).collect::<Vec<_>>().join(", ")

@@ -131,7 +131,8 @@ impl Document {
     /// Records an error of the form `message; hint` at the position of a value.
     pub fn error<T>(&self, position: &Located<T>, error: &impl fmt::Display) {
         let error = error.to_string();
-        let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
+        // The message may quote a value with `; `; hints have none.
+        let (message, hint) = error.rsplit_once("; ").unwrap_or((&error, ""));
         self.fault(position, message, hint);
     }
 

@@ -36,7 +36,7 @@ fn default_grace() -> u32 {
 impl VmRequest {
     /// Makes a request from a specification.
     pub fn new(spec: VmSpec) -> Self {
-        let each = spec.units.iter().cloned().map(UnitSelector::named).collect();
+        let each = spec.units.iter().cloned().map(UnitSelector::by_address).collect();
         let units = UnitsRequest { whole: false, each };
         VmRequest { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
     }

@@ -46,7 +46,7 @@ pub(super) fn boot_part() -> BootPart {
         generation: Digest::of(b"generation").to_string(),
         issued_at: Timestamp::from_millis(1_800_000_000_000),
         roots_pem: None,
-        http_port: None,
+        http_port: 8080,
         token: Some(Secret::new(TOKEN.to_owned())),
     }
 }

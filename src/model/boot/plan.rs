@@ -38,6 +38,8 @@ pub struct NoProfile {
     next: String,
 }
 
+meshd_types::hints!(NoProfile { NoProfile { next, .. } => "{next}"; });
+
 /// The input of [`decide`].
 #[derive(Clone, Copy, Debug)]
 pub struct PlanRequest<'a> {

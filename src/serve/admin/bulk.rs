@@ -85,7 +85,8 @@ fn label(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
 fn pin(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     let Pin { generation, off } = read::<Option<Pin>>(order)?.unwrap_or_default();
     if generation.is_some() {
-        return Err(Refused::bad_request("several nodes are pinned to their running generations; omit `generation`"));
+        return Err(Refused::bad_request("several nodes are pinned to their running generations")
+            .with_hint("omit `generation`"));
     }
     Ok(BulkOrder::Pin(!off))
 }

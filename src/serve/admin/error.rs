@@ -13,7 +13,7 @@ use meshd_central::{
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
 use meshd_trust::Role;
-use meshd_types::CorrelationId;
+use meshd_types::{CorrelationId, Hint};
 use std::{sync::Arc, time::Duration};
 
 /// Reason why a request is refused.
@@ -27,13 +27,32 @@ pub(crate) struct Refused {
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
-        // Error messages have the form "cause; hint".
-        let (message, hint) = match message.split_once("; ") {
-            Some((message, hint)) => (message.to_owned(), hint.to_owned()),
-            None => (message, String::new()),
-        };
+        Refused { status, code, message: message.into(), hint: String::new() }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Returns the response to an error, with all its sources.
+    pub(crate) fn of<E: std::error::Error + Hint>(status: StatusCode, code: &'static str, error: &E) -> Self {
+        let (text, hint) = (with_sources(error), error.hint().unwrap_or_default());
+        // Some errors end in their hint, for readers of a log.
+        let message = text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned();
         Refused { status, code, message, hint }
+    }
+
+    /// Returns the response to a value that cannot be parsed. The error is `cause; hint`; the cause quotes the value, the hint is constant.
+    pub(crate) fn unreadable(error: &impl std::fmt::Display) -> Self {
+        let text = error.to_string();
+        let (message, hint) = text.rsplit_once("; ").unwrap_or((&text, ""));
+        Self::bad_request(message).with_hint(hint)
+    }
+
+    /// Returns the response to an ID that cannot be parsed, so that nothing has it.
+    pub(crate) fn unknown(error: &impl std::fmt::Display) -> Self {
+        Refused { status: StatusCode::NOT_FOUND, code: "not_found", ..Self::unreadable(error) }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -42,24 +61,22 @@ impl Refused {
 
     /// Returns the error for a body that is not declared as JSON.
     pub(crate) fn media_type() -> Self {
-        let message = "the body is not declared as JSON; send the header `Content-Type: application/json`";
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message)
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", "the body is not declared as JSON")
+            .with_hint("send the header `Content-Type: application/json`")
     }
 
     /// Returns the error for a body that exceeds the limit.
     pub(crate) fn too_large(limit: usize) -> Self {
-        let message = format!("the body is too long; send at most {limit} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too long")
+            .with_hint(format!("send at most {limit} bytes"))
     }
 
     /// Returns the error for a request with a precondition. Lists have entity tags, but the objects of orders have none: executing the
     /// order regardless would ignore the condition (RFC 9110, 13.2.1).
     pub(crate) fn precondition(name: &str) -> Self {
-        let message = format!(
-            "cannot evaluate the header {name}: this resource has no entity tag; leave the header out, or send the `revision` of the \
-             nodes to /v1/bulk/nodes"
-        );
+        let message = format!("cannot evaluate the header {name}: this resource has no entity tag");
         Self::new(StatusCode::PRECONDITION_FAILED, "no_precondition", message)
+            .with_hint("omit the header, or send the `revision` of the nodes to /v1/bulk/nodes")
     }
 
     /// Returns the error for a text response of the framework, such as that for an invalid path.
@@ -86,13 +103,13 @@ impl Refused {
 
     /// Returns the error for a valid token whose role does not permit the request.
     pub(crate) fn insufficient_role(role: Role, needed: Role) -> Self {
-        let message = format!("a token with role {role} may not do this; it takes role {needed}");
-        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+        let message = format!("a token with role {role} may not do this");
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message).with_hint(format!("it takes role {needed}"))
     }
 
     pub(crate) fn too_many(window: Duration) -> Self {
-        let message = format!("too many refused requests from your address; wait {} s", window.as_secs());
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", message)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", "too many refused requests from your address")
+            .with_hint(format!("wait {} s", window.as_secs()))
     }
 
     pub(crate) fn outcome(&self) -> AuditOutcome {
@@ -159,7 +176,7 @@ impl From<BulkError> for Refused {
             BulkError::Operate(error) => return error.into(),
             BulkError::Store(_) => STORE,
         };
-        Refused::new(status, code, with_sources(&error))
+        Refused::of(status, code, &error)
     }
 }
 
@@ -229,7 +246,7 @@ macro_rules! refused {
         impl From<$error> for Refused {
             fn from(error: $error) -> Self {
                 let (status, code) = $status(&error);
-                Refused::new(status, code, with_sources(&error))
+                Refused::of(status, code, &error)
             }
         }
     )+};
@@ -267,7 +284,7 @@ fn vm(error: &VmError) -> (StatusCode, &'static str) {
 
 impl From<Arc<RenderError>> for Refused {
     fn from(error: Arc<RenderError>) -> Self {
-        Refused::new(StatusCode::CONFLICT, "render_failed", with_sources(&*error))
+        Refused::of(StatusCode::CONFLICT, "render_failed", &*error)
     }
 }
 
@@ -305,5 +322,39 @@ impl IntoResponse for Refused {
         let mut response = self.status.into_response();
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_model::work::SlotState;
+
+    #[test]
+    fn reason_of_an_operator_with_a_semicolon_is_not_taken_for_a_hint() {
+        let id = "38y4a8ck/0000:41:00.0".parse().expect("a slot");
+        let reason = "fan broken; ask Ada; ticket 7".to_owned();
+        let error = SlotError::Unlawful { id, state: SlotState::Disabled, reason, hint: "enable it first" };
+        let refused = Refused::from(error);
+        assert!(refused.message.ends_with("fan broken; ask Ada; ticket 7"), "{}", refused.message);
+        assert_eq!(refused.hint, "enable it first");
+    }
+
+    #[test]
+    fn text_that_cannot_be_parsed_stays_whole() {
+        let error = "a; b".parse::<meshd_types::SystemUuid>().expect_err("not a UUID");
+        let refused = Refused::unreadable(&error);
+        assert_eq!(refused.message, "`a; b` is not a UUID");
+        assert!(refused.hint.starts_with("write it as"), "{}", refused.hint);
+    }
+
+    #[test]
+    fn hint_at_the_end_of_a_source_is_not_repeated() {
+        let error = OperateError::Order(OrderError::NotArchived(meshd_store::ArchiveError::Missing {
+            generation: "ab12".to_owned(),
+        }));
+        let refused = Refused::from(error);
+        assert_eq!(refused.message, "generation ab12 is not archived");
+        assert!(refused.hint.contains("meshd node history"), "{}", refused.hint);
     }
 }

@@ -68,7 +68,7 @@ impl StreamFormat {
 pub(crate) async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
     let central = central.clone();
     let read = tokio::task::spawn_blocking(move || central.store().events(filter)).await;
-    Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted; retry"))??)
+    Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted").with_hint("retry"))??)
 }
 
 /// Pending events of one reader.

@@ -26,7 +26,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) fn router(state: ApiState) -> Router {
     bound()
         .into_router()
-        .fallback(async || Refused::not_found("there is no such route; use a command line of meshd's version"))
+        .fallback(async || {
+            Refused::not_found("there is no such route").with_hint("use a command line of meshd's version")
+        })
         .method_not_allowed_fallback(async || {
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "the route does not support this method")
         })
@@ -125,8 +127,9 @@ async fn with_time_limit(request: Request, next: Next) -> Response {
     let response = match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let message = format!("took longer than {} s; see the log of meshd", TIME_LIMIT.as_secs());
-            Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message).into_response()
+            let message = format!("took longer than {} s", TIME_LIMIT.as_secs());
+            let refused = Refused::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message);
+            refused.with_hint("see the log of meshd").into_response()
         }
     };
     crate::serve::metrics::count_request("admin", route, &response);

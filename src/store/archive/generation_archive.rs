@@ -57,6 +57,13 @@ pub enum ArchiveError {
     Io { path: PathBuf, source: io::Error },
 }
 
+meshd_types::hints!(ArchiveError {
+    ArchiveError::Missing { .. } => "`meshd node history NODE` lists archived generations";
+    ArchiveError::Damaged { .. } => "assign its profile instead";
+    ArchiveError::Secret { .. } => "assign its profile instead";
+    ArchiveError::Io { .. } => "check the disk";
+});
+
 impl GenerationArchive {
     /// Uses the archive below a state folder. Nothing is read.
     pub fn new(state_dir: &Path) -> Self {

@@ -184,7 +184,7 @@ fn choose<'r>(dependency: &Dependency, fitting: &[&'r Record]) -> Result<&'r Rec
     }
     let order = |left: &&&'r Record, right: &&&'r Record| {
         let provided = |record: &'r Record| version_of(record).unwrap_or_default();
-        version::compare(parse_provided(left), parse_provided(right))
+        version::compare(provided(left), provided(right))
             .then_with(|| Reverse(&left.name).cmp(&Reverse(&right.name)))
             .then_with(|| version::compare(&left.version, &right.version))
     };

@@ -79,7 +79,7 @@ fn record(lines: &[&str]) -> Result<Record, String> {
     let name = plain(field("P")).ok_or("a package without a usable name (P:)")?;
     let of = |what: &str| format!("package {name} has no usable {what}");
     let words = |letter: &str| field(letter).split_whitespace().map(Dependency::parse).collect();
-    let provides = field("p").split_whitespace().map(provided);
+    let provides = field("p").split_whitespace().map(parse_provided);
     Ok(Record {
         text: lines.iter().map(|line| format!("{line}\n")).collect(),
         version: plain(field("V")).ok_or_else(|| of("version (V:)"))?,

@@ -86,6 +86,13 @@ pub enum VolumeError {
     None(String),
 }
 
+meshd_types::hints!(VolumeError {
+    VolumeError::Io { .. } => "check the file and the disk";
+    VolumeError::Taken { .. } => "give this one another with --name, or remove that one";
+    VolumeError::Foreign { .. } => "delete them first, or that list if its site is gone";
+    VolumeError::None(_) => "`meshd volume list` lists all volumes";
+});
+
 #[derive(Clone, Debug)]
 pub struct Volumes {
     blobs_dir: PathBuf,

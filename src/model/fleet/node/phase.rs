@@ -99,6 +99,8 @@ pub struct UnlawfulTransition {
     pub change: PhaseChange,
 }
 
+meshd_types::hints!(UnlawfulTransition {});
+
 impl Phase {
     /// All phases in the order of the diagram.
     pub const ALL: [Phase; Phase::VARIANTS.len()] = *Phase::VARIANTS.first_chunk().expect("the same length");

@@ -33,7 +33,7 @@ pub(crate) fn parameters(query: RawQuery, known: &[&'static str]) -> Result<Para
 
 impl From<ParameterError> for Refused {
     fn from(error: ParameterError) -> Self {
-        Refused::bad_request(error.to_string())
+        Refused::unreadable(&error)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn backup(
     // The length of the key is not secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {
-        return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
+        return Err(Refused::unreadable(&BackupError::ShortKey { length }));
     }
     let snapshot = central.admin.snapshot(&context).await.map_err(|error| match error {
         BackupError::Store(error) => Refused::from(error),

@@ -48,7 +48,7 @@ async fn overlays(State(central): State<Shared>) -> Json<Vec<OverlayView>> {
 fn find_overlay<'a>(overlays: &'a Overlays, name: &str) -> Result<&'a Overlay, Refused> {
     overlays.all().find(|overlay| overlay.name.to_string() == name).ok_or_else(|| {
         let name: String = name.chars().take(80).collect();
-        Refused::not_found(format!("there is no overlay `{name}`; see `meshd overlay list`"))
+        Refused::not_found(format!("there is no overlay `{name}`")).with_hint("see `meshd overlay list`")
     })
 }
 
@@ -76,7 +76,7 @@ async fn source_files(
         let entries = overlay.entries.iter();
         return Ok(Json(entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect()));
     };
-    let path = SafePath::new(&path).map_err(|error| Refused::bad_request(error.to_string()))?;
+    let path = SafePath::new(&path).map_err(|error| Refused::unreadable(&error))?;
     let entry = overlay.entries.get(&path);
     let entry = entry.ok_or_else(|| Refused::not_found(format!("overlay {name} has no file {path}")))?;
     Ok(Json(vec![OverlaySourceView::with_text(&path, entry, overlay)]))
@@ -90,7 +90,7 @@ async fn settings(State(central): State<Shared>, Path(name): Path<String>) -> An
 
 fn no_profile(name: &str, site: &Site) -> Refused {
     let hint = meshd_config::suggest(name, site.profiles.keys().map(ProfileName::as_str));
-    Refused::not_found(format!("there is no profile `{name}`; {hint}"))
+    Refused::not_found(format!("there is no profile `{name}`")).with_hint(hint)
 }
 
 #[derive(Debug, Deserialize)]

@@ -48,7 +48,7 @@ impl From<ConsoleError> for Refused {
             ConsoleError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
             ConsoleError::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
         };
-        Refused::new(status, code, error.to_string())
+        Refused::of(status, code, &error)
     }
 }
 

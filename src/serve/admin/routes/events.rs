@@ -53,7 +53,8 @@ pub(crate) async fn stream(
     let query = parameters(query, STREAM_EVENTS.spec().query)?;
     let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; omit it");
+    let invalid =
+        |_| Refused::bad_request("the header last-event-id is not the number of an event").with_hint("omit it");
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
     let after = last.or(query.number("after")?).map(EventSeq);
     let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::ServerSent);

@@ -148,10 +148,9 @@ pub(crate) async fn timeline(
         Some(timeline.map(|timeline| timeline.with_tasks(model.tasks())))
     });
     let missing = || match session {
-        Some(session) => Refused::not_found(format!(
-            "node {id} has no boot {session} on record; `meshd node timeline {id}` lists those that are kept"
-        )),
-        None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
+        Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
+            .with_hint(format!("`meshd node timeline {id}` lists those that are kept")),
+        None => Refused::not_found(format!("node {id} has no boot on record")).with_hint("power it on"),
     };
     timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
 }
@@ -201,5 +200,5 @@ pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
 }
 
 pub(crate) fn node_removed(id: NodeId) -> Refused {
-    Refused::not_found(format!("node {id} was removed; see `meshd node list`"))
+    Refused::not_found(format!("node {id} was removed")).with_hint("see `meshd node list`")
 }

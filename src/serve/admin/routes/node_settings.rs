@@ -16,7 +16,7 @@ use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 
 pub(crate) fn profile(text: &str) -> Result<ProfileName, Refused> {
-    text.parse().map_err(|error| Refused::bad_request(format!("{error}")))
+    text.parse().map_err(|error| Refused::unreadable(&error))
 }
 
 pub(crate) async fn assign_profile(
@@ -30,7 +30,7 @@ pub(crate) async fn assign_profile(
 /// Refuses values that are too long for a variable.
 pub(crate) fn checked_vars(order: ChangeVars) -> Result<ChangeVars, Refused> {
     if let Some((name, error)) = order.set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
-        return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
+        return Err(Refused::bad_request(format!("{name} {error}")).with_hint("files belong into an overlay"));
     }
     Ok(order)
 }

@@ -42,7 +42,7 @@ impl FromRequestParts<ApiState> for TargetSlot {
 }
 
 fn slot_id(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
-    let unit = unit.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
+    let unit = unit.parse().map_err(|error: meshd_types::ParsePciAddressError| Refused::unreadable(&error))?;
     Ok(SlotId { node: central.nodes.resolve(&node)?, unit })
 }
 

@@ -50,7 +50,8 @@ pub(crate) async fn boot_log(
     let boots = boots.ok_or_else(|| node_removed(node))?;
     let session = session.map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
     let none = || {
-        Refused::not_found(format!("no such boot on record; `meshd node timeline {node}` lists those that are kept"))
+        Refused::not_found("no such boot on record")
+            .with_hint(format!("`meshd node timeline {node}` lists those that are kept"))
     };
     let session = session.ok_or_else(none)?;
     let grows =

@@ -38,7 +38,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 }
 
 fn id(text: &str) -> Result<TaskId, Refused> {
-    text.parse().map_err(|error| Refused::not_found(format!("{error}")))
+    text.parse().map_err(|error| Refused::unknown(&error))
 }
 
 async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {

@@ -36,7 +36,7 @@ pub(crate) async fn revoke(
     Path(name): Path<String>,
     context: AuditContext,
 ) -> Answer<Vec<ApiTokenView>> {
-    let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
+    let name: ApiTokenName = name.parse().map_err(|error| Refused::unreadable(&error))?;
     central.admin.revoke_api_token(name, &context).await?;
     Ok(list(State(central)).await)
 }

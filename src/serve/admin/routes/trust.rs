@@ -30,10 +30,10 @@ impl From<TokenError> for Refused {
         match error {
             TokenError::Store(error) => error.into(),
             TokenError::Life | TokenError::DeniedUuid(_) | TokenError::Ambiguous(_) => {
-                Refused::bad_request(error.to_string())
+                Refused::of(StatusCode::BAD_REQUEST, "bad_request", &error)
             }
-            TokenError::None(_) => Refused::not_found(error.to_string()),
-            TokenError::NotAllowed { .. } => Refused::new(StatusCode::CONFLICT, "held", error.to_string()),
+            TokenError::None(_) => Refused::of(StatusCode::NOT_FOUND, "not_found", &error),
+            TokenError::NotAllowed { .. } => Refused::of(StatusCode::CONFLICT, "held", &error),
         }
     }
 }
@@ -51,7 +51,7 @@ impl From<RotateError> for Refused {
                 (StatusCode::INTERNAL_SERVER_ERROR, "ca")
             }
         };
-        Refused::new(status, code, error.to_string())
+        Refused::of(status, code, &error)
     }
 }
 
@@ -67,7 +67,11 @@ pub(crate) async fn create_token(
     let basis = match (order.node, order.basis) {
         (Some(node), None) => node_basis(&central, &node)?,
         (None, Some(basis)) => basis,
-        _ => return Err(Refused::bad_request("a token is for a node or for another machine; name one of them")),
+        _ => {
+            return Err(
+                Refused::bad_request("a token is for a node or for another machine").with_hint("name one of them")
+            );
+        }
     };
     let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
     let (ticket, token) = central.enrolment.create_token(basis, life, boot_address, &context).await?;

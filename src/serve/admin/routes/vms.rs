@@ -82,7 +82,7 @@ async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<V
     }
     let orphan = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
     let orphan = orphan.map(|(node, report)| Json(VmView::orphan(node, report)));
-    orphan.ok_or_else(|| Refused::not_found(format!("there is no VM `{vm}`; see `meshd vm list`")))
+    orphan.ok_or_else(|| Refused::not_found(format!("there is no VM `{vm}`")).with_hint("see `meshd vm list`"))
 }
 
 fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {

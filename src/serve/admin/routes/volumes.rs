@@ -26,7 +26,7 @@ impl From<VolumeUseError> for Refused {
                 (StatusCode::INTERNAL_SERVER_ERROR, "volume_failed")
             }
         };
-        Refused::new(status, code, error.to_string())
+        Refused::of(status, code, &error)
     }
 }
 

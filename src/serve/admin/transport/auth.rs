@@ -126,11 +126,14 @@ fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::too_many(WINDOW));
     }
     if text.is_none() {
-        return Err(Refused::unauthorized("the request has no token; send one as `Authorization: Bearer TOKEN`"));
+        return Err(
+            Refused::unauthorized("the request has no token").with_hint("send one as `Authorization: Bearer TOKEN`")
+        );
     }
     state.failures.count(from, now);
     tracing::warn!(%from, "a request has an invalid token");
-    Err(Refused::unauthorized("this token is invalid: it is unknown, revoked or expired; ask for another one"))
+    Err(Refused::unauthorized("this token is invalid: it is unknown, revoked or expired")
+        .with_hint("ask for another one"))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

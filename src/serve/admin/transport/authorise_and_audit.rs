@@ -32,7 +32,7 @@ const MAX_TARGET: usize = 80;
 /// Maximum length of a text response of the framework, in bytes.
 const MAX_REJECTION: usize = 4096;
 /// Refuses an order whose token was revoked after the request arrived.
-const REVOKED: &str = "the token was revoked during the upload; request another one";
+const REVOKED: &str = "the token was revoked during the upload";
 
 /// Routes an order: authorised, executed once per idempotency key, and recorded in the audit log.
 pub(crate) fn audited_post<H, T>(verb: Verb, required: Role, handler: H) -> MethodRouter<ApiState>
@@ -40,8 +40,8 @@ where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    let follow = move |request: Request, next: Next| audit_order(verb, required, request, next);
-    post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(run_order))
+    let audit = move |request: Request, next: Next| audit_order(verb, required, request, next);
+    post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(audit))
 }
 
 /// Routes a read that requires a role.
@@ -157,13 +157,17 @@ async fn read_body(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes,
     };
     let read = tokio::select! {
         read = to_bytes(body, MAX_BODY) => read,
-        () = caller.revoked(&state.central) => return Err(Refused::unauthorized(REVOKED)),
+        () = caller.revoked(&state.central) => return Err(Refused::unauthorized(REVOKED).with_hint("request another one")),
     };
     let bytes = read.map_err(|error| match error.into_inner().is::<LengthLimitError>() {
         true => Refused::too_large(MAX_BODY),
         false => Refused::bad_request("the body is incomplete"),
     })?;
-    if caller.still_may(&state.central) { Ok(bytes) } else { Err(Refused::unauthorized(REVOKED)) }
+    if caller.still_may(&state.central) {
+        Ok(bytes)
+    } else {
+        Err(Refused::unauthorized(REVOKED).with_hint("request another one"))
+    }
 }
 
 /// Returns the target of an order: the first parameter of its path.
@@ -242,9 +246,8 @@ fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;
     let text = text.trim();
     if text.chars().count() > MAX_REASON || text.chars().any(char::is_control) {
-        return Err(Refused::bad_request(format!(
-            "a reason is one line of at most {MAX_REASON} characters; shorten it"
-        )));
+        return Err(Refused::bad_request(format!("a reason is one line of at most {MAX_REASON} characters"))
+            .with_hint("shorten it"));
     }
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }

@@ -87,8 +87,9 @@ pub(crate) async fn execute_once(
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     let Some(value) = headers.get(KEY_HEADER) else { return Ok(None) };
     let fits = |text: &&str| (1..=MAX_KEY).contains(&text.len());
-    let hint = format!("an Idempotency-Key is 1 to {MAX_KEY} visible characters; use a random one for each order");
-    value.to_str().ok().filter(fits).map(Some).ok_or_else(|| Refused::bad_request(hint))
+    let message = format!("an Idempotency-Key is 1 to {MAX_KEY} visible characters");
+    let refused = || Refused::bad_request(message).with_hint("use a random one for each order");
+    value.to_str().ok().filter(fits).map(Some).ok_or_else(refused)
 }
 
 /// Reserves a key, or returns the record of the order that used the key before.
@@ -112,17 +113,20 @@ async fn begin(
 }
 
 fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
-    let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
+    let refused = |code, message: &str, hint: &str| {
+        Refused::new(StatusCode::CONFLICT, code, message).with_hint(hint).into_response()
+    };
     if before.request != request {
-        return refused("key_reused", "the Idempotency-Key belongs to another order; use a new one");
+        return refused("key_reused", "the Idempotency-Key belongs to another order", "use a new one");
     }
     let Some(StoredResponse { status, body }) = before.answer else {
         return if state.running_orders.has(&slot) {
-            refused("in_progress", "this order is in progress; retry later")
+            refused("in_progress", "this order is in progress", "retry later")
         } else {
             refused(
                 "outcome_unknown",
-                "meshd ended while it executed this order; check the current state, then use a new key",
+                "meshd ended while it executed this order",
+                "check the current state, then use a new key",
             )
         };
     };
@@ -130,7 +134,8 @@ fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRe
     let Some(body) = body else {
         return refused(
             "answer_not_kept",
-            "this order was executed; its response is too long, secret or too old to be stored",
+            "this order was executed",
+            "its response is too long, secret or too old to be stored",
         );
     };
     let mut response = (status, [(CONTENT_TYPE, "application/json")], body).into_response();

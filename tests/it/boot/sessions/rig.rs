@@ -278,7 +278,7 @@ impl<'a> Machine<'a> {
     pub async fn link_up(&mut self) {
         let node = self.id();
         let newest = self.rig.node(node).certificates.last().cloned().expect("a certificate");
-        let (serial, key) = (newest.serial, newest.key.expect("its key"));
+        let (serial, key) = (newest.serial, newest.key);
         let peer = Peer { node, serial, key, expired: false };
         // A boot that waits for its script is not that of the running agent.
         let session = self.rig.node(node).boot.expect("a boot");

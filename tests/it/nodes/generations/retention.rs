@@ -31,6 +31,7 @@ pub fn build(shelf: &VersionFolder, number: u64, version: &Digest, manifest: &[u
     fs::write(shelf.version_path(version), manifest).unwrap();
     let (target, current) = (shelf.move_target(number, version), shelf.current_path());
     let root = current.parent().unwrap();
+    let _ = fs::remove_file(root.join(&target));
     symlink(format!("../{version}.json"), root.join(&target)).unwrap();
     symlink(&target, root.join(".fresh")).unwrap();
     fs::rename(root.join(".fresh"), current).unwrap();

@@ -100,7 +100,7 @@ pub fn code(error: &impl std::fmt::Display) -> String {
 pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkCommand> {
     let (node, rig) = (machine.id(), machine.rig);
     let newest = rig.node(node).certificates.last().cloned().expect("a certificate");
-    let peer = Peer { node, serial: newest.serial, key: newest.key.expect("its key"), expired: false };
+    let peer = Peer { node, serial: newest.serial, key: newest.key, expired: false };
     let hello = Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
     let (commands, inbox) = mpsc::channel(8);
     machine.link = Some(rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
