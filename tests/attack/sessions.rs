@@ -163,3 +163,18 @@ async fn boot_records_are_written_only_by_their_machine() {
     rig.wire.put(machine.address, machine.mac);
     assert!(rig.central.boot.boot_failed(machine.address, failure()).await);
 }
+
+#[tokio::test]
+async fn failed_handshake_from_another_machine_raises_no_alarm() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::OsDhcp).await;
+    let stale = || rig.condition(machine.id(), ConditionKind::StaleCa).is_some();
+    rig.wire.put(machine.address, STRANGER_MAC);
+    rig.central.enrolment.handshake_failed(&LanClient::from(machine.address)).await;
+    assert!(!stale(), "another machine has claimed the address");
+    rig.wire.put(machine.address, machine.mac);
+    rig.central.enrolment.handshake_failed(&LanClient::from(machine.address)).await;
+    assert!(stale(), "the machine itself");
+}

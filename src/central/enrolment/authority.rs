@@ -5,14 +5,17 @@
 
 use crate::{
     enrolment::Enrolment,
-    environment::alarms::{Alarm, log_failure},
+    environment::{
+        alarms::{Alarm, log_failure},
+        lan_client::LanClient,
+    },
     links::{LinkCommand, LinkedNode},
 };
 use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
 use meshd_proto::FromCentral;
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, enrol_token as token, signed_under};
-use meshd_types::{Digest, NodeId, Secret, Timestamp};
+use meshd_types::{Digest, NodeId, Secret, Timestamp, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -208,17 +211,25 @@ impl Enrolment {
     }
 
     /// Processes a failed TLS handshake: the client at this address trusts another authority, probably because its overlay is older than
-    /// the authority. An address does not prove an identity, so the result is only a condition.
-    pub async fn handshake_failed(&self, from: IpAddr) {
+    /// the authority. The connection must come from a NIC of the node: another machine with the address raises no alarm about the node.
+    pub async fn handshake_failed(&self, client: &LanClient) {
+        let from = client.address;
         let node = self.env.store.read(|model| {
             let boots = match from {
                 IpAddr::V4(from) => model.session_at(from).and_then(|session| session.node),
                 IpAddr::V6(_) => None,
             };
-            boots.or_else(|| model.nodes().find(|node| node.address == Some(from)).map(|node| node.id))
+            let node = boots.and_then(|node| model.node(node));
+            node.or_else(|| model.nodes().find(|node| node.address == Some(from))).cloned()
         });
         let Some(node) = node else { return };
-        self.stale_certificate(node, from, "does not trust this central node's authority").await;
+        if let Err(problem) = self.env.check_node_neighbour(client, &node).await
+            && failpoint::defends("stale-ca-neighbour")
+        {
+            tracing::debug!(%client, node = %node.id, problem, "a failed handshake came from another machine");
+            return;
+        }
+        self.stale_certificate(node.id, from, "does not trust this central node's authority").await;
     }
 
     /// Processes a certificate of a replaced authority.

@@ -46,8 +46,8 @@ pub trait AgentSettings: Send + Sync + 'static {
         let _ = node;
         std::future::pending()
     }
-    /// Records that a client at this address does not trust this site's authority.
-    fn distrusted(&self, from: IpAddr) -> impl Future<Output = ()> + Send;
+    /// Records that this client does not trust this site's authority.
+    fn distrusted(&self, client: &LanClient) -> impl Future<Output = ()> + Send;
     /// Records that a client presented a certificate of a replaced authority, which names this node.
     fn stale(&self, node: NodeId, from: IpAddr) -> impl Future<Output = ()> + Send;
     /// Returns the time after which a silent connection is closed.
@@ -138,8 +138,8 @@ impl AgentSettings for Arc<Central> {
         self.enrolment.until_revoked(|| self.enrolment.has_valid_certificate(node)).await;
     }
 
-    async fn distrusted(&self, from: IpAddr) {
-        self.enrolment.handshake_failed(from).await;
+    async fn distrusted(&self, client: &LanClient) {
+        self.enrolment.handshake_failed(client).await;
     }
 
     async fn stale(&self, node: NodeId, from: IpAddr) {

@@ -204,7 +204,7 @@ async fn serve<P: AgentSettings>(
     accepted: Accepted,
 ) {
     let Accepted { stream, from, lan, permit } = accepted;
-    let Some((stream, client, stale)) = handshake(acceptor, service, stream, from).await else { return };
+    let Some((stream, client, stale)) = handshake(acceptor, service, stream, from, &lan).await else { return };
     let honoured = client.as_deref().filter(|client| service.plane.honours(&client.peer));
     let node = honoured.map(|client| client.peer.node);
     if let Some(node) = node {
@@ -240,6 +240,7 @@ async fn handshake<P: AgentSettings>(
     service: &AgentApi<P>,
     stream: TcpStream,
     from: SocketAddr,
+    lan: &LanClient,
 ) -> Option<(TlsStream, Option<Arc<AgentClient>>, Option<NodeId>)> {
     // Messages are small in both directions; Nagle's algorithm would only add latency.
     let _ = stream.set_nodelay(true);
@@ -248,7 +249,7 @@ async fn handshake<P: AgentSettings>(
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "TLS handshake failed");
             if distrusts(&error) {
-                service.plane.distrusted(from.ip()).await;
+                service.plane.distrusted(lan).await;
             }
             return None;
         }

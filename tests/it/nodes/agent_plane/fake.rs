@@ -125,7 +125,7 @@ impl AgentSettings for Central {
         self.revoked.subscribe().wait_for(|revoked| *revoked).await.expect("the fake lives");
     }
 
-    async fn distrusted(&self, _: IpAddr) {}
+    async fn distrusted(&self, _: &LanClient) {}
 
     async fn stale(&self, _: NodeId, _: IpAddr) {}
 
