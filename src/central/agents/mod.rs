@@ -44,7 +44,9 @@ impl AgentSessions {
         if hello.node != peer.node || node.boot != Some(hello.session) {
             return Err(AgentApiError::Unauthorized);
         }
-        let (now, session, version) = (env.now(), hello.session, hello.version);
+        let now = env.now();
+        let session = hello.session;
+        let version = hello.version;
         // Before the commit, so that no deadline expires while the link is recorded.
         links.touch(peer.node);
         let committed = env.store.commit(|tx| {
@@ -60,8 +62,7 @@ impl AgentSessions {
         });
         committed.await?;
         generations.scan_soon(peer.node);
-        let (id, actions) =
-            links.register((peer.node, peer_certificate.clone()), session, version, commands.clone(), now);
+        let (id, actions) = links.register((peer.node, peer_certificate.clone()), session, commands.clone(), now);
         // An operator may have revoked the node after the commit, before there was a link to close.
         if enrolment.check_certificate(peer.node, &peer_certificate).is_err() {
             enrolment.disconnect(peer.node, "its certificate was revoked");

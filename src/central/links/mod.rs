@@ -130,8 +130,6 @@ struct LinkEntry {
     certificate: Certificate,
     /// The node's boot session.
     session: BootSessionId,
-    /// The protocol version of its agent.
-    version: u16,
     /// Monotonic time of the last reported checks, or of the start of the link.
     checked: Duration,
     state: LinkState,
@@ -191,7 +189,6 @@ impl Links {
         &self,
         (node, certificate): (NodeId, Certificate),
         session: BootSessionId,
-        version: u16,
         commands: mpsc::Sender<LinkCommand>,
         now: Timestamp,
     ) -> (LinkId, Vec<ActionOrder>) {
@@ -200,7 +197,7 @@ impl Links {
         let number = links.next;
         links.last_alive.insert(node, LastAlive { at: self.env.monotonic(), was_linked: true });
         let state = LinkState { since: Some(now), last_message_at: Some(now), heartbeat: None };
-        let entry = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
+        let entry = LinkEntry { number, certificate, session, checked: self.env.monotonic(), state, commands };
         if let Some(old) = links.entries.insert(node, entry) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }

@@ -60,7 +60,7 @@ mod tests {
             "40     0000:1b:00.0 10de:2335  -     ready   -",
             "41     0000:43:00.0 10de:2335  -     wedged  it\u{fffd}[2J fell off",
             "",
-            "the whole node cannot be given: unit 41 (0000:43:00.0) is wedged",
+            "the whole node cannot be assigned: unit 41 (0000:43:00.0) is wedged",
             "1/2 GPU unit(s) ready",
         ];
         assert_eq!(render(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(), lines);

@@ -188,8 +188,8 @@ fn node_tables_contain_no_control_characters() {
     let now = Timestamp::from_millis(95_000);
     let list = node::list::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now, false);
     insta::assert_snapshot!(list, @r"
-    ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  HELD  STAGE   SEEN
-    bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -     online  5s ago
+    ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  OVERRIDE  STAGE   SEEN
+    bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -         online  5s ago
     ");
     let detail = NodeDetail::new(&node, Some(&boot), &site, &LinkState::default());
     let shown = node::show(&detail, now);

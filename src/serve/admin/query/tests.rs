@@ -192,7 +192,7 @@ fn invalid_parameters_are_refused_with_their_name() {
         (&[("profile", "../x")], "`profile`: "),
         (&[("label", "Rack=")], "`label`: "),
         (&[("removed", "yes")], "`removed`: `yes` is not a boolean"),
-        (&[("q", "a")], "`q`: a text of 1 characters"),
+        (&[("q", "a")], "`q`: cannot search a text of 1 characters"),
         (&[("q", &long)], "`q`: 5000 bytes are too long"),
         (&[("limits", "1")], "unknown parameter `limits`; did you mean `limit`?"),
         (&[("limit", "1"), ("limit", "2")], "`limit` is given more than once"),

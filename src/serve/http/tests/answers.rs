@@ -116,7 +116,7 @@ async fn routes_answer_with_documented_status_and_body() {
             404,
             "This machine does not boot this session.",
         ),
-        ("GET", "/boot/failed?reason=no%20packages".to_owned(), 400, "Give session= and reason="),
+        ("GET", "/boot/failed?reason=no%20packages".to_owned(), 400, "Send session= and reason="),
         ("HEAD", format!("/boot/failed?session={SESSION}&reason=no%20packages"), 200, ""),
         ("HEAD", "/boot/failed?reason=no%20packages".to_owned(), 400, ""),
         ("GET", "/loader/snponly.efi".to_owned(), 200, "MZ"),
