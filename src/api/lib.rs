@@ -13,7 +13,7 @@
 //! | `routes` | the routes, and the OpenAPI document |
 //! | `search` | results of a search |
 //! | `slot` | slots and their approval |
-//! | `status` | status of the central node, unfinished operations, health findings, error responses |
+//! | `status` | status of the central node, unfinished activities, health findings, error responses |
 //! | `task` | tasks and their output |
 //! | `vm` | VMs and VM templates |
 //!
@@ -41,18 +41,23 @@ pub use catalog::{
 };
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
-pub use node::{BootSummary, BootView, NodeDetail, NodeView, StageView, TaskStep, TimelineView};
+pub use node::{
+    BootSummary, BootView, CancelledOperation, NodeDetail, NodeOperationView, NodeView, OperationView, StageView,
+    TaskStep, TimelineView,
+};
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
-    DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace,
-    Replaced, RevisionDiffView, RevisionView, Rollback,
+    DiffView, DoctorView, Drain, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace, Replaced,
+    RevisionDiffView, RevisionView, Rollback,
 };
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
-pub use status::{CallerView, ErrorView, Finding, OperationView, OperationsView, Status, StatusView, UnitCount};
+pub use status::{ActivitiesView, ActivityView, CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
+
+pub use meshd_model::operations::DrainPolicy;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -3,8 +3,9 @@
 use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
 use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary};
+use meshd_model::operations::DrainPolicy;
 use meshd_proto::DoctorReport;
-use meshd_types::{MacAddr, NodeId, Secret, VarName, Vars};
+use meshd_types::{MacAddr, NodeId, OperationId, Secret, VarName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -61,10 +62,21 @@ pub struct BulkRequest {
 /// Results of an order for several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkDone {
+    /// The operation that the order has become; absent for orders that are not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub operation: Option<OperationId>,
+    /// False if the operation is executed in the background: follow it. True if `results` has all nodes.
+    #[serde(default = "is_finished_by_default")]
+    pub finished: bool,
     /// Number of nodes for which the order failed.
     pub failed: usize,
-    /// Results in the order of the nodes in the request.
+    /// Results in the order of the nodes in the request; empty for an operation in the background.
     pub results: Vec<BulkNode>,
+}
+
+fn is_finished_by_default() -> bool {
+    true
 }
 
 /// Result of an order for one of several nodes.
@@ -267,21 +279,11 @@ pub struct MakeBackup {
     pub blobs: bool,
 }
 
-/// Policy of a drain for running workloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainPolicy {
-    /// The drain waits until the workloads end.
-    #[default]
-    Wait,
-    /// The drain stops the workloads.
-    Stop,
-}
-
-/// A node and the revision of its record that the caller read.
+/// A node, and the revision of its record that the caller read. Without a revision, the order is executed in any case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BulkTarget {
     pub id: NodeId,
-    pub revision: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
 }

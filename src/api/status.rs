@@ -1,6 +1,6 @@
-//! Status of the central node: health findings, counts, unfinished operations and error responses.
+//! Status of the central node: health findings, counts, unfinished activities and error responses.
 
-use meshd_model::operations::{ObjectKind, Operation, OperationKind, OperationState};
+use meshd_model::activities::{Activity, ActivityKind, ActivityState, ObjectKind};
 use meshd_trust::Role;
 use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -120,20 +120,20 @@ impl Finding {
     }
 }
 
-/// Unfinished operations of the site: failed ones first, then the oldest.
+/// Unfinished activities of the site: failed ones first, then the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OperationsView {
-    pub operations: Vec<OperationView>,
-    /// Number of operations that the response omits.
+pub struct ActivitiesView {
+    pub activities: Vec<ActivityView>,
+    /// Number of activities that the response omits.
     pub rest: usize,
 }
 
-/// An unfinished operation.
+/// An unfinished activity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct OperationView {
+pub struct ActivityView {
     /// `boot`, `reboot`, `drain`, `vm`, `fetch`, `write`, `wipe`, `slot` or `task`.
     #[schema(value_type = String)]
-    pub kind: OperationKind,
+    pub kind: ActivityKind,
     /// `node`, `machine`, `vm`, `slot` or `task`.
     #[schema(value_type = String)]
     pub object: ObjectKind,
@@ -141,7 +141,7 @@ pub struct OperationView {
     pub id: String,
     /// Name of the object; its ID if it has none.
     pub name: String,
-    /// Node on which the operation runs.
+    /// Node on which the activity runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
@@ -151,20 +151,20 @@ pub struct OperationView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// `requested`: no node has confirmed the operation. `accepted`: a node works on it. `failed`: it needs an operator, or is retried.
+    /// `requested`: no node has confirmed the activity. `accepted`: a node works on it. `failed`: it needs an operator, or is retried.
     #[schema(value_type = String)]
-    pub state: OperationState,
-    /// Progress of the operation.
+    pub state: ActivityState,
+    /// Progress of the activity.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub progress: String,
-    /// Reason for which the operation does not proceed.
+    /// Reason for which the activity does not proceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-impl From<Operation> for OperationView {
-    fn from(operation: Operation) -> Self {
-        let Operation { kind, object, id, name, node, request, since, state, progress, reason } = operation;
-        OperationView { kind, object, id, name, node, request, since, state, progress, reason }
+impl From<Activity> for ActivityView {
+    fn from(activity: Activity) -> Self {
+        let Activity { kind, object, id, name, node, request, since, state, progress, reason } = activity;
+        ActivityView { kind, object, id, name, node, request, since, state, progress, reason }
     }
 }

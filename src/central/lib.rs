@@ -17,7 +17,7 @@
 //! | `nodes` | orders of operators about nodes |
 //! | `admin` | API tokens and backups |
 //! | `agents` | the protocol of an agent's link |
-//! | `operations` | operations of all services that are not finished |
+//! | `activities` | activities of all services that are not finished |
 //!
 //! # Lock order
 //!
@@ -44,11 +44,12 @@ pub mod generations;
 pub mod links;
 mod locks;
 pub mod nodes;
-mod operations;
+mod activities;
 mod reported_work;
 pub mod tasks;
 pub mod vms;
 
+pub use activities::MAX_ACTIVITIES;
 pub use admin::{ApiTokenError, Snapshot};
 pub use boot::{
     DhcpChange, DhcpObservation, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
@@ -64,8 +65,10 @@ pub use environment::{
 };
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
-pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
-pub use operations::MAX_OPERATIONS;
+pub use nodes::{
+    AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NamingError, NodeResults, OperateError,
+    OrderError,
+};
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
     ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError, SlotError, SlotParts,
@@ -149,8 +152,10 @@ impl Central {
             tasks: tasks.clone(),
             workloads: workloads.clone(),
             generations: generations.clone(),
+            active: env.store.read(nodes::operations::ActiveOperations::new),
             freed_leases: Leaf::default(),
         });
+        nodes.restore_reboots();
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin { env: env.clone(), enrolment: enrolment.clone() });
         Arc::new(Central {

@@ -128,8 +128,11 @@ enum Verb {
     /// Show segments, leases and other DHCP servers
     #[command(subcommand)]
     Dhcp(site::dhcp::Dhcp),
+    /// List, follow and cancel orders to nodes
+    #[command(subcommand)]
+    Operation(node::operation::OperationCommand),
     /// List boots, drains, VMs and tasks that are not finished
-    Operations(site::operations::Operations),
+    Activities(site::activities::Activities),
     /// Find nodes, VMs and tasks by a part of a text
     Search(site::search::Search),
     /// Show and follow events
@@ -278,7 +281,8 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Dhcp(dhcp) => dhcp.run(&context),
-        Verb::Operations(operations) => operations.run(&context),
+        Verb::Operation(operation) => operation.run(&context),
+        Verb::Activities(activities) => activities.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),

@@ -90,6 +90,15 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
             recorder.upkeep();
         }
     });
+    let nodes = central.nodes.clone();
+    let stopped = stop.clone();
+    tasks.spawn_infallible("operations", async move {
+        let mut interval = tokio::time::interval(WATCH_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stopped.run_until_cancelled(interval.tick()).await.is_some() {
+            nodes.drive_operations().await;
+        }
+    });
     let (generations, stopped) = (central.generations.clone(), stop.clone());
     tasks.spawn_infallible("generations", async move {
         generations.archive_revisions().await;

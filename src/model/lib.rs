@@ -6,7 +6,8 @@
 //! | [`fleet`] | nodes, phases, conditions, boot sessions, generations, events, the audit log |
 //! | [`work`] | VMs, slots and tasks: placement and life cycles |
 //! | [`boot`] | boot of a machine: request, decision, script |
-//! | [`operations`] | unfinished requests |
+//! | [`operations`] | orders of operators to nodes, as records |
+//! | [`activities`] | unfinished requests of nodes, VMs, slots and tasks |
 
 /// Implements `as_str` of an enum that derives `strum::IntoStaticStr`.
 macro_rules! as_str {
@@ -20,6 +21,7 @@ macro_rules! as_str {
     };
 }
 
+pub mod activities;
 pub mod boot;
 pub mod fleet;
 pub mod operations;

@@ -40,11 +40,6 @@ impl AuditFilter {
 }
 
 impl Store {
-    /// The number of the next line of the audit log.
-    pub fn next_audit(&self) -> AuditSeq {
-        self.read(|model| AuditSeq(model.audit_log.next()))
-    }
-
     /// Returns matching lines of the audit log in their order: the newest `limit`, or the oldest. Blocks.
     pub fn audit(&self, filter: &AuditFilter) -> Result<Vec<(AuditSeq, Audit)>, StoreError> {
         let end = filter.before.map_or(u64::MAX, |before| before.0);

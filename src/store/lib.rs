@@ -27,6 +27,8 @@
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
 //! | `task/<task ID>` | [`Task`](meshd_model::work::task::Task): a task, and the nodes that it occupies |
 //! | `idempotency/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
+//! | `operation/<operation ID>` | [`Operation`](meshd_model::operations::Operation): an order to nodes |
+//! | `node-operation/<operation ID>/<node ID>` | [`NodeOperation`](meshd_model::operations::NodeOperation): one node of an operation |
 //! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
 //! | `slot/<node>/<PCI address>` | [`ApprovedSlot`](meshd_model::work::ApprovedSlot): a unit that an operator approved for VMs |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
@@ -64,9 +66,10 @@ pub use archive::generation_archive::{ArchiveError, GenerationArchive};
 pub use archive::revisions::RevisionArchive;
 pub use audit::AuditFilter;
 pub use events::EventFilter;
+pub use index::operations::{MAX_NODE_OPERATIONS, MAX_OPEN_NODE_OPERATIONS, MAX_STORED_OPERATIONS};
 pub use model::Model;
 #[cfg(any(test, feature = "testing"))]
-pub use model::NODE_READS;
+pub use model::{NODE_READS, OPERATION_CHANGES};
 pub use open::FOLDER;
 pub use tx::Tx;
 
@@ -212,6 +215,7 @@ impl Store {
             return Ok((result, None));
         }
         let events = model.event_log.add_all(std::mem::take(&mut staged.events));
+        staged.audit.iter().for_each(|audit| audit.by.audited.set());
         let audit = model.audit_log.add_all(std::mem::take(&mut staged.audit));
         let number = self.journal.append(staged.to_batch(&events, &audit)?);
         model.apply(staged);

@@ -6,6 +6,7 @@ use super::{
     tx::{Change, Staged},
 };
 use crate::index::{
+    operations::Operations,
     sessions::{Age, age},
     tasks::Tasks,
     vm_index::VmIndex,
@@ -22,6 +23,8 @@ use std::{
 thread_local! {
     /// Number of node records that this thread read.
     pub static NODE_READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Number of records of operations that each commit of this thread changed.
+    pub static OPERATION_CHANGES: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Everything but events and audit log.
@@ -37,6 +40,7 @@ pub struct Model {
     pub(super) idempotency_records: BTreeMap<Digest, IdempotencyRecord>,
     pub(super) work: VmIndex,
     pub(super) tasks: Tasks,
+    pub(super) operations: Operations,
     /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: former node IDs and the node that replaced each.
@@ -204,6 +208,8 @@ impl Model {
     }
 
     pub(super) fn apply(&mut self, staged: Staged) {
+        #[cfg(any(test, feature = "testing"))]
+        OPERATION_CHANGES.with_borrow_mut(|all| all.push(staged.node_operations.len()));
         // A MAC address may move from one node to another in one change.
         staged.nodes.keys().for_each(|id| self.remove_aliases(*id));
         for (id, change) in staged.nodes {
@@ -235,6 +241,7 @@ impl Model {
         apply_changes(&mut self.api_tokens, staged.api_tokens);
         apply_changes(&mut self.idempotency_records, staged.idempotency_records);
         self.tasks.apply(staged.tasks);
+        self.operations.apply(staged.operations, staged.node_operations);
         self.work.apply(staged.vms, staged.slots);
     }
 

@@ -109,6 +109,8 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 model.idempotency_records.insert(digest, decode(&key, value)?);
             }
             "task" => model.tasks.put(decode(&key, value)?),
+            "operation" => model.operations.put(decode(&key, value)?),
+            "node-operation" => model.operations.put_node(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
             "slot" => model.work.put_slot(decode(&key, value)?),
             "vm" => model.work.put_vm(decode(&key, value)?),

@@ -5,12 +5,14 @@ use super::{
     journal::{AUDIT, Batch, EVENTS, Log},
     retention::{NewRecords, surplus_tasks},
 };
+use crate::index::operations::{MAX_REMOVED, NodeOperationKey};
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
+    operations::{NodeOperation, Operation, OperationStage},
     work::{ApprovedSlot, SlotId, Vm, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid, TaskId};
+use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, SystemUuid, TaskId};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -43,6 +45,8 @@ pub(super) struct Staged {
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
     pub(super) tasks: BTreeMap<TaskId, Change<Task>>,
+    pub(super) operations: BTreeMap<OperationId, Change<Operation>>,
+    pub(super) node_operations: BTreeMap<NodeOperationKey, Change<NodeOperation>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -224,6 +228,61 @@ impl<'a> Tx<'a> {
         self.staged.tasks.insert(task.id, Change::Put(task));
     }
 
+    /// The head of an operation, as staged or as it was.
+    pub fn operation(&self, id: OperationId) -> Option<&Operation> {
+        self.staged.operations.get(&id).map_or_else(|| self.model.operation(id), Change::value)
+    }
+
+    /// Heads that this transaction stores.
+    pub fn staged_operations(&self) -> impl Iterator<Item = &Operation> {
+        self.staged.operations.values().filter_map(Change::value)
+    }
+
+    pub fn put_operation(&mut self, head: Operation) {
+        self.staged.operations.insert(head.id, Change::Put(head));
+    }
+
+    /// The record of a node of an operation, as staged or as it was.
+    pub fn node_operation(&self, id: OperationId, node: NodeId) -> Option<&NodeOperation> {
+        let staged = self.staged.node_operations.get(&NodeOperationKey::new(id, node));
+        staged.map_or_else(|| self.model.node_operation(id, node), Change::value)
+    }
+
+    pub fn put_node_operation(&mut self, record: NodeOperation) {
+        self.staged.node_operations.insert(NodeOperationKey::of(&record), Change::Put(record));
+    }
+
+    /// Edits the record of a node of an operation; `None` if there is none.
+    pub fn edit_node_operation<R>(
+        &mut self,
+        id: OperationId,
+        node: NodeId,
+        edit: impl FnOnce(&mut NodeOperation) -> R,
+    ) -> Option<R> {
+        let mut record = self.node_operation(id, node)?.clone();
+        let result = edit(&mut record);
+        self.put_node_operation(record);
+        Some(result)
+    }
+
+    /// Makes room for an operation with `added` nodes. Removes a bounded number of records, of the oldest finished operations.
+    pub fn remove_surplus_operations(&mut self, added: usize) {
+        let mut room = MAX_REMOVED;
+        for head in self.model.surplus_operations(added) {
+            let mut records = self.model.node_operations(head.id);
+            for record in records.by_ref().take(room) {
+                self.staged.node_operations.insert(NodeOperationKey::of(record), Change::Remove);
+                room -= 1;
+            }
+            if records.next().is_some() {
+                let removing = Operation { stage: OperationStage::Removing, ..head.clone() };
+                self.staged.operations.insert(head.id, Change::Put(removing));
+                return;
+            }
+            self.staged.operations.insert(head.id, Change::Remove);
+        }
+    }
+
     pub fn audit(&mut self, audit: Audit) {
         self.staged.audit.push(audit);
     }
@@ -257,6 +316,8 @@ impl Staged {
             && self.vms.is_empty()
             && self.slots.is_empty()
             && self.tasks.is_empty()
+            && self.operations.is_empty()
+            && self.node_operations.is_empty()
             && self.events.is_empty()
             && self.audit.is_empty()
     }
@@ -274,6 +335,8 @@ impl Staged {
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
         write_all(&mut batch, "task", &self.tasks)?;
+        write_all(&mut batch, "operation", &self.operations)?;
+        write_all(&mut batch, "node-operation", &self.node_operations)?;
         write_log(&mut batch, EVENTS, events)?;
         write_log(&mut batch, AUDIT, audit)?;
         Ok(batch)

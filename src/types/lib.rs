@@ -42,7 +42,8 @@ pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciNa
 pub use hint::{Hint, hint_at_end};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use id::random::{
-    BootSessionId, CorrelationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseTaskIdError, TaskId,
+    BootSessionId, CorrelationId, OperationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseOperationIdError,
+    ParseTaskIdError, TaskId,
 };
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName, RuleName,

@@ -1,11 +1,14 @@
-//! Nodes: list entries, details and boot timelines.
+//! Nodes: list entries, details, boot timelines, and orders to them.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `operation` | operations: orders to nodes, with the state of each node |
 //! | `timeline` | the stages of a boot session |
 
+mod operation;
 mod timeline;
 
+pub use operation::{CancelledOperation, NodeOperationView, OperationView};
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::{Segment, Site};

@@ -5,9 +5,9 @@ use super::{
     route::routes,
 };
 use crate::{
-    AuditView, CallerView, EventView, Finding, ImageView, LeaseView, MakeBackup, OperationsView, OverlayDetail,
-    OverlaySourceView, OverlayView, ProfileView, ReloadView, RevisionDiffView, RevisionView, Rollback, SegmentView,
-    SettingView, StatusView,
+    ActivitiesView, AuditView, CallerView, CancelledOperation, EventView, Finding, ImageView, LeaseView, MakeBackup,
+    NodeOperationView, OperationView, OverlayDetail, OverlaySourceView, OverlayView, ProfileView, ReloadView,
+    RevisionDiffView, RevisionView, Rollback, SegmentView, SettingView, StatusView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -15,9 +15,20 @@ use meshd_trust::Role;
 routes! {
     GET_CALLER: Get<Object<CallerView>> = Get::new("/v1/whoami", "Show name and role of the caller");
     GET_STATUS: Get<Object<StatusView>> = Get::new("/v1/status", "Show the status of the central node");
-    LIST_OPERATIONS: Get<Object<OperationsView>> = Get::new(
-        "/v1/operations",
-        "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
+    LIST_ACTIVITIES: Get<Object<ActivitiesView>> = Get::new(
+        "/v1/activities",
+        "List unfinished activities: boots, reboots, drains, VMs, volumes, slots and tasks",
+    );
+    LIST_OPERATIONS: Get<Array<OperationView>> =
+        Get::new("/v1/operations", "List operations: orders to nodes").query(&["state", "sort", "fields", "limit", "after"]);
+    GET_OPERATION: Get<Object<OperationView>, 1> = Get::new("/v1/operations/{operation}", "Show an operation");
+    LIST_OPERATION_NODES: Get<Array<NodeOperationView>, 1> =
+        Get::new("/v1/operations/{operation}/nodes", "List the nodes of an operation")
+            .query(&["state", "sort", "fields", "limit", "after"]);
+    CANCEL_OPERATION: Post<Empty, Object<CancelledOperation>, 1> = Post::new(
+        "/v1/operations/{operation}/cancel",
+        Verb::OperationCancel,
+        "Cancel the nodes of an operation that have not started",
     );
     LIST_FINDINGS: Get<Array<Finding>> = Get::new("/v1/doctor", "List problems that keep machines from booting");
     GET_OPENAPI_DOCUMENT: Get<UntypedJson> = Get::new("/v1/openapi.json", "This document");

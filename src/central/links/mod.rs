@@ -2,12 +2,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `actions` | actions of operations: sent, repeated at the next link, answered |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
 //! | `recent_link` | nodes that were online a moment ago, and whether their reboot was announced |
 //! | `severed_links` | ends the links of nodes without credentials, and forgets their reports |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
+mod actions;
 mod checks;
 mod heartbeat_deadlines;
 mod recent_link;
@@ -26,12 +28,12 @@ use crate::{
 };
 use checks::PendingCheck;
 use heartbeat_deadlines::Timers;
-use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
-use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral, Heartbeat, NodeAction};
+use meshd_model::fleet::{Certificate, LinkState};
+use meshd_proto::{ActionId, ActionOrder, FromCentral, Heartbeat};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Timeout of a probe. A LAN answers in milliseconds; a busy machine may need a second.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -94,6 +96,8 @@ pub struct Links {
     reported: Arc<ReportedWork>,
     inner: Leaf<LinksInner>,
     deadlines: Ordered<DEADLINES, Timers>,
+    /// Wakes those who wait for the outcome of an action.
+    answered: Arc<Notify>,
 }
 
 /// A copy of the state of a link.
@@ -138,7 +142,8 @@ struct LinkEntry {
 
 struct Outstanding {
     order: ActionOrder,
-    done: Option<oneshot::Sender<ActionOutcome>>,
+    /// The boot session in which the node executes the action.
+    session: Option<BootSessionId>,
 }
 
 impl LinkId {
@@ -149,7 +154,7 @@ impl LinkId {
 
 impl Links {
     pub(crate) fn new(env: Arc<Environment>, reported: Arc<ReportedWork>) -> Self {
-        Links { env, reported, inner: Leaf::default(), deadlines: Ordered::default() }
+        Links { env, reported, inner: Leaf::default(), deadlines: Ordered::default(), answered: Arc::default() }
     }
 
     /// The queue of commands of a node's link.
@@ -206,7 +211,10 @@ impl Links {
             let ActionOrder { expires_at, action, .. } = &outstanding.order;
             expires_at.after(action.window().saturating_sub(action.ttl())) > now
         });
-        let due = links.actions.values().filter(|outstanding| outstanding.order.node == node);
+        let is_due = |outstanding: &&Outstanding| {
+            outstanding.order.node == node && outstanding.session.is_none_or(|ordered| ordered == session)
+        };
+        let due = links.actions.values().filter(is_due);
         (LinkId { node, number }, due.map(|outstanding| outstanding.order.clone()).collect())
     }
 
@@ -239,63 +247,6 @@ impl Links {
         }
         let _ = commands.try_send(LinkCommand::Close("the node does not answer".to_owned()));
         false
-    }
-
-    /// Sends an action to a node whose link is up, and waits for its outcome.
-    pub(crate) async fn run_action(
-        &self,
-        node: NodeId,
-        action: NodeAction,
-        audit: &AuditContext,
-    ) -> Result<Option<ActionOutcome>, StoreError> {
-        let id = ActionId(u64::from_be_bytes(self.env.random()));
-        let (done, outcome) = oneshot::channel();
-        let now = self.env.now();
-        let window = action.window();
-        let order = ActionOrder { id, node, expires_at: now.after(action.ttl()), action };
-        let detail = format!("action {}: {:?}", id.0, order.action);
-        self.env.store_event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node)).await?;
-        let commands = {
-            let mut links = self.inner.lock();
-            links.actions.insert(id, Outstanding { order: order.clone(), done: Some(done) });
-            links.entries.get(&node).map(|entry| entry.commands.clone())
-        };
-        if let Some(commands) = commands {
-            let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
-        }
-        Ok(tokio::time::timeout(window, outcome).await.ok().and_then(Result::ok))
-    }
-
-    pub(crate) async fn action_done(
-        &self,
-        node: NodeId,
-        id: ActionId,
-        outcome: ActionOutcome,
-    ) -> Result<(), StoreError> {
-        let belongs_to_node = |outstanding: &Outstanding| outstanding.order.node == node;
-        if !self.inner.lock().actions.get(&id).is_some_and(belongs_to_node) {
-            return Ok(());
-        }
-        let detail = format!("action {}: {outcome:?}", id.0);
-        let event = Event::new(self.env.now(), Actor::Node, EventKind::NodeAction, detail);
-        self.env.store_event(event.of_node(node)).await?;
-        // After the commit: an earlier repetition would be acknowledged before it is stored.
-        let done = self.inner.lock().actions.remove(&id).and_then(|outstanding| outstanding.done);
-        if let Some(done) = done {
-            let _ = done.send(outcome);
-        }
-        Ok(())
-    }
-
-    /// Returns nodes that may still start an ordered reboot, with the time of the order.
-    pub(crate) fn pending_reboots(&self) -> BTreeMap<NodeId, Timestamp> {
-        let now = self.env.now();
-        let pending = |outstanding: &Outstanding| {
-            let ActionOrder { node, expires_at, action, .. } = &outstanding.order;
-            let NodeAction::Reboot = action;
-            (*expires_at > now).then(|| (*node, expires_at.before(action.ttl())))
-        };
-        self.inner.lock().actions.values().filter_map(pending).collect()
     }
 
     /// Records a sign of life without a link: the node received a certificate.

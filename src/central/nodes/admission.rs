@@ -1,35 +1,13 @@
 //! Approves and releases nodes: they may boot.
 
 use super::{
-    NodeOps, OperateError,
+    OperateError,
     lifecycle::{acknowledge, existing_node},
 };
 use crate::environment::records::{clear_condition, phase_event};
 use meshd_model::fleet::{AuditContext, ConditionKind, Node, Phase, PhaseChange};
 use meshd_store::Tx;
-use meshd_types::{NodeId, Timestamp, failpoint};
-
-impl NodeOps {
-    /// Approves a node; its pending connection receives a certificate at once. Approving again accepts its present hardware and units.
-    pub async fn approve(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        self.approve_at(id, false, audit).await
-    }
-
-    /// Approves a node. `moved` clears its relay port, and its next enrolment sets the port.
-    pub async fn approve_at(&self, id: NodeId, moved: bool, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        let node = self.env.store.commit(|tx| approve_in(tx, id, moved, audit, now)).await?;
-        failpoint::point("order-committed");
-        self.enrolment.notify_decision();
-        Ok(node)
-    }
-
-    /// Allows a quarantined node to boot. Earlier boots no longer count as a boot loop. The node retries in iPXE and continues.
-    pub async fn release(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        self.env.store.commit(|tx| release_in(tx, id, audit, now)).await
-    }
-}
+use meshd_types::{NodeId, Timestamp};
 
 /// Approves one node, in a transaction. A failure stages nothing.
 pub(super) fn approve_in(

@@ -1,9 +1,6 @@
 //! Settings of a node's boot: profile, variables, pinned generation, and the override for the next boot.
 
-use super::{
-    OperateError, operator_kernel_args,
-    setting_changes::{change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
-};
+use super::{OperateError, operator_kernel_args, setting_changes::change_node_in};
 use crate::{
     generations::{Contexts, RenderError, archive_entry},
     nodes::NodeOps,
@@ -11,7 +8,7 @@ use crate::{
 use meshd_config::{Edit, Faults, MAX_VARS, Site, kernel_arg};
 use meshd_model::{
     boot::Endpoint,
-    fleet::{AuditContext, DeliveredGeneration, Generation, GenerationDiff, History, NextBootOverride, Node},
+    fleet::{DeliveredGeneration, Generation, GenerationDiff, History, Node},
 };
 use meshd_store::{ArchiveError, Model, Tx};
 use meshd_trust::Role;
@@ -77,20 +74,6 @@ meshd_types::hints!(OrderError {
 });
 
 impl NodeOps {
-    /// Assigns a profile, which takes effect at the next boot.
-    pub async fn assign_profile(
-        self: &Arc<Self>,
-        id: NodeId,
-        profile: ProfileName,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let site = self.env.site();
-        check_profile(&site, &profile)?;
-        self.check_bootable(id, &profile).await?;
-        let now = self.env.now();
-        self.change_node(id, |tx, node| profile_assigned(tx, node, &site, &profile, (audit, now))).await
-    }
-
     /// Refuses a profile that no machine can boot. Other faults of a render can be repaired before the next boot.
     pub(super) async fn check_bootable(
         self: &Arc<Self>,
@@ -115,19 +98,6 @@ impl NodeOps {
         };
         let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
         Ok(checked.map_err(Arc::new)?)
-    }
-
-    /// Sets and removes variables of a node, which takes effect at the next boot.
-    pub async fn set_vars(
-        self: &Arc<Self>,
-        id: NodeId,
-        set: Vars,
-        unset: Vec<VarName>,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        self.check_vars(id, &set, &unset).await?;
-        self.change_node(id, |tx, node| vars_changed(tx, node, (&set, &unset), (audit, now))).await
     }
 
     /// Refuses variables with which the next boot would have a fault that it does not have without them.
@@ -178,52 +148,6 @@ impl NodeOps {
         };
         let hint = meshd_config::suggest(name.as_str(), snapshot.declared().map(VarName::as_str));
         Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into())
-    }
-
-    /// Overrides profile or kernel arguments for the next boot only, and replaces an earlier override. `role` limits the kernel arguments.
-    pub async fn boot_once(
-        self: &Arc<Self>,
-        id: NodeId,
-        profile: Option<ProfileName>,
-        kernel_args: Vec<String>,
-        role: Role,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let site = self.env.site();
-        check_once(&site, profile.as_ref(), &kernel_args, role)?;
-        if let Some(profile) = &profile {
-            self.check_bootable(id, profile).await?;
-        }
-        let now = self.env.now();
-        let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-        self.change_node(id, |tx, node| once_ordered(tx, node, &site, once, (audit, now))).await
-    }
-
-    pub async fn clear_once(self: &Arc<Self>, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        self.change_node(id, |tx, node| once_cleared(tx, node, (audit, now))).await
-    }
-
-    /// Pins a node to the running generation, or to another generation of its history. Removes the override for the next boot.
-    ///
-    /// # Errors
-    /// A part of the generation is not in the archive; the node is not pinned.
-    pub async fn pin(
-        self: &Arc<Self>,
-        id: NodeId,
-        text: Option<&str>,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let generation = self.prepare_pin(id, text).await?;
-        let now = self.env.now();
-        let pinned = self.change_node(id, |tx, node| Ok(pinned(tx, node, generation, (audit, now)))).await?;
-        self.generations.update_in_use().await;
-        Ok(pinned)
-    }
-
-    pub async fn unpin(self: &Arc<Self>, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        self.change_node(id, |tx, node| unpinned(tx, node, (audit, now))).await
     }
 
     /// Makes sure that a node can boot its running generation, or another generation of its history. Returns that generation.

@@ -1,75 +1,19 @@
 //! Drains a node: it accepts no new work, and enters maintenance when its work has ended.
 
-use super::{NodeOps, OperateError, lifecycle::PhaseChanges};
+use super::{NodeOps, OperateError, lifecycle::PhaseChanges, operations::settle_in};
 use crate::{
     environment::records::phase_event,
     tasks::edit_task,
     vms::{active_work, vm_event},
 };
-use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{Actor, AuditContext, EventKind, Node, Phase, PhaseChange},
     work::{Vm, VmDesiredState},
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::NodeId;
+use meshd_types::{NodeId, Timestamp};
 
 impl NodeOps {
-    /// Stops the VMs and the task of a draining node. A grace time also shortens shutdowns in progress.
-    pub(crate) async fn stop_work_on(
-        &self,
-        id: NodeId,
-        grace_s: Option<u32>,
-        audit: &AuditContext,
-    ) -> Result<(), StoreError> {
-        let now = self.env.now();
-        let limit = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
-        let detail = format!("shutdown ordered{limit}: the node is drained");
-        let is_stopping = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
-        let stored = self.env.store.commit(|tx| {
-            let vms: Vec<Vm> = tx
-                .before()
-                .vms_of(id)
-                .filter(|vm| vm.desired_state == VmDesiredState::Run || is_stopping(vm))
-                .cloned()
-                .collect();
-            for mut vm in vms {
-                vm.stop(grace_s);
-                tx.event(vm_event(&vm, id, EventKind::VmOrdered, audit, detail.clone(), now));
-                tx.put_vm(vm);
-            }
-            let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
-            edit_task(tx, task, now, |task| {
-                task.cancel("its node is drained".to_owned(), now);
-            });
-            Ok::<_, StoreError>(())
-        });
-        stored.await?;
-        self.workloads.notify_unsettled(id);
-        self.tasks.send_orders_of_task_on(id);
-        Ok(())
-    }
-
-    /// Drains a node without stopping its work.
-    pub async fn drain(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        self.drain_with(id, DrainPolicy::Wait, None, audit).await
-    }
-
-    /// Drains a node. [`DrainPolicy::Stop`] stops its work within `grace_s` seconds, or within the grace time of each VM.
-    pub async fn drain_with(
-        &self,
-        id: NodeId,
-        workloads: DrainPolicy,
-        grace_s: Option<u32>,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let node = self.change_service(id, audit, |tx, node| self.begin_drain(tx, node)).await?;
-        if workloads == DrainPolicy::Stop {
-            self.stop_work_on(id, grace_s, audit).await?;
-        }
-        Ok(node)
-    }
-
     /// Starts to drain a node; one without work enters maintenance at once. An offline node with work drains when it returns. Returns the
     /// changes of phase.
     pub(super) fn begin_drain(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
@@ -100,8 +44,31 @@ impl NodeOps {
             let change = tx.edit_node(id, ends).flatten();
             let boot = tx.node(id).and_then(|node| node.boot);
             phase_event(tx, id, boot, change, Actor::Node, now);
+            settle_in(tx, id, now);
             Ok(())
         });
         committed.await
     }
+}
+
+/// Stops the VMs and the task of a draining node, in a transaction. A grace time also shortens shutdowns in progress.
+pub(super) fn stop_work_in(tx: &mut Tx<'_>, id: NodeId, grace_s: Option<u32>, audit: &AuditContext, now: Timestamp) {
+    let limit = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
+    let detail = format!("shutdown ordered{limit}: the node is drained");
+    let is_stopping = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
+    let vms: Vec<Vm> = tx
+        .before()
+        .vms_of(id)
+        .filter(|vm| vm.desired_state == VmDesiredState::Run || is_stopping(vm))
+        .cloned()
+        .collect();
+    for mut vm in vms {
+        vm.stop(grace_s);
+        tx.event(vm_event(&vm, id, EventKind::VmOrdered, audit, detail.clone(), now));
+        tx.put_vm(vm);
+    }
+    let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
+    edit_task(tx, task, now, |task| {
+        task.cancel("its node is drained".to_owned(), now);
+    });
 }

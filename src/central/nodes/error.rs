@@ -4,7 +4,7 @@ use super::{NamingError, OrderError};
 use crate::{generations::RenderError, links::LinkError, vms::RunningWorkError};
 use meshd_model::fleet::UnlawfulTransition;
 use meshd_store::StoreError;
-use meshd_types::{MacAddr, NodeId};
+use meshd_types::{MacAddr, NodeId, OperationId};
 use std::sync::Arc;
 
 /// Why an order about a node is refused. Nothing was changed. After [`OperateError::Store`], the change may exist in memory: check the
@@ -48,6 +48,13 @@ pub enum OperateError {
     /// The phase forbids the change.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
+    /// An earlier order to the node has not started, or its reboot is not answered.
+    #[error("node {node} has another order: operation {operation} is not finished")]
+    Busy { node: NodeId, operation: OperationId },
+    #[error("cannot accept the order: {open} orders to nodes are not finished")]
+    TooManyOrders { open: usize },
+    #[error("the order to node {node} was cancelled: {reason}")]
+    Cancelled { node: NodeId, reason: String },
     #[error("node {node} refused the order: {reason}")]
     ActionFailed { node: NodeId, reason: String },
     #[error("the change could not be stored")]
@@ -60,6 +67,8 @@ meshd_types::hints!(OperateError {
     OperateError::SameNode { .. } => "name two nodes";
     OperateError::NotSilent { wait, .. } => "switch it off and retry after {wait} s";
     OperateError::NoProfile { known, .. } => "there are: {known}";
+    OperateError::Busy { operation, .. } => "wait for it, or cancel it: meshd operation cancel {operation}";
+    OperateError::TooManyOrders { .. } => "retry later, or see `meshd operation list`";
     @source OperateError::Order(source) => source;
     @source OperateError::Naming(source) => source;
     @source OperateError::Render(source) => source;

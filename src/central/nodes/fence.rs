@@ -2,11 +2,18 @@
 
 use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::{
-    enrolment::revoke::revoke_credentials, environment::records::phase_event, links::LinkError, tasks::mark_node_lost,
+    enrolment::revoke::revoke_credentials,
+    environment::records::phase_event,
+    links::{LinkError, Links},
+    tasks::mark_node_lost,
     vms::release_vms,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
-use meshd_types::{NodeId, failpoint};
+use meshd_store::Tx;
+use meshd_types::{NodeId, Timestamp, failpoint};
+
+/// Reason for closing the link of a fenced node.
+pub(super) const FENCED: &str = "an operator fenced this node";
 
 impl NodeOps {
     /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not prove that the machine is off.
@@ -19,31 +26,33 @@ impl NodeOps {
         Err(OperateError::NotSilent { node: id, seconds: silence.as_secs(), wait })
     }
 
-    /// Revokes the credentials of a node, releases its VMs, and places the movable ones on other nodes.
-    pub async fn fence(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let (now, why) = (self.env.now(), "an operator fenced this node");
+    /// Refuses to fence a node that answers. Returns the number of its last link.
+    pub(super) async fn prepare_fence(&self, id: NodeId) -> Result<Option<u64>, OperateError> {
         let last_link = self.links.link_number(id);
         if self.links.probe(id).await {
             return Err(LinkError::StillLinked { node: id }.into());
         }
         self.check_silence(id)?;
-        let stored = self.env.store.commit(|tx| {
-            self.links.check_no_newer_link(id, last_link)?;
-            let node = existing_node(tx, id)?;
-            revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
-            // In any phase, no work is placed there until it links again.
-            let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
-            phase_event(tx, id, node.boot, change, audit, now);
-            tx.event(Event::new(now, audit, EventKind::NodeFenced, why).of_node(id));
-            release_vms(tx, id, audit, "its node was fenced", now);
-            mark_node_lost(tx, id, why, now);
-            Ok::<_, OperateError>(node)
-        });
-        let node = stored.await?;
-        self.enrolment.disconnect(id, why);
-        // The other nodes of its task become free before VMs are placed.
-        self.tasks.repeat_orders();
-        self.workloads.place_waiting().await;
-        Ok(self.env.store.read(|model| model.node(id).cloned()).unwrap_or(node))
+        Ok(last_link)
     }
+}
+
+/// Revokes the credentials of a node, and releases its VMs, in a transaction.
+pub(super) fn fence_in(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    links: &Links,
+    last_link: Option<u64>,
+    (audit, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    links.check_no_newer_link(id, last_link)?;
+    let node = existing_node(tx, id)?;
+    revoke_credentials(tx, id, &links.link_state(id), audit, FENCED, now);
+    // In any phase, no work is placed there until it links again.
+    let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
+    phase_event(tx, id, node.boot, change, audit, now);
+    tx.event(Event::new(now, audit, EventKind::NodeFenced, FENCED).of_node(id));
+    release_vms(tx, id, audit, "its node was fenced", now);
+    mark_node_lost(tx, id, FENCED, now);
+    existing_node(tx, id)
 }

@@ -6,7 +6,7 @@ use crate::{
     environment::records::{clear_condition, phase_event},
     links::LinkError,
     nodes::NodeOps,
-    vms::{check_no_running_work, check_no_task, check_no_work, move_vms, remove_node_work},
+    vms::{check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
     AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,
@@ -38,32 +38,6 @@ impl NodeOps {
         }
     }
 
-    /// Rejects a machine: its next boot is refused, and a pending connection ends.
-    pub async fn reject(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        self.revoke_service(id, audit, REJECTED, |_, node| Ok(node.reject()?)).await
-    }
-
-    /// Holds a node in iPXE until an operator releases it. Closes its link at once.
-    pub async fn quarantine(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let because = audit.reason.clone();
-        let hold = |tx: &Tx<'_>, node: &mut Node| {
-            check_no_running_work(tx.before(), id, audit)?;
-            Ok(node.quarantine(because)?)
-        };
-        self.revoke_service(id, audit, QUARANTINED, hold).await
-    }
-
-    /// Removes a node: its certificates, tokens and address are void, its link is closed, and its settings are deleted.
-    /// The machine is discovered anew if it ever boots again.
-    pub async fn remove(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        let removed = self.env.store.commit(|tx| self.remove_in(tx, id, audit, now)).await;
-        self.disconnect_after(&removed, id, REMOVED);
-        let (node, leases) = removed?;
-        self.release_leases(leases);
-        Ok(node)
-    }
-
     /// Removes one node in a transaction, and returns its former leases. A failure stages nothing.
     pub(super) fn remove_in(
         &self,
@@ -81,19 +55,6 @@ impl NodeOps {
         remove_node_work(tx, id, audit, now);
         let node = delete_node(tx, id, audit, now).unwrap_or(node);
         Ok((node, leases))
-    }
-
-    async fn revoke_service(
-        &self,
-        id: NodeId,
-        audit: &AuditContext,
-        why: &str,
-        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
-    ) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        let ended = self.env.store.commit(|tx| self.revoke_service_in(tx, id, (audit, why, now), change)).await;
-        self.disconnect_after(&ended, id, why);
-        ended
     }
 
     /// Changes the phase of one node and revokes its credentials, in a transaction. A failure stages nothing.
@@ -117,18 +78,6 @@ impl NodeOps {
         existing_node(tx, id)
     }
 
-    /// Moves a node to maintenance at once, although VMs may run. A running task refuses the order unless it is forced.
-    pub async fn maintain(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        self.change_service(id, audit, |tx, node| enter_maintenance(tx, node, audit)).await
-    }
-
-    /// Returns a node to service: online or degraded by its checks, offline without a link.
-    pub async fn resume(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let node = self.change_service(id, audit, |tx, node| self.resume_service(tx, node)).await?;
-        self.links.arm_timer(id, self.env.monotonic());
-        Ok(node)
-    }
-
     /// Returns a node to service. Returns the changes of phase.
     pub(super) fn resume_service(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
         let linked = self.links.is_linked(node.id);
@@ -140,16 +89,6 @@ impl NodeOps {
             (true, false) => None,
         };
         Ok(vec![back, then])
-    }
-
-    pub(super) async fn change_service(
-        &self,
-        id: NodeId,
-        audit: &AuditContext,
-        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<PhaseChanges, OperateError>,
-    ) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        self.env.store.commit(|tx| change_service_in(tx, id, audit, now, change)).await
     }
 
     /// Moves a node's identity to replacement hardware: name, profile, variables, groups and reservations. Removes the old node, and

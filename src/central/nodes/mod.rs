@@ -4,32 +4,30 @@
 //! | --- | --- |
 //! | `admission` | approve, release |
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
-//! | `bulk` | one order for several nodes |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
 //! | `fence` | confirms that a machine is off, so that its VMs may start elsewhere |
-//! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
+//! | `lifecycle` | changes of service, removal; replace, revoke, accept a NIC |
 //! | `naming` | labels and names; finds a node by name |
+//! | `operations` | every order that one or several nodes take, as records |
 //! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
-//! | `reboot` | reboots over the link |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod admission;
 mod boot_settings;
-mod bulk;
 mod drain;
 mod error;
 mod fence;
 mod lifecycle;
 mod naming;
+pub(crate) mod operations;
 mod operator_kernel_args;
-mod reboot;
 mod setting_changes;
 
 pub use boot_settings::OrderError;
-pub use bulk::{BulkError, BulkOrder, MAX_BULK};
 pub use error::OperateError;
 pub use naming::NamingError;
+pub use operations::{AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults};
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf, tasks::Tasks,
@@ -46,6 +44,7 @@ pub struct NodeOps {
     pub(super) tasks: Arc<Tasks>,
     pub(super) workloads: Arc<Workloads>,
     pub(super) generations: Arc<Generations>,
+    pub(super) active: operations::ActiveOperations,
     /// Leases of removed nodes, until the DHCP service takes them.
     pub(super) freed_leases: Leaf<Vec<Lease>>,
 }

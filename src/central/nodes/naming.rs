@@ -4,7 +4,7 @@ use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::environment::records::name_holder;
 use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node};
 use meshd_store::Tx;
-use meshd_types::{MAX_NAME, NodeId, Timestamp, failpoint, is_host_name, is_reserved_host_name};
+use meshd_types::{MAX_NAME, NodeId, Timestamp, is_host_name, is_reserved_host_name};
 use std::sync::Arc;
 
 /// Why labels or a name are refused.
@@ -44,14 +44,6 @@ impl NodeOps {
                 }
             }
         })
-    }
-
-    /// Sets and removes labels of a node. Nothing that the node boots depends on them.
-    pub async fn label(&self, id: NodeId, change: &LabelChange, audit: &AuditContext) -> Result<Node, OperateError> {
-        let now = self.env.now();
-        let node = self.env.store.commit(|tx| label_in(tx, id, change, audit, now)).await?;
-        failpoint::point("order-committed");
-        Ok(node)
     }
 
     /// Renames a node. Host name, lease and DNS follow at its next boot.

@@ -4,8 +4,8 @@ use super::VmError;
 use crate::vms::{Workloads, nics::slot_address_conflict, placement_candidates::is_approved_by_policy};
 use meshd_config::Site;
 use meshd_model::{
+    activities::{self, Activity},
     fleet::{AuditContext, Event, EventKind, Node},
-    operations::{self, Operation},
     work::{
         ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates,
         derive_slot, functions, slots_of_node, unit_of,
@@ -93,12 +93,12 @@ impl Workloads {
     }
 
     /// Slots that are being assigned, released or cleaned up. Their time is that of the last report about their VM.
-    pub(crate) fn changing_slots(&self) -> Vec<Operation> {
+    pub(crate) fn changing_slots(&self) -> Vec<Activity> {
         let slots = self.slots();
         self.env.store.read(|model| {
             let of = |slot: &Slot| {
                 let since = holder(model, &slot.id).and_then(|vm| vm.last_report.as_ref()).map(|seen| seen.since);
-                operations::slot(slot, since)
+                activities::slot(slot, since)
             };
             slots.iter().filter_map(of).collect()
         })

@@ -8,6 +8,7 @@
 //! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
 //! | `list` | `meshd node list`: nodes as a table |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
+//! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
@@ -19,6 +20,7 @@ pub(crate) mod generations;
 pub(crate) mod lifecycle;
 pub(crate) mod list;
 pub(crate) mod naming;
+pub(crate) mod operation;
 pub(crate) mod targets;
 pub(crate) mod logs;
 pub(crate) mod timeline;

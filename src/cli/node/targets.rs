@@ -3,6 +3,7 @@
 use crate::cli::{
     Failure,
     client::AdminClient,
+    node::operation::{FollowUntil, follow_operation},
     output::print::{confirm, confirm_number},
 };
 use clap::{Args, CommandFactory as _, error::ErrorKind};
@@ -220,6 +221,11 @@ pub(crate) async fn order_several(
     text: impl Fn(&NodeView) -> String,
 ) -> Result<NodeSelection, Failure> {
     let done = bulk(client, &nodes, route, body).await?;
+    if let (false, Some(operation)) = (done.finished, done.operation) {
+        message!("operation {operation}; to follow it later: meshd operation follow {operation}");
+        follow_operation(client, operation, FollowUntil::Started).await?;
+        return Ok(NodeSelection::Several(nodes));
+    }
     for result in &done.results {
         match (&result.node, &result.error) {
             (Some(node), _) => message!("{}", text(node)),
@@ -245,7 +251,7 @@ pub(crate) async fn bulk(
     body: &impl Serialize,
 ) -> Result<BulkDone, Failure> {
     let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
-    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
+    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: Some(node.revision.clone()) }).collect();
     client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
 }
 

@@ -12,7 +12,7 @@
 //! | `events` | `meshd events` |
 //! | `audit` | `meshd audit` |
 //! | `backup` | `meshd backup` |
-//! | `operations` | `meshd operations` |
+//! | `activities` | `meshd activities` |
 //! | `search` | `meshd search` |
 //! | `support_bundle` | `meshd support-bundle` |
 //! | `ui` | `meshd ui` |
@@ -24,7 +24,7 @@ pub(crate) mod dhcp;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod init;
-pub(crate) mod operations;
+pub(crate) mod activities;
 pub(crate) mod reload;
 pub(crate) mod search;
 pub(crate) mod serve;

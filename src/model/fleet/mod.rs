@@ -26,7 +26,7 @@ pub use deadline_queue::DeadlineQueue;
 pub use dhcp_lease::Lease;
 pub use events::{
     audit::{Audit, AuditOutcome, AuditSeq},
-    audit_context::{AuditContext, Cause, MAX_REASON, ParsePrincipalError, Principal, Verb},
+    audit_context::{AuditContext, AuditMark, Cause, MAX_REASON, ParsePrincipalError, Principal, Verb},
     event::{Actor, Event, EventKind, EventSeq},
     idempotency::{IdempotencyRecord, StoredResponse},
 };

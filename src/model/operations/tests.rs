@@ -1,218 +1,130 @@
-//! Operations of each kind: when they are listed, in which state and why.
+//! The states of an operation: no order starts twice, and a final state never changes.
 
 use super::*;
-use crate::{
-    fleet::{BootSession, LONGEST_BOOT, Node, Phase, Stage},
-    work::{
-        NearestDevices, Placement, Slot, SlotState, Vm, VmDesiredState,
-        task::{Launcher, Member, MemberState, Task, TaskSpec, TaskState},
-    },
-};
-use meshd_config::vm::VmRequest;
-use meshd_proto::{
-    task::TaskUser,
-    vm::{DiskIdentity, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
-};
-use meshd_types::{BootSessionId, MacAddr, SystemUuid, TaskId};
-use std::collections::BTreeMap;
+use crate::fleet::{LONGEST_BOOT, Node, Phase};
+use meshd_types::BootSessionId;
+use proptest::prelude::*;
+use std::time::Duration;
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-fn node(phase: Phase) -> Node {
-    let mut node = Node::fixture(1);
-    (node.phase, node.boot) = (phase, Some(BootSessionId([1; 12])));
-    node
+fn record(node: &Node) -> NodeOperation {
+    NodeOperation::pending(OperationId([1; 4]), node.id, node.name.clone())
 }
 
-fn session(stages: &[Stage]) -> BootSession {
-    let mut session = BootSession::open(BootSessionId([1; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(5));
-    for stage in stages {
-        session.mark(*stage, at(9));
-    }
-    session
+#[derive(Clone, Debug)]
+enum Step {
+    Start,
+    Confirm,
+    Finish(NodeOutcome),
 }
 
-fn summary(operation: Option<Operation>) -> Option<(OperationState, Option<String>)> {
-    operation.map(|operation| (operation.state, operation.reason))
-}
-
-#[test]
-fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
-    let (now, late) = (at(10), at(10).after(LONGEST_BOOT + std::time::Duration::from_secs(1)));
-    let booting = node(Phase::Booting);
-    let running = boot(&session(&[Stage::Kernel]), Some(&booting), now).expect("a boot in progress");
-    assert_eq!(
-        (running.state, running.since, running.progress.as_str()),
-        (OperationState::Accepted, Some(at(5)), "kernel")
-    );
-    assert_eq!((running.object, running.id), (ObjectKind::Node, booting.id.to_string()));
-    assert!(boot(&session(&[Stage::Kernel]), Some(&booting), late).is_some(), "its phase is booting");
-    let unknown = boot(&session(&[]), None, now).expect("an unidentified machine");
-    assert_eq!((unknown.object, unknown.name.as_str()), (ObjectKind::Machine, "02:00:00:00:00:01"));
-    assert_eq!(boot(&session(&[]), None, late), None, "it was switched off");
-    assert_eq!(boot(&session(&[Stage::Link]), Some(&node(Phase::Degraded)), now), None);
-    assert_eq!(boot(&session(&[Stage::Link, Stage::Online]), Some(&node(Phase::Online)), now), None);
-    let mut waiting = session(&[]);
-    waiting.record_wait("approval", at(10));
-    let found = summary(boot(&waiting, Some(&node(Phase::Discovered)), now));
-    assert_eq!(found, Some((OperationState::Requested, Some("waits for approval".to_owned()))));
-    waiting.record_wait("busy", at(11));
-    let reason = boot(&waiting, None, at(12)).and_then(|operation| operation.reason);
-    assert_eq!(reason.as_deref(), Some("waits in the boot queue"));
-    waiting.record_wait("recently_online", at(13));
-    let reason = boot(&waiting, None, at(14)).and_then(|operation| operation.reason);
-    assert!(reason.is_some_and(|reason| reason.contains("just online")));
-    let failed = BootSession { failure: Some("bad digest".to_owned()), ..session(&[Stage::Overlay]) };
-    let found = summary(boot(&failed, Some(&booting), now));
-    assert_eq!(found, Some((OperationState::Failed, Some("bad digest".to_owned()))));
-}
-
-#[test]
-fn reboot_is_requested_then_accepted_and_fails_offline() {
-    let (online, before) = (node(Phase::Online), session(&[Stage::Online]));
-    assert_eq!(reboot(&online, Some(&before), None, None), None, "none was ordered");
-    let sent = reboot(&online, Some(&before), Some(at(20)), None).expect("an unanswered order");
-    assert_eq!((sent.state, sent.since), (OperationState::Requested, Some(at(20))));
-    let ordered = BootSession { reboot_ordered: true, ..before };
-    let confirmed = reboot(&online, Some(&ordered), None, Some(at(21))).expect("a confirmed order");
-    assert_eq!((confirmed.state, confirmed.since), (OperationState::Accepted, Some(at(21))));
-    let offline = reboot(&node(Phase::Offline), Some(&ordered), None, None).expect("it did not come back");
-    assert!(offline.state == OperationState::Failed && offline.reason.is_some());
-    let mut booted = online;
-    booted.boot = Some(BootSessionId([2; 12]));
-    assert_eq!(reboot(&booted, Some(&ordered), None, None), None, "a newer boot has begun");
-}
-
-#[test]
-fn drain_names_the_work_that_it_waits_for() {
-    assert_eq!(drain(&node(Phase::Online), &[], true, None), None);
-    let work = ["VM a".to_owned(), "task 1".to_owned()];
-    let found = summary(drain(&node(Phase::Draining), &work, true, None));
-    assert_eq!(found, Some((OperationState::Accepted, Some("waits for VM a, task 1".to_owned()))));
-    let mut offline = node(Phase::Offline);
-    offline.drains = true;
-    let found = summary(drain(&offline, &[], false, None));
-    assert_eq!(found, Some((OperationState::Requested, Some(format!("node {} has no link", offline.id)))));
-}
-
-fn placed() -> Vm {
-    let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
-    let mut vm = Vm::new(VmRequest::new(spec), None, at(1));
-    vm.run();
-    let placement = Placement { node: node(Phase::Online).id, since: at(2), session: None };
-    vm.assign(placement, Vec::new(), Vec::new());
-    vm
-}
-
-fn reported(state: ReportedVmState, failure: Option<&str>) -> Vm {
-    let mut vm = placed();
-    let failed = |detail: &str| VmFailure { kind: VmFailureKind::Crashed, detail: detail.to_owned(), log: Vec::new() };
-    let failure = failure.map(failed);
-    let report = VmReport::new(vm.uuid(), vm.name().clone(), state);
-    vm.apply_report(VmReport { failure, start: Some(vm.start), ..report }, at(3));
-    vm
-}
-
-#[test]
-fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
-    use OperationState::{Accepted, Failed, Requested};
-    let cases = [
-        (placed(), VmDesiredState::Run, Some((Requested, None))),
-        (reported(ReportedVmState::Starting, None), VmDesiredState::Run, Some((Accepted, None))),
-        (reported(ReportedVmState::Running, None), VmDesiredState::Run, None),
-        (reported(ReportedVmState::Waiting, Some("exit 1")), VmDesiredState::Run, Some((Accepted, Some("exit 1")))),
-        (reported(ReportedVmState::Failed, Some("no disk")), VmDesiredState::Run, Some((Failed, Some("no disk")))),
-        (reported(ReportedVmState::Stopped, None), VmDesiredState::Run, Some((Failed, Some("the guest is off")))),
-        (reported(ReportedVmState::Running, None), VmDesiredState::Stop, Some((Requested, None))),
-        (reported(ReportedVmState::Stopping, None), VmDesiredState::Stop, Some((Accepted, None))),
-        (reported(ReportedVmState::Stopped, None), VmDesiredState::Stop, None),
-        (reported(ReportedVmState::Running, None), VmDesiredState::Release, Some((Requested, None))),
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let reason = || "why".to_owned();
+    let step = prop_oneof![
+        Just(Step::Start),
+        Just(Step::Confirm),
+        Just(Step::Finish(NodeOutcome::Done)),
+        Just(Step::Finish(NodeOutcome::Failed(reason()))),
+        Just(Step::Finish(NodeOutcome::Cancelled(reason()))),
     ];
-    for (number, (mut vm, desired, expected)) in cases.into_iter().enumerate() {
-        vm.desired_state = desired;
-        let expected = expected.map(|(state, reason)| (state, reason.map(str::to_owned)));
-        assert_eq!(summary(super::vm(&vm, true)), expected, "case {number}");
-    }
-    let mut blocked = reported(ReportedVmState::Running, None);
-    (blocked.desired_state, blocked.obstacle) = (VmDesiredState::Release, Some("disk busy".to_owned()));
-    assert_eq!(summary(super::vm(&blocked, true)), Some((Failed, Some("disk busy".to_owned()))));
-    let mut unplaced = placed();
-    unplaced.unplace("no node has a GPU".to_owned());
-    assert_eq!(summary(super::vm(&unplaced, false)), Some((Requested, Some("no node has a GPU".to_owned()))));
-    let unlinked = super::vm(&placed(), false).and_then(|operation| operation.reason);
-    assert!(unlinked.is_some_and(|reason| reason.ends_with("has no link")));
+    proptest::collection::vec(step, 0..12)
 }
 
-#[test]
-fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
-    let fetching = VmFetching { bytes: 3 << 20, total: 9 << 20, obstacle: None, writing: false };
-    let fetch = transfer(&placed(), fetching.clone());
-    assert_eq!(
-        (fetch.kind, fetch.state, fetch.progress.as_str()),
-        (OperationKind::Fetch, OperationState::Accepted, "3 of 9 MiB")
-    );
-    let stuck = transfer(&placed(), VmFetching { writing: true, obstacle: Some("I/O error".to_owned()), ..fetching });
-    assert_eq!((stuck.kind, stuck.state), (OperationKind::Write, OperationState::Failed));
-    let (mut vm, other) = (placed(), node(Phase::Online).id);
-    assert_eq!(former_nodes(&vm, |_| true), []);
-    vm.stray_nodes.insert(other);
-    assert_eq!(former_nodes(&vm, |_| true)[0].kind, OperationKind::Vm);
-    let disk: DiskIdentity = "wwn-1".parse().expect("a disk");
-    vm.pending_wipes.insert(other, [disk].into());
-    let owed = &former_nodes(&vm, |_| false)[0];
-    assert_eq!((owed.kind, owed.request.as_str(), owed.node), (OperationKind::Wipe, "wipe wwn-1", Some(other)));
-    assert!(owed.reason.is_some(), "its node has no link");
-}
-
-#[test]
-fn slot_is_listed_while_it_changes() {
-    let id: crate::work::SlotId = format!("{}/0000:01:00.0", node(Phase::Online).id).parse().expect("a slot");
-    for state in SlotState::ALL {
-        let (approved, near) = (None, NearestDevices::default());
-        let (reason, numa, mismatch) = ("why".to_owned(), None, String::new());
-        let slot = Slot { id: id.clone(), state, reason, numa, functions: BTreeMap::new(), approved, near, mismatch };
-        let expected = match state {
-            SlotState::Provisioning | SlotState::Releasing | SlotState::Cleanup => Some(OperationState::Accepted),
-            SlotState::CleanupBlocked => Some(OperationState::Failed),
-            _ => None,
-        };
-        assert_eq!(super::slot(&slot, None).map(|operation| operation.state), expected, "{state:?}");
+proptest! {
+    #[test]
+    fn record_starts_at_most_once_and_a_final_state_never_changes(steps in steps()) {
+        let mut record = record(&Node::fixture(1));
+        let mut starts = 0;
+        let mut counts = StateCounts::default();
+        counts.add(record.state);
+        for (number, step) in (1..).zip(steps) {
+            let before = record.clone();
+            let changed = match step {
+                Step::Start => record.start(at(number)),
+                Step::Confirm => record.confirm(at(number)),
+                Step::Finish(outcome) => record.finish(outcome, at(number)),
+            };
+            prop_assert_eq!(changed, before != record);
+            starts += usize::from(changed && before.state == NodeOperationState::Pending && record.state == NodeOperationState::Running);
+            prop_assert!(before.state.is_open() || before == record, "{:?} became {:?}", before, record);
+            prop_assert_eq!(record.state.is_open(), record.finished_at.is_none());
+            prop_assert!(record.confirmed_at.is_none_or(|confirmed| record.started_at.is_some_and(|started| started < confirmed)));
+            counts.subtract(before.state);
+            counts.add(record.state);
+            prop_assert_eq!((counts.total(), counts.open()), (1, u32::from(record.state.is_open())));
+        }
+        prop_assert!(starts <= 1);
+        let stored = serde_json::to_string(&record).unwrap();
+        prop_assert_eq!(serde_json::from_str::<NodeOperation>(&stored).unwrap(), record);
     }
 }
 
 #[test]
-fn task_is_listed_until_it_ended_and_holds_no_node() {
-    let member = Member::claimed(node(Phase::Online).id, BootSessionId([1; 12]), [10, 0, 0, 1].into());
-    let spec = TaskSpec {
-        group: "pair".parse().expect("a name"),
-        argv: vec!["./solve".to_owned(), "-x".to_owned()],
-        nodes: 1,
-        ranks_per_node: 1,
-        launcher: Launcher::None,
-        user: TaskUser::Default,
-        timeout_s: None,
-    };
-    let mut one = Task::claim(TaskId([1; 4]), spec, "uid:0".to_owned(), vec![member], at(4));
-    let found = task(&one).expect("a new task");
-    assert_eq!((found.request.as_str(), found.state), ("run ./solve -x", OperationState::Requested));
-    one.state = TaskState::Running;
-    assert_eq!(task(&one).map(|operation| operation.state), Some(OperationState::Accepted));
-    one.state = TaskState::Failed;
-    let lost = task(&one).expect("its node is lost and claimed");
-    assert!(lost.state == OperationState::Failed && lost.reason.is_some_and(|reason| reason.contains("may still run")));
-    one.members[0].state = MemberState::Released;
-    assert_eq!(task(&one), None);
+fn drain_ends_with_maintenance_or_with_another_order() {
+    let drain = NodeOrder::Drain { workloads: DrainPolicy::Wait, grace_s: None };
+    let mut node = Node::fixture(1);
+    let mut record = record(&node);
+    let observe = |record: &NodeOperation, node: Option<&Node>| record.observe(&drain, node, None, at(9));
+    node.phase = Phase::Maintenance;
+    assert_eq!(observe(&record, Some(&node)), None, "it has not started");
+    assert!(record.start(at(1)));
+    assert_eq!(observe(&record, Some(&node)), Some(NodeOutcome::Done));
+    node.phase = Phase::Draining;
+    assert_eq!(observe(&record, Some(&node)), None);
+    (node.phase, node.drains) = (Phase::Offline, true);
+    assert_eq!(observe(&record, Some(&node)), None, "it drains when it returns");
+    (node.phase, node.drains) = (Phase::Online, false);
+    assert!(matches!(observe(&record, Some(&node)), Some(NodeOutcome::Cancelled(_))));
+    node.phase = Phase::Removed;
+    assert!(matches!(observe(&record, Some(&node)), Some(NodeOutcome::Cancelled(_))));
+    assert!(matches!(observe(&record, None), Some(NodeOutcome::Cancelled(_))));
 }
 
 #[test]
-fn list_is_bounded_with_failed_and_old_operations_first() {
-    let with =
-        |state, since: i64| Operation { state, since: Some(at(since)), ..transfer(&placed(), VmFetching::default()) };
-    let all = vec![with(OperationState::Accepted, 1), with(OperationState::Failed, 9), with(OperationState::Failed, 2)];
-    let (shown, rest) = first(all.clone(), 2);
-    let order: Vec<_> = shown.iter().map(|operation| (operation.state, operation.since)).collect();
-    assert_eq!(order, [(OperationState::Failed, Some(at(2))), (OperationState::Failed, Some(at(9)))]);
-    assert_eq!((rest, first(all, 5).1), (1, 0));
+fn reboot_ends_with_the_next_boot_or_after_the_longest_boot() {
+    let [ended, next] = [1, 2].map(|number| BootSessionId([number; 12]));
+    let mut node = Node::fixture(1);
+    node.phase = Phase::Offline;
+    let mut record = record(&node);
+    record.session = Some(ended);
+    assert!(record.start(at(1)));
+    let observe = |record: &NodeOperation, newest, now| record.observe(&NodeOrder::Reboot, Some(&node), newest, now);
+    let late = at(1).after(LONGEST_BOOT + Duration::from_secs(1));
+    assert_eq!(observe(&record, Some(ended), late), None, "whether the agent received it is decided elsewhere");
+    assert!(record.confirm(at(1)));
+    assert_eq!(observe(&record, Some(ended), at(2)), None, "the machine may take minutes");
+    assert_eq!(observe(&record, Some(next), at(2)), Some(NodeOutcome::Done));
+    assert!(matches!(observe(&record, Some(ended), late), Some(NodeOutcome::Failed(_))));
+}
+
+#[test]
+fn state_of_an_operation_follows_from_its_nodes() {
+    use NodeOperationState::{Cancelled, Done, Failed, Pending, Running};
+    let cases = [
+        (vec![], OperationState::Done),
+        (vec![Done, Done], OperationState::Done),
+        (vec![Done, Pending], OperationState::Running),
+        (vec![Failed, Running], OperationState::Running),
+        (vec![Failed, Cancelled, Done], OperationState::Failed),
+        (vec![Cancelled, Done], OperationState::Cancelled),
+    ];
+    for (states, expected) in cases {
+        let mut counts = StateCounts::default();
+        states.iter().for_each(|state| counts.add(*state));
+        assert_eq!(counts.state(), expected, "{states:?}");
+    }
+    assert!(NodeOperationState::ALL.iter().enumerate().all(|(index, state)| *state as usize == index));
+}
+
+#[test]
+fn only_an_order_of_the_same_kind_replaces_a_running_one() {
+    let drain = |workloads| NodeOrder::Drain { workloads, grace_s: None };
+    assert!(NodeOrder::Reboot.replaces(&NodeOrder::Reboot));
+    assert!(drain(DrainPolicy::Stop).replaces(&drain(DrainPolicy::Wait)));
+    assert!(!NodeOrder::Reboot.replaces(&drain(DrainPolicy::Wait)));
+    assert!(!NodeOrder::Resume.replaces(&NodeOrder::Reboot));
+    assert!(NodeOrder::Remove.withdraws_pending() && !NodeOrder::Reboot.withdraws_pending());
 }

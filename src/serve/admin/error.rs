@@ -7,7 +7,7 @@ use axum::{
 };
 use meshd_api::ErrorView;
 use meshd_central::{
-    ApiTokenError, BulkError, CompareError, LinkError, NamingError, OperateError, OrderError, RenderError,
+    ApiTokenError, BulkError, CancelError, CompareError, LinkError, NamingError, OperateError, OrderError, RenderError,
     RollbackError, RunningWorkError, SlotError, TaskError, VmError,
 };
 use meshd_model::fleet::AuditOutcome;
@@ -163,6 +163,9 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::RunningWork(error) => running_work(error),
         OperateError::Link(error) => link(error),
         OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
+        OperateError::Busy { .. } => (StatusCode::CONFLICT, "node_busy"),
+        OperateError::TooManyOrders { .. } => (StatusCode::CONFLICT, "too_many_orders"),
+        OperateError::Cancelled { .. } => (StatusCode::CONFLICT, "cancelled"),
         OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
         OperateError::Store(_) => STORE,
     }
@@ -208,6 +211,14 @@ fn task(error: &TaskError) -> (StatusCode, &'static str) {
         TaskError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
         TaskError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
         TaskError::Store(_) => STORE,
+    }
+}
+
+fn cancel(error: &CancelError) -> (StatusCode, &'static str) {
+    match error {
+        CancelError::Unknown(_) => (StatusCode::NOT_FOUND, "no_operation"),
+        CancelError::Started(_) => (StatusCode::CONFLICT, "started"),
+        CancelError::Store(_) => STORE,
     }
 }
 
@@ -258,6 +269,7 @@ refused! {
     TaskError: task;
     LinkError: link;
     CompareError: comparison;
+    CancelError: cancel;
     RollbackError: rollback;
     SlotError: slot;
     VmError: vm;

@@ -1,4 +1,4 @@
-//! Routes of the node list, the search and operations.
+//! Routes of the node list, the search and activities.
 
 use super::{
     error::Refused,
@@ -13,7 +13,7 @@ use super::{
     routes::{Answer, blocking, tasks, vms},
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{NodeView, OperationsView, SearchView, routes::SEARCH};
+use meshd_api::{ActivitiesView, NodeView, SearchView, routes::SEARCH};
 use meshd_central::Shared;
 use meshd_model::fleet::Node;
 
@@ -58,8 +58,8 @@ pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> An
     Ok(Json(run.finish()))
 }
 
-/// `GET /v1/operations`: lists unfinished operations.
-pub(crate) async fn operations(State(central): State<Shared>) -> Answer<OperationsView> {
-    let (operations, rest) = blocking("reading", move || central.operations()).await??;
-    Ok(Json(OperationsView { operations: operations.into_iter().map(Into::into).collect(), rest }))
+/// `GET /v1/activities`: lists unfinished activities.
+pub(crate) async fn activities(State(central): State<Shared>) -> Answer<ActivitiesView> {
+    let (activities, rest) = blocking("reading", move || central.activities()).await?;
+    Ok(Json(ActivitiesView { activities: activities.into_iter().map(Into::into).collect(), rest }))
 }

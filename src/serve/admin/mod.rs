@@ -6,7 +6,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `bind_handlers` | binds a handler to a route, with its role and verb |
-//! | `bulk` | routes that apply one order to several nodes |
+//! | `node_orders` | orders to one node and to several |
 //! | `dhcp` | the routes of segments and leases |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
@@ -19,7 +19,7 @@
 //! | `transport` | listeners, callers, correlation IDs, idempotency keys |
 
 mod bind_handlers;
-mod bulk;
+mod node_orders;
 mod dhcp;
 pub mod doctor;
 mod error;
@@ -48,7 +48,7 @@ use tokio::{net::UnixStream, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Maximum request body, in bytes: a VM with its cloud-init data.
-const MAX_BODY: usize = 512 * 1024;
+const MAX_BODY: usize = 1024 * 1024;
 /// Maximum number of connections of each of the two listeners.
 pub const MAX_CONNECTIONS: usize = 128;
 /// Timeout for running responses at shutdown.

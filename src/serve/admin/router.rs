@@ -3,9 +3,9 @@
 use super::{
     ApiState, MAX_BODY,
     bind_handlers::Binder,
-    bulk, dhcp,
+    dhcp,
     error::Refused,
-    lists,
+    lists, node_orders,
     routes::*,
     transport::{auth::authenticate, authorise_and_audit::with_correlation_id},
 };
@@ -44,8 +44,8 @@ pub(crate) fn bound() -> Binder {
     let groups = [
         nodes,
         node_lifecycle::bind,
-        boot_settings,
-        bulk::bind,
+        node_orders::bind,
+        operations::bind,
         site,
         access,
         events,
@@ -64,23 +64,10 @@ fn nodes(binder: Binder) -> Binder {
     binder
         .get(&api::LIST_NODES, lists::nodes)
         .get(&api::SEARCH, lists::search)
-        .get(&api::LIST_OPERATIONS, lists::operations)
+        .get(&api::LIST_ACTIVITIES, lists::activities)
         .get(&api::GET_NODE, node)
         .get(&api::GET_NODE_TIMELINE, timeline)
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
-        .post(&api::APPROVE_NODE, approve)
-        .post(&api::REBOOT_NODE, reboot)
-        .post(&api::RELEASE_NODE, release)
-}
-
-fn boot_settings(binder: Binder) -> Binder {
-    binder
-        .post(&api::ASSIGN_NODE_PROFILE, node_settings::assign_profile)
-        .post(&api::CHANGE_NODE_VARIABLES, node_settings::vars)
-        .post(&api::LABEL_NODE, node_settings::label)
-        .post(&api::RENAME_NODE, node_settings::rename)
-        .post(&api::SET_NODE_BOOT_ONCE, node_settings::boot_once)
-        .post(&api::PIN_NODE, generations::pin)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff)
 }

@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `sessions` | retention of boot sessions |
+//! | `operations` | operations by age, and the open ones of each node |
 //! | `tasks` | tasks by state and by node |
 //! | `vm_index` | VMs, slots, and the allocations of each node |
 //! | `nic_index` | VM NICs by MAC address and by IP address |
@@ -13,6 +14,9 @@
 pub(crate) mod idempotency;
 pub(crate) mod tasks;
 pub(crate) mod nic_index;
+pub(crate) mod operations;
+#[cfg(test)]
+mod operations_tests;
 pub(crate) mod range_set;
 pub(crate) mod sessions;
 pub(crate) mod unavailable_units;

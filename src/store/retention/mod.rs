@@ -128,6 +128,7 @@ impl<T> Default for Retained<T> {
 
 impl<T: Record> Retained<T> {
     /// The number of the next record.
+    #[cfg(test)]
     pub(super) fn next(&self) -> u64 {
         self.next
     }

@@ -1,4 +1,4 @@
-//! Random IDs: tasks, boot sessions, and the correlation IDs of requests.
+//! Random IDs: tasks, operations, boot sessions, and the correlation IDs of requests.
 
 use std::{fmt, str::FromStr};
 
@@ -39,6 +39,13 @@ random_id!(
     4,
     ParseTaskIdError,
     "`{0}` is not a task ID (8 hexadecimal characters); `meshd task list` shows them"
+);
+random_id!(
+    /// The ID of an operation: 8 hexadecimal characters.
+    OperationId,
+    4,
+    ParseOperationIdError,
+    "`{0}` is not an operation ID (8 hexadecimal characters); `meshd operation list` shows them"
 );
 random_id!(
     /// The ID of a boot session: 24 hexadecimal characters.

@@ -11,7 +11,7 @@
 //! | `log` | events and the audit log |
 //! | `node` | one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
-//! | `operations` | unfinished operations |
+//! | `operations` | orders to nodes, and unfinished work |
 //! | `overview` | overview of the site, the findings of doctor, and the search |
 //! | `sign_in` | the sign-in page |
 //! | `work` | VMs, slots, tasks and their output |
@@ -49,6 +49,8 @@ pub(crate) fn router() -> Router {
         .route(PREFIX, get(overview::page))
         .route(&at("/"), get(overview::page))
         .route(&at("/operations"), get(operations::page))
+        .route(&at("/operations/{operation}"), get(operations::one))
+        .route(&at("/operations/{operation}/cancel"), post(operations::cancel))
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))

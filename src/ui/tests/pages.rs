@@ -32,6 +32,13 @@ fn source(path: &str, text: Option<&str>, hidden: Option<&str>) -> Value {
         "secret": hidden == Some("secret"), "text": text, "hidden": hidden })
 }
 
+/// An order to two nodes.
+fn order() -> Value {
+    json!({ "id": "0a0b0c0d", "verb": "reboot", "order": { "order": "reboot" }, "state": "running", "nodes": 2,
+        "pending": 1, "running": 0, "done": 0, "failed": 1, "cancelled": 0, "accepted_at": "2026-01-01T00:00:00Z",
+        "by": { "actor": "token:ci", "verb": "reboot", "reason": HOSTILE, "correlation_id": "0101010101010101" } })
+}
+
 /// The answer of the API; `None` for a path of another test.
 pub fn answer(path: &str, query: &str) -> Option<Value> {
     let overlay = json!({ "name": HOSTILE, "description": HOSTILE, "digest": DIGEST, "files": 1, "packages": [HOSTILE],
@@ -43,7 +50,13 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
     let mut link = source("/etc/link", None, None);
     (link["kind"], link["target"]) = (json!("link"), json!(format!("/etc/passwd{HOSTILE}")));
     Some(match (path, query) {
-        ("/v1/operations", _) => json!({ "rest": 7, "operations": [
+        ("/v1/operations", _) => json!([order()]),
+        ("/v1/operations/0a0b0c0d", _) => order(),
+        ("/v1/operations/0a0b0c0d/nodes", _) => json!([
+            { "node": "3f9a1c0e", "name": HOSTILE, "state": "failed", "reason": HOSTILE, "finished_at": "2026-01-01T00:00:00Z" },
+            { "node": "3f9a1c0f", "name": "spare", "state": "pending" },
+        ]),
+        ("/v1/activities", _) => json!({ "rest": 7, "activities": [
             operation("node", "3f9a1c0e", "failed"), operation("machine", HOSTILE, "requested"),
             operation("vm", HOSTILE, "accepted"), operation("slot", HOSTILE, "accepted"), operation("task", "01020304", "accepted"),
         ] }),
@@ -68,8 +81,9 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
     })
 }
 
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "operations",
+    "operations/0a0b0c0d",
     "volumes",
     "overlays",
     "overlays/motd",
@@ -102,6 +116,18 @@ async fn operations_page_links_objects_and_counts_rest() {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(page.contains("href=\"/ui/operations\" aria-current=\"page\""), "{page}");
+}
+
+#[tokio::test]
+async fn operation_page_lists_nodes_and_offers_to_cancel_pending_ones() {
+    let page = Browser::signed_in(&FakeApi::new("operator")).await.get("/ui/operations/0a0b0c0d").await.text;
+    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "spare", "Cancel 1 pending", "1 pending, 1 failed"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations/0a0b0c0d").await.text;
+    assert!(!page.contains("Cancel 1 pending"), "{page}");
+    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
+    assert!(page.contains("href=\"/ui/operations/0a0b0c0d\""), "{page}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //! | `agent_plane` | the agent and its API over loopback TLS, with a fake central node |
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
+//! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
@@ -13,5 +14,6 @@ mod agent_plane;
 mod boot_log;
 pub mod generations;
 mod lifecycle;
+mod operations;
 mod trust;
 mod vfio;

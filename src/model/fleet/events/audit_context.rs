@@ -3,7 +3,14 @@
 use super::event::Actor;
 use meshd_types::{ApiTokenName, CorrelationId, RuleName};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 /// Maximum length of a reason, in characters.
 pub const MAX_REASON: usize = 500;
@@ -68,6 +75,7 @@ pub enum Verb {
     TaskCancel,
     DiskWrite,
     DiskWipe,
+    OperationCancel,
     Enrol,
     Renew,
 }
@@ -86,12 +94,43 @@ pub struct AuditContext {
     pub forced: bool,
     /// Correlation ID in the answer, log, events and audit log.
     pub correlation_id: CorrelationId,
+    /// Shared by all copies: whether a transaction wrote the order to the audit log.
+    #[serde(skip)]
+    pub audited: AuditMark,
+}
+
+/// Tells the caller of an order whether the order wrote a line to the audit log. All copies share it; it is no part of the order's value.
+#[derive(Clone, Default)]
+pub struct AuditMark(Arc<AtomicBool>);
+
+impl AuditMark {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl PartialEq for AuditMark {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for AuditMark {}
+
+impl fmt::Debug for AuditMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.is_set().fmt(f)
+    }
 }
 
 impl AuditContext {
     /// Creates a context without reason.
     pub fn new(principal: Principal, verb: Verb, correlation_id: CorrelationId) -> Self {
-        AuditContext { principal, verb, reason: None, forced: false, correlation_id }
+        AuditContext { principal, verb, reason: None, forced: false, correlation_id, audited: AuditMark::default() }
     }
 }
 

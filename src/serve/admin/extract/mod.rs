@@ -24,16 +24,32 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Refused> {
+        JsonBody::from_request(request, state).await?.read().map(Body)
+    }
+}
+
+/// JSON body of a request whose type depends on the route.
+pub(crate) struct JsonBody(Bytes);
+
+impl JsonBody {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Refused> {
+        let body = json_objects::from_slice(&self.0);
+        body.map_err(|error| Refused::bad_request(format!("invalid JSON body: {error}")))
+    }
+}
+
+impl FromRequest<ApiState> for JsonBody {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &ApiState) -> Result<Self, Refused> {
         let is_json = is_json(request.headers());
         let bytes = Bytes::from_request(request, state).await;
         let bytes = bytes.map_err(|error| Refused::rejection(error.status(), &error.body_text()))?;
-        let bytes = match is_json {
-            Some(true) => bytes,
-            None if bytes.is_empty() => Bytes::from_static(b"null"),
-            _ => return Err(Refused::media_type()),
-        };
-        let body = json_objects::from_slice(&bytes);
-        body.map(Body).map_err(|error| Refused::bad_request(format!("invalid JSON body: {error}")))
+        match is_json {
+            Some(true) => Ok(JsonBody(bytes)),
+            None if bytes.is_empty() => Ok(JsonBody(Bytes::from_static(b"null"))),
+            _ => Err(Refused::media_type()),
+        }
     }
 }
 
@@ -74,12 +90,12 @@ impl FromRequestParts<ApiState> for TargetNode {
 }
 
 /// Body of a request, and the node in its path. An invalid body is reported before an unknown node.
-pub(crate) struct NodeOrder<T> {
+pub(crate) struct NodeRequest<T> {
     pub(crate) node: TargetNode,
     pub(crate) order: T,
 }
 
-impl<T: DeserializeOwned> FromRequest<ApiState> for NodeOrder<T> {
+impl<T: DeserializeOwned> FromRequest<ApiState> for NodeRequest<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Response> {
@@ -87,6 +103,6 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for NodeOrder<T> {
         let node = TargetNode::from_request_parts(&mut parts, state).await;
         let order = Body::from_request(Request::from_parts(parts, body), state).await;
         let Body(order) = order.map_err(|refused| refused.into_response())?;
-        Ok(NodeOrder { node: node?, order })
+        Ok(NodeRequest { node: node?, order })
     }
 }

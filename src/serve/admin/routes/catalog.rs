@@ -5,7 +5,8 @@ use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::QueryOf,
-    routes::{Answer, blocking, node_removed, node_settings},
+    node_orders::profile_name,
+    routes::{Answer, blocking, node_removed},
 };
 use axum::{
     Json,
@@ -83,7 +84,7 @@ async fn source_files(
 }
 
 async fn settings(State(central): State<Shared>, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
-    let (named, site) = (node_settings::profile(&name)?, central.site());
+    let (named, site) = (profile_name(&name)?, central.site());
     let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
     Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
 }
@@ -115,7 +116,7 @@ async fn rendered(state: ApiState, node: &str, profile: Option<String>) -> Resul
     let id = central.nodes.resolve(node)?;
     let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| node_removed(id))?;
     if let Some(text) = profile {
-        let named = node_settings::profile(&text)?;
+        let named = profile_name(&text)?;
         let site = central.site();
         if !site.profiles.contains_key(&named) {
             return Err(no_profile(&text, &site));

@@ -2,16 +2,15 @@
 
 use crate::serve::admin::{
     ApiState,
-    extract::{Body, NodeOrder, QueryOf, TargetNode},
-    routes::{Answer, blocking, detail, node_settings::profile, node_view},
+    extract::{Body, QueryOf, TargetNode},
+    node_orders::profile_name,
+    routes::{Answer, blocking, node_view},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{
-    DiffView, GenerationView, NodeDetail, NodeView, Pin, ReloadView, RevisionDiffView, RevisionView, Rollback,
-};
+use meshd_api::{DiffView, GenerationView, NodeView, ReloadView, RevisionDiffView, RevisionView, Rollback};
 use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use serde::Deserialize;
@@ -38,20 +37,8 @@ pub(crate) async fn diff(
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 
-pub(crate) async fn pin(
-    context: AuditContext,
-    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<Pin>,
-) -> Answer<NodeDetail> {
-    if order.off {
-        central.nodes.unpin(id, &context).await?;
-    } else {
-        central.nodes.pin(id, order.generation.as_deref(), &context).await?;
-    }
-    detail(&central, id)
-}
-
 pub(crate) async fn revisions(State(central): State<Shared>, Path(name): Path<String>) -> Answer<Vec<RevisionView>> {
-    let revisions = central.generations.revisions(&profile(&name)?);
+    let revisions = central.generations.revisions(&profile_name(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
     let view = |revised: meshd_model::fleet::RevisionSummary| {
@@ -76,7 +63,7 @@ pub(crate) async fn compare(
     Path(name): Path<String>,
     QueryOf(RevisionPair { from, to }): QueryOf<RevisionPair>,
 ) -> Answer<RevisionDiffView> {
-    let name = profile(&name)?;
+    let name = profile_name(&name)?;
     let diff = blocking("reading", move || central.generations.compare(&name, [&from, &to])).await??;
     Ok(Json(RevisionDiffView { diff }))
 }
@@ -87,7 +74,7 @@ pub(crate) async fn rollback(
     context: AuditContext,
     Body(order): Body<Rollback>,
 ) -> Answer<Vec<RevisionView>> {
-    let named = profile(&name)?;
+    let named = profile_name(&name)?;
     if order.off {
         central.generations.end_rollback(named, &context).await?;
     } else {

@@ -6,9 +6,9 @@
 //! | `catalog` | profiles, images, overlays |
 //! | `consoles` | consoles of VMs |
 //! | `events` | the event log and the audit log |
-//! | `generations` | history, diff, pin, rollback, reload |
-//! | `node_lifecycle` | the lifecycle of nodes |
-//! | `node_settings` | profile, variables, labels, name and boot settings of a node |
+//! | `generations` | history, diff, rollback, reload |
+//! | `node_lifecycle` | orders that only one node takes |
+//! | `operations` | operations: orders to nodes, as records |
 //! | `slots` | slots |
 //! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |
@@ -23,7 +23,7 @@ pub(crate) mod consoles;
 pub(crate) mod events;
 pub(crate) mod generations;
 pub(crate) mod node_lifecycle;
-pub(crate) mod node_settings;
+pub(crate) mod operations;
 pub(crate) mod slots;
 pub(crate) mod stored_logs;
 pub(crate) mod tasks;
@@ -36,7 +36,7 @@ use crate::serve::{
     admin::{
         ApiState, doctor,
         error::Refused,
-        extract::{Body, QueryOf, TargetNode},
+        extract::{QueryOf, TargetNode},
         transport::auth::Caller,
     },
     metrics,
@@ -49,7 +49,7 @@ use axum::{
 };
 use meshd_api::*;
 use meshd_central::{Shared, active_work};
-use meshd_model::fleet::{AuditContext, Phase};
+use meshd_model::fleet::Phase;
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
@@ -155,34 +155,12 @@ pub(crate) async fn timeline(
     timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
 }
 
-pub(crate) async fn release(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.release(id, &context).await?;
-    node_view(&central, id)
-}
-
 pub(crate) async fn doctor(State(central): State<Shared>) -> Json<Vec<Finding>> {
     Json(doctor::findings(&central))
 }
 
 pub(crate) async fn metrics(State(state): State<ApiState>) -> Response {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], state.metrics.page(&state.central)).into_response()
-}
-
-pub(crate) async fn approve(
-    State(central): State<Shared>,
-    Path(node): Path<String>,
-    context: AuditContext,
-    Body(order): Body<Option<Approve>>,
-) -> Answer<NodeView> {
-    let Approve { moved } = order.unwrap_or_default();
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.approve_at(id, moved, &context).await?;
-    node_view(&central, id)
-}
-
-pub(crate) async fn reboot(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.reboot(id, &context).await?;
-    node_view(&central, id)
 }
 
 pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileView>> {

@@ -1,91 +1,47 @@
-//! Routes of the node lifecycle.
+//! Routes of orders that only one node takes.
 
 use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
-    extract::{Body, NodeOrder, TargetNode},
+    extract::{Body, NodeRequest, TargetNode},
     routes::{Answer, node_view},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Replace, Replaced, routes as api};
+use meshd_api::{AcceptNic, DoctorView, Fence, NodeView, Rename, Replace, Replaced, routes as api};
 use meshd_central::Shared;
-use meshd_config::{Owner, vm::MAX_GRACE_S};
+use meshd_config::Owner;
 use meshd_model::fleet::AuditContext;
 use meshd_types::failpoint;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
-        .post(&api::REJECT_NODE, reject)
-        .post(&api::QUARANTINE_NODE, quarantine)
-        .post(&api::DRAIN_NODE, drain)
         .post(&api::FENCE_NODE, fence)
-        .post(&api::START_NODE_MAINTENANCE, maintenance)
-        .post(&api::RESUME_NODE, resume)
-        .post(&api::REMOVE_NODE, remove)
+        .post(&api::RENAME_NODE, rename)
         .post(&api::RUN_NODE_CHECKS, doctor)
         .post(&api::REPLACE_NODE, replace)
         .post(&api::ACCEPT_NODE_NIC, accept_nic)
 }
 
-async fn reject(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.reject(id, &context).await?;
-    node_view(&central, id)
-}
-
-async fn quarantine(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.quarantine(id, &context).await?;
-    node_view(&central, id)
-}
-
-/// Returns the drain order with its defaults. Only a stop has a grace time.
-pub(crate) fn checked_drain(order: Option<Drain>) -> Result<Drain, Refused> {
-    let order = order.unwrap_or_default();
-    if order.grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || order.workloads == DrainPolicy::Wait) {
-        let message = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
-        return Err(Refused::bad_request(message));
-    }
-    Ok(order)
-}
-
-async fn drain(
-    State(central): State<Shared>,
-    Path(node): Path<String>,
+async fn rename(
     context: AuditContext,
-    Body(order): Body<Option<Drain>>,
+    NodeRequest { node: TargetNode { central, id }, order }: NodeRequest<Rename>,
 ) -> Answer<NodeView> {
-    let Drain { workloads, grace_s } = checked_drain(order)?;
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.drain_with(id, workloads, grace_s, &context).await?;
+    central.nodes.rename(id, &order.name, &context).await?;
     node_view(&central, id)
 }
 
 async fn fence(
     context: AuditContext,
-    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<Fence>,
+    NodeRequest { node: TargetNode { central, id }, order }: NodeRequest<Fence>,
 ) -> Answer<NodeView> {
     let name = node_view(&central, id)?.0.name;
     if order.confirm != name && failpoint::defends("fence-confirmation") {
         return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
     }
     central.nodes.fence(id, &context).await?;
-    node_view(&central, id)
-}
-
-async fn maintenance(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.maintain(id, &context).await?;
-    node_view(&central, id)
-}
-
-async fn resume(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.resume(id, &context).await?;
-    node_view(&central, id)
-}
-
-async fn remove(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
-    central.nodes.remove(id, &context).await?;
     node_view(&central, id)
 }
 
@@ -111,7 +67,7 @@ async fn accept_nic(
 /// Moves the identity of the node in the path to replacement hardware.
 async fn replace(
     context: AuditContext,
-    NodeOrder { node: TargetNode { central, id: old }, order }: NodeOrder<Replace>,
+    NodeRequest { node: TargetNode { central, id: old }, order }: NodeRequest<Replace>,
 ) -> Answer<Replaced> {
     let new = central.nodes.resolve(&order.new)?;
     // This call must precede the removal of the old node.

@@ -1,36 +1,50 @@
-//! Tests of operations, overlay files, origins of profile values, and boot settings of several nodes.
+//! Tests of activities, overlay files, origins of profile values, and boot settings of several nodes.
 
 use super::*;
-use meshd_api::{OperationsView, OverlayDetail, OverlaySourceView, SettingView};
+use meshd_api::{ActivitiesView, OverlayDetail, OverlaySourceView, SettingView};
 use meshd_model::{
-    fleet::Phase,
-    operations::{ObjectKind, OperationKind, OperationState},
+    activities::{ActivityKind, ActivityState, ObjectKind},
+    fleet::{AuditContext, Phase, Principal, Verb},
+    operations::{DrainPolicy, NodeOperation, NodeOrder, Operation, OperationStage},
 };
+use meshd_types::{CorrelationId, OperationId};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn operations_list_running_boots_and_drains() {
+async fn activities_list_running_boots_and_drains() {
     let fixture = Fixture::start().await;
-    let (_, found) = fixture.get::<OperationsView>("GET", "/v1/operations", "").await;
-    assert_eq!(found, OperationsView { operations: Vec::new(), rest: 0 }, "the boot of 1970 is over");
+    let (_, found) = fixture.get::<ActivitiesView>("GET", "/v1/activities", "").await;
+    assert_eq!(found, ActivitiesView { activities: Vec::new(), rest: 0 }, "the boot of 1970 is over");
     let now = fixture.central.now();
     let (mac, node) = (MacAddr([2, 0, 0, 0, 0, 8]), fixture.node);
     let stored = fixture.central.store().commit(|tx| {
         tx.put_session(BootSession::open(BootSessionId([8; 12]), mac, Stage::Dhcp, now));
         tx.edit_node(node, |node| node.phase = Phase::Draining);
-        let phases = EventKind::Phase { from: Phase::Online, to: Phase::Draining };
-        tx.event(Event::new(at(5_000), Actor::Central, phases, "").of_node(node));
+        let id = OperationId([1; 4]);
+        let order = NodeOrder::Drain { workloads: DrainPolicy::Wait, grace_s: None };
+        let by = AuditContext::new(Principal::Operator(0), Verb::Drain, CorrelationId([0; 8]));
+        tx.put_operation(Operation {
+            id,
+            order,
+            by,
+            accepted_at: at(4_000),
+            targets: 1,
+            stage: OperationStage::Accepted,
+        });
+        let mut record = NodeOperation::pending(id, node, String::new());
+        assert!(record.start(at(5_000)));
+        tx.put_node_operation(record);
         Ok::<_, StoreError>(())
     });
     stored.await.expect("stored");
-    let (_, OperationsView { operations, rest }) = fixture.get("GET", "/v1/operations", "").await;
+    let (_, ActivitiesView { activities, rest }) = fixture.get("GET", "/v1/activities", "").await;
     let of =
-        |kind| operations.iter().find(|operation| operation.kind == kind).unwrap_or_else(|| panic!("{operations:?}"));
-    let (drain, boot) = (of(OperationKind::Drain), of(OperationKind::Boot));
-    assert_eq!((operations.len(), rest), (2, 0), "{operations:?}");
+        |kind| activities.iter().find(|activity| activity.kind == kind).unwrap_or_else(|| panic!("{activities:?}"));
+    let (drain, boot) = (of(ActivityKind::Drain), of(ActivityKind::Boot));
+    assert_eq!((activities.len(), rest), (2, 0), "{activities:?}");
     assert_eq!(
         (drain.id.as_str(), drain.since, drain.state),
-        (&*node.to_string(), Some(at(5_000)), OperationState::Accepted)
+        (&*node.to_string(), Some(at(5_000)), ActivityState::Accepted)
     );
     assert!(drain.reason.as_ref().is_some_and(|reason| reason.contains("no link")), "{drain:?}");
     assert_eq!((boot.object, boot.id.as_str(), boot.since), (ObjectKind::Machine, "02:00:00:00:00:08", Some(now)));

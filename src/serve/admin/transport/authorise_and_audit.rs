@@ -21,8 +21,8 @@ use axum::{
 use bytes::Bytes;
 use http_body_util::LengthLimitError;
 use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
-use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
-use meshd_store::{AuditFilter, StoreError};
+use meshd_model::fleet::{Audit, AuditContext, AuditMark, MAX_REASON, Verb};
+use meshd_store::StoreError;
 use meshd_trust::Role;
 use meshd_types::{CorrelationId, failpoint};
 use tracing::Instrument as _;
@@ -121,13 +121,13 @@ async fn audit_order(verb: Verb, required: Role, request: Request, next: Next) -
 async fn run_order(state: ApiState, verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
+    parts.extensions.insert(AuditMark::default());
     let context = match AuditContext::from_request_parts(&mut parts, &state).await {
         Ok(context) => context,
         Err(refused) => return refused.into_response(),
     };
     let target = target(&mut parts).await;
     let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
-    let begun = state.central.store().next_audit();
     tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
     let response = if role < required {
         Refused::insufficient_role(role, required).into_response()
@@ -144,7 +144,7 @@ async fn run_order(state: ApiState, verb: Verb, required: Role, request: Request
         None if response.extensions().get::<idempotency::Replayed>().is_some() => OrderResult::Replayed,
         None => OrderResult::Done,
     };
-    if let Err(error) = store(&state, context, target, begun, result).await {
+    if let Err(error) = store(&state, context, target, result).await {
         tracing::error!(error = &error as &dyn std::error::Error, "cannot write an order to the audit log");
     }
     response
@@ -187,7 +187,6 @@ async fn store(
     state: &ApiState,
     context: AuditContext,
     target: Option<String>,
-    begun: AuditSeq,
     result: OrderResult,
 ) -> Result<(), StoreError> {
     let mut audit = Audit::done(state.central.now(), context);
@@ -198,14 +197,8 @@ async fn store(
         OrderResult::Replayed => {
             "repeated idempotency key: returned the stored response, not executed again".clone_into(&mut audit.detail)
         }
-        OrderResult::Done => {
-            let (central, correlation) = (state.central.clone(), Some(audit.by.correlation_id));
-            let own = AuditFilter { from: begun, correlation, limit: 1, ..AuditFilter::default() };
-            let found = tokio::task::spawn_blocking(move || central.store().audit(&own)).await;
-            if found.is_ok_and(|found| found.is_ok_and(|lines| !lines.is_empty())) {
-                return Ok(());
-            }
-        }
+        OrderResult::Done if audit.by.audited.is_set() => return Ok(()),
+        OrderResult::Done => {}
     }
     audit.node = target.as_deref().and_then(|name| state.central.nodes.resolve(name).ok());
     audit.target = audit.node.map(|node| node.to_string()).or(target);
@@ -225,6 +218,7 @@ impl FromRequestParts<ApiState> for AuditContext {
             return Err(Refused::internal("the request has no caller, verb or correlation ID"));
         };
         let mut context = AuditContext::new(caller.principal.clone(), *verb, *correlation);
+        context.audited = parts.extensions.get::<AuditMark>().cloned().unwrap_or_default();
         context.reason = reason(&parts.headers)?;
         context.forced = read_force_header(&parts.headers)?;
         Ok(context)

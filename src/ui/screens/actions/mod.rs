@@ -197,7 +197,7 @@ fn read_selection(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
         let mut parts = str::splitn(value, 3, '~');
         let parts = (parts.next(), parts.next(), parts.next());
         let (Some(id), Some(revision), Some(name)) = parts else { return None };
-        Some(Chosen { value, target: BulkTarget { id: id.parse().ok()?, revision: revision.to_owned() }, name })
+        Some(Chosen { value, target: BulkTarget { id: id.parse().ok()?, revision: Some(revision.to_owned()) }, name })
     };
     let nodes: Option<Vec<_>> = fields.all("node").map(read).collect();
     let nodes =
@@ -392,6 +392,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
             failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
         }
         (html::table(&["Node", "Result"], &rows, ""))
+        @if let Some(id) = done.operation { p { a href=(format!("{PREFIX}/operations/{id}")) { "Operation " (id) } } }
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
     Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))

@@ -114,7 +114,7 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let profile = || "compute".parse().unwrap();
     let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
-    holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await);
+    holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await.map(drop));
     holds(rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.map(drop));
     holds(rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));

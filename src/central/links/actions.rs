@@ -1,0 +1,77 @@
+//! Actions that operations send to nodes. The store has the number of an action before it is sent.
+
+use super::{LinkCommand, Links, Outstanding};
+use meshd_model::{
+    fleet::{Actor, Event, EventKind},
+    operations::{NodeOperation, NodeOutcome, Operation},
+};
+use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral};
+use meshd_store::{Model, StoreError};
+use meshd_types::{BootSessionId, NodeId};
+
+impl Links {
+    /// Sends an action, which its operation has stored, to a node. `session` is the boot session of the node.
+    pub(crate) async fn send_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
+        self.restore_action(order.clone(), session);
+        if let Some(commands) = self.commands(order.node) {
+            // A closed link: the node receives the action at its next one.
+            let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
+        }
+    }
+
+    /// Sends an action at the next link of the node in this boot session, unless it expires before.
+    pub(crate) fn restore_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
+        self.inner.lock().actions.insert(order.id, Outstanding { order, session });
+    }
+
+    /// Resolves at the next outcome of an action.
+    pub(crate) fn next_outcome(&self) -> impl Future<Output = ()> {
+        self.answered.clone().notified_owned()
+    }
+
+    /// Records the outcome of an action, and the state of its operation.
+    pub(crate) async fn action_done(
+        &self,
+        node: NodeId,
+        id: ActionId,
+        outcome: ActionOutcome,
+    ) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let operation = |model: &Model| {
+            let own = |(_, record): &(&Operation, &NodeOperation)| record.action == Some(id.0);
+            model.open_operations_of(node).find(own).map(|(head, _)| head.id)
+        };
+        let belongs_to_node = |outstanding: &Outstanding| outstanding.order.node == node;
+        let is_outstanding = self.inner.lock().actions.get(&id).is_some_and(belongs_to_node);
+        if !is_outstanding && self.env.store.read(operation).is_none() {
+            return Ok(());
+        }
+        let detail = format!("action {}: {outcome:?}", id.0);
+        let recorded = self.env.store.commit(|tx| {
+            tx.event(Event::new(now, Actor::Node, EventKind::NodeAction, detail).of_node(node));
+            let Some(operation) = operation(tx.before()) else { return Ok(()) };
+            let record = match outcome {
+                ActionOutcome::Done => tx.edit_node_operation(operation, node, |record| {
+                    record.confirm(now);
+                    record.session
+                }),
+                ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {
+                    tx.edit_node_operation(operation, node, |record| {
+                        record.finish(NodeOutcome::Failed(reason), now);
+                        None
+                    })
+                }
+            };
+            if let Some(session) = record.flatten() {
+                // The present boot does not count as failed: an order ends it.
+                tx.edit_session(session, |session| session.reboot_ordered = true);
+            }
+            Ok::<_, StoreError>(())
+        });
+        recorded.await?;
+        // After the commit: an earlier repetition would be acknowledged before it is stored.
+        self.inner.lock().actions.remove(&id);
+        self.answered.notify_waiters();
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Applies an order to one node, in a transaction.
+
+use super::prepare::Prepared;
+use crate::{
+    nodes::{
+        NodeOps, OperateError,
+        admission::{approve_in, release_in},
+        boot_settings::OrderError,
+        drain::stop_work_in,
+        fence::fence_in,
+        lifecycle::{QUARANTINED, REJECTED, change_service_in, enter_maintenance},
+        naming::label_in,
+        setting_changes::{
+            change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed,
+        },
+    },
+    vms::check_no_running_work,
+};
+use meshd_model::{
+    fleet::{AuditContext, Lease, NextBootOverride, Node},
+    operations::{DrainPolicy, NodeOperationState, NodeOrder, NodeOutcome, Operation},
+};
+use meshd_store::Tx;
+use meshd_types::{NodeId, OperationId, Timestamp};
+
+impl NodeOps {
+    /// Applies an order to one node, and stores the state of its record. Does nothing unless the record is pending.
+    pub(super) fn apply_to_node(
+        &self,
+        tx: &mut Tx<'_>,
+        head: &Operation,
+        id: NodeId,
+        prepared: Option<Result<Prepared, OperateError>>,
+        leases: &mut Vec<Lease>,
+    ) -> Result<Node, OperateError> {
+        let now = self.env.now();
+        let result = match prepared {
+            Some(Err(error)) => Err(error),
+            Some(Ok(prepared)) => self.apply_order(tx, (id, prepared), &head.order, &head.by, leases),
+            None => self.apply_order(tx, (id, Prepared::Nothing), &head.order, &head.by, leases),
+        };
+        let outcome = match &result {
+            Ok(_) if head.order.takes_time() => None,
+            Ok(_) => Some(NodeOutcome::Done),
+            Err(error) => Some(NodeOutcome::Failed(error.to_string())),
+        };
+        if outcome.is_none() {
+            replace_older(tx, head, id, now);
+        }
+        tx.edit_node_operation(head.id, id, |record| {
+            if result.is_ok() {
+                record.start(now);
+            }
+            outcome.is_some_and(|outcome| record.finish(outcome, now))
+        });
+        settle_in(tx, id, now);
+        result
+    }
+
+    /// The order for one node. A failure stages nothing.
+    fn apply_order(
+        &self,
+        tx: &mut Tx<'_>,
+        (id, prepared): (NodeId, Prepared),
+        order: &NodeOrder,
+        audit: &AuditContext,
+        leases: &mut Vec<Lease>,
+    ) -> Result<Node, OperateError> {
+        let now = self.env.now();
+        match order {
+            NodeOrder::Approve { moved } => approve_in(tx, id, *moved, audit, now),
+            NodeOrder::Reject => self.revoke_service_in(tx, id, (audit, REJECTED, now), |_, node| Ok(node.reject()?)),
+            NodeOrder::Quarantine => self.revoke_service_in(tx, id, (audit, QUARANTINED, now), |tx, node| {
+                check_no_running_work(tx.before(), id, audit)?;
+                Ok(node.quarantine(audit.reason.clone())?)
+            }),
+            NodeOrder::Release => release_in(tx, id, audit, now),
+            NodeOrder::Drain { workloads, grace_s } => {
+                let node = change_service_in(tx, id, audit, now, |tx, node| self.begin_drain(tx, node))?;
+                if *workloads == DrainPolicy::Stop {
+                    stop_work_in(tx, id, *grace_s, audit, now);
+                }
+                Ok(node)
+            }
+            NodeOrder::Maintenance => {
+                change_service_in(tx, id, audit, now, |tx, node| enter_maintenance(tx, node, audit))
+            }
+            NodeOrder::Resume => change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node)),
+            NodeOrder::Remove => {
+                let (node, freed) = self.remove_in(tx, id, audit, now)?;
+                leases.extend(freed);
+                Ok(node)
+            }
+            NodeOrder::Fence => match prepared {
+                Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, (audit, now)),
+                _ => Err(OperateError::NoNode { name: id.to_string() }),
+            },
+            NodeOrder::AssignProfile { profile } => {
+                change_node_in(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, (audit, now)))
+            }
+            NodeOrder::ChangeVars { set, unset } => {
+                change_node_in(tx, id, |tx, node| vars_changed(tx, node, (set, unset), (audit, now)))
+            }
+            NodeOrder::Label { change } => label_in(tx, id, change, audit, now),
+            NodeOrder::Pin { .. } => {
+                let Prepared::Generation(generation) = prepared else {
+                    return Err(OrderError::RunsNothing { node: id }.into());
+                };
+                change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, (audit, now))))
+            }
+            NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpinned(tx, node, (audit, now))),
+            NodeOrder::BootOnce { profile, kernel_args } => {
+                let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
+                let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
+                change_node_in(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, (audit, now)))
+            }
+            NodeOrder::ClearBootOnce => change_node_in(tx, id, |tx, node| once_cleared(tx, node, (audit, now))),
+            // Begins outside this transaction: `start_reboots`.
+            NodeOrder::Reboot => crate::nodes::lifecycle::existing_node(tx, id),
+        }
+    }
+}
+
+/// Cancels older running orders of a node that this one replaces.
+pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: Timestamp) {
+    let older: Vec<OperationId> = tx
+        .before()
+        .open_operations_of(id)
+        .filter(|(other, record)| {
+            other.id != head.id && record.state == NodeOperationState::Running && head.order.replaces(&other.order)
+        })
+        .map(|(other, _)| other.id)
+        .collect();
+    for other in older {
+        let outcome = NodeOutcome::Cancelled(format!("replaced by operation {}", head.id));
+        tx.edit_node_operation(other, id, |record| record.finish(outcome, now));
+    }
+}
+
+/// Ends the running orders of a node whose effect its record shows. Called in each transaction that may end one. Returns their number.
+pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
+    let before = tx.before();
+    let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
+    let mut open: Vec<Operation> = before.open_operations_of(id).map(|(head, _)| head.clone()).collect();
+    // Operations that this transaction stores.
+    open.extend(tx.staged_operations().filter(|head| before.operation(head.id).is_none()).cloned());
+    let mut settled = 0;
+    for head in open {
+        let node = tx.node(id).cloned();
+        let observe = |record: &_| {
+            meshd_model::operations::NodeOperation::observe(record, &head.order, node.as_ref(), newest, now)
+        };
+        let outcome = tx.node_operation(head.id, id).and_then(observe);
+        if let Some(outcome) = outcome {
+            tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));
+            settled += 1;
+        }
+    }
+    settled
+}

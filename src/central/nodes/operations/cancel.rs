@@ -1,0 +1,59 @@
+//! Cancels the nodes of an operation that have not started. An order that a node has received cannot be recalled.
+
+use super::drive::pending;
+use crate::nodes::NodeOps;
+use meshd_model::{
+    fleet::AuditContext,
+    operations::{NodeOperationState, NodeOutcome, OperationStage},
+};
+use meshd_store::StoreError;
+use meshd_types::OperationId;
+
+/// Why an operation is not cancelled.
+#[derive(Debug, thiserror::Error)]
+pub enum CancelError {
+    #[error("there is no operation {0}")]
+    Unknown(OperationId),
+    #[error("operation {0} has no node to cancel: all have started")]
+    Started(OperationId),
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+meshd_types::hints!(CancelError {
+    CancelError::Unknown(_) => "`meshd operation list` lists all operations";
+    CancelError::Started(id) => "`meshd operation show {id}` lists them";
+});
+
+impl NodeOps {
+    /// Cancels all nodes of an operation that have not started. Returns their number.
+    pub async fn cancel_operation(&self, id: OperationId, audit: &AuditContext) -> Result<usize, CancelError> {
+        let is_known = |stage| stage == OperationStage::Accepted;
+        if !self.env.store.read(|model| model.operation(id).is_some_and(|head| is_known(head.stage))) {
+            return Err(CancelError::Unknown(id));
+        }
+        let why = audit.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let why = format!("cancelled by {}{why}", audit.principal);
+        let mut cancelled = 0;
+        loop {
+            let now = self.env.now();
+            let ids = self.env.store.read(|model| pending(model, id));
+            if ids.is_empty() {
+                break;
+            }
+            let recorded = self.env.store.commit(|tx| {
+                let mut count = 0;
+                for node in ids {
+                    let cancel = |record: &mut meshd_model::operations::NodeOperation| {
+                        record.state == NodeOperationState::Pending
+                            && record.finish(NodeOutcome::Cancelled(why.clone()), now)
+                    };
+                    count += usize::from(tx.edit_node_operation(id, node, cancel) == Some(true));
+                }
+                Ok::<_, StoreError>(count)
+            });
+            cancelled += recorded.await?;
+        }
+        if cancelled > 0 { Ok(cancelled) } else { Err(CancelError::Started(id)) }
+    }
+}

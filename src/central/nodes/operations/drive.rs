@@ -1,0 +1,130 @@
+//! Executes accepted operations in bounded batches: within their request, else in the background, also after a restart.
+
+use super::{BATCH, apply::settle_in};
+use crate::{
+    environment::alarms::log_failure,
+    nodes::{NodeOps, OperateError},
+};
+use meshd_model::{
+    fleet::Node,
+    operations::{NodeOperation, NodeOperationState, NodeOrder, Operation, OperationStage},
+};
+use meshd_store::{Model, StoreError};
+use meshd_types::{NodeId, OperationId, failpoint};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Batches of one operation in a round of the background, so that other operations follow.
+const BATCHES: usize = 4;
+
+impl NodeOps {
+    /// Executes one batch of an operation. Returns its results, or `None` if no node is pending.
+    pub(super) async fn run_batch(
+        self: &Arc<Self>,
+        head: &Operation,
+    ) -> Result<Option<BTreeMap<NodeId, Result<Node, OperateError>>>, StoreError> {
+        let ids = self.env.store.read(|model| pending(model, head.id));
+        if ids.is_empty() {
+            return Ok(None);
+        }
+        if head.order == NodeOrder::Reboot {
+            return self.start_reboots(head, &ids).await.map(Some);
+        }
+        let mut prepared = self.prepare(&ids, &head.order).await;
+        let mut leases = Vec::new();
+        let recorded = self.env.store.commit(|tx| {
+            let mut results = BTreeMap::new();
+            for id in &ids {
+                // It may have been cancelled meanwhile.
+                let is_pending = |record: &NodeOperation| record.state == NodeOperationState::Pending;
+                if tx.node_operation(head.id, *id).is_some_and(is_pending) {
+                    results.insert(*id, self.apply_to_node(tx, head, *id, prepared.remove(id), &mut leases));
+                }
+            }
+            Ok::<_, StoreError>(results)
+        });
+        let outcome = recorded.await;
+        self.disconnect_revoked(true, &ids, &head.order);
+        let results = outcome?;
+        failpoint::point("operation-applied");
+        self.release_leases(leases);
+        self.run_follow_ups(&results, head).await?;
+        Ok(Some(results))
+    }
+
+    /// Drives all operations that no request executes. Call it every second.
+    pub async fn drive_operations(self: &Arc<Self>) {
+        log_failure(self.discard_unacknowledged().await, "cannot discard an operation that was not acknowledged");
+        log_failure(self.settle_operations().await, "cannot record the end of an operation");
+        log_failure(self.expire_reboots(None).await.map(drop), "cannot record an unanswered reboot");
+        for id in self.env.store.read(waiting_operations) {
+            let Some(_claim) = self.active.claim(id) else { continue };
+            let Some(head) = self.env.store.read(|model| model.operation(id).cloned()) else { continue };
+            for _ in 0..BATCHES {
+                match self.run_batch(&head).await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => return log_failure(Err(error), "cannot execute an operation"),
+                }
+            }
+        }
+    }
+
+    /// Removes the records of operations that an earlier process did not acknowledge, in bounded batches.
+    async fn discard_unacknowledged(&self) -> Result<(), StoreError> {
+        let discarded = self.active.discarded.lock().clone();
+        if !discarded.is_empty() {
+            let marked = self.env.store.commit(|tx| {
+                for id in &discarded {
+                    if let Some(head) = tx.operation(*id).cloned() {
+                        tx.put_operation(Operation { stage: OperationStage::Removing, ..head });
+                    }
+                }
+                Ok::<_, StoreError>(())
+            });
+            marked.await?;
+            self.active.discarded.lock().clear();
+        }
+        while self.env.store.read(Model::removes_operations) {
+            let removed = self.env.store.commit(|tx| {
+                tx.remove_surplus_operations(0);
+                Ok::<_, StoreError>(())
+            });
+            removed.await?;
+        }
+        Ok(())
+    }
+
+    /// Ends running orders whose effect the records of their nodes show.
+    async fn settle_operations(&self) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let ends = |model: &Model, id: NodeId| {
+            let node = model.node(id);
+            let newest = node.and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
+            model.open_operations_of(id).any(|(head, record)| record.observe(&head.order, node, newest, now).is_some())
+        };
+        let ended: Vec<NodeId> =
+            self.env.store.read(|model| model.nodes_with_open_operations().filter(|id| ends(model, *id)).collect());
+        for batch in ended.chunks(BATCH) {
+            let settled = self.env.store.commit(|tx| {
+                for id in batch {
+                    settle_in(tx, *id, now);
+                }
+                Ok::<_, StoreError>(())
+            });
+            settled.await?;
+        }
+        Ok(())
+    }
+}
+
+/// The next nodes of an operation that have not started.
+pub(super) fn pending(model: &Model, id: OperationId) -> Vec<NodeId> {
+    let is_pending = |record: &&NodeOperation| record.state == NodeOperationState::Pending;
+    model.node_operations(id).filter(is_pending).take(BATCH).map(|record| record.node).collect()
+}
+
+/// Operations with nodes that have not started, the oldest first.
+fn waiting_operations(model: &Model) -> Vec<OperationId> {
+    let waits = |head: &&Operation| model.operation_counts(head.id).of(NodeOperationState::Pending) > 0;
+    model.operations().filter(waits).map(|head| head.id).collect()
+}

@@ -1,0 +1,270 @@
+//! Operations: orders to nodes, as records. The one path of every order, for one node and for several.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `apply` | applies an order to one node, in a transaction |
+//! | `cancel` | cancels the nodes that have not started |
+//! | `drive` | executes accepted operations in bounded batches, also after a restart |
+//! | `follow_ups` | effects outside the store, after a transaction |
+//! | `prepare` | checks of an order outside the transaction |
+//! | `reboots` | reboots over the links of nodes |
+//! | `single` | an order to one node |
+//!
+//! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has the stage `accepted`; then it goes on
+//! after a restart. The change of a node and the state of its record are one transaction, so no order is executed twice.
+
+mod apply;
+mod cancel;
+mod drive;
+mod follow_ups;
+mod prepare;
+mod reboots;
+mod single;
+
+pub(super) use apply::settle_in;
+pub use cancel::CancelError;
+
+use super::{NodeOps, OperateError};
+use crate::locks::Leaf;
+use meshd_api::BulkTarget;
+use meshd_model::{
+    fleet::{AuditContext, Node, Phase},
+    operations::{NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation, OperationStage},
+};
+use meshd_store::{MAX_OPEN_NODE_OPERATIONS, Model, StoreError, Tx};
+use meshd_trust::Role;
+use meshd_types::{NodeId, OperationId, failpoint};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Maximum number of nodes of one order.
+pub const MAX_BULK: usize = 10_000;
+/// Maximum number of nodes that one transaction of an operation changes.
+pub const BATCH: usize = 256;
+/// An order to more nodes is answered when it is accepted, and executed after that.
+pub const MAX_ANSWERED: usize = 1000;
+
+/// Why an order is refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum BulkError {
+    #[error("cannot change {count} nodes with one order")]
+    Count { count: usize, most: usize },
+    #[error("node {node} changed since it was listed, so no node was changed")]
+    Changed { node: NodeId },
+    /// A node, the profile or a variable is unknown.
+    #[error(transparent)]
+    Operate(#[from] OperateError),
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+meshd_types::hints!(BulkError {
+    BulkError::Count { most, .. } => "name 1 to {most} nodes, each of them once";
+    BulkError::Changed { node } => "look at it with `meshd node show {node}` and repeat the order";
+    @source BulkError::Operate(source) => source;
+});
+
+/// The result for each node.
+pub type NodeResults = Vec<(NodeId, Result<Node, OperateError>)>;
+
+/// An accepted order.
+#[derive(Debug)]
+pub struct AcceptedOrder {
+    pub operation: OperationId,
+    /// The result for each node, in the order of the request; `None` for an order to more than [`MAX_ANSWERED`] nodes.
+    pub results: Option<NodeResults>,
+}
+
+/// Operations that a request executes at present. All others are executed in the background.
+#[derive(Default)]
+pub(crate) struct ActiveOperations {
+    claimed: Leaf<BTreeSet<OperationId>>,
+    /// Operations of an earlier process that were not acknowledged.
+    discarded: Leaf<Vec<OperationId>>,
+}
+
+/// Releases an operation when it is dropped.
+struct Claim<'a>(&'a ActiveOperations, OperationId);
+
+impl ActiveOperations {
+    pub(crate) fn new(model: &Model) -> Self {
+        let active = ActiveOperations::default();
+        active.discarded.lock().extend(model.unacknowledged_operations());
+        active
+    }
+
+    /// Claims an operation, unless it is claimed already.
+    fn claim(&self, id: OperationId) -> Option<Claim<'_>> {
+        self.claimed.lock().insert(id).then(|| Claim(self, id))
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.claimed.lock().remove(&self.1);
+    }
+}
+
+impl NodeOps {
+    /// Gives an order to nodes. A refused order of one node does not affect the others. `role` is the role of the caller.
+    pub async fn order(
+        self: &Arc<Self>,
+        targets: &[BulkTarget],
+        order: NodeOrder,
+        role: Role,
+        audit: &AuditContext,
+    ) -> Result<AcceptedOrder, BulkError> {
+        check_count(targets, MAX_BULK)?;
+        self.check_order(&order, role, targets)?;
+        let id = OperationId(self.env.random());
+        let claim = self.active.claim(id);
+        let head = Operation {
+            id,
+            order,
+            by: audit.clone(),
+            accepted_at: self.env.now(),
+            targets: u32::try_from(targets.len()).unwrap_or(u32::MAX),
+            stage: OperationStage::Accepted,
+        };
+        let mut results = BTreeMap::new();
+        if targets.len() <= BATCH && head.order != NodeOrder::Reboot {
+            results = self.accept_and_apply(&head, targets).await?;
+        } else {
+            results.extend(self.accept(&head, targets).await?);
+            failpoint::point("operation-accepted");
+            if targets.len() > MAX_ANSWERED {
+                return Ok(AcceptedOrder { operation: id, results: None });
+            }
+            while let Some(batch) = self.run_batch(&head).await? {
+                results.extend(batch);
+            }
+            self.await_answers(&head, &mut results).await?;
+        }
+        drop(claim);
+        let ordered = targets.iter().filter_map(|target| Some((target.id, results.remove(&target.id)?))).collect();
+        Ok(AcceptedOrder { operation: id, results: Some(ordered) })
+    }
+
+    /// Runs the readiness checks of nodes, all at the same time. It changes nothing, so it is no operation.
+    pub async fn run_checks(&self, targets: &[BulkTarget], audit: &AuditContext) -> Result<NodeResults, BulkError> {
+        check_count(targets, MAX_ANSWERED)?;
+        self.env.store.read(|model| check_revisions(model, targets))?;
+        let checks = targets.iter().map(async |BulkTarget { id, .. }| {
+            let done = self.links.node_doctor(*id, audit).await.map_err(OperateError::from);
+            let node = || self.env.store.read(|model| model.node(*id).cloned());
+            let gone = || OperateError::NoNode { name: id.to_string() };
+            (*id, done.and_then(|_| node().ok_or_else(gone)))
+        });
+        Ok(futures_util::future::join_all(checks).await)
+    }
+
+    /// Stores and executes a small operation in one transaction.
+    async fn accept_and_apply(
+        self: &Arc<Self>,
+        head: &Operation,
+        targets: &[BulkTarget],
+    ) -> Result<BTreeMap<NodeId, Result<Node, OperateError>>, BulkError> {
+        let ids: Vec<NodeId> = targets.iter().map(|target| target.id).collect();
+        let mut prepared = self.prepare(&ids, &head.order).await;
+        let mut leases = Vec::new();
+        let recorded = self.env.store.commit(|tx| {
+            check_revisions(tx.before(), targets)?;
+            check_room(tx.before(), targets.len())?;
+            tx.remove_surplus_operations(targets.len());
+            tx.put_operation(head.clone());
+            let mut results = BTreeMap::new();
+            for id in &ids {
+                let result = match add_node(tx, head, *id) {
+                    Some(refusal) => Err(refusal),
+                    None => self.apply_to_node(tx, head, *id, prepared.remove(id), &mut leases),
+                };
+                results.insert(*id, result);
+            }
+            Ok::<_, BulkError>(results)
+        });
+        let outcome = recorded.await;
+        self.disconnect_revoked(matches!(outcome, Ok(_) | Err(BulkError::Store(_))), &ids, &head.order);
+        let results = outcome?;
+        failpoint::point("order-committed");
+        self.release_leases(leases);
+        self.run_follow_ups(&results, head).await?;
+        Ok(results)
+    }
+
+    /// Stores the records of an operation in bounded batches. The last batch accepts it. Returns the nodes that refuse the order.
+    async fn accept(&self, head: &Operation, targets: &[BulkTarget]) -> Result<NodeResults, BulkError> {
+        self.env.store.read(|model| {
+            check_revisions(model, targets)?;
+            Ok::<_, BulkError>(check_room(model, targets.len())?)
+        })?;
+        let mut refused = Vec::new();
+        let last = targets.len().div_ceil(BATCH);
+        for (number, batch) in (1..).zip(targets.chunks(BATCH)) {
+            let stage = if number == last { OperationStage::Accepted } else { OperationStage::Accepting };
+            let recorded = self.env.store.commit(|tx| {
+                tx.remove_surplus_operations(batch.len());
+                tx.put_operation(Operation { stage, ..head.clone() });
+                let add = |target: &BulkTarget| Some((target.id, Err(add_node(tx, head, target.id)?)));
+                Ok::<NodeResults, StoreError>(batch.iter().filter_map(add).collect())
+            });
+            refused.extend(recorded.await?);
+            failpoint::point("operation-accepting");
+        }
+        Ok(refused)
+    }
+}
+
+/// Stores the pending record of one node. A node takes one order at a time: the record fails, with the returned refusal, while an earlier
+/// order to the node has not started, or while the agent has not answered an earlier reboot. An order that takes the node out of service
+/// cancels those that have not started.
+fn add_node(tx: &mut Tx<'_>, head: &Operation, id: NodeId) -> Option<OperateError> {
+    let name = tx.node(id).map(|node| node.name.clone()).unwrap_or_default();
+    let mut record = NodeOperation::pending(head.id, id, name);
+    let open = tx.before().open_operations_of(id).filter(|(other, _)| other.id != head.id);
+    let (withdrawn, kept): (Vec<_>, Vec<_>) =
+        open.partition(|(_, record)| record.state == NodeOperationState::Pending && head.order.withdraws_pending());
+    for (other, _) in withdrawn {
+        let outcome = NodeOutcome::Cancelled(format!("replaced by operation {}", head.id));
+        tx.edit_node_operation(other.id, id, |record| record.finish(outcome, head.accepted_at));
+    }
+    let blocks = |(other, record): &&(&Operation, &NodeOperation)| {
+        let is_unanswered = head.order.replaces(&other.order) && record.is_unanswered();
+        record.state == NodeOperationState::Pending || is_unanswered
+    };
+    let blocking = kept.iter().find(blocks).map(|(other, _)| other.id);
+    let refusal = blocking.map(|operation| OperateError::Busy { node: id, operation });
+    if let Some(refusal) = &refusal {
+        record.finish(NodeOutcome::Failed(refusal.to_string()), head.accepted_at);
+    }
+    tx.put_node_operation(record);
+    refusal
+}
+
+/// Refuses an order to no node, to too many, or to one node twice.
+fn check_count(targets: &[BulkTarget], most: usize) -> Result<(), BulkError> {
+    let distinct: BTreeSet<NodeId> = targets.iter().map(|target| target.id).collect();
+    if targets.is_empty() || targets.len() > most || distinct.len() != targets.len() {
+        return Err(BulkError::Count { count: targets.len(), most });
+    }
+    Ok(())
+}
+
+/// Refuses an order of which one node is not as the operator saw it.
+fn check_revisions(model: &Model, targets: &[BulkTarget]) -> Result<(), BulkError> {
+    for BulkTarget { id, revision } in targets {
+        let Some(revision) = revision else { continue };
+        let node = model.node(*id).filter(|node| node.phase != Phase::Removed);
+        if node.is_none_or(|node| node.revision() != *revision) {
+            return Err(BulkError::Changed { node: *id });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses an order if too many others are not finished.
+fn check_room(model: &Model, added: usize) -> Result<(), OperateError> {
+    let open = model.open_operation_count();
+    if open + added <= MAX_OPEN_NODE_OPERATIONS { Ok(()) } else { Err(OperateError::TooManyOrders { open }) }
+}

@@ -1,0 +1,169 @@
+//! Reboots over the links of nodes. The number of the action is stored before it is sent, and an agent executes a number once, so a restart
+//! between both sends the action again without a second reboot.
+
+use super::{BATCH, apply::replace_older};
+use crate::{
+    links::{LinkError, LinkOrder},
+    nodes::{NodeOps, OperateError, lifecycle::existing_node},
+    vms::check_no_running_work,
+};
+use meshd_model::{
+    fleet::{Event, EventKind, Node},
+    operations::{NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation},
+};
+use meshd_proto::{ActionId, ActionOrder, NodeAction};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp, failpoint};
+use std::collections::BTreeMap;
+
+impl NodeOps {
+    /// Sends the reboots of one batch. Returns the nodes that refuse; the others answer later.
+    pub(super) async fn start_reboots(
+        &self,
+        head: &Operation,
+        ids: &[NodeId],
+    ) -> Result<BTreeMap<NodeId, Result<Node, OperateError>>, StoreError> {
+        let now = self.env.now();
+        let mut sent = Vec::new();
+        let mut refused = BTreeMap::new();
+        let recorded = self.env.store.commit(|tx| {
+            for id in ids {
+                let is_pending = |record: &NodeOperation| record.state == NodeOperationState::Pending;
+                if !tx.node_operation(head.id, *id).is_some_and(is_pending) {
+                    continue;
+                }
+                match self.start_reboot_in(tx, head, *id, now) {
+                    Ok(action) => sent.push(action),
+                    Err(error) => {
+                        let outcome = NodeOutcome::Failed(error.to_string());
+                        tx.edit_node_operation(head.id, *id, |record| record.finish(outcome, now));
+                        refused.insert(*id, Err(error));
+                    }
+                }
+            }
+            Ok::<_, StoreError>(())
+        });
+        recorded.await?;
+        failpoint::point("reboot-recorded");
+        let sent = sent.into_iter().map(|(action, session)| self.links.send_action(action, session));
+        // A link with a full queue delays only its own node.
+        let _ = tokio::time::timeout(NodeAction::Reboot.ttl(), futures_util::future::join_all(sent)).await;
+        failpoint::point("reboot-sent");
+        Ok(refused)
+    }
+
+    fn start_reboot_in(
+        &self,
+        tx: &mut Tx<'_>,
+        head: &Operation,
+        id: NodeId,
+        now: Timestamp,
+    ) -> Result<(ActionOrder, Option<BootSessionId>), OperateError> {
+        let node = existing_node(tx, id)?;
+        check_no_running_work(tx.before(), id, &head.by)?;
+        if !self.links.is_linked(id) {
+            return Err(LinkError::NotLinked { node: id, order: LinkOrder::Reboot }.into());
+        }
+        replace_older(tx, head, id, now);
+        let number = u64::from_be_bytes(self.env.random());
+        tx.edit_node_operation(head.id, id, |record| {
+            record.start(now);
+            (record.action, record.session) = (Some(number), node.boot);
+        });
+        let action = action_order(id, number, now);
+        let detail = format!("action {number}: {:?}", action.action);
+        tx.event(Event::new(now, &head.by, EventKind::NodeAction, detail).of_node(id));
+        Ok((action, node.boot))
+    }
+
+    /// Waits until each node has answered a reboot, or until none can any more.
+    pub(super) async fn await_answers(
+        &self,
+        head: &Operation,
+        results: &mut BTreeMap<NodeId, Result<Node, OperateError>>,
+    ) -> Result<(), StoreError> {
+        let deadline = tokio::time::Instant::now() + NodeAction::Reboot.window();
+        loop {
+            // Before the look, so that no answer between both is missed.
+            let answered = self.links.next_outcome();
+            let is_unanswered = |model: &Model| model.node_operations(head.id).any(NodeOperation::is_unanswered);
+            if !self.env.store.read(is_unanswered) {
+                break;
+            }
+            if tokio::time::timeout_at(deadline, answered).await.is_err() {
+                let late = self.expire_reboots(Some(head.id)).await?;
+                results.extend(late.into_iter().map(|node| (node, Err(no_answer(node).into()))));
+            }
+        }
+        let records: Vec<NodeOperation> =
+            self.env.store.read(|model| model.node_operations(head.id).cloned().collect());
+        for record in records {
+            let id = record.node;
+            let result = || match record.state {
+                NodeOperationState::Failed => {
+                    Err(OperateError::ActionFailed { node: id, reason: record.reason.clone().unwrap_or_default() })
+                }
+                NodeOperationState::Cancelled => {
+                    Err(OperateError::Cancelled { node: id, reason: record.reason.clone().unwrap_or_default() })
+                }
+                _ => {
+                    let node = self.env.store.read(|model| model.node(id).cloned());
+                    node.ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+                }
+            };
+            results.entry(id).or_insert_with(result);
+        }
+        Ok(())
+    }
+
+    /// Fails the unanswered reboots of `operation`, or all those that no agent can answer any more. Returns their nodes.
+    pub(super) async fn expire_reboots(&self, operation: Option<OperationId>) -> Result<Vec<NodeId>, StoreError> {
+        let now = self.env.now();
+        // The request that waits for the answer reports it first.
+        let window = NodeAction::Reboot.window() * 2;
+        let is_late = |record: &NodeOperation| {
+            let is_old = || record.started_at.is_some_and(|started| now.distance(started) >= window);
+            record.is_unanswered() && (operation.is_some() || is_old())
+        };
+        let late: Vec<(OperationId, NodeId)> = self.env.store.read(|model| {
+            let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
+            let of = |id: OperationId| operation.is_none_or(|only| only == id);
+            let late = open.filter(|(head, record)| of(head.id) && is_late(record));
+            late.map(|(head, record)| (head.id, record.node)).collect()
+        });
+        for batch in late.chunks(BATCH) {
+            let recorded = self.env.store.commit(|tx| {
+                for (id, node) in batch {
+                    let outcome = NodeOutcome::Failed(no_answer(*node).to_string());
+                    tx.edit_node_operation(*id, *node, |record| is_late(record) && record.finish(outcome, now));
+                }
+                Ok::<_, StoreError>(())
+            });
+            recorded.await?;
+        }
+        Ok(late.into_iter().map(|(_, node)| node).collect())
+    }
+
+    /// Restores the reboots that were sent before a restart and are not answered.
+    pub(crate) fn restore_reboots(&self) {
+        let unanswered: Vec<NodeOperation> = self.env.store.read(|model| {
+            let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
+            let reboots = open.filter(|(head, record)| head.order == NodeOrder::Reboot && record.is_unanswered());
+            reboots.map(|(_, record)| record.clone()).collect()
+        });
+        for record in unanswered {
+            if let (Some(number), Some(started)) = (record.action, record.started_at) {
+                self.links.restore_action(action_order(record.node, number, started), record.session);
+            }
+        }
+    }
+}
+
+fn action_order(node: NodeId, number: u64, started: Timestamp) -> ActionOrder {
+    let action = NodeAction::Reboot;
+    ActionOrder { id: ActionId(number), node, expires_at: started.after(action.ttl()), action }
+}
+
+fn no_answer(node: NodeId) -> LinkError {
+    LinkError::NoAnswer { node, order: LinkOrder::Reboot, seconds: NodeAction::Reboot.window().as_secs() }
+}

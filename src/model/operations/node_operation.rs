@@ -1,0 +1,193 @@
+//! The record of one node of an operation. A final state never changes, and no node starts twice.
+
+use super::{NodeOrder, OperationState};
+use crate::fleet::{LONGEST_BOOT, Node, Phase};
+use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Maximum length of a reason, in characters.
+const MAX_REASON: usize = 500;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum NodeOperationState {
+    /// Nothing was done.
+    Pending,
+    /// The order was given; the node has not finished it.
+    Running,
+    Done,
+    Failed,
+    Cancelled,
+}
+
+impl NodeOperationState {
+    /// All states, in the order of [`StateCounts`].
+    pub const ALL: [NodeOperationState; 5] = {
+        use NodeOperationState::{Cancelled, Done, Failed, Pending, Running};
+        [Pending, Running, Done, Failed, Cancelled]
+    };
+
+    pub fn is_open(self) -> bool {
+        matches!(self, NodeOperationState::Pending | NodeOperationState::Running)
+    }
+}
+
+/// How the order of one node ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeOutcome {
+    Done,
+    Failed(String),
+    Cancelled(String),
+}
+
+/// The record of one node of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeOperation {
+    pub operation: OperationId,
+    pub node: NodeId,
+    /// Name of the node when the order was accepted.
+    pub name: String,
+    pub state: NodeOperationState,
+    /// Why the node failed or was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// Time at which the agent of the node confirmed the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// The boot session that a reboot ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<BootSessionId>,
+    /// Number of the action that was sent to the agent. An agent executes a number once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<u64>,
+}
+
+impl NodeOperation {
+    /// Creates a pending record.
+    pub fn pending(operation: OperationId, node: NodeId, name: String) -> Self {
+        NodeOperation {
+            operation,
+            node,
+            name,
+            state: NodeOperationState::Pending,
+            reason: None,
+            started_at: None,
+            confirmed_at: None,
+            finished_at: None,
+            session: None,
+            action: None,
+        }
+    }
+
+    /// Starts a pending record. Returns false for any other, so that no order is executed twice.
+    pub fn start(&mut self, now: Timestamp) -> bool {
+        let starts = self.state == NodeOperationState::Pending;
+        if starts {
+            self.state = NodeOperationState::Running;
+            self.started_at = Some(now);
+        }
+        starts
+    }
+
+    /// Records that the agent of the node confirmed a running order. Returns false if nothing changed.
+    pub fn confirm(&mut self, now: Timestamp) -> bool {
+        let confirms = self.state == NodeOperationState::Running && self.confirmed_at.is_none();
+        if confirms {
+            self.confirmed_at = Some(now);
+        }
+        confirms
+    }
+
+    /// Ends an open record. Returns false if it is final.
+    pub fn finish(&mut self, outcome: NodeOutcome, now: Timestamp) -> bool {
+        if !self.state.is_open() {
+            return false;
+        }
+        let bounded = |reason: String| Some(reason.chars().take(MAX_REASON).collect());
+        (self.state, self.reason) = match outcome {
+            NodeOutcome::Done => (NodeOperationState::Done, None),
+            NodeOutcome::Failed(reason) => (NodeOperationState::Failed, bounded(reason)),
+            NodeOutcome::Cancelled(reason) => (NodeOperationState::Cancelled, bounded(reason)),
+        };
+        self.finished_at = Some(now);
+        true
+    }
+
+    /// True if the order was sent to the agent, which has not confirmed it.
+    pub fn is_unanswered(&self) -> bool {
+        self.state == NodeOperationState::Running && self.action.is_some() && self.confirmed_at.is_none()
+    }
+
+    /// Returns how a running order has ended, from the state of its node. `newest_boot` is the newest boot session of the machine.
+    pub fn observe(
+        &self,
+        order: &NodeOrder,
+        node: Option<&Node>,
+        newest_boot: Option<BootSessionId>,
+        now: Timestamp,
+    ) -> Option<NodeOutcome> {
+        if self.state != NodeOperationState::Running {
+            return None;
+        }
+        let Some(node) = node.filter(|node| node.phase != Phase::Removed) else {
+            return Some(NodeOutcome::Cancelled("the node was removed".to_owned()));
+        };
+        match order {
+            NodeOrder::Drain { .. } => NodeOrder::drained(node),
+            NodeOrder::Reboot if newest_boot.is_some() && newest_boot != self.session => Some(NodeOutcome::Done),
+            NodeOrder::Reboot if matches!(node.phase, Phase::Rejected | Phase::Quarantined) => {
+                Some(NodeOutcome::Cancelled(format!("the node was {}", node.phase)))
+            }
+            NodeOrder::Reboot => {
+                let confirmed_at = self.confirmed_at?;
+                let minutes = LONGEST_BOOT.as_secs() / 60;
+                (now.distance(confirmed_at) > LONGEST_BOOT).then(|| {
+                    NodeOutcome::Failed(format!("the node did not boot within {minutes} minutes; look at its console"))
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Number of nodes in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateCounts(pub [u32; 5]);
+
+impl StateCounts {
+    pub fn of(self, state: NodeOperationState) -> u32 {
+        self.0[state as usize]
+    }
+
+    pub fn add(&mut self, state: NodeOperationState) {
+        self.0[state as usize] += 1;
+    }
+
+    pub fn subtract(&mut self, state: NodeOperationState) {
+        let count = &mut self.0[state as usize];
+        *count = count.saturating_sub(1);
+    }
+
+    pub fn open(self) -> u32 {
+        self.of(NodeOperationState::Pending) + self.of(NodeOperationState::Running)
+    }
+
+    pub fn total(self) -> u32 {
+        self.0.iter().sum()
+    }
+
+    /// The state of the whole operation.
+    pub fn state(self) -> OperationState {
+        match self {
+            counts if counts.open() > 0 => OperationState::Running,
+            counts if counts.of(NodeOperationState::Failed) > 0 => OperationState::Failed,
+            counts if counts.of(NodeOperationState::Cancelled) > 0 => OperationState::Cancelled,
+            _ => OperationState::Done,
+        }
+    }
+}

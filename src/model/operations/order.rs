@@ -1,0 +1,91 @@
+//! What an order wants of a node.
+
+use crate::fleet::{LabelChange, Node, Phase};
+use meshd_types::{ProfileName, VarName, Vars};
+use serde::{Deserialize, Serialize};
+
+/// Policy of a drain for running workloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainPolicy {
+    /// The drain waits until the workloads end.
+    #[default]
+    Wait,
+    /// The drain stops the workloads.
+    Stop,
+}
+
+/// An order to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum NodeOrder {
+    /// `moved`: the node was moved to another relay port.
+    Approve {
+        moved: bool,
+    },
+    Reject,
+    Quarantine,
+    Release,
+    Drain {
+        workloads: DrainPolicy,
+        /// Grace time of a stop, in seconds.
+        grace_s: Option<u32>,
+    },
+    Maintenance,
+    Resume,
+    Remove,
+    Fence,
+    Reboot,
+    AssignProfile {
+        profile: ProfileName,
+    },
+    ChangeVars {
+        set: Vars,
+        unset: Vec<VarName>,
+    },
+    Label {
+        change: LabelChange,
+    },
+    /// Without a generation, each node is pinned to the one that it runs.
+    Pin {
+        generation: Option<String>,
+    },
+    Unpin,
+    BootOnce {
+        profile: Option<ProfileName>,
+        kernel_args: Vec<String>,
+    },
+    ClearBootOnce,
+}
+
+impl NodeOrder {
+    /// True if a node carries the order out after it was given: the order is running until the node reports an effect. All other orders
+    /// are changes of the store.
+    pub fn takes_time(&self) -> bool {
+        matches!(self, NodeOrder::Drain { .. } | NodeOrder::Reboot)
+    }
+
+    /// True if an order takes a node out of service at once: it cancels earlier orders to the node that have not started. Other orders
+    /// are refused while one is pending.
+    pub fn withdraws_pending(&self) -> bool {
+        matches!(self, NodeOrder::Reject | NodeOrder::Quarantine | NodeOrder::Remove | NodeOrder::Fence)
+    }
+
+    /// True if an order replaces an older running order of the same node.
+    pub fn replaces(&self, older: &NodeOrder) -> bool {
+        matches!(
+            (self, older),
+            (NodeOrder::Drain { .. }, NodeOrder::Drain { .. }) | (NodeOrder::Reboot, NodeOrder::Reboot)
+        )
+    }
+
+    /// Returns how a drain that is running has ended, or `None` while it runs.
+    pub(super) fn drained(node: &Node) -> Option<super::NodeOutcome> {
+        match node.phase {
+            Phase::Maintenance => Some(super::NodeOutcome::Done),
+            Phase::Draining => None,
+            _ if node.drains => None,
+            phase => Some(super::NodeOutcome::Cancelled(format!("the node is {phase}: another order ended the drain"))),
+        }
+    }
+}

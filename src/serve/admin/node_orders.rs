@@ -1,0 +1,202 @@
+//! Routes of orders to nodes: each verb for one node and for several. One function reads the order of both, and one service executes it.
+
+use crate::serve::admin::{
+    bind_handlers::Binder,
+    error::Refused,
+    extract::{Body, JsonBody, json_objects::from_value},
+    routes::{Answer, detail, node_view},
+    transport::auth::Caller,
+};
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+};
+use meshd_api::{
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, DrainPolicy,
+    Pin,
+    routes::{self as api, BulkPost, Post},
+};
+use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
+use meshd_config::vm::MAX_GRACE_S;
+use meshd_model::{
+    fleet::{Audit, AuditContext},
+    operations::NodeOrder,
+};
+use meshd_store::StoreError;
+use meshd_types::{NodeId, ProfileName};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// The body of an order to one node, or the same as a part of the body of an order to several.
+enum OrderBody {
+    Whole(JsonBody),
+    Part(Value),
+}
+
+/// Reads an order.
+type Reading = fn(OrderBody) -> Result<NodeOrder, Refused>;
+
+pub(crate) fn bind(binder: Binder) -> Binder {
+    let binder = bind_verb(binder, &api::APPROVE_NODE, &api::APPROVE_NODES, approve, node_view);
+    let binder = bind_verb(binder, &api::REJECT_NODE, &api::REJECT_NODES, |_| Ok(NodeOrder::Reject), node_view);
+    let quarantine: Reading = |_| Ok(NodeOrder::Quarantine);
+    let binder = bind_verb(binder, &api::QUARANTINE_NODE, &api::QUARANTINE_NODES, quarantine, node_view);
+    let binder = bind_verb(binder, &api::RELEASE_NODE, &api::RELEASE_NODES, |_| Ok(NodeOrder::Release), node_view);
+    let binder = bind_verb(binder, &api::DRAIN_NODE, &api::DRAIN_NODES, drain, node_view);
+    let maintenance: Reading = |_| Ok(NodeOrder::Maintenance);
+    let binder = bind_verb(binder, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, maintenance, node_view);
+    let binder = bind_verb(binder, &api::RESUME_NODE, &api::RESUME_NODES, |_| Ok(NodeOrder::Resume), node_view);
+    let binder = bind_verb(binder, &api::REMOVE_NODE, &api::REMOVE_NODES, |_| Ok(NodeOrder::Remove), node_view);
+    let binder = bind_verb(binder, &api::REBOOT_NODE, &api::REBOOT_NODES, |_| Ok(NodeOrder::Reboot), node_view);
+    let binder = bind_verb(binder, &api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE, assign_profile, node_view);
+    let binder = bind_verb(binder, &api::CHANGE_NODE_VARIABLES, &api::CHANGE_NODES_VARIABLES, vars, detail);
+    let binder = bind_verb(binder, &api::LABEL_NODE, &api::LABEL_NODES, label, node_view);
+    let binder = bind_verb(binder, &api::PIN_NODE, &api::PIN_NODES, pin, detail);
+    let binder = bind_verb(binder, &api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE, boot_once, detail);
+    binder.post(&api::RUN_NODES_CHECKS, run_checks)
+}
+
+/// Binds both routes of a verb. `view` is the response for one node.
+fn bind_verb<B, R, V: Serialize + Send + 'static>(
+    binder: Binder,
+    one: &Post<B, R, 1>,
+    several: &BulkPost,
+    reading: Reading,
+    view: fn(&Shared, NodeId) -> Answer<V>,
+) -> Binder {
+    let to_one = async move |State(central): State<Shared>,
+                             Extension(caller): Extension<Caller>,
+                             Path(node): Path<String>,
+                             context: AuditContext,
+                             body: JsonBody| {
+        let order = reading(OrderBody::Whole(body))?;
+        let id = central.nodes.resolve(&node)?;
+        central.nodes.order_one(id, order, caller.role, &context).await?;
+        view(&central, id)
+    };
+    let to_several = async move |State(central): State<Shared>,
+                                 Extension(caller): Extension<Caller>,
+                                 context: AuditContext,
+                                 Body(BulkRequest { nodes, order }): Body<BulkRequest>| {
+        let order = reading(OrderBody::Part(order))?;
+        if let NodeOrder::Pin { generation: Some(_) } = order {
+            return Err(Refused::bad_request("several nodes are pinned to their running generations")
+                .with_hint("omit `generation`"));
+        }
+        let AcceptedOrder { operation, results } = central.nodes.order(&nodes, order, caller.role, &context).await?;
+        let finished = results.is_some();
+        let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await?;
+        Ok::<_, Refused>(Json(BulkDone { operation: Some(operation), finished, ..done }))
+    };
+    binder.post(one, to_one).post(several, to_several)
+}
+
+fn read<T: DeserializeOwned>(order: OrderBody) -> Result<T, Refused> {
+    match order {
+        OrderBody::Whole(body) => body.read(),
+        OrderBody::Part(order) => {
+            from_value(order).map_err(|error| Refused::bad_request(format!("invalid `order`: {error}")))
+        }
+    }
+}
+
+fn approve(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let Approve { moved } = read::<Option<Approve>>(order)?.unwrap_or_default();
+    Ok(NodeOrder::Approve { moved })
+}
+
+/// Only a stop has a grace time.
+fn drain(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let Drain { workloads, grace_s } = read::<Option<Drain>>(order)?.unwrap_or_default();
+    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == DrainPolicy::Wait) {
+        let message = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
+        return Err(Refused::bad_request(message));
+    }
+    Ok(NodeOrder::Drain { workloads, grace_s })
+}
+
+pub(crate) fn profile_name(text: &str) -> Result<ProfileName, Refused> {
+    text.parse().map_err(|error| Refused::unreadable(&error))
+}
+
+fn assign_profile(order: OrderBody) -> Result<NodeOrder, Refused> {
+    Ok(NodeOrder::AssignProfile { profile: profile_name(&read::<AssignProfile>(order)?.profile)? })
+}
+
+/// Refuses values that are too long for a variable.
+fn vars(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let ChangeVars { set, unset } = read(order)?;
+    if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
+        return Err(Refused::bad_request(format!("{name} {error}")).with_hint("files belong into an overlay"));
+    }
+    Ok(NodeOrder::ChangeVars { set, unset })
+}
+
+fn label(order: OrderBody) -> Result<NodeOrder, Refused> {
+    Ok(NodeOrder::Label { change: read::<ChangeLabels>(order)?.change })
+}
+
+fn pin(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let Pin { generation, off } = read::<Option<Pin>>(order)?.unwrap_or_default();
+    Ok(if off { NodeOrder::Unpin } else { NodeOrder::Pin { generation } })
+}
+
+fn boot_once(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let BootOnce { profile: named, kernel_args, clear } = read(order)?;
+    let profile = named.as_deref().map(profile_name).transpose()?;
+    Ok(if clear { NodeOrder::ClearBootOnce } else { NodeOrder::BootOnce { profile, kernel_args } })
+}
+
+/// Runs the readiness checks of several nodes. It changes nothing, so it is no operation.
+async fn run_checks(
+    State(central): State<Shared>,
+    context: AuditContext,
+    Body(BulkRequest { nodes, .. }): Body<BulkRequest>,
+) -> Answer<BulkDone> {
+    let checked = central.nodes.run_checks(&nodes, &context).await?;
+    bulk_done(&central, &context, checked, true).await.map(Json)
+}
+
+async fn bulk_done(
+    central: &Shared,
+    context: &AuditContext,
+    came: NodeResults,
+    with_report: bool,
+) -> Result<BulkDone, Refused> {
+    let mut results = Vec::with_capacity(came.len());
+    let mut failed = Vec::new();
+    for (id, result) in came {
+        results.push(match result.map_err(Refused::from) {
+            Ok(node) => {
+                let report = if with_report { doctor_report(&node) } else { None };
+                BulkNode { id, node: node_view(central, id).ok().map(|Json(node)| node), report, error: None }
+            }
+            Err(refused) => {
+                let error = Some(refused.view(context.correlation_id));
+                failed.push((id, refused));
+                BulkNode { id, node: None, report: None, error }
+            }
+        });
+    }
+    let count = failed.len();
+    store(central, context, failed).await?;
+    Ok(BulkDone { operation: None, finished: true, failed: count, results })
+}
+
+/// Writes one line to the audit log for each node that refused the order.
+async fn store(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let now = central.now();
+    let written = central.store().commit(|tx| {
+        for (id, refused) in failed {
+            let mut audit = Audit::done(now, context.clone());
+            (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned());
+            (audit.node, audit.target) = (Some(id), Some(id.to_string()));
+            tx.audit(audit);
+        }
+        Ok::<_, StoreError>(())
+    });
+    Ok(written.await?)
+}
