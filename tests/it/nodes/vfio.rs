@@ -65,7 +65,7 @@ fn machine() -> tempfile::TempDir {
         "heartbeat_s": 30, "profile": "vfio-host", "vfio": ["class:0300"]}"#;
     write("etc/meshd/agent.json", config);
     let boot = r#"{"version": 1, "node": "0123abcd", "session": "070707070707070707070707", "generation": "",
-        "issued_at": "2026-01-01T00:00:00.000Z"}"#;
+        "issued_at": "2026-01-01T00:00:00.000Z", "http_port": 8080}"#;
     write("etc/meshd/boot.json", boot);
     root
 }

@@ -92,8 +92,8 @@ pub async fn released(machine: &Machine<'_>, vm: &Vm) {
     assert!(machine.say(FromAgent::Vm(VmUpdate::Released { uuid: vm.uuid() })).await);
 }
 
-pub fn code(error: &impl std::fmt::Display) -> String {
-    error.to_string()
+pub fn code<E: std::fmt::Display + meshd_types::Hint>(error: &E) -> String {
+    format!("{error}; {}", error.hint().unwrap_or_default())
 }
 
 /// Another link of a machine, whose orders are read by the test and by nobody else.
