@@ -11,6 +11,7 @@ use meshd_image::{
     catalog::{Catalog, read_overlays},
     overlay::{AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput, deliver, render_public},
 };
+use meshd_model::image_kind::ImageKindName;
 use meshd_proto::{BootPart, VERSION};
 use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
@@ -52,12 +53,8 @@ impl Rendering {
     fn load() -> Self {
         let site = meshd_config::load(Path::new("site.toml")).expect("the sample is valid");
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
-        let image = ImageFacts {
-            bundles: Vec::new(),
-            name: "alpine-lab".parse().expect("a name"),
-            manifest: Digest::of(b"manifest"),
-            modloop: Digest::of(b"modloop"),
-        };
+        let name = "alpine-lab".parse().expect("a name");
+        let image = ImageFacts::placeholder(name, ImageKindName::Alpine, Digest::of(b"image"));
         // About the size of the real one, and about as hard to compress.
         let binary: Vec<u8> = (0..3_300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         Rendering { site, catalog: Catalog::new(Vec::new(), overlays), agent: AgentBinary::new(&binary), image }

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use meshd_image::{
     builder::{BuildRequest, Quiet, build},
-    catalog::image::{blob_path, load_image},
+    catalog::image::{ImageKind, blob_path, load_image},
 };
 use meshd_lab::{LabError, Neighbour, Rack, Wait};
 use std::{
@@ -59,7 +59,7 @@ impl Files {
         let www = dir.join("www");
         let _ = fs::remove_dir_all(&www);
         fs::create_dir_all(&www)?;
-        let parts = &manifest.parts;
+        let ImageKind::Alpine(parts) = &manifest.parts;
         for (part, blob) in [("vmlinuz", parts.kernel), ("initramfs", parts.initramfs), ("modloop", parts.modloop)] {
             fs::copy(blob_path(blobs, &blob.digest), www.join(part))?;
         }

@@ -3,11 +3,11 @@
 use anyhow::Context as _;
 use meshd::daemon;
 use meshd_central::Shared;
-use meshd_image::catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path};
+use meshd_image::catalog::image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path, manifest_path};
 use meshd_model::fleet::{Fingerprint, Generation, Node, Phase, Verb};
 use meshd_proto::{Facts, PciFacts};
 use meshd_store::StoreError;
-use meshd_types::{Arch, Basis, Digest, MacAddr, Timestamp};
+use meshd_types::{Architecture, Basis, Digest, MacAddr, Timestamp};
 use std::{
     fs,
     net::Ipv4Addr,
@@ -70,7 +70,7 @@ pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
     for file in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         fs::write(dir.join(file), file)?;
     }
-    fs::write(dir.join("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Arch::X86_64, b""))?;
+    fs::write(dir.join("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""))?;
     fs::write(dir.join("site.toml"), &site)?;
     write_image(&dir.join("state/blobs"))?;
     Ok((daemon::build(meshd_config::load(&dir.join("site.toml"))?)?, site))
@@ -107,12 +107,17 @@ fn write_image(blobs: &Path) -> anyhow::Result<()> {
         contents: Default::default(),
         format: FORMAT,
         name: "bench".parse()?,
-        arch: Arch::X86_64,
+        arch: Architecture::X86_64,
         recipe: Digest::of(b"recipe"),
         kernel_release: "6.1.0".to_owned(),
         kernel_package: "linux=6.1".to_owned(),
-        alpine_release: "3.23".to_owned(),
-        parts: Parts { kernel: blob(1)?, initramfs: blob(2)?, packages: blob(3)?, modloop: blob(4)? },
+        os_release: "3.23".to_owned(),
+        parts: ImageKind::Alpine(AlpineParts {
+            kernel: blob(1)?,
+            initramfs: blob(2)?,
+            packages: blob(3)?,
+            modloop: blob(4)?,
+        }),
         packages: Default::default(),
         built_at: Timestamp::from_millis(0),
     };

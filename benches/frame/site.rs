@@ -4,9 +4,9 @@ use super::{SERVER, SERVER_INTERFACE, Server, Wire};
 use anyhow::Context as _;
 use meshd_image::catalog::{
     agent::sample_agent,
-    image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path},
+    image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path, manifest_path},
 };
-use meshd_types::{Arch, Digest, Timestamp};
+use meshd_types::{Architecture, Digest, Timestamp};
 use serde_json::Value;
 use std::{
     fs::{self, File},
@@ -96,7 +96,7 @@ impl Site {
              [profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n{more}\n"
         );
         fs::write(wire.path("site.toml"), text)?;
-        fs::write(wire.path("agent"), sample_agent(Arch::X86_64, &noise(self.agent_bytes, 9)))?;
+        fs::write(wire.path("agent"), sample_agent(Architecture::X86_64, &noise(self.agent_bytes, 9)))?;
         fs::create_dir_all(wire.path("loaders"))?;
         // As large as Debian's.
         for (loader, size) in [("undionly.kpxe", 72_000), ("snponly.efi", 250_000), ("ipxe.efi", 1_050_000)] {
@@ -130,12 +130,12 @@ impl Site {
         let manifest = ImageManifest {
             format: FORMAT,
             name: "bench".parse()?,
-            arch: Arch::X86_64,
+            arch: Architecture::X86_64,
             recipe: Digest::of(b"recipe"),
             kernel_release: "6.1.0".to_owned(),
             kernel_package: "linux=6.1".to_owned(),
-            alpine_release: "3.23".to_owned(),
-            parts: Parts { kernel, initramfs, packages, modloop },
+            os_release: "3.23".to_owned(),
+            parts: ImageKind::Alpine(AlpineParts { kernel, initramfs, packages, modloop }),
             packages: PACKAGES.iter().map(|name| ((*name).to_owned(), "1-r0".to_owned())).collect(),
             built_at: Timestamp::from_millis(0),
             contents: Default::default(),

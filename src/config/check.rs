@@ -79,13 +79,18 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
     if let Some(invalid) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c)) {
         return Err(format!("`{shown}` contains {invalid:?}; use letters, digits and {ARG_MARKS}"));
     }
-    if OWN_ARGS.contains(&key) {
+    if is_own_arg(text) {
         return Err(format!("`{key}` is set by meshd itself; remove it"));
     }
     if breaks_boot(text) {
         return Err(format!("`{key}` keeps the machine from starting its overlay; remove it"));
     }
     Ok(())
+}
+
+/// Returns whether meshd sets a kernel argument itself: for the loader, for any kind of image, or for the boot chain.
+pub fn is_own_arg(arg: &str) -> bool {
+    OWN_ARGS.contains(&arg.split('=').next().unwrap_or(arg))
 }
 
 /// Returns whether a kernel argument keeps a machine from starting its overlay.

@@ -30,7 +30,7 @@ mod sections;
 mod site;
 pub mod vm;
 
-pub use check::{breaks_boot, kernel_arg};
+pub use check::{breaks_boot, is_own_arg, kernel_arg};
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use interfaces::{InterfaceNetwork, all as interface_networks};

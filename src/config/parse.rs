@@ -190,7 +190,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
         kernel_transport: Transport::Http,
         delivery: Delivery::Initrd,
         loaders_dir: "/usr/lib/ipxe".into(),
-        consoles: vec!["tty0".into(), "ttyS0,115200".into()],
+        consoles: None,
         max_loading: DEFAULT_MAX_LOADING,
     };
     let Some(boot) = root.table("boot") else { return (!root.has("boot")).then_some(default) };
@@ -204,7 +204,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     boot.is_within("consoles", MAX_CONSOLES, consoles.len(), "consoles");
     let consoles: Vec<String> =
         consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
-    let consoles = if boot.has("consoles") { consoles } else { default.consoles };
+    let consoles = boot.has("consoles").then_some(consoles);
     let max_loading = or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
     let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
     Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading: max_loading? })

@@ -233,8 +233,8 @@ pub struct Boot {
     pub delivery: Delivery,
     /// Folder of `undionly.kpxe`, `snponly.efi`, `ipxe.efi`; Debian's package `ipxe` puts them in /usr/lib/ipxe.
     pub loaders_dir: PathBuf,
-    /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console.
-    pub consoles: Vec<String>,
+    /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console. `None`: those of the image's architecture.
+    pub consoles: Option<Vec<String>>,
     /// Maximum number of machines that load at once; others wait in iPXE.
     pub max_loading: usize,
 }

@@ -1,6 +1,9 @@
 //! Finds the external programs and files that the lab needs.
 
-use crate::{LabError, qemu::firmware::Ovmf};
+use crate::{
+    LabError,
+    qemu::firmware::{NODE_ARCHITECTURE, Ovmf},
+};
 use std::{
     env,
     path::{Path, PathBuf},
@@ -9,7 +12,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Tools {
     pub ip: PathBuf,
-    /// QEMU for x86-64.
+    /// QEMU for the architecture of the nodes.
     pub qemu: PathBuf,
     /// UEFI firmware.
     pub ovmf: Ovmf,
@@ -32,13 +35,15 @@ pub fn find(program: &str) -> Option<PathBuf> {
 impl Tools {
     /// Locates all tools. The error lists everything that is missing, with its Debian packages.
     pub fn locate(loaders_dir: &Path) -> Result<Self, LabError> {
-        let (ip, qemu, ovmf) = (find("ip"), find("qemu-system-x86_64"), Ovmf::locate());
+        let facts = NODE_ARCHITECTURE.facts();
+        let uefi = &facts.installed_uefi[0];
+        let (ip, qemu, ovmf) = (find("ip"), find(facts.qemu), Ovmf::locate());
         let rom = ROMS.iter().any(|rom| Path::new(rom).exists());
         let loader = loaders_dir.join(UEFI_LOADER);
         let needs = [
             (ip.is_some(), "ip".to_owned(), "iproute2"),
-            (qemu.is_some(), "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
-            (ovmf.is_some(), "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
+            (qemu.is_some(), facts.qemu.to_owned(), facts.qemu_package),
+            (ovmf.is_some(), uefi.code.to_owned(), facts.uefi_package),
             (rom, ROMS[0].to_owned(), "ipxe-qemu"),
             (loader.exists(), loader.display().to_string(), "ipxe"),
         ];

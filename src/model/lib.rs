@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`fleet`] | nodes, phases, conditions, boot sessions, generations, events, the audit log |
 //! | [`work`] | VMs, slots and tasks: placement and life cycles |
+//! | [`image_kind`] | kinds of images: parts, and the kernel arguments that they need |
 //! | [`boot`] | boot of a machine: request, decision, script |
 //! | [`operations`] | orders of operators to nodes, as records |
 //! | [`activities`] | unfinished requests of nodes, VMs, slots and tasks |
@@ -24,5 +25,6 @@ macro_rules! as_str {
 pub mod activities;
 pub mod boot;
 pub mod fleet;
+pub mod image_kind;
 pub mod operations;
 pub mod work;

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `architecture` | processor architectures, and what differs between them |
 //! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
 //! | `failpoint` | debug builds let tests stop the program at a failpoint, or disable a defence |
 //! | `hardware` | hardware identifiers of firmware and Linux |
@@ -21,6 +22,7 @@
 #[doc(hidden)]
 pub use serde;
 
+mod architecture;
 mod digest;
 pub mod failpoint;
 mod hardware;
@@ -34,8 +36,9 @@ mod text;
 mod time;
 mod vars;
 
+pub use architecture::{Architecture, ArchitectureFacts, UefiFirmware};
 pub use digest::{Digest, ParseDigestError};
-pub use hardware::arch::{Arch, ClientArch};
+pub use hardware::client_arch::ClientArch;
 pub use hardware::mac::{MacAddr, ParseMacError};
 pub use hardware::uuid::{ParseUuidError, SystemUuid};
 pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};

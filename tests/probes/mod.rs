@@ -2,7 +2,7 @@
 //! `make test` (tests/it/boot/parsers.rs), so that both ask the same question. A probe panics when a promise is broken.
 
 use meshd_model::{
-    boot::{Endpoint, Refusal, ScriptRequest, refusal_script},
+    boot::{Endpoint, Loader, Refusal, ScriptRequest},
     fleet::ObservedMachine,
 };
 use meshd_types::DenyList;
@@ -52,5 +52,5 @@ pub fn script_request(bytes: &[u8]) {
 }
 
 fn refusal(detail: String) -> String {
-    refusal_script(&Refusal::BadRequest { detail }, ENDPOINT, None, "c0ffee00")
+    Loader::Ipxe.refusal_script(&Refusal::BadRequest { detail }, ENDPOINT, None, "c0ffee00")
 }

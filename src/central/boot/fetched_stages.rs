@@ -63,15 +63,8 @@ impl BootService {
         };
         let catalog = self.env.catalog();
         catalog.served().find_map(|image| {
-            let parts = &image.manifest.parts;
-            [
-                (parts.kernel.digest, Stage::Kernel),
-                (parts.initramfs.digest, Stage::Initramfs),
-                (parts.packages.digest, Stage::Packages),
-                (parts.modloop.digest, Stage::Modloop),
-            ]
-            .into_iter()
-            .find_map(|(part, stage)| (part == digest).then_some(stage))
+            let parts = image.manifest.parts.parts();
+            parts.into_iter().find(|part| part.blob.digest == digest).map(|part| part.stage)
         })
     }
 

@@ -196,7 +196,7 @@ impl BootService {
             let delivered = delivered_generation(generation, pending, now);
             history.record_delivery(delivered, &protected.into_iter().flatten().collect::<Vec<_>>());
             tx.put_history(grant.node, history);
-            let detail = format!("profile {} generation {}", pending.what.profile, generation.0.short());
+            let detail = format!("profile {} generation {}", pending.contents.profile, generation.0.short());
             let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
             tx.event(chosen.of_node(grant.node).in_session(grant.session));
             if admitted != Some(true) {
@@ -254,8 +254,8 @@ impl BootService {
 fn delivered_generation(generation: Generation, pending: &Rendered, now: Timestamp) -> DeliveredGeneration {
     DeliveredGeneration {
         generation,
-        profile: pending.what.profile.clone(),
-        image: pending.what.image.clone(),
+        profile: pending.contents.profile.clone(),
+        image: pending.contents.image.clone(),
         version: pending.version,
         layers: pending.layers.clone(),
         delivered_at: now,

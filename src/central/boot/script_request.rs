@@ -10,7 +10,7 @@ use crate::{
     vms::rebooted,
 };
 use meshd_model::{
-    boot::{self, Endpoint, PlanRequest, QueryError, Refusal, ScriptRequest},
+    boot::{self, Endpoint, Loader, PlanRequest, QueryError, Refusal, ScriptRequest},
     fleet::{
         Actor, BootSession, ConditionKind, Event, EventKind, Node, ObservedMachine, PhaseChange, Stage, Transition,
     },
@@ -34,18 +34,20 @@ impl BootService {
             Ok(request) => request,
             Err(error) => {
                 let refusal = Refusal::BadRequest { detail: error.to_string() };
-                return self.refuse(refusal, Requester { mac: None, node: None, from, endpoint }).await;
+                let requester = Requester { loader: Loader::Ipxe, mac: None, node: None, from, endpoint };
+                return self.refuse(refusal, requester).await;
             }
         };
         let snapshot = self.env.snapshot();
         let Some(mut machine) =
             ObservedMachine::from_hardware(&request.hardware(), request.mac, &snapshot.site.identity.deny)
         else {
-            let requester = Requester { mac: Some(request.mac), node: None, from, endpoint };
+            let requester = Requester { loader: request.loader, mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, requester).await;
         };
         request.board_serial.trim().clone_into(&mut machine.fingerprint.board_serial);
-        let requester = Requester { mac: Some(request.mac), node: Some(machine.node_id()), from, endpoint };
+        let (loader, mac) = (request.loader, Some(request.mac));
+        let requester = Requester { loader, mac, node: Some(machine.node_id()), from, endpoint };
         match self.boot(&request, &machine, &client, endpoint).await {
             Ok(script) => script,
             Err(refusal) => self.refuse(refusal, requester).await,
@@ -93,7 +95,7 @@ impl BootService {
         let capability = self.enrolment.capabilities.lock().grant(self.env.now(), self.env.random(), grant);
         let plan_inputs = PlanRequest {
             site: &snapshot.site,
-            what: &rendered.what,
+            contents: &rendered.contents,
             node: &node,
             session: session.id,
             endpoint,
@@ -101,7 +103,7 @@ impl BootService {
             capability: &capability,
         };
         let plan = boot::decide(&plan_inputs).inspect_err(|_| self.leave_queue(session.mac))?;
-        let script = boot::boot_script(&plan);
+        let script = request.loader.boot_script(&plan);
         let once = node.boot_override.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
         let recorded = self.record_boot(id, session.id, from, endpoint.address, once).await;
         recorded.map_err(|error| store_refusal(&error))?;
@@ -163,7 +165,7 @@ impl BootService {
 
     /// Returns the script of a refusal. The boot session stores the reason; retries for the same reason record no further event.
     async fn refuse(&self, refusal: Refusal, requester: Requester) -> String {
-        let Requester { node, from, endpoint, .. } = requester;
+        let Requester { loader, node, from, endpoint, .. } = requester;
         let (now, code) = (self.env.now(), refusal.code());
         metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
         let session = self.session_of(requester);
@@ -195,7 +197,7 @@ impl BootService {
                 store_refusal(&error);
             }
         }
-        boot::refusal_script(&refusal, endpoint, node, &correlation)
+        loader.refusal_script(&refusal, endpoint, node, &correlation)
     }
 
     /// The boot session of a refused machine; `None` for another machine, which must not change the session.
@@ -211,6 +213,7 @@ impl BootService {
 /// The known facts of the requester of a script.
 #[derive(Clone, Copy)]
 struct Requester {
+    loader: Loader,
     mac: Option<MacAddr>,
     node: Option<NodeId>,
     from: Ipv4Addr,

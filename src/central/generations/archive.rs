@@ -4,7 +4,7 @@ use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{
         Generations,
-        render::{RenderError, Rendered, image_parts},
+        render::{RenderError, Rendered},
         render_context::Contexts,
     },
     locks::Leaf,
@@ -47,13 +47,13 @@ pub(crate) struct PendingArchive {
 
 /// Describes a generation for the archive.
 pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
-    let Rendered { overlay, what, version, .. } = rendered;
+    let Rendered { overlay, contents, version, .. } = rendered;
     ArchivedGeneration {
         format: ARCHIVE_FORMAT,
-        profile: what.profile.clone(),
-        image: what.image.clone(),
+        profile: contents.profile.clone(),
+        image: contents.image.clone(),
         version: *version,
-        args: what.args.clone(),
+        args: contents.args.clone(),
         packages: overlay.packages(),
         overlay: overlay.digest,
         files: overlay.listing(),
@@ -162,13 +162,15 @@ impl Generations {
         if let Some(layer) = layers.iter().find(|layer| snapshot.catalog.layer(layer).is_none()) {
             return Err(RenderError::LayerMissing { layer: layer.short(), node: node.id });
         }
-        let what = BootContents {
+        let contents = BootContents {
             profile: archived.profile,
             image: archived.image,
-            parts: image_parts(image),
+            architecture: image.manifest.arch,
+            kind: image.manifest.parts.clone(),
             args: archived.args,
         };
-        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: archived.version, layers })
+        let (overlay, contents) = (Arc::new(overlay), Arc::new(contents));
+        Ok(Rendered { overlay, generation, contents, version: archived.version, layers })
     }
 
     /// The layers of the bundles of a delivered generation.

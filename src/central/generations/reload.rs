@@ -13,6 +13,7 @@ use meshd_image::{
 use meshd_model::{
     boot::effective_profile,
     fleet::{AuditContext, Event, EventKind, Node},
+    image_kind::ImageKindName,
 };
 use meshd_store::Model;
 use meshd_trust::MarkKey;
@@ -211,12 +212,8 @@ impl Generations {
             let context = contexts.context(model, node, profile);
             let zero = Digest([0; 32]);
             let built = snapshot.image_of(profile).map(|image| &image.manifest);
-            let image = built.map(ImageFacts::from_manifest).unwrap_or(ImageFacts {
-                name: profile.image.clone(),
-                manifest: zero,
-                modloop: zero,
-                bundles: Vec::new(),
-            });
+            let not_built = || ImageFacts::placeholder(profile.image.clone(), ImageKindName::default(), zero);
+            let image = built.map_or_else(not_built, ImageFacts::from_manifest);
             let input = RenderInput {
                 site,
                 profile,

@@ -13,15 +13,16 @@ use crate::{
 };
 use meshd_config::{Fault, Profile};
 use meshd_image::{
-    catalog::{Catalog, Image, ImageError, Overlays},
+    catalog::{Catalog, ImageError, Overlays},
     overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput},
 };
 use meshd_model::{
-    boot::{self, BootContents, Endpoint, ImageParts, NoProfile},
+    boot::{self, BootContents, Endpoint, NoProfile},
     fleet::{Generation, Node},
+    image_kind::ImageKind,
 };
 use meshd_store::{ArchiveError, Model};
-use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName, failpoint};
+use meshd_types::{Architecture, BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName, failpoint};
 use std::sync::Arc;
 
 /// The public part of a node's boot, without secrets.
@@ -32,7 +33,7 @@ pub struct Rendered {
     /// The digest of everything public.
     pub generation: Generation,
     /// Image and kernel arguments.
-    pub what: Arc<BootContents>,
+    pub contents: Arc<BootContents>,
     /// The version of the image.
     pub version: Digest,
     /// The layers of the bundles.
@@ -85,7 +86,8 @@ pub(crate) struct PreparedRender {
     /// The overlays of a rolled back profile; else those of the snapshot.
     overlays: Option<Arc<Overlays>>,
     facts: ImageFacts,
-    parts: ImageParts,
+    architecture: Architecture,
+    kind: ImageKind,
     endpoint: Endpoint,
     /// Digest of all inputs: equal keys yield equal results.
     pub(crate) key: Digest,
@@ -149,15 +151,15 @@ impl Generations {
             digest.0.as_slice(),
             endpoint.address.octets().as_slice(),
         ]);
-        let (parts, profile) = (image_parts(image), profile.into_owned());
         Ok(PreparedRender {
             env: self.env.clone(),
             snapshot: snapshot.clone(),
             node,
-            profile,
+            profile: profile.into_owned(),
             overlays,
             facts,
-            parts,
+            architecture: image.manifest.arch,
+            kind: image.manifest.parts.clone(),
             endpoint,
             key,
         })
@@ -225,11 +227,14 @@ impl PreparedRender {
 
     pub(crate) fn render(&self) -> Result<Rendered, RenderError> {
         let public = overlay::render_public(&self.input()).map_err(|source| self.faults(source))?;
-        let what = self.contents();
-        let generation = self.generation_of(public.digest, &what);
-        let layers = self.facts.bundles.iter().map(|(_, layer)| *layer).collect();
-        let (overlay, what) = (Arc::new(public), Arc::new(what));
-        Ok(Rendered { overlay, generation, what, version: self.facts.manifest, layers })
+        let contents = self.contents();
+        Ok(Rendered {
+            generation: self.generation_of(public.digest, &contents),
+            overlay: Arc::new(public),
+            contents: Arc::new(contents),
+            version: self.facts.manifest,
+            layers: self.facts.bundles.iter().map(|(_, layer)| *layer).collect(),
+        })
     }
 
     /// Determines the generation without packing files.
@@ -269,29 +274,21 @@ impl PreparedRender {
     }
 
     fn contents(&self) -> BootContents {
-        let args = boot::kernel_args(&self.snapshot.site, &self.profile, self.parts.arch);
-        let (profile, image) = (self.profile.name.clone(), self.profile.image.clone());
-        BootContents { profile, image, parts: self.parts.clone(), args }
+        BootContents {
+            profile: self.profile.name.clone(),
+            image: self.profile.image.clone(),
+            architecture: self.architecture,
+            kind: self.kind.clone(),
+            args: boot::profile_args(&self.snapshot.site, &self.profile, self.architecture),
+        }
     }
 
-    fn generation_of(&self, overlay: Digest, what: &BootContents) -> Generation {
-        overlay::generation(&self.facts, overlay, &what.profile, &what.args)
+    fn generation_of(&self, overlay: Digest, contents: &BootContents) -> Generation {
+        overlay::generation(&self.facts, overlay, &contents.profile, &contents.args)
     }
 
     fn faults(&self, source: RenderFaults) -> RenderError {
         RenderError::Faults { profile: self.profile.name.to_string(), source }
-    }
-}
-
-/// The parts of an image for its boot script.
-pub(crate) fn image_parts(image: &Image) -> ImageParts {
-    let parts = &image.manifest.parts;
-    ImageParts {
-        arch: image.manifest.arch,
-        kernel: parts.kernel.digest,
-        initramfs: parts.initramfs.digest,
-        packages: parts.packages.digest,
-        modloop: parts.modloop.digest,
     }
 }
 

@@ -3,14 +3,14 @@
 use super::*;
 use crate::{Central, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::{
-    Catalog,
-    image::{Blob, Contents, FORMAT, ImageManifest, Parts},
+    Catalog, Image,
+    image::{AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest},
     read_overlays,
 };
 use meshd_model::fleet::{Fingerprint, Phase};
 use meshd_store::{NODE_READS, Store, StoreError};
 use meshd_trust::CertificateAuthority;
-use meshd_types::{Arch, Basis, MacAddr, Timestamp};
+use meshd_types::{Architecture, Basis, MacAddr, Timestamp};
 use std::{collections::BTreeMap, path::Path};
 
 /// Nodes of the rack; none but the members of one group may be looked at.
@@ -29,18 +29,17 @@ fn image() -> Image {
     let manifest = ImageManifest {
         format: FORMAT,
         name: "alpine-lab".parse().expect("a name"),
-        arch: Arch::X86_64,
+        arch: Architecture::X86_64,
         recipe: Digest::of(b"recipe"),
         kernel_release: "6.1".into(),
         kernel_package: "linux=6.1".into(),
-        alpine_release: "3.23.0".into(),
-        parts: Parts { kernel: blob, initramfs: blob, modloop: blob, packages: blob },
+        os_release: "3.23.0".into(),
+        parts: ImageKind::Alpine(AlpineParts { kernel: blob, initramfs: blob, modloop: blob, packages: blob }),
         packages: BTreeMap::new(),
         contents: Contents::default(),
         built_at: Timestamp::EPOCH,
     };
-    let nothing = bytes::Bytes::new;
-    Image { manifest, kernel: nothing(), initramfs: nothing(), modloop: nothing(), packages: nothing() }
+    Image::from_parts(manifest, BTreeMap::from([(blob.digest, bytes::Bytes::new())]))
 }
 
 async fn rack(folder: &Path) -> Shared {

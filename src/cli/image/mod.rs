@@ -133,7 +133,7 @@ fn list(views: &[ImageView]) -> String {
         let others = view.others().map(|other| row(name, status_words(other), Some(&other.manifest), ""));
         std::iter::once(first).chain(others).collect::<Vec<_>>()
     });
-    table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
+    table(["name", "version", "state", "release", "kernel", "size", "built at", "profiles"], rows)
 }
 
 /// Returns the state of a version that is not the current one.
@@ -149,7 +149,7 @@ fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profil
         name.to_string(),
         of(|one| one.version().short()),
         state,
-        of(|one| one.alpine_release.clone()),
+        of(|one| one.os_release.clone()),
         of(|one| one.kernel_release.clone()),
         of(|one| bytes(one.size())),
         of(|one| one.built_at.to_string()),

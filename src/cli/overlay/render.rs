@@ -14,8 +14,9 @@ use meshd_image::{
 use meshd_model::{
     boot,
     fleet::{ARCHIVE_FORMAT, ArchivedGeneration},
+    image_kind::ImageKindName,
 };
-use meshd_types::{Arch, Digest, NodeId, VarName};
+use meshd_types::{Architecture, Digest, NodeId, VarName};
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
 /// Node ID for a rendering without a named node.
@@ -114,13 +115,14 @@ impl<'s> Renderer<'s> {
     pub(crate) fn generation(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
         let overlay = self.render(profile, None)?;
         let image = self.image(profile);
-        let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);
+        let built = image::load_manifest(&self.site.blobs_dir, &profile.image);
+        let architecture = built.map_or(Architecture::X86_64, |image| image.arch);
         Ok(ArchivedGeneration {
             format: ARCHIVE_FORMAT,
             profile: profile.name.clone(),
             image: profile.image.clone(),
             version: image.manifest,
-            args: boot::kernel_args(self.site, profile, arch),
+            args: boot::profile_args(self.site, profile, architecture),
             packages: overlay.packages(),
             overlay: overlay.digest,
             files: overlay.listing(),
@@ -133,7 +135,7 @@ impl<'s> Renderer<'s> {
             Err(_) => {
                 self.notes.push(format!("image {} is not built: its digests are rendered as zeros", profile.image));
                 let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
-                ImageFacts { name, manifest: nothing, modloop: nothing, bundles: Vec::new() }
+                ImageFacts::placeholder(name, ImageKindName::default(), nothing)
             }
         };
         let bundles = profile.bundles.iter().map(|name| {

@@ -15,6 +15,7 @@ mod segments;
 mod vms;
 
 use super::*;
+use meshd_types::Architecture;
 use proptest::prelude::*;
 
 const SAMPLE: &str = include_str!("../../../site.toml");
@@ -132,7 +133,9 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
     let plain = valid(read(SAMPLE));
     assert_eq!((full.ssh_keys.len(), full.profiles.len()), (1, 3));
     assert_eq!(full.profiles[&"vm-host".parse().expect("a name")].vfio.len(), 4);
-    assert_eq!((full.boot, full.blobs_dir), (plain.boot, plain.blobs_dir));
+    let consoles = Architecture::X86_64.facts().consoles.iter().map(ToString::to_string);
+    assert_eq!(full.boot.consoles, Some(consoles.collect()), "the default depends on the architecture");
+    assert_eq!((Boot { consoles: None, ..full.boot }, full.blobs_dir), (plain.boot, plain.blobs_dir));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::catalog::{
     Image,
-    image::{FORMAT, ImageManifest, Parts, load_image},
+    image::{AlpineParts, FORMAT, ImageKind, ImageManifest, load_image},
 };
 use meshd_types::{Digest, ImageName};
 use std::{
@@ -129,7 +129,7 @@ struct Sources {
     kernel_package: DebianPackage,
     kernel: kernel::UnpackedKernel,
     plans: Vec<PackagePlan>,
-    alpine_release: String,
+    os_release: String,
     /// Build time of the source's newest package, in seconds: the date of all files without a date.
     date: u64,
 }
@@ -162,9 +162,9 @@ impl Build<'_> {
         let plans =
             plan::plan(&installed, &self.recipe.packages, &arch, &names, &triggers).map_err(BuildError::Plan)?;
         let release = installed.iter().find(|package| package.name() == "alpine-release");
-        let alpine_release = release.map_or("unknown", |package| package.version().split('-').next().unwrap_or(""));
+        let os_release = release.map_or("unknown", |package| package.version().split('-').next().unwrap_or(""));
         let date = installed.iter().filter_map(|package| package.field('t').parse().ok()).max().unwrap_or(0);
-        Ok(Sources { alpine_release: alpine_release.to_owned(), tree, kernel_package, kernel, plans, date })
+        Ok(Sources { os_release: os_release.to_owned(), tree, kernel_package, kernel, plans, date })
     }
 
     fn fetch_userland(&self) -> Result<PathBuf, BuildError> {
@@ -254,12 +254,12 @@ impl Build<'_> {
     fn store(&self, recipe: Digest, sources: &Sources, files: &BlobFiles) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
-        let parts = Parts {
+        let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&sources.kernel.vmlinuz)?,
             initramfs: put(&files.initramfs)?,
             modloop: put(&files.modloop)?,
             packages: put(&files.packages)?,
-        };
+        });
         let modules = sources.kernel.modloop.join("modules").join(&sources.kernel.release);
         let contents = contents::contents(&sources.plans, &self.request.recipe_dir, &modules);
         let contents = contents.map_err(io_error("read", &modules))?;
@@ -270,7 +270,7 @@ impl Build<'_> {
             recipe,
             kernel_release: sources.kernel.release.clone(),
             kernel_package: format!("{}={}", sources.kernel_package.name, sources.kernel_package.version),
-            alpine_release: sources.alpine_release.clone(),
+            os_release: sources.os_release.clone(),
             parts,
             packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
             built_at: store::now(),

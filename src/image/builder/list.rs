@@ -3,7 +3,7 @@
 use super::{
     build::recipe_digest,
     bundle::{recipe::BUNDLE_FILE, recipes_dir},
-    parts::recipe::RECIPE_FILE,
+    parts::recipe_head::RECIPE_FILE,
     versions::{Version, versions},
 };
 use crate::catalog::{

@@ -10,7 +10,7 @@ use super::{
     versions::VersionFolder,
 };
 use bytes::Bytes;
-use meshd_types::{Arch, BundleName, Digest, Timestamp};
+use meshd_types::{Architecture, BundleName, Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ pub struct BundleManifest {
     pub format: u16,
     /// Name of the folder under `images_dir/bundles`.
     pub name: BundleName,
-    pub arch: Arch,
+    pub arch: Architecture,
     /// Digest of the recipe folder.
     pub recipe: Digest,
     /// Layer; its digest names the version.
@@ -123,7 +123,7 @@ mod tests {
         let manifest = BundleManifest {
             format: FORMAT,
             name: name.parse().unwrap(),
-            arch: Arch::X86_64,
+            arch: Architecture::X86_64,
             recipe: Digest::of(b"recipe"),
             layer: Blob { digest: Digest::of(layer), size: layer.len() as u64 },
             programs: vec!["mpiexec".into()],

@@ -10,7 +10,8 @@
 
 use super::versions::VersionFolder;
 use bytes::Bytes;
-use meshd_types::{Arch, Digest, ImageName, Timestamp};
+pub use meshd_model::image_kind::{AlpineParts, Blob, ImageKind};
+use meshd_types::{Architecture, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,16 +35,18 @@ pub struct ImageManifest {
     pub format: u16,
     /// Name of the folder under `images_dir`.
     pub name: ImageName,
-    pub arch: Arch,
+    pub arch: Architecture,
     /// Digest of the recipe folder.
     pub recipe: Digest,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel_release: String,
     /// Origin of the kernel: `package=version`.
     pub kernel_package: String,
-    /// Alpine release of the userland, such as `3.23.6`.
-    pub alpine_release: String,
-    pub parts: Parts,
+    /// Release of the userland, such as `3.23.6` of Alpine.
+    #[serde(alias = "alpine_release")]
+    pub os_release: String,
+    /// The kind of the image, with its parts.
+    pub parts: ImageKind,
     /// Packages in the repository: name -> version.
     pub packages: BTreeMap<String, String>,
     /// End of the build.
@@ -66,53 +69,23 @@ impl ImageManifest {
     /// Returns the digest that names this version, over everything that a node boots. It excludes build time and recipe,
     /// so two builds with equal bytes are one version.
     pub fn version(&self) -> Digest {
-        let parts = self.parts.each().map(|(_, blob)| blob.digest.0);
-        Digest::of_fields(parts.iter().map(<[u8; 32]>::as_slice).chain([self.kernel_release.as_bytes()]))
+        let parts = self.parts.parts();
+        let digests = parts.iter().map(|part| part.blob.digest.0.as_slice());
+        Digest::of_fields(digests.chain([self.kernel_release.as_bytes()]))
     }
 
     /// Returns the size of all parts in bytes.
     pub fn size(&self) -> u64 {
-        self.parts.each().iter().map(|(_, blob)| blob.size).sum()
+        self.parts.parts().iter().map(|part| part.blob.size).sum()
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Parts {
-    pub kernel: Blob,
-    /// Alpine's initramfs.
-    pub initramfs: Blob,
-    /// Squashfs with the kernel's modules.
-    pub modloop: Blob,
-    /// Signed package repository: a gzip-compressed cpio, loaded as an additional initrd.
-    pub packages: Blob,
-}
-
-impl Parts {
-    /// Returns each part with its name, in boot order.
-    pub fn each(&self) -> [(&'static str, Blob); 4] {
-        [("kernel", self.kernel), ("initramfs", self.initramfs), ("packages", self.packages), ("modloop", self.modloop)]
-    }
-}
-
-/// Digest and length of a blob.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Blob {
-    /// SHA-256, padding included.
-    pub digest: Digest,
-    /// Length in bytes.
-    pub size: u64,
 }
 
 /// A built image in memory with verified blobs.
 #[derive(Clone)]
 pub struct Image {
     pub manifest: ImageManifest,
-    pub kernel: Bytes,
-    pub initramfs: Bytes,
-    pub modloop: Bytes,
-    pub packages: Bytes,
+    /// The content of each part.
+    blobs: BTreeMap<Digest, Bytes>,
 }
 
 impl fmt::Debug for Image {
@@ -207,22 +180,38 @@ pub fn load_image(blobs_dir: &Path, name: &ImageName) -> Result<Image, ImageErro
 impl Image {
     /// Reads and verifies the blobs of a manifest.
     pub fn load(blobs_dir: &Path, manifest: ImageManifest) -> Result<Self, ImageError> {
-        let load = |part, blob| load_blob(blobs_dir, &manifest.name, part, blob);
-        Ok(Image {
-            kernel: load("kernel", manifest.parts.kernel)?,
-            initramfs: load("initramfs", manifest.parts.initramfs)?,
-            packages: load("packages", manifest.parts.packages)?,
-            modloop: load("modloop", manifest.parts.modloop)?,
-            manifest,
-        })
+        Self::load_sharing(blobs_dir, manifest, &BTreeMap::new())
+    }
+
+    /// Reads the blobs of a manifest that another version does not have in memory.
+    pub(super) fn load_with(blobs_dir: &Path, manifest: ImageManifest, other: &Image) -> Result<Self, ImageError> {
+        Self::load_sharing(blobs_dir, manifest, &other.blobs)
+    }
+
+    fn load_sharing(
+        blobs_dir: &Path,
+        manifest: ImageManifest,
+        loaded: &BTreeMap<Digest, Bytes>,
+    ) -> Result<Self, ImageError> {
+        let mut blobs = BTreeMap::new();
+        for part in manifest.parts.parts() {
+            let bytes = match loaded.get(&part.blob.digest) {
+                Some(bytes) => bytes.clone(),
+                None => load_blob(blobs_dir, &manifest.name, part.name, part.blob)?,
+            };
+            blobs.insert(part.blob.digest, bytes);
+        }
+        Ok(Image { manifest, blobs })
+    }
+
+    /// Returns an image with the content of its parts, without a check of their digests.
+    pub fn from_parts(manifest: ImageManifest, blobs: BTreeMap<Digest, Bytes>) -> Self {
+        Image { manifest, blobs }
     }
 
     /// Returns the bytes of a part, by its digest.
     pub fn part(&self, digest: &Digest) -> Option<&Bytes> {
-        // The order is that of `each`.
-        let bytes = [&self.kernel, &self.initramfs, &self.packages, &self.modloop];
-        let parts = self.manifest.parts.each();
-        parts.iter().zip(bytes).find_map(|((_, blob), bytes)| (blob.digest == *digest).then_some(bytes))
+        self.blobs.get(digest)
     }
 }
 
@@ -271,17 +260,17 @@ mod tests {
         let manifest = ImageManifest {
             format: FORMAT,
             name: "lab".parse().unwrap(),
-            arch: Arch::X86_64,
+            arch: Architecture::X86_64,
             recipe: Digest::of(b"recipe"),
             kernel_release: "6.1.0-1-amd64".into(),
             kernel_package: "linux-image-6.1.0-1-amd64=6.1.1-1".into(),
-            alpine_release: "3.23.6".into(),
-            parts: Parts {
+            os_release: "3.23.6".into(),
+            parts: ImageKind::Alpine(AlpineParts {
                 kernel: blob(dir, b"kernel!!"),
                 initramfs: blob(dir, b"initramfs..."),
                 modloop: blob(dir, b"modloop."),
                 packages: blob(dir, b"packages"),
-            },
+            }),
             packages: BTreeMap::from([("musl".into(), "1.2.5-r23".into())]),
             built_at: Timestamp::from_millis(1),
             contents: Contents::default(),
@@ -296,21 +285,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let image = load_image(dir.path(), &manifest.name).unwrap();
-        assert_eq!((image.manifest, &image.initramfs[..]), (manifest, b"initramfs...".as_slice()));
+        let initramfs = image.part(&Digest::of(b"initramfs...")).unwrap();
+        assert_eq!((&image.manifest, &initramfs[..]), (&manifest, b"initramfs...".as_slice()));
     }
 
     #[test]
     fn flipped_bit_in_any_part_is_reported_with_part_and_blob() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
-        for (part, blob) in manifest.parts.each() {
-            let path = blob_path(dir.path(), &blob.digest);
+        for part in manifest.parts.parts() {
+            let path = blob_path(dir.path(), &part.blob.digest);
             let good = fs::read(&path).unwrap();
             let mut bad = good.clone();
             bad[3] ^= 1;
             fs::write(&path, bad).unwrap();
             let text = load_image(dir.path(), &manifest.name).unwrap_err().to_string();
-            assert!(text.contains(part) && text.contains(&blob.digest.to_string()), "{text}");
+            assert!(text.contains(part.name) && text.contains(&part.blob.digest.to_string()), "{text}");
             assert!(text.contains("meshd image build lab"), "{text}");
             fs::write(&path, good).unwrap();
         }
@@ -320,7 +310,7 @@ mod tests {
     fn missing_or_truncated_blob_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
-        let path = blob_path(dir.path(), &manifest.parts.modloop.digest);
+        let path = blob_path(dir.path(), &manifest.parts.part("modloop").unwrap().digest);
         fs::write(&path, b"mod").unwrap();
         assert!(matches!(load_image(dir.path(), &manifest.name), Err(ImageError::Damaged { part: "modloop", .. })));
         fs::remove_file(&path).unwrap();

@@ -193,14 +193,7 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     let name = &image.manifest.name;
     let version = VersionFolder::image(blobs_dir, name).pointer().ok()?.previous?;
     let manifest = load_version(blobs_dir, name, &version).ok()?;
-    let mut previous = Image::load(blobs_dir, manifest).ok()?;
-    let parts = [&mut previous.kernel, &mut previous.initramfs, &mut previous.packages, &mut previous.modloop];
-    for (part, (_, blob)) in parts.into_iter().zip(previous.manifest.parts.each()) {
-        if let Some(same) = image.part(&blob.digest) {
-            *part = same.clone();
-        }
-    }
-    Some(previous)
+    Image::load_with(blobs_dir, manifest, image).ok()
 }
 
 /// Loads the previous layer of a bundle. Only boots in progress need it, so a damaged layer is omitted.

@@ -13,6 +13,7 @@ pub use stream::{Packer, Unpacked, unpack};
 use crate::catalog::overlay::package_mode;
 use bytes::Bytes;
 use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};
+use meshd_model::image_kind::OVERLAY_PATH;
 use meshd_types::SafePath;
 use std::{
     collections::BTreeMap,
@@ -20,8 +21,6 @@ use std::{
     sync::Arc,
 };
 
-/// Path of the overlay in the initramfs, the value of `apkovl=`.
-pub const APKOVL_PATH: &str = "/apkovl.tar.gz";
 /// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that renders.
 const GZIP_OS_UNKNOWN: u8 = 255;
 /// Alignment of initrds in bytes. The EFI stub appends initrds without padding, and the kernel searches the next one at multiples of it.
@@ -91,14 +90,14 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> B
     })
 }
 
-/// Returns an initrd, in pieces, that unpacks to [`APKOVL_PATH`] with these members as its content.
+/// Returns an initrd, in pieces, that unpacks to [`OVERLAY_PATH`] with these members as its content.
 ///
 /// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at any offset.
 /// It accepts a plain cpio only at multiples of four, which the EFI stub does not ensure.
 pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
     let mut head = Vec::new();
-    cpio_head(&mut head, 0o100_600, APKOVL_PATH.trim_start_matches('/'), size);
+    cpio_head(&mut head, 0o100_600, OVERLAY_PATH.trim_start_matches('/'), size);
     let mut tail = last.to_vec();
     tail.resize(tail.len() + size.next_multiple_of(CPIO_ALIGN) - size, 0);
     cpio_head(&mut tail, 0, "TRAILER!!!", 0);

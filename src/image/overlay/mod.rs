@@ -29,7 +29,7 @@ mod secret;
 mod stored;
 mod values;
 
-pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
+pub use archive::{Packer, Unpacked, read as read_targz, unpack};
 pub use bootable::boot_faults;
 pub use context::{GroupContext, MemberContext, NodeContext};
 pub use merge::{missing_packages, used_digest};
@@ -44,10 +44,13 @@ use crate::catalog::{
 use archive::Member;
 use bytes::Bytes;
 use meshd_config::{Profile, Site};
-use meshd_model::fleet::Generation;
+use meshd_model::{
+    fleet::Generation,
+    image_kind::{ImageKindName, PartUse},
+};
 use meshd_proto::{BOOT_FILE, BootPart};
 use meshd_types::{BundleName, Digest, ImageName, ProfileName, SafePath};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Shell form of [`BOOT_FILE`] for mesh-init, without the token.
 const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
@@ -68,12 +71,14 @@ pub struct RenderInput<'a> {
     pub image: &'a ImageFacts,
 }
 
-/// Image facts that the overlay contains: mesh-init refuses other modloops.
+/// Image facts that the overlay contains: the node refuses other parts than those with these digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFacts {
     pub name: ImageName,
     pub manifest: Digest,
-    pub modloop: Digest,
+    pub kind: ImageKindName,
+    /// The parts that the running node fetches, by name.
+    pub fetched_parts: BTreeMap<&'static str, Digest>,
     /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only these.
     pub bundles: Vec<(BundleName, Digest)>,
 }
@@ -81,8 +86,20 @@ pub struct ImageFacts {
 impl ImageFacts {
     /// Returns the facts of a built image. Build time and recipe do not count.
     pub fn from_manifest(manifest: &ImageManifest) -> Self {
-        let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
-        ImageFacts { name, manifest: manifest.version(), modloop, bundles: Vec::new() }
+        let parts = manifest.parts.parts().into_iter().filter(|part| part.usage == PartUse::Fetched);
+        ImageFacts {
+            name: manifest.name.clone(),
+            manifest: manifest.version(),
+            kind: manifest.parts.name(),
+            fetched_parts: parts.map(|part| (part.name, part.blob.digest)).collect(),
+            bundles: Vec::new(),
+        }
+    }
+
+    /// Returns facts with one digest for everything, in place of those of an image that is not built.
+    pub fn placeholder(name: ImageName, kind: ImageKindName, digest: Digest) -> Self {
+        let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, digest)).collect();
+        ImageFacts { name, manifest: digest, kind, fetched_parts, bundles: Vec::new() }
     }
 }
 
@@ -221,7 +238,7 @@ fn digest(files: &[RenderedFile]) -> Digest {
     Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
 }
 
-/// Returns the overlay of one boot as an initrd with [`APKOVL_PATH`], in pieces; all boots share the large pieces.
+/// Returns the overlay of one boot as an initrd with [`OVERLAY_PATH`](meshd_model::image_kind::OVERLAY_PATH), in pieces; all boots share the large pieces.
 /// The overlay contains the boot's token and the node's secrets: never cache it. `secrets` are for admitted nodes only.
 pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     archive::initrd(&public.members, &boot_member(boot, secrets))

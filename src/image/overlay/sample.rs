@@ -6,6 +6,7 @@ use super::{
 };
 use crate::catalog::overlay::{Layer, Overlay, Overlays, Source};
 use meshd_config::{Faults, Profile, Site};
+use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Digest, NodeId, OverlayName};
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
@@ -49,16 +50,13 @@ impl Sample {
         let secrets = variables.filter(|(_, variable)| variable.secret).map(|(name, _)| name.clone());
         overlays.secret_marks = secrets.map(|name| (name, Digest::of(b"a secret"))).collect();
         let [id, other] = ["0123abcd", "1123abcd"].map(|id| id.parse().expect("a node ID"));
+        let name = "alpine-lab".parse().expect("a plain name");
+        let image = ImageFacts::placeholder(name, ImageKindName::Alpine, Digest::of(b"modloop"));
         Sample {
             profile: Profile { overlays: names, ..profile },
             node: NodeContext { groups: vec![pair(id, other)], ..NodeContext::new(id, None) },
             agent: AgentBinary::new(b"an agent"),
-            image: ImageFacts {
-                name: "alpine-lab".parse().expect("a plain name"),
-                manifest: Digest::of(b"manifest"),
-                modloop: Digest::of(b"modloop"),
-                bundles: Vec::new(),
-            },
+            image: ImageFacts { manifest: Digest::of(b"manifest"), ..image },
             site,
             overlays,
         }

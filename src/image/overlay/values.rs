@@ -32,7 +32,7 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
         image => context! {
             name => input.image.name.as_str(),
             manifest => input.image.manifest.to_string(),
-            modloop => input.image.modloop.to_string(),
+            ..fetched_parts(input)
         },
         agent => context! {
             config => serde_json::to_string_pretty(&config).expect("an agent's configuration is plain data"),
@@ -43,6 +43,11 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
         return values;
     }
     context! { groups => groups(input), ..values }
+}
+
+/// The digests of the parts that the running node fetches, such as `image.modloop`.
+fn fetched_parts(input: &RenderInput<'_>) -> Value {
+    input.image.fetched_parts.iter().map(|(name, digest)| (*name, digest.to_string())).collect()
 }
 
 fn uses_groups(source: &Source) -> bool {

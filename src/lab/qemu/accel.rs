@@ -78,7 +78,7 @@ fn compare(
 ) -> Result<(Accel, String), LabError> {
     let Some(emulated) = boot(Accel::Tcg, TCG_LIMIT)? else {
         let detail = "a probe boot did not end under emulation".to_owned();
-        return Err(LabError::Failed { program: "qemu-system-x86_64".to_owned(), detail });
+        return Err(LabError::Failed { program: "QEMU".to_owned(), detail });
     };
     let limit = emulated * 2 + KVM_ALLOWANCE;
     Ok(match boot(Accel::Kvm, limit)? {

@@ -1,17 +1,14 @@
 //! Firmware images: SeaBIOS and OVMF.
 
 use crate::LabError;
+use meshd_types::Architecture;
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Paths of OVMF's code and variables files in distributions.
-const PAIRS: [(&str, &str); 3] = [
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
-];
+/// The architecture of the lab's nodes.
+pub const NODE_ARCHITECTURE: Architecture = Architecture::X86_64;
 
 #[derive(Clone, Debug)]
 pub struct Ovmf {
@@ -21,10 +18,11 @@ pub struct Ovmf {
 }
 
 impl Ovmf {
-    /// Returns the first installed pair.
+    /// Returns the first installed pair without Secure Boot.
     pub fn locate() -> Option<Self> {
-        let pairs = PAIRS.map(|(code, vars)| Ovmf { code: code.into(), vars: vars.into() });
-        pairs.into_iter().find(|pair| pair.code.is_file() && pair.vars.is_file())
+        let installed = NODE_ARCHITECTURE.facts().installed_uefi.iter().filter(|firmware| !firmware.secure_boot);
+        let mut pairs = installed.map(|firmware| Ovmf { code: firmware.code.into(), vars: firmware.vars.into() });
+        pairs.find(|pair| pair.code.is_file() && pair.vars.is_file())
     }
 
     /// Copies the variables for a node.

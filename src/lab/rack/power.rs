@@ -158,7 +158,7 @@ impl Rack {
             if !process.is_alive() {
                 let log = fs::read_to_string(&files.log).unwrap_or_default();
                 let detail = serial::last_lines(&log, 5);
-                return Err(LabError::Failed { program: format!("qemu-system-x86_64 ({})", node.name()), detail });
+                return Err(LabError::Failed { program: format!("QEMU ({})", node.name()), detail });
             }
             Ok(Wait::on(files.qmp.exists(), "it starts"))
         })

@@ -1,7 +1,7 @@
 //! The reason why a machine does not boot now: code, message, and retry delay.
 
 use crate::fleet::Wait;
-use meshd_types::{Arch, ImageName};
+use meshd_types::{Architecture, ImageName};
 
 /// Reason why a machine does not boot. meshd answers with a script and records an event. The refusal ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Refusal {
     /// The image of the node's profile cannot be served.
     ImageMissing { image: ImageName, detail: String },
     /// The image is for another processor.
-    ArchMismatch { image: ImageName, built_for: Arch, machine: Arch },
+    ArchMismatch { image: ImageName, built_for: Architecture, machine: Architecture },
     /// The boot of the profile cannot be rendered.
     RenderFailed { detail: String },
     /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in the boot queue is next.

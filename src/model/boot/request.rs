@@ -3,7 +3,8 @@
 //! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes `:uristring` before it sends a URL. A
 //! serial number with `&`, `"` or a blank would then break the request. Plain keys are also accepted, for people and other loaders.
 
-use meshd_types::{Arch, Hardware, MacAddr, SystemUuid};
+use super::loader::Loader;
+use meshd_types::{Architecture, Hardware, MacAddr, SystemUuid};
 
 /// Maximum length of the query in bytes.
 const MAX_QUERY: usize = 4096;
@@ -13,6 +14,8 @@ const MAX_VALUE: usize = 512;
 /// A request for a boot script. All values are claims of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptRequest {
+    /// The loader that runs the script.
+    pub loader: Loader,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
     /// SMBIOS system UUID.
@@ -26,7 +29,7 @@ pub struct ScriptRequest {
     /// SMBIOS board serial number. Not a basis of the node ID; it distinguishes a replaced NIC from another machine.
     pub board_serial: String,
     /// Architecture of iPXE, if reported.
-    pub arch: Option<Arch>,
+    pub arch: Option<Architecture>,
 }
 
 /// The query is not a valid request.
@@ -63,12 +66,13 @@ impl ScriptRequest {
         };
         let mac = value("mac")?;
         Ok(ScriptRequest {
+            loader: Loader::Ipxe,
             mac: optional("mac", &mac, "the MAC address of a machine", |text| {
                 text.parse().ok().filter(is_machine_address)
             })?
             .ok_or(QueryError::NoMac)?,
             uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
-            arch: optional("arch", &value("arch")?, "an architecture that is booted here", Arch::from_ipxe)?,
+            arch: optional("arch", &value("arch")?, "an architecture that is booted here", Architecture::from_ipxe)?,
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
             product: vendor_text("product", "product_hex")?,
             serial: vendor_text("serial", "serial_hex")?,
@@ -142,7 +146,7 @@ mod tests {
         .expect("iPXE sends this");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
         assert_eq!(request.uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".into()));
-        assert_eq!(request.arch, Some(Arch::X86_64));
+        assert_eq!(request.arch, Some(Architecture::X86_64));
         assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1", ""]);
         assert_eq!(request.board_serial, "B-1");
         assert_eq!(request.hardware().macs, [request.mac]);

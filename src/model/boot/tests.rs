@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
+use crate::image_kind::{AlpineParts, Blob, ImageKind};
 use meshd_config::{Delivery, Site, Transport};
-use meshd_types::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
+use meshd_types::{Architecture, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
-use std::path::PathBuf;
+use std::{net::Ipv4Addr, path::PathBuf};
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
@@ -55,24 +56,38 @@ fn node(profile: Option<&str>) -> Node {
     node
 }
 
-fn parts(arch: Arch) -> ImageParts {
-    let [kernel, initramfs, packages, modloop] = [1, 2, 3, 4].map(|byte| Digest([byte; 32]));
-    ImageParts { arch, kernel, initramfs, packages, modloop }
+fn image_kind() -> ImageKind {
+    let [kernel, initramfs, packages, modloop] =
+        [1, 2, 3, 4].map(|byte| Blob { digest: Digest([byte; 32]), size: 1 << 20 });
+    ImageKind::Alpine(AlpineParts { kernel, initramfs, packages, modloop })
+}
+
+fn contents(site: &Site, node: &Node, architecture: Architecture) -> BootContents {
+    let profile = choose(site, node, Some(SESSION)).expect("the site has it");
+    let args = profile_args(site, &profile, architecture);
+    let (profile, image) = (profile.name.clone(), profile.image.clone());
+    BootContents { profile, image, architecture, kind: image_kind(), args }
 }
 
 const SESSION: BootSessionId = BootSessionId([7; 12]);
 
-fn plan(site: &Site, node: &Node, parts: &ImageParts) -> Result<BootPlan, Refusal> {
-    let capability = Secret::new(CAPABILITY.to_owned());
-    let profile = choose(site, node, Some(SESSION)).expect("the site has it");
-    let args = kernel_args(site, &profile, parts.arch);
-    let what = BootContents { profile: profile.name.clone(), image: profile.image.clone(), parts: parts.clone(), args };
-    let (what, session) = (&what, SESSION);
-    decide(&PlanRequest { site, what, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
+fn plan(site: &Site, node: &Node, architecture: Architecture) -> Result<BootPlan, Refusal> {
+    plan_for(&request(), site, node, architecture)
+}
+
+fn plan_for(
+    request: &ScriptRequest,
+    site: &Site,
+    node: &Node,
+    architecture: Architecture,
+) -> Result<BootPlan, Refusal> {
+    let capability = &Secret::new(CAPABILITY.to_owned());
+    let contents = &contents(site, node, architecture);
+    decide(&PlanRequest { site, contents, node, session: SESSION, endpoint: ENDPOINT, request, capability })
 }
 
 fn script(site: &Site, profile: Option<&str>) -> String {
-    boot_script(&plan(site, &node(profile), &parts(Arch::X86_64)).expect("it boots"))
+    Loader::Ipxe.boot_script(&plan(site, &node(profile), Architecture::X86_64).expect("it boots"))
 }
 
 /// Compares with `tests/golden/script-NAME.ipxe`; `MESHD_UPDATE_GOLDEN=1` writes it anew.
@@ -89,7 +104,7 @@ fn golden(name: &str, actual: &str) {
 #[test]
 fn boot_scripts_match_golden_files() {
     let mut site = site();
-    golden("entry", &entry_script(ENDPOINT));
+    golden("entry", &Loader::Ipxe.entry_script(ENDPOINT));
     golden("discovery", &script(&site, None));
     golden("compute", &script(&site, Some("compute")));
     golden("vfio-host", &script(&site, Some("vfio-host")));
@@ -110,7 +125,7 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::Rejected,
         Refusal::Quarantined { detail: detail.clone() },
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
-        Refusal::ArchMismatch { image, built_for: Arch::X86_64, machine: Arch::Aarch64 },
+        Refusal::ArchMismatch { image, built_for: Architecture::X86_64, machine: Architecture::Aarch64 },
         Refusal::RenderFailed { detail: detail.clone() },
         Refusal::Busy { seconds: u32::MAX, position: 17 },
         Refusal::RecentlyOnline { seconds: 45 },
@@ -123,7 +138,7 @@ fn refusals(text: &str) -> Vec<Refusal> {
 fn refusal_scripts_match_golden_file() {
     let all: Vec<String> = refusals("the detail of it")
         .iter()
-        .map(|refusal| refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00"))
+        .map(|refusal| Loader::Ipxe.refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00"))
         .collect();
     golden("refusals", &all.join("\n"));
 }
@@ -131,14 +146,13 @@ fn refusal_scripts_match_golden_file() {
 #[test]
 fn node_not_allowed_to_boot_is_refused() {
     let site = site();
-    let image = parts(Arch::X86_64);
     let mut refused = node(None);
     refused.phase = Phase::Rejected;
-    assert_eq!(plan(&site, &refused, &image), Err(Refusal::Rejected));
+    assert_eq!(plan(&site, &refused, Architecture::X86_64), Err(Refusal::Rejected));
     refused.phase = Phase::Quarantined;
-    assert_eq!(plan(&site, &refused, &image), Err(Refusal::Quarantined { detail: String::new() }));
+    assert_eq!(plan(&site, &refused, Architecture::X86_64), Err(Refusal::Quarantined { detail: String::new() }));
     let code = |result: Result<BootPlan, Refusal>| result.map_err(|refusal| refusal.code()).err();
-    assert_eq!(code(plan(&site, &node(None), &parts(Arch::Aarch64))), Some("arch_mismatch"));
+    assert_eq!(code(plan(&site, &node(None), Architecture::Aarch64)), Some("arch_mismatch"));
     let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
     assert!(gone.contains("meshd node assign-profile"), "{gone}");
 }
@@ -155,7 +169,7 @@ fn unsafe_kernel_argument_of_profile_is_refused() {
     ] {
         let mut site = site();
         *args_of(&mut site, "compute") = args.iter().map(ToString::to_string).collect();
-        let refused = plan(&site, &node(Some("compute")), &parts(Arch::X86_64));
+        let refused = plan(&site, &node(Some("compute")), Architecture::X86_64);
         assert!(matches!(refused, Err(Refusal::RenderFailed { .. })), "{args:?}: {refused:?}");
     }
 }
@@ -164,47 +178,86 @@ fn unsafe_kernel_argument_of_profile_is_refused() {
 fn profile_kernel_argument_replaces_default_except_repeatable_keys() {
     let site = site();
     let args =
-        |name: &str, arch| kernel_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch);
+        |name: &str, arch| profile_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch);
     assert_eq!(
-        args("compute", Arch::X86_64).join(" "),
+        args("compute", Architecture::X86_64).join(" "),
         "panic=10 console=tty0 console=ttyS0,115200 hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2 quiet"
     );
     assert_eq!(
-        args("vfio-host", Arch::X86_64).join(" "),
+        args("vfio-host", Architecture::X86_64).join(" "),
         "intel_iommu=on iommu=pt console=tty0 console=ttyS0,115200 panic=60"
     );
     assert_eq!(
-        args("vfio-host", Arch::Aarch64).join(" "),
-        "iommu.passthrough=0 console=tty0 console=ttyS0,115200 panic=60"
+        args("vfio-host", Architecture::Aarch64).join(" "),
+        "iommu.passthrough=0 console=tty0 console=ttyAMA0,115200 panic=60"
     );
 }
 
 #[test]
 fn smmu_passthrough_on_arm_is_refused() {
-    let (mut site, node, parts) = (site(), node(Some("vfio-host")), parts(Arch::Aarch64));
-    let planned = |site: &Site| {
-        let request = ScriptRequest { arch: Some(Arch::Aarch64), ..request() };
-        let (profile, image) = ("vfio-host".parse().expect("a name"), "alpine-lab".parse().expect("a name"));
-        let args = kernel_args(site, &site.profiles[&profile], parts.arch);
-        let what = &BootContents { profile, image, parts: parts.clone(), args };
-        let capability = &Secret::new(CAPABILITY.to_owned());
-        decide(&PlanRequest {
-            site,
-            what,
-            node: &node,
-            session: SESSION,
-            endpoint: ENDPOINT,
-            request: &request,
-            capability,
-        })
-    };
-    assert!(planned(&site).is_ok_and(|plan| plan.args.iter().any(|arg| arg == "iommu.passthrough=0")));
+    let (mut site, node) = (site(), node(Some("vfio-host")));
+    let request = ScriptRequest { arch: Some(Architecture::Aarch64), ..request() };
+    let planned = |site: &Site| plan_for(&request, site, &node, Architecture::Aarch64);
+    assert!(planned(&site).is_ok_and(|plan| plan.public.args.iter().any(|arg| arg == "iommu.passthrough=0")));
     *args_of(&mut site, "vfio-host") = vec!["iommu.passthrough=1".to_owned()];
     let refused = planned(&site).expect_err("refused");
     assert!(
         matches!(&refused, Refusal::RenderFailed { detail } if detail.contains("iommu.passthrough=1")),
         "{refused:?}"
     );
+}
+
+#[test]
+fn public_part_of_plan_is_the_same_for_two_boots() {
+    for delivery in [Delivery::Initrd, Delivery::Url] {
+        let mut site = site();
+        site.boot.delivery = delivery;
+        let node = node(None);
+        let first = plan(&site, &node, Architecture::X86_64).expect("it boots");
+        let contents = contents(&site, &node, Architecture::X86_64);
+        let second = decide(&PlanRequest {
+            site: &site,
+            contents: &contents,
+            node: &node,
+            session: BootSessionId([8; 12]),
+            endpoint: ENDPOINT,
+            request: &request(),
+            capability: &Secret::new("another".to_owned()),
+        });
+        let second = second.expect("it boots");
+        assert_eq!(first.public, second.public);
+        assert!(first.secret != second.secret);
+        let text = format!("{:?}", first.public);
+        assert!(!text.contains(CAPABILITY) && !text.contains(&SESSION.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn command_line_up_to_the_limit_of_its_architecture_boots() {
+    let node = node(Some("compute"));
+    let (mut site, request) = (site(), ScriptRequest { arch: None, ..request() });
+    for architecture in Architecture::ALL {
+        let limit = architecture.facts().max_command_line;
+        let line_length = |site: &Site| {
+            let plan = plan_for(&request, site, &node, architecture).expect("it boots");
+            let script = Loader::Ipxe.boot_script(&plan);
+            let line = script.lines().find_map(|line| line.strip_prefix("kernel --name kernel ")).expect("a kernel");
+            line.trim_end_matches(" || goto failed").split_once(' ').expect("a URL, then words").1.len()
+        };
+        *args_of(&mut site, "compute") = Vec::new();
+        let mut rest = limit - line_length(&site);
+        while rest > 0 {
+            // Words of at most 500 characters, each with a blank before it.
+            let word = rest.min(500) - 1;
+            let word = if rest - word - 1 == 1 { word - 1 } else { word };
+            args_of(&mut site, "compute").push("y".repeat(word));
+            rest -= word + 1;
+        }
+        assert_eq!(line_length(&site), limit);
+        args_of(&mut site, "compute")[0].push('y');
+        let refused = plan_for(&request, &site, &node, architecture).map(drop);
+        assert!(matches!(refused, Err(Refusal::RenderFailed { detail }) if detail.contains("longer than")));
+    }
 }
 
 #[test]
@@ -242,7 +295,7 @@ fn capability_is_in_one_script_line_and_not_in_debug_output() {
         let mut site = site();
         site.boot.delivery = delivery;
         assert_eq!(script(&site, None).lines().filter(|line| line.contains(CAPABILITY)).count(), 1);
-        let plan = plan(&site, &node(None), &parts(Arch::X86_64)).expect("it boots");
+        let plan = plan(&site, &node(None), Architecture::X86_64).expect("it boots");
         assert!(!format!("{plan:?}").contains(CAPABILITY));
     }
 }
@@ -264,8 +317,8 @@ proptest! {
     fn hostile_refusal_detail_adds_no_script_command(text in "\\PC{0,300}|[ \n\r\t|&;#$\\{}'\"\\\\a]{0,80}", correlation in ".{0,40}") {
         let verbs = |script: &str| commands(script).iter().map(|command| command[0].to_owned()).collect::<Vec<_>>();
         for (plain, hostile) in refusals("plain").iter().zip(refusals(&text)) {
-            let plain = refusal_script(plain, ENDPOINT, None, "c0ffee");
-            let hostile = refusal_script(&hostile, ENDPOINT, None, &correlation);
+            let plain = Loader::Ipxe.refusal_script(plain, ENDPOINT, None, "c0ffee");
+            let hostile = Loader::Ipxe.refusal_script(&hostile, ENDPOINT, None, &correlation);
             prop_assert_eq!(plain.lines().count(), hostile.lines().count());
             prop_assert_eq!(verbs(&plain), verbs(&hostile));
             prop_assert!(!hostile.contains(['"', '\'', '\\', '$', '\r', '\t']));
@@ -276,8 +329,8 @@ proptest! {
     fn kernel_argument_is_unchanged_or_refused(arg in "\\PC{0,40}|[-a-z=,|&;#$\\{}'\" \n]{0,20}") {
         let mut site = site();
         *args_of(&mut site, "discovery") = vec![arg.clone()];
-        if let Ok(plan) = plan(&site, &node(None), &parts(Arch::X86_64)) {
-            let script = boot_script(&plan);
+        if let Ok(plan) = plan(&site, &node(None), Architecture::X86_64) {
+            let script = Loader::Ipxe.boot_script(&plan);
             prop_assert_eq!(commands(&script).len(), commands(&self::script(&self::site(), None)).len());
             let kernel = script.lines().find(|line| line.starts_with("kernel ")).expect("there is one");
             let kernel: Vec<&str> = kernel.split(' ').collect();

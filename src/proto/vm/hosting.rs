@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hosting {
-    /// `qemu-system-x86_64` is installed.
+    /// QEMU for the architecture of the node is installed.
     pub qemu: bool,
     /// `qemu-img` is installed; it creates overlay files.
     pub qemu_img: bool,

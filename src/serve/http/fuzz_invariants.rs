@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
-use meshd_model::boot::{BootFailure, Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
+use meshd_model::boot::{BootFailure, Endpoint, Loader, QueryError, Refusal, ScriptRequest};
 use meshd_types::Digest;
 use std::net::Ipv4Addr;
 use tower::ServiceExt as _;
@@ -100,7 +100,7 @@ impl BootApi for Rack {
 
     async fn script(&self, request: Result<ScriptRequest, QueryError>, _: LanClient, endpoint: Endpoint) -> String {
         let detail = request.map_or_else(|error| error.to_string(), |request| request.serial);
-        refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
+        Loader::Ipxe.refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
     }
 
     async fn boot_failed(&self, _: LanClient, failure: BootFailure) -> bool {

@@ -19,7 +19,7 @@ use axum::{
 use bytes::Bytes;
 use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
-use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
+use meshd_model::boot::{BootFailure, Endpoint, Loader, Refusal, ScriptRequest};
 use meshd_types::{Digest, failpoint};
 use std::{net::IpAddr, sync::Arc};
 
@@ -137,7 +137,7 @@ async fn healthz<P: BootApi>(State(shared): State<Shared<P>>) -> Response {
 }
 
 async fn entry(Extension(client): Extension<Client>) -> Response {
-    ([NO_STORE, TEXT], entry_script(client.at)).into_response()
+    ([NO_STORE, TEXT], Loader::Ipxe.entry_script(client.at)).into_response()
 }
 
 async fn script<P: BootApi>(
@@ -178,7 +178,7 @@ async fn record_failed_boot<P: BootApi>(
 
 async fn no_script(Extension(client): Extension<Client>) -> Response {
     let refusal = Refusal::BadRequest { detail: "there is no script of this name".to_owned() };
-    ([NO_STORE, TEXT], refusal_script(&refusal, client.at, None, "none")).into_response()
+    ([NO_STORE, TEXT], Loader::Ipxe.refusal_script(&refusal, client.at, None, "none")).into_response()
 }
 
 async fn blob<P: BootApi>(

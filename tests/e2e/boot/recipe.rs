@@ -59,9 +59,9 @@ fn committed_recipe_builds_and_second_build_is_identical() {
     let listed = list(&request.blobs_dir, &images_dir).unwrap();
     assert!(listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built));
 
-    for (part, blob) in manifest.parts.each() {
-        assert_eq!(blob.size % 4, 0, "{part}");
-        assert!(blob_path(&request.blobs_dir, &blob.digest).is_file(), "{part}");
+    for part in manifest.parts.parts() {
+        assert_eq!(part.blob.size % 4, 0, "{part:?}");
+        assert!(blob_path(&request.blobs_dir, &part.blob.digest).is_file(), "{part:?}");
     }
     let key = fs::metadata(request.keys_dir.join("repo.rsa")).unwrap();
     assert_eq!(key.permissions().mode() & 0o777, 0o600);

@@ -213,7 +213,7 @@ fn damaged_blob_is_never_served() {
 #[test]
 fn changed_agent_file_is_reloaded_and_unusable_one_is_refused() {
     use meshd_image::catalog::agent::sample_agent;
-    use meshd_types::Arch;
+    use meshd_types::Architecture;
     let mut world = World::prepared("auto");
     world.start();
     std::fs::write(world.path("agent"), "#!/bin/sh\n").unwrap();
@@ -222,7 +222,7 @@ fn changed_agent_file_is_reloaded_and_unusable_one_is_refused() {
         count => Err(count.to_string()),
     });
     let reloads = world.events("reloaded").len();
-    std::fs::write(world.path("agent"), sample_agent(Arch::X86_64, b"another build")).unwrap();
+    std::fs::write(world.path("agent"), sample_agent(Architecture::X86_64, b"another build")).unwrap();
     eventually("the new agent is taken", || match world.events("reloaded").len() {
         now if now > reloads => Ok(()),
         count => Err(count.to_string()),

@@ -4,9 +4,9 @@
 use crate::world::{copy_program, stderr};
 use meshd_image::catalog::{
     agent::sample_agent,
-    image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
+    image::{AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, manifest_path},
 };
-use meshd_types::{Arch, Digest, ImageName, Timestamp};
+use meshd_types::{Architecture, Digest, ImageName, Timestamp};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
@@ -27,7 +27,7 @@ impl Desk {
             copy(&repository.join(folder), &desk.path(folder));
         }
         // The agent's bytes go into an archive; nothing of this machine may.
-        fs::write(desk.path("mesh-agent"), sample_agent(Arch::X86_64, b"")).unwrap();
+        fs::write(desk.path("mesh-agent"), sample_agent(Architecture::X86_64, b"")).unwrap();
         let site = fs::read_to_string(repository.join("site.toml")).unwrap();
         let site = site
             .replace("#binary = \"target/agent/x86_64/mesh-agent\"", "binary = \"mesh-agent\"")
@@ -274,12 +274,12 @@ fn overlay_check_names_what_an_image_lacks() {
     let manifest = ImageManifest {
         format: FORMAT,
         name: name.clone(),
-        arch: Arch::X86_64,
+        arch: Architecture::X86_64,
         recipe: Digest::of(b"recipe"),
         kernel_release: "6.1.0".to_owned(),
         kernel_package: "linux=6.1".to_owned(),
-        alpine_release: "3.23".to_owned(),
-        parts: Parts { kernel: blob, initramfs: blob, modloop: blob, packages: blob },
+        os_release: "3.23".to_owned(),
+        parts: ImageKind::Alpine(AlpineParts { kernel: blob, initramfs: blob, modloop: blob, packages: blob }),
         packages: [("alpine-base".to_owned(), "1-r0".to_owned())].into(),
         built_at: Timestamp::from_millis(0),
         contents: Contents {
@@ -347,7 +347,7 @@ fn group_overlay_is_checked_with_group_members_and_variables() {
 fn unusable_agent_fails_check_and_lab_up() {
     let desk = Desk::new();
     let site = fs::read_to_string(desk.path("site.toml")).unwrap();
-    let sample = sample_agent(Arch::X86_64, b"");
+    let sample = sample_agent(Architecture::X86_64, b"");
     fs::write(desk.path("headless"), &sample[..64]).unwrap();
     fs::write(desk.path("unknown"), [&sample[..18], &[8], &sample[19..]].concat()).unwrap();
     let ran = |args: &[&str], binary: &str| {

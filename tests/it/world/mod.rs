@@ -10,11 +10,11 @@ pub mod unpack;
 
 use crate::nodes::generations::retention;
 use meshd_image::catalog::{
-    image::{Blob, FORMAT, ImageManifest, Parts, blob_path},
+    image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path},
     versions::VersionFolder,
 };
 use meshd_lab::Namespace;
-use meshd_types::{Arch, Digest, MacAddr, Timestamp};
+use meshd_types::{Architecture, Digest, MacAddr, Timestamp};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -186,8 +186,11 @@ overlays = ["motd"]
             overlays = overlays.display()
         );
         fs::write(self.path("site.toml"), text).unwrap();
-        fs::write(self.path("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Arch::X86_64, b""))
-            .unwrap();
+        fs::write(
+            self.path("agent"),
+            meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""),
+        )
+        .unwrap();
         fs::create_dir_all(self.path("loaders")).unwrap();
         for (loader, size) in [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)] {
             fs::write(self.path("loaders").join(loader), vec![7u8; size]).unwrap();
@@ -206,21 +209,21 @@ overlays = ["motd"]
             fs::write(path, bytes).unwrap();
             blob
         };
-        let parts = Parts {
+        let parts = ImageKind::Alpine(AlpineParts {
             kernel: blob(1, 300_000),
             initramfs: blob(2, 200_004),
             packages: blob(3, 100_000),
             modloop: blob(4, 50_000),
-        };
+        });
         let packages = IMAGE_PACKAGES.iter().map(|package| ((*package).to_owned(), "1-r0".to_owned())).collect();
         let manifest = ImageManifest {
             format: FORMAT,
             name,
-            arch: Arch::X86_64,
+            arch: Architecture::X86_64,
             recipe: Digest::of(b"recipe"),
             kernel_release: "6.1.0".to_owned(),
             kernel_package: "linux=6.1".to_owned(),
-            alpine_release: "3.23".to_owned(),
+            os_release: "3.23".to_owned(),
             parts,
             packages,
             built_at: Timestamp::from_millis(0),

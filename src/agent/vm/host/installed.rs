@@ -1,28 +1,14 @@
 //! Paths of QEMU, its helper programs and UEFI firmware, as the bundle or a distribution installs them.
 
 use crate::system::Tree;
+use meshd_types::Architecture;
 use std::path::PathBuf;
 
-/// The path of a file of the bundle `qemu` on a node.
-macro_rules! bundled {
-    ($path:literal) => {
-        concat!("/opt/bundles/qemu/", $path)
-    };
-}
-
+/// Folder of the bundle `qemu` on a node.
+const BUNDLE: &str = "/opt/bundles/qemu";
 /// Folders with programs; the first folder that has a program wins.
-const PROGRAM_FOLDERS: [&str; 6] = [bundled!("bin"), "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
-/// UEFI firmware as the bundle, Debian, Alpine and Arch install it: code, variables, and whether Secure Boot keys are enrolled.
-const UEFI: [(&str, &str, bool); 8] = [
-    (bundled!("share/qemu/OVMF_CODE_4M.fd"), bundled!("share/qemu/OVMF_VARS_4M.fd"), false),
-    (bundled!("share/qemu/OVMF_CODE_4M.ms.fd"), bundled!("share/qemu/OVMF_VARS_4M.ms.fd"), true),
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd", false),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd", false),
-    ("/usr/share/edk2/x64/OVMF_CODE.fd", "/usr/share/edk2/x64/OVMF_VARS.fd", false),
-    ("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd", true),
-    ("/usr/share/OVMF/OVMF_CODE.secboot.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd", true),
-    ("/usr/share/edk2/x64/OVMF_CODE.secure.fd", "/usr/share/edk2/x64/OVMF_VARS.secure.fd", true),
-];
+const PROGRAM_FOLDERS: [&str; 6] =
+    ["/opt/bundles/qemu/bin", "/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
@@ -49,7 +35,7 @@ impl Programs {
     pub fn find(tree: &Tree) -> Self {
         let find = |name: &str| program(tree, name);
         Programs {
-            qemu: find("qemu-system-x86_64"),
+            qemu: find(qemu_name()),
             qemu_img: find("qemu-img"),
             swtpm: find("swtpm"),
             ip: find("ip"),
@@ -58,17 +44,27 @@ impl Programs {
     }
 }
 
+/// Returns the name of QEMU for virtual machines of this machine's architecture.
+pub fn qemu_name() -> &'static str {
+    Architecture::host().unwrap_or(Architecture::X86_64).facts().qemu
+}
+
 pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {
     let mut paths = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
     paths.find(|path| path.is_file())
 }
 
+/// Returns the installed UEFI firmware, that of the bundle first.
 pub fn uefi(tree: &Tree) -> Vec<Uefi> {
-    let installed = |(code, vars, secure): &(&str, &str, bool)| {
-        let (code, vars) = (tree.path(code), tree.path(vars));
-        (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: *secure })
-    };
-    UEFI.iter().filter_map(installed).collect()
+    let Some(facts) = Architecture::host().map(Architecture::facts) else { return Vec::new() };
+    let bundled = facts.bundled_uefi.iter().map(|firmware| (BUNDLE, "/", firmware));
+    let installed = facts.installed_uefi.iter().map(|firmware| ("", "", firmware));
+    let found = bundled.chain(installed).filter_map(|(folder, separator, firmware)| {
+        let path = |file: &str| tree.path(&format!("{folder}{separator}{file}"));
+        let (code, vars) = (path(firmware.code), path(firmware.vars));
+        (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: firmware.secure_boot })
+    });
+    found.collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ mod disks;
 
 use crate::vm::{
     failure::refusal,
-    host::{installed::Uefi, resources::HostResources},
+    host::{
+        installed::{self, Uefi},
+        resources::HostResources,
+    },
     net::nic_addresses,
 };
 use meshd_proto::{
@@ -74,7 +77,7 @@ pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<P
         planner.refuse(Reason::SpecInvalid, format!("{}: {}", fault.key, fault.message));
     }
     planner.check_unique();
-    let qemu = planner.program(&host.programs.qemu, Reason::QemuMissing, "qemu-system-x86_64", true);
+    let qemu = planner.program(&host.programs.qemu, Reason::QemuMissing, installed::qemu_name(), true);
     let needs_qemu_img = spec.volumes.iter().any(|volume| match &volume.source {
         VolumeSource::Qcow2 { .. } => true,
         VolumeSource::Raw { digest, .. } => digest.is_some(),
@@ -179,8 +182,10 @@ impl Planner<'_> {
     fn check_cpu_model(&mut self) {
         let (Some(models), model) = (&self.host.models, self.spec.cpu.as_str()) else { return };
         if !models.contains(model) {
-            let detail =
-                format!("QEMU of this node has no CPU model `{model}`; run `qemu-system-x86_64 -cpu help` for a list");
+            let detail = format!(
+                "QEMU of this node has no CPU model `{model}`; run `{} -cpu help` for a list",
+                installed::qemu_name()
+            );
             self.refuse(VmRefusalReason::CpuUnknown, detail);
         }
     }
@@ -288,7 +293,7 @@ impl Planner<'_> {
         }
         let uefi = self.host.uefi.iter().find(|uefi| uefi.secure == self.spec.secure_boot).cloned();
         if uefi.is_none() {
-            let kind = if self.spec.secure_boot { "UEFI firmware for Secure Boot" } else { "UEFI firmware (OVMF)" };
+            let kind = if self.spec.secure_boot { "UEFI firmware for Secure Boot" } else { "UEFI firmware" };
             self.refuse(VmRefusalReason::FirmwareMissing, format!("no {kind} is installed"));
         }
         uefi

@@ -21,7 +21,7 @@ use crate::{
         versions::VersionFolder,
     },
 };
-use meshd_types::{BundleName, Digest};
+use meshd_types::{Architecture, BundleName, Digest};
 use std::{
     collections::BTreeMap,
     fs,
@@ -58,9 +58,9 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
         return Ok(manifest);
     }
     require_tools(&BUNDLE_TOOLS)?;
-    let (host, expected) = (std::env::consts::ARCH, recipe.arch.to_string());
-    if host != expected {
-        return Err(BundleFault::Arch { host, expected }.into());
+    if Architecture::host() != Some(recipe.arch) {
+        let host = std::env::consts::ARCH;
+        return Err(BundleFault::Arch { host, expected: recipe.arch }.into());
     }
     // `bundle.` separates lock and folder from those of an image of the same name.
     let work = BuildFolder::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
@@ -87,8 +87,7 @@ impl BundleBuild<'_> {
         let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
         tree.add(&self.recipe.packages)?;
         let elf_files = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
-        let (host, expected) = (std::env::consts::ARCH, self.recipe.arch.to_string());
-        let libraries = Libraries::new(tree.root()).ok_or(BundleFault::Arch { host, expected })?;
+        let libraries = Libraries::new(tree.root(), self.recipe.arch);
         // Adds dependencies, level by level, until every library is found.
         let (mut found, mut absent): LibrarySearch = libraries.resolve(&elf_files)?;
         while !absent.is_empty() && tree.add_dependencies()? {

@@ -26,6 +26,7 @@ mod stage;
 pub use build::{BundleRequest, build_bundle, recipes_dir};
 
 use super::command::CommandError;
+use meshd_types::Architecture;
 use std::path::PathBuf;
 
 /// Cause of a failed bundle build.
@@ -44,7 +45,7 @@ pub enum BundleFault {
         /// Architecture of this host.
         host: &'static str,
         /// Architecture of the recipe.
-        expected: String,
+        expected: Architecture,
     },
     #[error("the layer has {size} bytes and may have {most}: nodes keep it in memory")]
     TooLarge { size: u64, most: u64 },

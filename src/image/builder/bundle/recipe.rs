@@ -1,10 +1,11 @@
 //! `bundle.toml`: the recipe of a bundle. All faults are reported together, with line, key and hint.
 
+use crate::builder::parts::recipe_head::architecture;
 use meshd_config::{
     Faults,
     reader::{self, Located, Table},
 };
-use meshd_types::{Arch, SafePath};
+use meshd_types::{Architecture, SafePath};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -18,7 +19,7 @@ const MAX_LISTED: usize = 256;
 /// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleRecipe {
-    pub arch: Arch,
+    pub arch: Architecture,
     pub description: String,
     /// Debian packages of the programs; library packages are found by dependencies.
     pub packages: Vec<String>,
@@ -69,7 +70,7 @@ pub fn parse(text: &str, file: &Path) -> Result<BundleRecipe, Faults> {
 }
 
 fn read(root: &Table<'_>) -> Option<BundleRecipe> {
-    let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
+    let arch = architecture(root);
     let description = root.required("description", root.word("description"), "say in one line what it is for");
     let packages = root.strings("packages");
     for package in packages.iter().filter(|name| !is_package(name)) {
@@ -95,7 +96,7 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
     }
     let environment = root.table("environment").map(|table| environment(&table)).unwrap_or_default();
     Some(BundleRecipe {
-        arch: arch?.value,
+        arch: arch?,
         description: description?.value,
         packages: packages?.into_iter().map(|name| name.value).collect(),
         programs,

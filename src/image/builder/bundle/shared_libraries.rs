@@ -2,15 +2,12 @@
 
 use super::BundleFault;
 use crate::builder::command::ToolCommand;
+use meshd_types::Architecture;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
-
-/// Debian's name of the architecture in paths, and its loader.
-const MULTIARCH: [(&str, &str, &str); 2] =
-    [("x86_64", "x86_64-linux-gnu", "ld-linux-x86-64.so.2"), ("aarch64", "aarch64-linux-gnu", "ld-linux-aarch64.so.1")];
 
 /// Library folders of a package tree.
 pub(super) struct Libraries {
@@ -23,12 +20,11 @@ pub(super) struct Libraries {
 pub(super) type LibrarySearch = (BTreeMap<String, PathBuf>, BTreeSet<String>);
 
 impl Libraries {
-    /// Returns the library folders of an unpacked tree, for this machine.
-    pub(super) fn new(tree: &Path) -> Option<Self> {
-        let here = std::env::consts::ARCH;
-        let (_, folder, loader) = MULTIARCH.into_iter().find(|(arch, _, _)| *arch == here)?;
-        let folders = ["lib", "usr/lib"].map(|lib| tree.join(lib).join(folder)).into();
-        Some(Libraries { folders, loader })
+    /// Returns the library folders of an unpacked tree.
+    pub(super) fn new(tree: &Path, architecture: Architecture) -> Self {
+        let facts = architecture.facts();
+        let folders = ["lib", "usr/lib"].map(|lib| tree.join(lib).join(facts.multiarch)).into();
+        Libraries { folders, loader: facts.glibc_loader }
     }
 
     /// Returns the loader, if its package is unpacked.
@@ -93,7 +89,7 @@ mod tests {
     #[test]
     fn private_library_is_found_unless_ambiguous() {
         let tree = tempfile::tempdir().unwrap();
-        let libraries = Libraries::new(tree.path()).unwrap();
+        let libraries = Libraries::new(tree.path(), Architecture::X86_64);
         let folder = libraries.folders[1].clone();
         for path in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
             fs::create_dir_all(folder.join(path).parent().unwrap()).unwrap();

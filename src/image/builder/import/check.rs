@@ -2,7 +2,7 @@
 
 use super::error::ImportError;
 use crate::builder::{apk::members, command::ToolCommand};
-use meshd_types::Arch;
+use meshd_types::Architecture;
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Maximum size of an unpacked kernel, in bytes.
@@ -19,7 +19,7 @@ const SQUASHFS_LENGTH: std::ops::Range<usize> = 40..48;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFacts {
     /// Architecture that the kernel supports.
-    pub arch: Arch,
+    pub arch: Architecture,
     /// `uname -r`.
     pub release: String,
 }
@@ -30,7 +30,7 @@ pub struct KernelFacts {
 /// The fault, as a phrase that follows the file name.
 pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     if bytes.get(0x202..0x206) == Some(b"HdrS") {
-        return x86(bytes).map(|release| KernelFacts { arch: Arch::X86_64, release });
+        return x86(bytes).map(|release| KernelFacts { arch: Architecture::X86_64, release });
     }
     let unpacked;
     let image = match payload(bytes) {
@@ -46,7 +46,7 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
         return Err("is no kernel of x86_64 or aarch64".to_owned());
     }
     let at = image.windows(BANNER.len()).position(|window| window == BANNER).ok_or("does not say its release")?;
-    Ok(KernelFacts { arch: Arch::Aarch64, release: release(&image[at + BANNER.len()..])? })
+    Ok(KernelFacts { arch: Architecture::Aarch64, release: release(&image[at + BANNER.len()..])? })
 }
 
 /// Returns the version text of a bzImage. Linux/x86 boot protocol: 0x20e contains the offset of the text, less 0x200.
@@ -90,7 +90,12 @@ fn payload(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Checks that three files form an image for `arch`. Returns the kernel's release.
-pub(super) fn image(kernel_file: &Path, initramfs: &Path, modloop: &Path, arch: Arch) -> Result<String, ImportError> {
+pub(super) fn image(
+    kernel_file: &Path,
+    initramfs: &Path,
+    modloop: &Path,
+    arch: Architecture,
+) -> Result<String, ImportError> {
     let bytes = |file: &Path| fs::read(file).map_err(|error| error.to_string());
     let facts = bytes(kernel_file).and_then(|bytes| kernel(&bytes));
     let facts = facts.map_err(|why| ImportError::Kernel { file: kernel_file.to_owned(), why })?;
@@ -171,7 +176,7 @@ mod tests {
     fn x86_kernel_release_is_read_and_truncated_kernel_refused() {
         let good = bzimage("6.18.1-0-lts");
         let facts = kernel(&good).unwrap();
-        assert_eq!((facts.arch, facts.release.as_str()), (Arch::X86_64, "6.18.1-0-lts"));
+        assert_eq!((facts.arch, facts.release.as_str()), (Architecture::X86_64, "6.18.1-0-lts"));
         assert!(kernel(&good[..1500]).unwrap_err().contains("cut short"));
         assert!(kernel(&bzimage("nonsense")).is_err());
         assert!(kernel(b"MZ").is_err() && kernel(b"").is_err());
@@ -179,7 +184,7 @@ mod tests {
 
     #[test]
     fn arm_kernel_release_is_read_plain_compressed_and_wrapped() {
-        let expected = Ok(KernelFacts { arch: Arch::Aarch64, release: "6.18.1-0-lts".into() });
+        let expected = Ok(KernelFacts { arch: Architecture::Aarch64, release: "6.18.1-0-lts".into() });
         assert_eq!(kernel(&arm()), expected);
         // A tar can replace a compressed kernel here: the parser finds the banner at any offset, but the magic only at its fixed offset.
         let packed = pack(&[File { name: "x".into(), bytes: arm() }], true);

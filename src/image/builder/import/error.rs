@@ -4,7 +4,7 @@ use crate::builder::{
     apk::{closure::MissingPackage, index::IndexError, signature::SignatureError},
     command::CommandError,
 };
-use meshd_types::{Arch, Digest};
+use meshd_types::{Architecture, Digest};
 use std::{io, path::PathBuf};
 
 /// Cause of a failed image import.
@@ -105,9 +105,9 @@ pub enum ImportError {
     #[error("the kernel is for {found} and the recipe is for {expected}; take the files of the right architecture")]
     Arch {
         /// Architecture of the kernel.
-        found: Arch,
+        found: Architecture,
         /// Architecture of the recipe.
-        expected: Arch,
+        expected: Architecture,
     },
     /// The trial installation of the imported packages with apk failed.
     #[error("Alpine's apk cannot install the packages that were put together")]

@@ -6,6 +6,7 @@ use super::{
     recipe::{ImportRecipe, Mirror, Netboot},
 };
 use crate::builder::error::{BuildError, io_error};
+use meshd_model::image_kind::ImageKindName;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -37,6 +38,7 @@ pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), Buil
     let (url, branch) = (folder.display().to_string(), String::new());
     Ok((
         ImportRecipe {
+            kind: ImageKindName::Alpine,
             arch: facts.arch,
             description: format!("imported from {}", folder.display()),
             mirror: Mirror { url, branch, repositories: vec![String::new()], keys: Vec::new() },

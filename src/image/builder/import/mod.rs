@@ -34,7 +34,7 @@ use super::{
     store,
     work_folder::BuildFolder,
 };
-use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
+use crate::catalog::image::{AlpineParts, Contents, FORMAT, ImageKind, ImageManifest};
 use meshd_types::Digest;
 use packages::PackageImport;
 use recipe::ImportRecipe;
@@ -87,12 +87,12 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     report_step(progress, BuildStep::Store, || {
         let _lock = store::lock(&request.build.blobs_dir)?;
         let put = |file| store::put_blob(&request.build.blobs_dir, file);
-        let parts = Parts {
+        let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&netboot.kernel)?,
             initramfs: put(&netboot.initramfs)?,
             modloop: put(&netboot.modloop)?,
             packages: put(&made.initrd)?,
-        };
+        });
         let netboot = &recipe.netboot;
         let alpine_release = made.versions.get("alpine-release").and_then(|version| version.split('-').next());
         let manifest = ImageManifest {
@@ -102,7 +102,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             recipe: digest,
             kernel_release: release,
             kernel_package: format!("alpine-netboot-{}={}", netboot.flavor, netboot.version),
-            alpine_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
+            os_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
             parts,
             packages: made.versions,
             // Alpine's index does not list the files of a package, so services and modules are unknown.
@@ -116,7 +116,8 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
 /// Returns the recipe, its digest, and the trusted keys: those of the recipe, or those of a folder without a recipe.
 fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
-    if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe::RECIPE_FILE).exists())
+    if let Some(folder) =
+        request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe_head::RECIPE_FILE).exists())
     {
         let (recipe, keys) = folder::recipe(folder)?;
         return Ok((recipe, Digest::of(b"imported without a recipe"), keys));

@@ -1,11 +1,12 @@
 //! `image.toml` of an imported image.
 
-use crate::builder::parts::recipe::{RECIPE_FILE, section};
+use crate::builder::parts::recipe_head::{self, RECIPE_FILE, section};
 use meshd_config::{
     Fault, Faults,
     reader::{self, Table},
 };
-use meshd_types::{Arch, Digest, SafePath};
+use meshd_model::image_kind::ImageKindName;
+use meshd_types::{Architecture, Digest, SafePath};
 use std::path::{Path, PathBuf};
 
 /// Section of `image.toml` that marks an imported image.
@@ -16,7 +17,8 @@ const MAX_INSTALL: usize = 512;
 /// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportRecipe {
-    pub arch: Arch,
+    pub kind: ImageKindName,
+    pub arch: Architecture,
     pub description: String,
     pub mirror: Mirror,
     pub netboot: Netboot,
@@ -49,13 +51,13 @@ pub struct Netboot {
 
 impl Mirror {
     /// Returns the URL of Alpine's netboot bundle.
-    pub fn bundle(&self, netboot: &Netboot, arch: Arch) -> String {
+    pub fn bundle(&self, netboot: &Netboot, arch: Architecture) -> String {
         let (url, branch, version) = (&self.url, &self.branch, &netboot.version);
         format!("{url}/{branch}/releases/{arch}/alpine-netboot-{version}-{arch}.tar.gz")
     }
 
     /// Returns the URL of a repository's file.
-    pub fn file(&self, repository: &str, arch: Arch, file: &str) -> String {
+    pub fn file(&self, repository: &str, arch: Architecture, file: &str) -> String {
         format!("{}/{}/{repository}/{arch}/{file}", self.url, self.branch)
     }
 }
@@ -100,13 +102,15 @@ pub fn parse(text: &str, file: &Path) -> Result<ImportRecipe, Faults> {
 }
 
 fn read(root: &Table<'_>) -> Option<ImportRecipe> {
-    let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
+    let kind = recipe_head::kind(root);
+    let arch = recipe_head::architecture(root);
     let description = root.required("description", root.word("description"), "say in one line what the image is");
     let mirror = section(root, SECTION, mirror);
     let netboot = section(root, "netboot", netboot);
     let install = section(root, "packages", install);
     Some(ImportRecipe {
-        arch: arch?.value,
+        kind: kind?,
+        arch: arch?,
         description: description?.value,
         mirror: mirror?,
         netboot: netboot?,

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `recipe` | `image.toml`: the recipe of an image that is built |
+//! | `recipe_head` | what every recipe of an image or bundle has in common |
 //! | `fetch` | fetches userland and kernel from the cache, or with pip and apt |
 //! | `installed` | apk's installed database: the files of each package |
 //! | `plan` | the content of each package of the repository |
@@ -24,6 +25,7 @@ pub(crate) mod modloop;
 pub(crate) mod modules;
 pub mod plan;
 pub mod recipe;
+pub(crate) mod recipe_head;
 pub(crate) mod repo;
 #[cfg(test)]
 pub(crate) mod tests;

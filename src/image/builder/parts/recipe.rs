@@ -1,19 +1,19 @@
 //! `image.toml`: the recipe of an image that is built. All faults are reported together, with line, key and hint.
 
+use super::recipe_head::{self, RECIPE_FILE, section};
 use meshd_config::{
     Fault, Faults,
     reader::{self, Located, Table},
 };
-use meshd_types::{Arch, Digest, SafePath};
+use meshd_model::image_kind::ImageKindName;
+use meshd_types::{Architecture, Digest, SafePath};
 use std::path::Path;
-
-/// File name of a recipe.
-pub const RECIPE_FILE: &str = "image.toml";
 
 /// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    pub arch: Arch,
+    pub kind: ImageKindName,
+    pub arch: Architecture,
     pub description: String,
     pub source: WheelSource,
     pub kernel: Kernel,
@@ -161,7 +161,8 @@ pub fn parse(text: &str, file: &Path) -> Result<Recipe, Faults> {
 }
 
 fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
-    let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
+    let kind = recipe_head::kind(root);
+    let arch = recipe_head::architecture(root);
     let description = root.required("description", root.word("description"), "say in one line what the image is");
     // Parse every section before requiring any, so that all faults are reported together.
     let source = section(root, "source", read_source);
@@ -174,7 +175,8 @@ fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
     let modloop = section(root, "modloop", read_compression);
     let packages = section(root, "packages", read_packages);
     Some(Recipe {
-        arch: arch?.value,
+        kind: kind?,
+        arch: arch?,
         description: description?.value,
         source: source?,
         kernel: kernel?,
@@ -183,12 +185,6 @@ fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
         modloop: modloop?,
         packages: packages?,
     })
-}
-
-/// Reads a required section.
-pub(crate) fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
-    let table = root.table(key);
-    read(&root.required(key, table, format!("add the section [{key}]"))?)
 }
 
 fn values<T>(list: Vec<Located<T>>) -> Vec<T> {

@@ -255,7 +255,7 @@ fn images(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Resu
             let used =
                 version.current || version.previous || version.in_use || request.in_use.contains(&version.version);
             if used || last.contains(&version.version) || !covered {
-                found.kept_blobs.extend(version.manifest.parts.each().map(|(_, blob)| blob.digest));
+                found.kept_blobs.extend(version.manifest.parts.parts().iter().map(|part| part.blob.digest));
             } else {
                 found.removed.push(Dropped { name: name.to_string(), version: version.version });
                 found.manifests.push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));

@@ -5,11 +5,11 @@ use crate::{
     builder::store,
     catalog::{
         bundle,
-        image::{Blob, Contents, FORMAT, Parts, load_image, manifest_path},
+        image::{AlpineParts, Contents, FORMAT, ImageKind, load_image, manifest_path},
         versions::IN_USE,
     },
 };
-use meshd_types::{Arch, Timestamp};
+use meshd_types::{Architecture, Timestamp};
 use std::{collections::BTreeMap, path::PathBuf};
 
 fn prune_request(kind: ArtifactKind, keep: usize) -> Prune {
@@ -37,20 +37,20 @@ impl TestImages {
             fs::write(&file, text).unwrap();
             store::put_blob(self.blobs(), &file).unwrap()
         };
-        let parts = Parts {
+        let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(text),
             initramfs: put("initramfs"),
             modloop: put("modloop"),
             packages: put("packages"),
-        };
+        });
         ImageManifest {
             format: FORMAT,
             name: self.name.clone(),
-            arch: Arch::X86_64,
+            arch: Architecture::X86_64,
             recipe: Digest::of(text.as_bytes()),
             kernel_release: "6.1".into(),
             kernel_package: "linux=6.1".into(),
-            alpine_release: "3.23.0".into(),
+            os_release: "3.23.0".into(),
             parts,
             packages: BTreeMap::new(),
             contents: Contents::default(),
@@ -77,7 +77,7 @@ impl TestImages {
 
     fn blob(&self, version: &Digest) -> PathBuf {
         let manifest = load_version(self.blobs(), &self.name, version).unwrap();
-        blob_path(self.blobs(), &manifest.parts.kernel.digest)
+        blob_path(self.blobs(), &manifest.parts.part("kernel").unwrap().digest)
     }
 }
 
@@ -168,7 +168,7 @@ fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
         images.add(&format!("our {at}"), at);
     }
     // A manifest of a later release, and the blob that it names.
-    let later = images.manifest("from the future", 9).parts.kernel;
+    let later = images.manifest("from the future", 9).parts.part("kernel").unwrap();
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
     fs::write(manifest_path(images.blobs(), &"later".parse().unwrap()), manifest).unwrap();
     let request = Prune { name: Some(images.name.to_string()), ..prune_request(ArtifactKind::Images, 0) };
@@ -220,7 +220,8 @@ fn version_with_edited_manifest_is_refused() {
     let (a, _) = (images.add("kernel a", 1), images.add("kernel b", 2));
     let path = VersionFolder::image(images.blobs(), &images.name).version_path(&a);
     let mut manifest = load_version(images.blobs(), &images.name, &a).unwrap();
-    manifest.parts.kernel = Blob { ..manifest.parts.modloop };
+    let ImageKind::Alpine(parts) = &mut manifest.parts;
+    parts.kernel = parts.modloop;
     fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     assert!(matches!(rollback(images.blobs(), &images.name), Err(VersionError::Image(_))));
 }
@@ -235,7 +236,7 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
         fs::write(&file, format!("layer {at}")).unwrap();
         let layer = store::put_blob(images.blobs(), &file).unwrap();
         let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
-        let (format, arch, recipe) = (bundle::FORMAT, Arch::X86_64, Digest::of(b"recipe"));
+        let (format, arch, recipe) = (bundle::FORMAT, Architecture::X86_64, Digest::of(b"recipe"));
         let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
         store::put_version(&version_folder, &layer.digest, &manifest).unwrap();
         store::set_current(&version_folder, &layer.digest).unwrap();

@@ -1,7 +1,7 @@
 //! Reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format
 //! 1.5).
 
-use meshd_types::Arch;
+use meshd_types::Architecture;
 
 /// First bytes of a 64-bit, little-endian ELF file.
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
@@ -16,7 +16,7 @@ const HEADER: usize = 64;
 ///
 /// # Errors
 /// The reason why no node can run the program, as a phrase for an error message.
-pub(super) fn static_program(program: &[u8]) -> Result<Arch, String> {
+pub(super) fn static_program(program: &[u8]) -> Result<Architecture, String> {
     if !program.starts_with(MAGIC) || program.len() < HEADER {
         return Err("it is no 64-bit ELF program".to_owned());
     }
@@ -25,24 +25,13 @@ pub(super) fn static_program(program: &[u8]) -> Result<Arch, String> {
         return Err(format!("it is no program: its ELF type is {kind}"));
     }
     let machine = number(program, 18, 2).unwrap_or(0);
-    let arch = arch(machine).ok_or_else(|| format!("it is built for another processor: ELF machine {machine}"))?;
+    let architecture = u16::try_from(machine).ok().and_then(Architecture::from_elf);
+    let architecture =
+        architecture.ok_or_else(|| format!("it is built for another processor: ELF machine {machine}"))?;
     match interpreter(program)? {
         Some(loader) => Err(format!("it is dynamically linked: it needs {loader}, which nodes do not have")),
-        None => Ok(arch),
+        None => Ok(architecture),
     }
-}
-
-/// Returns the `e_machine` of an architecture, and the reverse in [`arch`].
-pub(super) fn machine(arch: Arch) -> u16 {
-    match arch {
-        Arch::X86_64 => 62,
-        Arch::Aarch64 => 183,
-        Arch::Riscv64 => 243,
-    }
-}
-
-fn arch(number: usize) -> Option<Arch> {
-    [Arch::X86_64, Arch::Aarch64, Arch::Riscv64].into_iter().find(|arch| usize::from(machine(*arch)) == number)
 }
 
 /// Returns the interpreter (dynamic loader) of a program; `None` for a static program.

@@ -12,7 +12,7 @@ mod elf;
 use super::image::load_manifest;
 use bytes::Bytes;
 use meshd_config::{Fault, Site, files::read_regular};
-use meshd_types::{Arch, ImageName, Timestamp};
+use meshd_types::{Architecture, ImageName, Timestamp};
 use std::{
     collections::BTreeSet,
     fmt, io,
@@ -35,7 +35,7 @@ const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-age
 pub struct AgentProgram {
     pub path: PathBuf,
     pub bytes: Bytes,
-    pub arch: Arch,
+    pub arch: Architecture,
     pub build: AgentBuild,
 }
 
@@ -156,11 +156,11 @@ fn parse_note(bytes: &[u8]) -> Option<AgentBuild> {
 }
 
 /// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no node. `rest` makes its digest unique.
-pub fn sample_agent(arch: Arch, rest: &[u8]) -> Vec<u8> {
+pub fn sample_agent(arch: Architecture, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
     bytes[16] = 2;
-    bytes[18..20].copy_from_slice(&elf::machine(arch).to_le_bytes());
+    bytes[18..20].copy_from_slice(&arch.facts().elf_machine.to_le_bytes());
     bytes.extend(format!("{}0.0.0 commit=sample time=0;", NOTE.concat()).bytes());
     bytes.extend_from_slice(rest);
     bytes
@@ -188,18 +188,18 @@ mod tests {
     fn static_agent_is_loaded_with_its_build_info() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
-        fs::write(&path, sample_agent(Arch::X86_64, b"")).unwrap();
+        fs::write(&path, sample_agent(Architecture::X86_64, b"")).unwrap();
         let agent = load_agent(&site(&path)).unwrap();
-        assert_eq!((agent.arch, agent.build.commit.as_str()), (Arch::X86_64, "sample"));
+        assert_eq!((agent.arch, agent.build.commit.as_str()), (Architecture::X86_64, "sample"));
     }
 
     #[test]
     fn unusable_agents_are_refused_with_their_cause() {
         assert!(refusal(&fs::read("/bin/ls").unwrap()).contains("dynamically linked"));
         assert!(refusal(b"#!/bin/sh\n").contains("no 64-bit ELF program"));
-        let foreign = sample_agent(Arch::X86_64, b"");
+        let foreign = sample_agent(Architecture::X86_64, b"");
         assert!(refusal(&foreign[..64]).contains("another program than mesh-agent"));
-        let mut unknown = sample_agent(Arch::X86_64, b"");
+        let mut unknown = sample_agent(Architecture::X86_64, b"");
         unknown[18] = 8;
         assert!(refusal(&unknown).contains("another processor: ELF machine 8"));
         assert!(refusal(b"").contains("0 bytes"));

@@ -1,5 +1,13 @@
 //! Tests whether a machine can boot the result of a merge. Each overlay may be valid alone, and the boot may still lack a part that
-//! mesh-init, Alpine's init or OpenRC needs.
+//! the first program, the init or the service manager of its image needs.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `requirements` | the type of what a kind of image needs |
+//! | `alpine` | what a node of an Alpine image needs |
+
+mod alpine;
+mod requirements;
 
 use super::{
     RenderInput,
@@ -7,82 +15,19 @@ use super::{
 };
 use crate::catalog::overlay::{AGENT_PATH, Source, SourceLocation};
 use meshd_config::Fault;
-use meshd_types::SafePath;
+use meshd_model::image_kind::ImageKindName;
+use meshd_types::{Architecture, SafePath};
+use requirements::Requirements;
 use std::fmt::Display;
 
-/// The first program of a node.
-const MESH_INIT: &str = "/sbin/mesh-init";
 /// Service of the agent.
 const AGENT_SERVICE: &str = "mesh-agent";
-/// Packages that bring `/sbin/init` and OpenRC.
-const INIT_PACKAGES: [&str; 2] = ["alpine-base", "openrc"];
-/// Files that mesh-init, the agent and the boot interface need, and whether each is a program.
-const NEEDED: [(&str, bool); 5] = [
-    ("/etc/init.d/mesh-agent", true),
-    ("/etc/meshd/agent.json", false),
-    ("/etc/meshd/image.env", false),
-    ("/etc/network/interfaces", false),
-    ("/usr/share/meshd/udhcpc", true),
-];
-/// What a file must contain, in a line that is not a comment: init starts OpenRC, and OpenRC the agent and the boot interface.
-const NEEDED_LINES: [(&str, &str); 4] = [
-    ("/etc/inittab", "openrc sysinit"),
-    ("/etc/inittab", "openrc boot"),
-    ("/etc/inittab", "openrc default"),
-    ("/etc/network/interfaces", "/etc/network/interfaces.d"),
-];
-/// Folders that stay folders: programs and packages are found below them.
-const FOLDERS: [&str; 25] = [
-    "bin",
-    "etc",
-    "etc/apk",
-    "etc/init.d",
-    "etc/meshd",
-    "etc/network",
-    "home",
-    "lib",
-    "lib/modules",
-    "media",
-    "mnt",
-    "opt",
-    "opt/bundles",
-    "root",
-    "sbin",
-    "tmp",
-    "usr",
-    "usr/bin",
-    "usr/lib",
-    "usr/local",
-    "usr/local/bin",
-    "usr/sbin",
-    "usr/share",
-    "var",
-    "var/lib",
-];
-/// Folders that the kernel or OpenRC mounts over: a file below one is never seen.
-const MOUNTED: [&str; 4] = ["dev", "proc", "run", "sys"];
-/// Links of Alpine's packages. A folder in place of one makes `apk` fail.
-const PACKAGE_LINKS: [(&str, &str); 5] = [
-    ("var/lock", "run/lock"),
-    ("var/run", "run"),
-    ("var/spool/cron/crontabs", "etc/crontabs"),
-    ("var/spool/mail", "var/mail"),
-    ("etc/mtab", "proc/mounts"),
-];
-/// Programs of packages without which nothing starts.
-const PROGRAMS: [&str; 9] = [
-    "bin/busybox",
-    "bin/sh",
-    "sbin/apk",
-    "sbin/init",
-    "sbin/openrc",
-    "sbin/openrc-run",
-    "lib/ld-musl-x86_64.so.1",
-    "lib/ld-musl-aarch64.so.1",
-    "lib/ld-musl-riscv64.so.1",
-];
-/// Files in which mesh-init locks the root account.
-const ACCOUNTS: [&str; 2] = ["etc/passwd", "etc/shadow"];
+
+fn requirements(kind: ImageKindName) -> &'static Requirements {
+    match kind {
+        ImageKindName::Alpine => &alpine::REQUIREMENTS,
+    }
+}
 
 /// Returns why no machine could boot the merged overlays of a node; empty if one can. Faults of the merge itself are not part of it.
 pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
@@ -90,14 +35,14 @@ pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
 }
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
-    let check = Check { input, merged };
+    let check = Check { input, merged, requirements: requirements(input.image.kind) };
     let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent) else {
         return vec![check.absent(AGENT_PATH, "the agent")];
     };
-    let mut faults: Vec<Fault> = check.mesh_init(agent.layer).into_iter().collect();
-    faults.extend(NEEDED.iter().filter_map(|(path, is_program)| check.needed(path, *is_program)));
+    let mut faults: Vec<Fault> = check.first_program(agent.layer).into_iter().collect();
+    faults.extend(check.requirements.needed.iter().filter_map(|(path, is_program)| check.needed(path, *is_program)));
     faults.extend(check.services());
-    faults.extend(NEEDED_LINES.iter().filter_map(|(path, line)| check.needed_line(path, line)));
+    faults.extend(check.requirements.needed_lines.iter().filter_map(|(path, line)| check.needed_line(path, line)));
     faults.extend(check.merged.paths.iter().filter_map(|(path, pieces)| check.misplaced(path, pieces.first()?)));
     faults
 }
@@ -105,6 +50,7 @@ pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
 struct Check<'a, 'i> {
     input: &'a RenderInput<'i>,
     merged: &'a Merged<'i>,
+    requirements: &'static Requirements,
 }
 
 impl<'i> Check<'_, 'i> {
@@ -133,15 +79,18 @@ impl<'i> Check<'_, 'i> {
         found.unwrap_or_else(|| Fault::of_file(&self.input.site.file, message, hint))
     }
 
-    fn mesh_init(&self, agent_layer: usize) -> Option<Fault> {
-        let Some(piece) = self.piece(MESH_INIT) else { return Some(self.absent(MESH_INIT, "mesh-init")) };
-        let is_whole = self.merged.paths.iter().any(|(path, all)| path.to_string() == MESH_INIT && all.len() == 1);
+    fn first_program(&self, agent_layer: usize) -> Option<Fault> {
+        let first = self.requirements.first_program;
+        let Some(piece) = self.piece(first) else {
+            return Some(self.absent(first, first.rsplit('/').next().unwrap_or(first)));
+        };
+        let is_whole = self.merged.paths.iter().any(|(path, all)| path.to_string() == first && all.len() == 1);
         if piece.layer != agent_layer || !is_whole {
             let owner = &self.merged.layers[piece.layer].name;
-            let what = format!("{MESH_INIT} is changed by overlay {owner}, which does not bring the agent");
+            let what = format!("{first} is changed by overlay {owner}, which does not bring the agent");
             return Some(self.at(&piece, what, "change it in the overlay that brings the agent"));
         }
-        self.needed(MESH_INIT, true)
+        self.needed(first, true)
     }
 
     /// A file that must be there, as a file, and executable if it is a program.
@@ -186,7 +135,7 @@ impl<'i> Check<'_, 'i> {
         let of_profile = |what: &str, hint: &str| {
             Some(Fault::of_file(&self.input.site.file, format!("profile {name} would not boot: {what}"), hint))
         };
-        if !INIT_PACKAGES.iter().any(|package| self.merged.packages.contains(package)) {
+        if !self.requirements.init_packages.iter().any(|package| self.merged.packages.contains(package)) {
             return of_profile("no overlay brings the package alpine-base", "begin the list of overlays with \"base\"");
         }
         if !self.merged.services.contains_key(AGENT_SERVICE) {
@@ -206,22 +155,23 @@ impl<'i> Check<'_, 'i> {
     fn misplaced(&self, path: &SafePath, piece: &Piece<'_>) -> Option<Fault> {
         let relative = path.relative();
         let within = |top: &str| relative == top || path.parents().any(|parent| parent == top);
-        if let Some(top) = MOUNTED.iter().find(|top| within(top)) {
+        if let Some(top) = self.requirements.mounted.iter().find(|top| within(top)) {
             let what = format!("{path} is below /{top}, which is mounted over");
             return Some(self.at(piece, what, "make it when its service starts"));
         }
-        if let Some((link, target)) = PACKAGE_LINKS.iter().find(|(link, _)| within(link)) {
+        if let Some((link, target)) = self.requirements.package_links.iter().find(|(link, _)| within(link)) {
             let what = format!("{path} is at or below /{link}, a link to /{target} that a package brings");
             return Some(self.at(piece, what, format!("make it below /{target}, when its service starts")));
         }
         let is_folder = piece.entry.source == Source::Directory;
-        if FOLDERS.contains(&relative) && !is_folder {
+        if self.requirements.folders.contains(&relative) && !is_folder {
             return Some(self.at(piece, format!("{path} must be a folder"), "use another path"));
         }
-        if PROGRAMS.contains(&relative) {
+        let is_loader = Architecture::ALL.iter().any(|architecture| architecture.facts().musl_loader == relative);
+        if is_loader || self.requirements.programs.contains(&relative) {
             return Some(self.at(piece, format!("{path} replaces a program of the system"), "use another path"));
         }
-        if ACCOUNTS.contains(&relative) && !has_root(&piece.entry.source) {
+        if self.requirements.accounts.contains(&relative) && !has_root(&piece.entry.source) {
             return Some(self.at(piece, format!("{path} has no line of root"), "add the line of root"));
         }
         None

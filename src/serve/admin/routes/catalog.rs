@@ -132,12 +132,12 @@ async fn overlay(
     Path(node): Path<String>,
     QueryOf(query): QueryOf<OverlayQuery>,
 ) -> Result<Response, Refused> {
-    let Rendered { generation, what, overlay, .. } = rendered(state, &node, query.profile).await?;
+    let Rendered { generation, contents, overlay, .. } = rendered(state, &node, query.profile).await?;
     let bytes = blocking("packing", move || overlay.to_targz()).await?;
     let headers = [
         (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
         (GENERATION_HEADER, generation.to_string()),
-        (PROFILE_HEADER, what.profile.to_string()),
+        (PROFILE_HEADER, contents.profile.to_string()),
     ];
     Ok((headers, bytes).into_response())
 }

@@ -13,7 +13,7 @@ use meshd_model::{
 use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
 use meshd_store::EventFilter;
 use meshd_trust::Peer;
-use meshd_types::{BootSessionId, CorrelationId, Digest, MacAddr, NodeId, Secret, SystemUuid, Timestamp};
+use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, Secret, SystemUuid, Timestamp};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
 use std::{
@@ -249,9 +249,10 @@ impl<'a> Machine<'a> {
         rest.split_once('/').unwrap().0
     }
 
-    pub async fn fetch(&self, part: impl FnOnce(&meshd_image::catalog::image::Parts) -> Digest) {
-        let digest = part(&self.rig.central.catalog().images().next().expect("an image").manifest.parts);
-        self.rig.central.boot.fetched(self.address, Fetched::Blob(digest)).await;
+    /// Fetches a part of the image by its name.
+    pub async fn fetch(&self, part: &str) {
+        let part = self.rig.central.catalog().images().next().expect("an image").manifest.parts.part(part);
+        self.rig.central.boot.fetched(self.address, Fetched::Blob(part.expect("a part").digest)).await;
     }
 
     pub async fn overlay(&mut self) {
@@ -308,12 +309,12 @@ impl<'a> Machine<'a> {
             Stage::Loader => self.rig.central.boot.fetched(self.address, Fetched::Loader).await,
             Stage::IpxeDhcp => self.dhcp(DhcpExchange::Ipxe).await,
             Stage::Script => self.ask_script().await,
-            Stage::Kernel => self.fetch(|parts| parts.kernel.digest).await,
-            Stage::Initramfs => self.fetch(|parts| parts.initramfs.digest).await,
-            Stage::Packages => self.fetch(|parts| parts.packages.digest).await,
+            Stage::Kernel => self.fetch("kernel").await,
+            Stage::Initramfs => self.fetch("initramfs").await,
+            Stage::Packages => self.fetch("packages").await,
             Stage::Overlay => self.overlay().await,
             Stage::OsDhcp => self.dhcp(DhcpExchange::Os).await,
-            Stage::Modloop => self.fetch(|parts| parts.modloop.digest).await,
+            Stage::Modloop => self.fetch("modloop").await,
             Stage::Enrolled => self.enrol().await,
             Stage::Link => self.link_up().await,
             Stage::Online => {

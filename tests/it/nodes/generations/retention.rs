@@ -8,10 +8,10 @@ use crate::world::{World, eventually, node::PxeNode};
 use meshd_image::catalog::{
     BundleManifest, ImageManifest,
     bundle::FORMAT,
-    image::{Blob, blob_path, load_manifest},
+    image::{Blob, ImageKind, blob_path, load_manifest},
     versions::VersionFolder,
 };
-use meshd_types::{Arch, BundleName, Digest, ImageName, Timestamp};
+use meshd_types::{Architecture, BundleName, Digest, ImageName, Timestamp};
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
 fn blobs(world: &World) -> PathBuf {
@@ -43,8 +43,16 @@ fn bundle(world: &World, number: u64) -> Digest {
     let (programs, packages, recipe) = (Vec::new(), BTreeMap::new(), Digest::of(b"recipe"));
     let built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
     let shelf = VersionFolder::bundle(&blobs(world), &name);
-    let manifest =
-        BundleManifest { format: FORMAT, name, arch: Arch::X86_64, recipe, layer, programs, packages, built_at };
+    let manifest = BundleManifest {
+        format: FORMAT,
+        name,
+        arch: Architecture::X86_64,
+        recipe,
+        layer,
+        programs,
+        packages,
+        built_at,
+    };
     build(&shelf, number, &layer.digest, &serde_json::to_vec(&manifest).unwrap());
     layer.digest
 }
@@ -57,7 +65,8 @@ fn image(world: &World, number: u64) -> ImageManifest {
 pub fn image_without(world: &World, number: u64, lacks: &str) -> ImageManifest {
     let name: ImageName = "small".parse().unwrap();
     let mut manifest = load_manifest(&blobs(world), &name).unwrap();
-    manifest.parts.kernel = blob(world, format!("kernel {number}").repeat(100).as_bytes());
+    let ImageKind::Alpine(parts) = &mut manifest.parts;
+    parts.kernel = blob(world, format!("kernel {number}").repeat(100).as_bytes());
     manifest.built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
     manifest.packages.remove(lacks);
     let shelf = VersionFolder::image(&blobs(world), &name);
@@ -97,11 +106,14 @@ fn rolled_back_profile_retains_its_image_and_bundles() {
     }
     done(&world, &["profile", "rollback", "discovery", "--to", &then]);
     ["image", "bundle"].into_iter().for_each(|kind| prune(&world, kind));
-    assert!(is_there(&world, &first.parts.kernel.digest) && is_there(&world, &layer), "they are in use");
+    assert!(
+        is_there(&world, &first.parts.part("kernel").unwrap().digest) && is_there(&world, &layer),
+        "they are in use"
+    );
     world.kill();
     world.start();
     let script = PxeNode::new(&world, 1).power_on().unwrap();
-    assert!(script.0.contains(&first.parts.kernel.digest.to_string()), "{}", script.0);
+    assert!(script.0.contains(&first.parts.part("kernel").unwrap().digest.to_string()), "{}", script.0);
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
     let mounts = String::from_utf8_lossy(&overlay["etc/meshd/bundles"].1).into_owned();

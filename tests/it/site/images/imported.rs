@@ -118,14 +118,15 @@ fn listing(bytes: &[u8], dir: &Path) -> Vec<String> {
 fn image_import_is_complete_and_reproducible() {
     let desk = Desk::new();
     let manifest = desk.import().unwrap();
-    assert_eq!((manifest.kernel_release.as_str(), manifest.alpine_release.as_str()), (RELEASE, VERSION));
+    assert_eq!((manifest.kernel_release.as_str(), manifest.os_release.as_str()), (RELEASE, VERSION));
     assert_eq!(manifest.kernel_package, format!("alpine-netboot-lts={VERSION}"));
     let names: Vec<&str> = manifest.packages.keys().map(String::as_str).collect();
     let all = ["alpine-base", "alpine-release", "busybox", "busybox-openrc", "dmidecode", "musl", "openrc"];
     assert_eq!(names, all, "the closure, the service files that belong to it, and nothing else");
 
     let image = load_image(&desk.blobs(), &manifest.name).unwrap();
-    let listed = listing(&image.packages, desk.dir.path());
+    let packages = manifest.parts.part("packages").unwrap();
+    let listed = listing(image.part(&packages.digest).unwrap(), desk.dir.path());
     assert!(listed.contains(&"packages/x86_64/dmidecode-3.6-r0.apk".to_owned()), "{listed:?}");
     assert!(listed.contains(&"etc/apk/keys/meshd-repo.rsa.pub".to_owned()), "{listed:?}");
     assert_eq!(listed.iter().filter(|name| name.ends_with(".apk")).count(), all.len());

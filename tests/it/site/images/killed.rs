@@ -3,11 +3,11 @@
 use meshd_image::{
     builder::versions,
     catalog::{
-        image::{Blob, Contents, FORMAT, ImageManifest, Parts, blob_path, load_image, manifest_path},
+        image::{AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, blob_path, load_image, manifest_path},
         versions::VersionFolder,
     },
 };
-use meshd_types::{Arch, Digest, Timestamp};
+use meshd_types::{Architecture, Digest, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -32,17 +32,17 @@ fn manifest(blobs: &Path, text: &str) -> ImageManifest {
         contents: Contents::default(),
         format: FORMAT,
         name: "lab".parse().unwrap(),
-        arch: Arch::X86_64,
+        arch: Architecture::X86_64,
         recipe: Digest::of(text.as_bytes()),
         kernel_release: "6.1".into(),
         kernel_package: "linux=6.1".into(),
-        alpine_release: "3.23.0".into(),
-        parts: Parts {
+        os_release: "3.23.0".into(),
+        parts: ImageKind::Alpine(AlpineParts {
             kernel: put(text),
             initramfs: put("initramfs"),
             modloop: put("modloop"),
             packages: put("packages"),
-        },
+        }),
         packages: BTreeMap::new(),
         built_at: Timestamp::from_millis(1),
     }

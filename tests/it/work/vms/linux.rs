@@ -33,7 +33,7 @@ fn kernel() -> PathBuf {
     let blobs = env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
     let manifest = load_manifest(&blobs, &"alpine-lab".parse().unwrap());
     let manifest = manifest.unwrap_or_else(|error| panic!("{error}; build the image: target/debug/meshd lab image"));
-    blob_path(&blobs, &manifest.parts.kernel.digest)
+    blob_path(&blobs, &manifest.parts.part("kernel").unwrap().digest)
 }
 
 fn initramfs(dir: &Path) {

@@ -21,14 +21,14 @@ pub fn missing_features<'a>(
     let is_uefi = spec.firmware == Firmware::Uefi;
     let firmware = match (is_uefi, spec.secure_boot) {
         (false, _) => None,
-        (true, false) => missing(!hosting.uefi, RejectReason::FirmwareMissing, "UEFI firmware (OVMF)"),
+        (true, false) => missing(!hosting.uefi, RejectReason::FirmwareMissing, "UEFI firmware"),
         (true, true) => missing(!hosting.secure_boot, RejectReason::FirmwareMissing, "UEFI firmware for Secure Boot"),
     };
     let cpu = spec.cpu.as_str();
     let knows =
         ANY_CPU.contains(&cpu) || hosting.cpu_models.is_empty() || hosting.cpu_models.iter().any(|model| model == cpu);
     let found = [
-        missing(!hosting.qemu, RejectReason::QemuMissing, "qemu-system-x86_64"),
+        missing(!hosting.qemu, RejectReason::QemuMissing, "QEMU"),
         missing(layered && !hosting.qemu_img, RejectReason::QemuMissing, "qemu-img"),
         (!knows).then(|| (RejectReason::CpuUnknown, format!("its QEMU knows no processor {cpu}"))),
         firmware,

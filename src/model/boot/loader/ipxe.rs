@@ -4,7 +4,9 @@
 //! without a firmware self test. Scripts use `ifconf --configurator dhcp`, because `dhcp` also waits 16 seconds for an IPv6 router
 //! (observed with the iPXE of 2019).
 
-use super::{BootPlan, Endpoint, OverlayUrl, Refusal, ipxe_quote};
+use super::ipxe_quote;
+use crate::boot::{boot_plan::BootPlan, endpoint::Endpoint, kernel_command_line::command_line, refusal::Refusal};
+use meshd_config::Delivery;
 use meshd_types::NodeId;
 use std::fmt::Write as _;
 
@@ -15,38 +17,44 @@ const RETRY_SECONDS: u32 = 5;
 const BOARD_SERIAL: &str = "smbios/2.7.0";
 
 /// Returns the script that boots a node. It contains the capability of the overlay: never log or cache it.
-pub fn boot_script(plan: &BootPlan) -> String {
-    let BootPlan { node, profile, session, fetches, .. } = plan;
-    let mut initrds = vec![("initramfs", fetches.initramfs.as_str()), ("packages", fetches.packages.as_str())];
-    let apkovl = match &plan.overlay {
-        // The capability is exposed only to the script of this node.
-        OverlayUrl::Initrd(url) => {
-            initrds.push(("overlay", url.expose()));
-            "/apkovl.tar.gz"
-        }
-        OverlayUrl::Argument(url) => url.expose(),
-    };
-    let names: Vec<String> = initrds.iter().map(|(name, _)| format!("initrd={name}")).collect();
-    let args = [names.join(" "), format!("apkovl={apkovl}"), plan.args.join(" ")].join(" ");
+pub(super) fn boot_script(plan: &BootPlan) -> String {
+    let BootPlan { public, secret } = plan;
+    let (node, profile, session) = (public.node, &public.profile, secret.session);
+    let line = command_line(plan, &kernel_args(plan));
     let mut out = format!(
         "#!ipxe\n# node {node}\n# profile {profile}\n# session {session}\n\
          echo meshd: node {node} boots profile {profile} in session {session}\n\
          # Images of an attempt before this one would be loaded beside the new ones.\n\
          imgfree\n\
-         set step kernel\nkernel --name kernel {} {args} || goto failed\n",
-        fetches.kernel
+         set step kernel\nkernel --name kernel {} {line} || goto failed\n",
+        public.kernel().url
     );
-    for (name, url) in initrds {
+    for (name, url) in initrds(plan) {
         let _ = writeln!(out, "set step {name}\ninitrd --name {name} {url} || goto failed");
     }
     out.push_str("set step boot\nboot || goto failed\n");
     out.push_str(":failed\necho meshd: ${step} failed, retrying in 5 seconds\nimgfree\n");
-    out.push_str(&ask_again(&plan.entry, RETRY_SECONDS));
+    out.push_str(&ask_again(&public.entry, RETRY_SECONDS));
     out
 }
 
+/// Returns the kernel arguments that name the initrds: Linux's EFI stub reads them by these names from iPXE.
+pub(super) fn kernel_args(plan: &BootPlan) -> Vec<String> {
+    initrds(plan).iter().map(|(name, _)| format!("initrd={name}")).collect()
+}
+
+/// Returns name and URL of each initrd, with the overlay at the end.
+fn initrds(plan: &BootPlan) -> Vec<(&str, &str)> {
+    let mut initrds: Vec<(&str, &str)> = plan.public.initrds().map(|part| (part.name, part.url.as_str())).collect();
+    if plan.public.delivery == Delivery::Initrd {
+        // The capability is exposed only to the script of this node.
+        initrds.push(("overlay", plan.secret.overlay.expose()));
+    }
+    initrds
+}
+
 /// Returns the script that shows a refusal and retries. `correlation` identifies the event in the log.
-pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
+pub(super) fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
     let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
     let (code, seconds) = (refusal.code(), refusal.wait_seconds());
     let message = ipxe_quote::ipxe_text(&refusal.message());
@@ -60,7 +68,7 @@ pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId
 }
 
 /// Returns the script that DHCP announces, the same for every machine of a segment. iPXE substitutes the values of its machine.
-pub fn entry_script(endpoint: Endpoint) -> String {
+pub(super) fn entry_script(endpoint: Endpoint) -> String {
     // Vendor texts are hexadecimal: see `ScriptRequest`.
     format!(
         "#!ipxe\n:ask\n\

@@ -6,7 +6,7 @@
 /// Maximum length of a message in characters.
 const MAX_TEXT: usize = 400;
 /// Maximum length of a word in characters: a kernel argument or a URL.
-pub const MAX_WORD: usize = 512;
+const MAX_WORD: usize = 512;
 
 /// Permitted characters besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are excluded on purpose.
 const SAFE_MARKS: &str = "-_.,:=/@+()!*~%[]?";
@@ -16,7 +16,7 @@ fn is_safe(c: char) -> bool {
 }
 
 /// Quotes a message: removes quotes, replaces other unsafe characters by `?`, and combines blanks.
-pub fn ipxe_text(text: &str) -> String {
+pub(super) fn ipxe_text(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().filter(|c| !"`'\"".contains(*c)).take(MAX_TEXT) {
         match c {
@@ -33,9 +33,9 @@ pub fn ipxe_text(text: &str) -> String {
     out
 }
 
-/// Returns the unchanged word; `None` if it is unsafe, because changing an argument would change the boot.
-pub fn ipxe_word(word: &str) -> Option<&str> {
+/// Returns whether a word can stand in a script unchanged. An unsafe word is refused, because changing an argument would change the boot.
+pub(super) fn is_ipxe_word(word: &str) -> bool {
     // A word that begins with `--` would be an option of the iPXE command.
     let fits = !word.is_empty() && word.len() <= MAX_WORD && !word.starts_with("--");
-    (fits && word.chars().all(is_safe)).then_some(word)
+    fits && word.chars().all(is_safe)
 }
