@@ -14,9 +14,9 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// Port of the boot plane.
+/// Port of the boot API.
 pub const HTTP_PORT: u16 = 8080;
-/// Port of the agent plane.
+/// Port of the agent API.
 pub const AGENT_PORT: u16 = 8443;
 
 /// What differs from bench to bench.

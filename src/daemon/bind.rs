@@ -132,9 +132,9 @@ impl SegmentPlan {
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
-        tasks.spawn_infallible("HTTP boot plane", http::run(limits, central.clone(), http, stop.clone()));
+        tasks.spawn_infallible("HTTP boot API", http::run(limits, central.clone(), http, stop.clone()));
         let limits = agent::AgentLimits { connections: connections.agent, ..Default::default() };
-        tasks.spawn_infallible("agent plane", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
+        tasks.spawn_infallible("agent API", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
         if boots {
             tasks.spawn_infallible("IPv6 router solicitations", ndp::run(interface.clone(), stop.clone()));
         }

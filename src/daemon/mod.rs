@@ -80,7 +80,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
         tasks.spawn_infallible("metrics listener", metrics);
     }
     let admin = admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
-    tasks.spawn_infallible("admin plane", admin);
+    tasks.spawn_infallible("admin API", admin);
     let (watched, stopped) = (central.clone(), stop.clone());
     tasks.spawn_infallible("watch", async move {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);

@@ -58,10 +58,10 @@ impl fmt::Display for Service {
             Service::Dhcp => "DHCP",
             Service::ProxyDhcp => "proxy DHCP",
             Service::Tftp => "TFTP",
-            Service::Http => "the boot plane (HTTP)",
-            Service::Agent => "the agent plane",
+            Service::Http => "the boot API (HTTP)",
+            Service::Agent => "the agent API",
             Service::Metrics => "metrics",
-            Service::Admin => "the admin plane (HTTPS)",
+            Service::Admin => "the admin API (HTTPS)",
         })
     }
 }

@@ -190,7 +190,7 @@ impl ConnectionLimiter {
             }
             let freed = self.freed.notified();
             if failpoint::defends("connection-eviction") && self.evict() {
-                metrics::counter!("meshd_connections_evicted_total", "plane" => self.api).increment(1);
+                metrics::counter!("meshd_connections_evicted_total", "api" => self.api).increment(1);
                 if self.api == HTTP {
                     metrics::counter!("meshd_http_evicted_total").increment(1);
                 }
@@ -226,7 +226,7 @@ impl ConnectionLimiter {
     }
 
     fn show(&self, inner: &LimiterState) {
-        metrics::gauge!("meshd_connections", "plane" => self.api).set(inner.taken.len() as f64);
+        metrics::gauge!("meshd_connections", "api" => self.api).set(inner.taken.len() as f64);
         if self.api == HTTP {
             metrics::gauge!("meshd_http_connections").set(inner.taken.len() as f64);
         }

@@ -91,7 +91,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 fn params(address: Ipv4Addr, now: Timestamp) -> Result<CertificateParams, TrustError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "meshd admin plane");
+    params.distinguished_name.push(DnType::CommonName, "meshd admin API");
     params.subject_alt_names = vec![SanType::IpAddress(address.into())];
     params.not_before = Timestamp::from_millis(NOT_BEFORE_MS).to_datetime();
     params.not_after = now.after(LIFE).to_datetime();

@@ -27,7 +27,7 @@ pub fn tftp(bytes: &[u8]) {
     meshd_tftp::check_invariants(bytes);
 }
 
-/// A request to the boot plane: method, path, query and headers.
+/// A request to the boot API: method, path, query and headers.
 pub fn http(bytes: &[u8]) {
     meshd::serve::http::check_invariants(bytes);
 }

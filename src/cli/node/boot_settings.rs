@@ -122,7 +122,7 @@ async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVa
             let unset = change.unset.iter().map(|name| format!("without {name}"));
             let words = set.chain(unset).collect::<Vec<_>>().join(" ");
             let text =
-                |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.id, node.name);
+                |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.name, node.id);
             return order_several(client, nodes, &api::CHANGE_NODES_VARIABLES, &change, text).await.map(drop);
         }
         NodeSelection::Listed => return Ok(()),
@@ -140,8 +140,8 @@ impl BootOnceArgs {
         let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
         let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
         let text = |node: &NodeView| match body.clear {
-            false => format!("{} ({}): at the next boot only: {words}", node.id, node.name),
-            true => format!("{} ({}): the boot-once order is cleared", node.id, node.name),
+            false => format!("{} ({}): at the next boot only: {words}", node.name, node.id),
+            true => format!("{} ({}): the boot-once order is cleared", node.name, node.id),
         };
         let selection = self.targets.select(client).await?;
         if self.reboot && !self.yes {

@@ -93,7 +93,7 @@ async fn check_nodes(client: &AdminClient, nodes: &[NodeView], format: DoctorFor
         let Some(report) = result.report else {
             let error = result.error.map(|error| Failure::new(&error.message, &error.hint));
             message!(
-                "{} ({name}): {}",
+                "{name} ({}): {}",
                 result.id,
                 error.map_or_else(|| "no report".to_owned(), |error| error.to_string())
             );
@@ -102,7 +102,7 @@ async fn check_nodes(client: &AdminClient, nodes: &[NodeView], format: DoctorFor
         };
         failing += usize::from(report.failures > 0);
         let body = if format == DoctorFormat::Lines { report.lines() } else { report.text() };
-        text += &format!("# {} ({})\n{body}", result.id, clean(name));
+        text += &format!("# {} ({})\n{body}", clean(name), result.id);
         views.push(DoctorView { node: result.id, report });
     }
     write(&match format {

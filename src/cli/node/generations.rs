@@ -40,9 +40,9 @@ fn pin_text(node: &NodeView) -> String {
     let (id, name) = (node.id, &node.name);
     match node.pinned {
         Some(pinned) => {
-            format!("{id} ({name}) boots generation {} until `meshd node pin {id} --off`", pinned.0.short())
+            format!("{name} ({id}) boots generation {} until `meshd node pin {id} --off`", pinned.0.short())
         }
-        None => format!("{id} ({name}) is not pinned; it boots profile {}", node.profile),
+        None => format!("{name} ({id}) is not pinned; it boots profile {}", node.profile),
     }
 }
 

@@ -59,8 +59,8 @@ impl FenceArgs {
         let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
         message!(
             "{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list",
-            node.id,
-            node.name
+            node.name,
+            node.id
         );
         Ok(())
     }
@@ -140,7 +140,7 @@ impl DrainNode {
 
 fn phase_text(node: &NodeView) -> String {
     let preposition = if node.phase == Phase::Maintenance { "in " } else { "" };
-    format!("{} ({}) is {preposition}{}", node.id, node.name, node.phase)
+    format!("{} ({}) is {preposition}{}", node.name, node.id, node.phase)
 }
 
 pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
@@ -230,7 +230,7 @@ impl ReplaceNode {
         let order = Replace { new: self.new };
         let done = client.post(api::REPLACE_NODE.path([&self.old]), &order).await?;
         let node = done.node;
-        message!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+        message!("{} ({}) boots {} from its next boot on", node.name, node.id, node.profile);
         for setting in done.outdated_settings {
             message!("the site file names a removed NIC: {setting}; replace its MAC address");
         }

@@ -189,7 +189,7 @@ impl Node {
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
                     let node = client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
-                    message!("{} ({}) may boot from NIC {mac}", node.id, node.name);
+                    message!("{} ({}) may boot from NIC {mac}", node.name, node.id);
                     Ok(())
                 }
                 Node::AssignProfile { words, selector, reboot, yes, force } => {
@@ -247,21 +247,21 @@ fn assignment_text(node: &NodeView) -> String {
             let generation = pinned.0.short();
             let hint = format!("  hint: unpin it with `meshd node pin {id} --off`");
             format!(
-                "{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned\n{hint}"
+                "{name} ({id}) has profile {profile}, and boots generation {generation} as long as it is pinned\n{hint}"
             )
         }
         (None, Some(rolled_back)) => {
             let generation = rolled_back.0.short();
             format!(
-                "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
+                "{name} ({id}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
             )
         }
-        (None, None) => format!("{id} ({name}) boots {profile} from its next boot on"),
+        (None, None) => format!("{name} ({id}) boots {profile} from its next boot on"),
     }
 }
 
 pub(super) async fn restart(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
-    let text = |node: &NodeView| format!("{} ({}) reboots", node.id, node.name);
+    let text = |node: &NodeView| format!("{} ({}) reboots", node.name, node.id);
     order(client, selection, &api::REBOOT_NODE, &api::REBOOT_NODES, &(), text).await.map(drop)
 }
 

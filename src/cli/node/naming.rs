@@ -53,7 +53,7 @@ impl LabelArgs {
             missing("KEY=VALUE or KEY-");
         }
         let selection = self.selector.select(client, &nodes).await?;
-        let text = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, label_line(node));
+        let text = |node: &NodeView| format!("{} ({}): {}", node.name, node.id, label_line(node));
         order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &ChangeLabels { change }, text).await.map(drop)
     }
 }

@@ -154,7 +154,7 @@ pub(crate) async fn follow_operation(client: &AdminClient, id: OperationId, unti
     let path = api::LIST_OPERATION_NODES.path([&id]).with("state", "failed,cancelled").with("limit", PAGE);
     for NodeOperationView { node, name, state, reason, .. } in client.get(path).await? {
         let verb = if state == NodeOperationState::Failed { "failed" } else { "cancelled" };
-        message!("{node} ({name}): {verb}: {}", reason.unwrap_or_default());
+        message!("{name} ({node}): {verb}: {}", reason.unwrap_or_default());
     }
     Err(Failure::new(format!("operation {id} is not done on all nodes"), "read the reason of each node above"))
 }

@@ -109,7 +109,7 @@ async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeVi
 }
 
 pub(crate) fn node_text(node: &NodeView) -> String {
-    format!("{} ({}, {})", node.id, node.name, node.phase)
+    format!("{} ({}, {})", node.name, node.id, node.phase)
 }
 
 fn count_text(nodes: usize) -> String {

@@ -29,6 +29,7 @@ use record::{NodeRecord, Record};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::Child,
 };
@@ -237,10 +238,11 @@ impl Drop for Rack {
             return;
         }
         if std::thread::panicking() {
-            eprintln!("{}{}", self.log_ends(60), self.emulators());
+            let _ = writeln!(io::stderr(), "{}{}", self.log_ends(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
-            eprintln!("cannot remove the rack in {} completely: {error}", self.layout.dir.display());
+            let _ =
+                writeln!(io::stderr(), "cannot remove the rack in {} completely: {error}", self.layout.dir.display());
         }
     }
 }

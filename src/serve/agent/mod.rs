@@ -173,7 +173,7 @@ pub async fn run<P: AgentSettings>(
                     let served = serve(&acceptor, &service, router, accepted);
                     tokio::select! {
                         served = eviction.run_until_cancelled(served) => if served.is_none() {
-                            tracing::debug!(%from, "a connection of the agent plane was evicted for another one");
+                            tracing::debug!(%from, "a connection of the agent API was evicted for another one");
                         },
                         () = lan.ended() => {
                             tracing::debug!(%from, "a request ended: a segment came from another machine");
@@ -193,7 +193,7 @@ pub async fn run<P: AgentSettings>(
 
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a connection of the agent plane panicked");
+        tracing::error!(%error, "a connection of the agent API panicked");
     }
 }
 
@@ -225,7 +225,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
     match listener.accept().await {
         Ok(accepted) => Some(accepted),
         Err(error) => {
-            tracing::warn!(%error, "cannot accept a connection on the agent plane");
+            tracing::warn!(%error, "cannot accept a connection on the agent API");
             sleep(ACCEPT_PAUSE).await;
             None
         }
@@ -321,7 +321,7 @@ async fn serve_connection(
     });
     match ended.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%from, %error, "a request on the agent plane broke off"),
-        Err(_) => tracing::debug!(%from, "a request on the agent plane took too long"),
+        Ok(Err(error)) => tracing::debug!(%from, %error, "a request on the agent API broke off"),
+        Err(_) => tracing::debug!(%from, "a request on the agent API took too long"),
     }
 }

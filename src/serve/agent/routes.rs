@@ -245,7 +245,7 @@ impl Refusal {
     );
     const BUSY: Self =
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; retry in some seconds");
-    const NOT_FOUND: Self = Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent plane");
+    const NOT_FOUND: Self = Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent API");
 
     const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {
         Refusal { status, code, message: Cow::Borrowed(message) }

@@ -89,11 +89,11 @@ fn recorder() -> PrometheusRecorder {
 
 /// Counts a response of an API and the bytes of its body. A stream has no known size and counts no bytes. `route` is a fixed name of the
 /// router, never text of a client.
-pub fn count_request(plane: &'static str, route: impl Into<metrics::SharedString>, response: &Response) {
+pub fn count_request(api: &'static str, route: impl Into<metrics::SharedString>, response: &Response) {
     let status = response.status().as_u16();
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     let labels =
-        [("plane", plane.into()), ("route", route.into()), ("status", metrics::SharedString::from(status.to_string()))];
+        [("api", api.into()), ("route", route.into()), ("status", metrics::SharedString::from(status.to_string()))];
     metrics::counter!("meshd_http_requests_total", &labels).increment(1);
-    metrics::counter!("meshd_http_response_bytes_total", "plane" => plane).increment(bytes);
+    metrics::counter!("meshd_http_response_bytes_total", "api" => api).increment(bytes);
 }

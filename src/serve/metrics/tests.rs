@@ -123,7 +123,7 @@ async fn metrics_page_is_valid_bounded_and_free_of_machine_names() {
         assert!(value.is_finite(), "{name} {value}");
         for (label, value) in labels {
             let known = ["le", "kind", "stage", "state", "phase", "condition", "segment", "result", "reason", "code"];
-            let known = known.iter().chain(&["missing", "plane", "route", "status", "version", "commit", "cause"]);
+            let known = known.iter().chain(&["missing", "api", "route", "status", "version", "commit", "cause"]);
             assert!(known.clone().any(|known| known == label), "{name} has the label {label}={value}");
         }
     }

@@ -61,9 +61,12 @@ impl Observer for TftpTelemetry {
             Problem::NoSegmentation(error) => {
                 tracing::info!(%error, "no UDP segmentation offload: TFTP windows are sent block by block");
             }
-            Problem::SendQueueFull => self.log.warn("queue", || {
-                "the send queue of the network is full: missing TFTP blocks are sent again later".to_owned()
-            }),
+            Problem::SendQueueFull => {
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "send_queue_full").increment(1);
+                self.log.warn("queue", || {
+                    "the send queue of the network is full: missing TFTP blocks are sent again later".to_owned()
+                });
+            }
             Problem::RequestQueueFull => {
                 metrics::counter!("meshd_tftp_refused_total", "cause" => "busy").increment(1);
                 self.log.warn("busy", || "too many TFTP requests: some are dropped, clients repeat them".to_owned());

@@ -25,7 +25,7 @@ pub fn server_config(
     signers: Vec<CertificateDer<'static>>,
     now: Timestamp,
 ) -> Result<Arc<ServerConfig>, TrustError> {
-    const WHAT: &str = "the TLS configuration of the agent plane";
+    const WHAT: &str = "the TLS configuration of the agent API";
     let key = new_key()?;
     let (not_after, usage) = (now.after(SERVER_CERT_LIFE), ExtendedKeyUsagePurpose::ServerAuth);
     let mut params = leaf_params(meshd_proto::SERVER_NAME, not_after, usage, root)?;

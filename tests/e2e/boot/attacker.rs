@@ -54,5 +54,5 @@ fn get(rack: &Rack, stranger: &Neighbour, path: &str) -> String {
         stream.take(ANSWER_LIMIT).read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>(answer)
     });
-    answered.or_end().expect("the boot plane answers")
+    answered.or_end().expect("the boot API answers")
 }

@@ -1,4 +1,4 @@
-//! A request to the boot plane.
+//! A request to the boot API.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| probes::http(bytes));

@@ -1,4 +1,4 @@
-//! The admin plane by HTTPS, from a network of its own: tokens, roles, what is refused, and what is written down of it.
+//! The admin API by HTTPS, from a network of its own: tokens, roles, what is refused, and what is written down of it.
 
 use crate::world::{World, stderr};
 use meshd_lab::Namespace;
@@ -15,7 +15,7 @@ use std::{
 pub const ADMIN: &str = "10.78.0.1";
 pub const PORT: u16 = 8444;
 
-/// A site whose admin plane is on a network where nothing boots, and an operator's machine on that network.
+/// A site whose admin API is on a network where nothing boots, and an operator's machine on that network.
 pub struct Office {
     pub world: World,
     pub desk: Namespace,

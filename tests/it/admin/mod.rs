@@ -1,4 +1,4 @@
-//! Who may tell meshd what to do: the admin plane by HTTPS, and what the process itself may do.
+//! Who may tell meshd what to do: the admin API by HTTPS, and what the process itself may do.
 
 mod browser;
 mod confirmations;

@@ -1,4 +1,4 @@
-//! The boot plane to real clients: a cache in front of it, curl that goes on where it broke off, and many machines at once.
+//! The boot API to real clients: a cache in front of it, curl that goes on where it broke off, and many machines at once.
 
 use crate::{
     boot::contract::ask::{self, Client, Firmware},

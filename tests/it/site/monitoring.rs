@@ -118,7 +118,7 @@ fn prometheus_reads_every_expression_from_meshd() {
         "meshd_units{state=\"ready\"}",
         "meshd_dhcp_other_servers",
         "meshd_unknown_nodes / meshd_unknown_nodes_limit",
-        "meshd_http_response_bytes_total{plane=\"boot\"} > 0",
+        "meshd_http_response_bytes_total{api=\"boot\"} > 0",
     ];
     for expression in states {
         let found = query(&world, expression).unwrap();

@@ -81,7 +81,7 @@ pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, H
         None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
     };
     let fingerprint = identity.fingerprint().to_owned();
-    tracing::info!(%address, port, fingerprint, "the admin plane is served by HTTPS");
+    tracing::info!(%address, port, fingerprint, "the admin API is served by HTTPS");
     Ok(Some(Https { listener, acceptor: TlsAcceptor::from(identity.config()), fingerprint }))
 }
 
@@ -128,7 +128,7 @@ async fn accept(
             () = serving.shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(%error, "a connection of the admin plane panicked");
+                    tracing::error!(%error, "a connection of the admin API panicked");
                 }
                 continue;
             }
@@ -137,7 +137,7 @@ async fn accept(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of the admin plane");
+                tracing::warn!(%error, "cannot accept a connection of the admin API");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -172,11 +172,11 @@ async fn handshake(
     match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%peer, %error, "TLS handshake of the admin plane failed");
+            tracing::debug!(%peer, %error, "TLS handshake of the admin API failed");
             None
         }
         Err(_) => {
-            tracing::debug!(%peer, "TLS handshake of the admin plane took too long");
+            tracing::debug!(%peer, "TLS handshake of the admin API took too long");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! The boot plane on a real socket with a small plane behind it.
+//! The boot API on a real socket with a small service behind it.
 
 mod answers;
 mod limits;

@@ -58,7 +58,7 @@ fn metrics_are_served_on_their_own_listener_only() {
         assert!(!page.contains(&hidden), "{hidden} in {page}");
     }
     assert_eq!(machine.get("http://10.77.0.1:9109/").unwrap().status, 404);
-    assert_eq!(machine.get("http://10.77.0.1:8080/metrics").unwrap().status, 404, "not on the boot plane");
+    assert_eq!(machine.get("http://10.77.0.1:8080/metrics").unwrap().status, 404, "not on the boot API");
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl AgentSettings for Central {
     }
 }
 
-/// A running agent plane.
+/// A running agent API.
 pub struct Fake {
     pub address: SocketAddr,
     pub ca_pem: String,

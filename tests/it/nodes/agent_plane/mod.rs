@@ -1,4 +1,4 @@
-//! The agent plane and the agent, over loopback TLS, with a made-up central node behind them.
+//! The agent API and the agent, over loopback TLS, with a made-up central node behind them.
 
 mod fake;
 mod agent;
