@@ -18,6 +18,7 @@ use crate::catalog::{
     Image,
     image::{AlpineParts, FORMAT, ImageKind, ImageManifest, load_image},
 };
+use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Digest, ImageName};
 use std::{
     fs,
@@ -254,6 +255,7 @@ impl Build<'_> {
     fn store(&self, recipe: Digest, sources: &Sources, files: &BlobFiles) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
+        let ImageKindName::Alpine = self.recipe.kind;
         let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&sources.kernel.vmlinuz)?,
             initramfs: put(&files.initramfs)?,

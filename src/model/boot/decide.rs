@@ -61,7 +61,7 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     };
     let plan = BootPlan { public, secret: BootSecret { session: inputs.session, overlay: overlay_url(inputs) } };
     let line = command_line(&plan, &request.loader.kernel_args(&plan));
-    check_length(contents, &line).map_err(render_failed)?;
+    check_length(contents, request.loader.line_prefix() + line.len()).map_err(render_failed)?;
     Ok(plan)
 }
 

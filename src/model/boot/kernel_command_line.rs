@@ -60,10 +60,10 @@ pub(super) fn check_profile_args(contents: &BootContents) -> Result<(), String> 
     Ok(())
 }
 
-/// Checks the length of the complete command line.
-pub(super) fn check_length(contents: &BootContents, line: &str) -> Result<(), String> {
+/// Checks the length of the complete command line in bytes, with what the loader puts before it.
+pub(super) fn check_length(contents: &BootContents, length: usize) -> Result<(), String> {
     let limit = contents.architecture.facts().max_command_line;
-    if line.len() > limit {
+    if length > limit {
         return Err(format!("the kernel command line of profile {} is longer than {limit} bytes", contents.profile));
     }
     Ok(())

@@ -25,7 +25,7 @@ pub const OVERLAY_PATH: &str = "/apkovl.tar.gz";
 pub const KIND_KEY: &str = "kind";
 
 /// The kind of an image, as `image.toml` and manifests name it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageKindName {
     #[default]
@@ -114,6 +114,12 @@ mod tests {
         let [kernel, initramfs, packages, modloop] =
             [1, 2, 3, 4].map(|byte| Blob { digest: Digest([byte; 32]), size: 4 });
         ImageKind::Alpine(AlpineParts { kernel, initramfs, packages, modloop })
+    }
+
+    #[test]
+    fn every_kind_has_a_word() {
+        let words = ImageKindName::WORDS.map(|(_, name)| name);
+        assert_eq!(words.as_slice(), <ImageKindName as strum::VariantArray>::VARIANTS);
     }
 
     /// Every kind. The compiler refuses a match that lacks one.

@@ -16,6 +16,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     vfio_args: &[TRANSLATED],
     guarded_args: &[TRANSLATED],
     max_command_line: 2047,
+    runs_vms: false,
     qemu: "qemu-system-aarch64",
     qemu_package: "qemu-system-arm",
     bundled_uefi: &[],

@@ -23,6 +23,8 @@ pub struct ArchitectureFacts {
     pub guarded_args: &'static [&'static str],
     /// Maximum length of the kernel command line in bytes: COMMAND_LINE_SIZE without the final NUL. The kernel silently cuts off the rest.
     pub max_command_line: usize,
+    /// True if nodes of this architecture run VMs: the agent forms the arguments of QEMU for them.
+    pub runs_vms: bool,
     /// Program of QEMU.
     pub qemu: &'static str,
     /// Debian's package of QEMU.

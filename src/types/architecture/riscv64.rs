@@ -13,6 +13,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     vfio_args: &[],
     guarded_args: &[],
     max_command_line: 1023,
+    runs_vms: false,
     qemu: "qemu-system-riscv64",
     qemu_package: "qemu-system-misc",
     bundled_uefi: &[],

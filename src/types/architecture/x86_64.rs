@@ -15,6 +15,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     vfio_args: &["intel_iommu=on", "iommu=pt"],
     guarded_args: &[],
     max_command_line: 2047,
+    runs_vms: true,
     qemu: "qemu-system-x86_64",
     qemu_package: "qemu-system-x86",
     bundled_uefi: &[

@@ -35,7 +35,7 @@ impl Programs {
     pub fn find(tree: &Tree) -> Self {
         let find = |name: &str| program(tree, name);
         Programs {
-            qemu: find(qemu_name()),
+            qemu: qemu(tree),
             qemu_img: find("qemu-img"),
             swtpm: find("swtpm"),
             ip: find("ip"),
@@ -47,6 +47,12 @@ impl Programs {
 /// Returns the name of QEMU for virtual machines of this machine's architecture.
 pub fn qemu_name() -> &'static str {
     Architecture::host().unwrap_or(Architecture::X86_64).facts().qemu
+}
+
+/// Returns the path of QEMU, if nodes of this architecture run VMs.
+pub fn qemu(tree: &Tree) -> Option<PathBuf> {
+    let runs_vms = Architecture::host().is_some_and(|architecture| architecture.facts().runs_vms);
+    if runs_vms { program(tree, qemu_name()) } else { None }
 }
 
 pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {

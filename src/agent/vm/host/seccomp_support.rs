@@ -15,7 +15,7 @@ pub const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,re
 
 /// Checks the installed QEMU, once for each version of the binary. Blocks. Returns `None` without QEMU.
 pub fn check_installed(tree: &Tree) -> Option<Result<(), String>> {
-    installed::program(tree, installed::qemu_name()).map(|qemu| check(&qemu))
+    installed::qemu(tree).map(|qemu| check(&qemu))
 }
 
 /// Checks that a QEMU binary accepts [`SANDBOX`]. Results are cached until the binary changes.

@@ -35,6 +35,7 @@ use super::{
     work_folder::BuildFolder,
 };
 use crate::catalog::image::{AlpineParts, Contents, FORMAT, ImageKind, ImageManifest};
+use meshd_model::image_kind::ImageKindName;
 use meshd_types::Digest;
 use packages::PackageImport;
 use recipe::ImportRecipe;
@@ -87,6 +88,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     report_step(progress, BuildStep::Store, || {
         let _lock = store::lock(&request.build.blobs_dir)?;
         let put = |file| store::put_blob(&request.build.blobs_dir, file);
+        let ImageKindName::Alpine = recipe.kind;
         let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&netboot.kernel)?,
             initramfs: put(&netboot.initramfs)?,

@@ -13,6 +13,12 @@ use std::fmt::Write as _;
 /// Seconds between two attempts when the network or the central node does not answer.
 const RETRY_SECONDS: u32 = 5;
 
+/// Name of the kernel's image. On UEFI, iPXE puts it and a blank before the command line.
+const KERNEL_NAME: &str = "kernel";
+
+/// Length of what iPXE puts before the command line on UEFI, in bytes.
+pub(super) const LINE_PREFIX: usize = KERNEL_NAME.len() + 1;
+
 /// SMBIOS structure 2, string of byte 7. iPXE has the name `board-serial` since 2018; this form works in every version.
 const BOARD_SERIAL: &str = "smbios/2.7.0";
 
@@ -26,7 +32,7 @@ pub(super) fn boot_script(plan: &BootPlan) -> String {
          echo meshd: node {node} boots profile {profile} in session {session}\n\
          # Images of an attempt before this one would be loaded beside the new ones.\n\
          imgfree\n\
-         set step kernel\nkernel --name kernel {} {line} || goto failed\n",
+         set step kernel\nkernel --name {KERNEL_NAME} {} {line} || goto failed\n",
         public.kernel().url
     );
     for (name, url) in initrds(plan) {

@@ -54,6 +54,13 @@ impl Loader {
         }
     }
 
+    /// Returns the maximum length of what the loader puts before the command line, in bytes.
+    pub(super) fn line_prefix(self) -> usize {
+        match self {
+            Loader::Ipxe => ipxe::LINE_PREFIX,
+        }
+    }
+
     /// Returns whether a kernel argument can stand in a script unchanged.
     pub(super) fn is_word(self, arg: &str) -> bool {
         match self {
