@@ -11,7 +11,7 @@ use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
 use meshd_types::NodeId;
 use serde::{Serialize, de::DeserializeOwned};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that a command changes.
 #[derive(Debug, Args)]
@@ -224,7 +224,11 @@ pub(crate) async fn order_several(
     if let (false, Some(operation)) = (done.finished, done.operation) {
         message!("operation {operation}; to follow it later: meshd operation follow {operation}");
         follow_operation(client, operation, FollowUntil::Started).await?;
-        return Ok(NodeSelection::Several(nodes));
+        // The order has changed the revisions.
+        let ids: BTreeSet<_> = nodes.iter().map(|node| node.id).collect();
+        let mut changed: Vec<NodeView> = client.get(api::LIST_NODES.path([])).await?;
+        changed.retain(|node| ids.contains(&node.id));
+        return Ok(NodeSelection::Several(changed));
     }
     for result in &done.results {
         match (&result.node, &result.error) {

@@ -71,11 +71,12 @@ impl NodeOrder {
         matches!(self, NodeOrder::Reject | NodeOrder::Quarantine | NodeOrder::Remove | NodeOrder::Fence)
     }
 
-    /// True if an order replaces an older running order of the same node.
+    /// True if an order replaces an older running order of the same node. A fenced node has no work left that a drain waits for.
     pub fn replaces(&self, older: &NodeOrder) -> bool {
         matches!(
             (self, older),
-            (NodeOrder::Drain { .. }, NodeOrder::Drain { .. }) | (NodeOrder::Reboot, NodeOrder::Reboot)
+            (NodeOrder::Drain { .. } | NodeOrder::Fence, NodeOrder::Drain { .. })
+                | (NodeOrder::Reboot, NodeOrder::Reboot)
         )
     }
 

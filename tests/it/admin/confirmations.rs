@@ -62,7 +62,7 @@ fn reboot_of_several_nodes_wants_their_number_or_yes() {
         let output = world.meshd(order);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{order:?}: {text}");
-        assert!(text.contains("(n1, ") && text.contains("(n2, ") && text.contains("2 nodes: each "), "{text}");
+        assert!(text.contains("n1 (") && text.contains("n2 (") && text.contains("2 nodes: each "), "{text}");
         assert!(text.contains("confirm with --yes when there is no terminal"), "{order:?}: {text}");
         for wrong in ["y", "yes", "1", ""] {
             let (code, shown) = typed(&world, wrong, order);

@@ -7,11 +7,11 @@ use crate::{
 use meshd_api::BulkTarget;
 use meshd_central::{AcceptedOrder, BATCH, OperateError};
 use meshd_model::{
-    fleet::{Fingerprint, LONGEST_BOOT, LabelChange, Node, Phase, Stage, Verb},
+    fleet::{Audit, Fingerprint, LONGEST_BOOT, LabelChange, Node, Phase, Stage, Verb},
     operations::{NodeOperation, NodeOperationState, NodeOrder, OperationState},
 };
 use meshd_proto::{ActionId, ActionOutcome, FromAgent, FromCentral, Hello};
-use meshd_store::{OPERATION_CHANGES, StoreError};
+use meshd_store::{AuditFilter, OPERATION_CHANGES, StoreError};
 use meshd_trust::{Peer, Role};
 use meshd_types::{Basis, MacAddr, NodeId, OperationId};
 use std::time::Duration;
@@ -189,6 +189,35 @@ async fn second_order_is_refused_while_one_is_pending_but_removal_withdraws_it()
     assert_eq!(counts(&rig, operation), [0, 0, MANY - 1, 0, 1]);
     assert_eq!((rig.node(ids[1]).name.as_str(), labelled(&rig, &ids[1..2])), ("renamed", 1));
     assert_eq!(rig.node(one).phase, Phase::Removed);
+}
+
+#[tokio::test]
+async fn refused_rejection_cancels_no_pending_order() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let ids = add_nodes(&rig, MANY).await;
+    let operation = order(&rig, &ids, label("yes")).await.operation;
+    let boots = rig.central.store().commit(|tx| {
+        tx.edit_node(ids[0], |node| node.phase = Phase::Booting);
+        Ok::<_, StoreError>(())
+    });
+    boots.await.unwrap();
+    rig.central.nodes.reject(ids[0], &ordered(Verb::Reject)).await.expect_err("it is approved");
+    assert_eq!(record(&rig, operation, ids[0]).state, NodeOperationState::Pending);
+    assert_eq!(counts(&rig, operation), [MANY, 0, 0, 0, 0]);
+}
+
+#[tokio::test]
+async fn cancellation_has_its_audit_line_in_its_own_transaction() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let ids = add_nodes(&rig, MANY).await;
+    let operation = order(&rig, &ids, label("yes")).await.operation;
+    let audit = ordered(Verb::OperationCancel);
+    rig.central.nodes.cancel_operation(operation, &audit).await.unwrap();
+    let lines = rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
+    let of_operation = |(_, line): &&(_, Audit)| line.target.as_ref() == Some(&operation.to_string());
+    assert_eq!(lines.iter().filter(of_operation).count(), 1, "{lines:?}");
 }
 
 #[tokio::test]

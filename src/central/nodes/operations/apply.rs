@@ -44,7 +44,7 @@ impl NodeOps {
             Ok(_) => Some(NodeOutcome::Done),
             Err(error) => Some(NodeOutcome::Failed(error.to_string())),
         };
-        if outcome.is_none() {
+        if result.is_ok() {
             replace_older(tx, head, id, now);
         }
         tx.edit_node_operation(head.id, id, |record| {
@@ -121,13 +121,16 @@ impl NodeOps {
     }
 }
 
-/// Cancels older running orders of a node that this one replaces.
+/// Cancels older orders of a node that this one replaces: running ones of its kind, and pending ones if the node leaves service.
 pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: Timestamp) {
     let older: Vec<OperationId> = tx
         .before()
         .open_operations_of(id)
-        .filter(|(other, record)| {
-            other.id != head.id && record.state == NodeOperationState::Running && head.order.replaces(&other.order)
+        .filter(|(other, record)| match record.state {
+            _ if other.id == head.id => false,
+            NodeOperationState::Pending => head.order.withdraws_pending(),
+            NodeOperationState::Running => head.order.replaces(&other.order),
+            _ => false,
         })
         .map(|(other, _)| other.id)
         .collect();
@@ -141,9 +144,14 @@ pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: 
 pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
     let before = tx.before();
     let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
-    let mut open: Vec<Operation> = before.open_operations_of(id).map(|(head, _)| head.clone()).collect();
+    let mut open: Vec<Operation> = before
+        .open_operations_of(id)
+        .filter(|(head, _)| head.order.takes_time())
+        .map(|(head, _)| head.clone())
+        .collect();
     // Operations that this transaction stores.
-    open.extend(tx.staged_operations().filter(|head| before.operation(head.id).is_none()).cloned());
+    let staged = tx.staged_operations().filter(|head| head.order.takes_time() && before.operation(head.id).is_none());
+    open.extend(staged.cloned());
     let mut settled = 0;
     for head in open {
         let node = tx.node(id).cloned();

@@ -3,7 +3,7 @@
 use super::drive::pending;
 use crate::nodes::NodeOps;
 use meshd_model::{
-    fleet::AuditContext,
+    fleet::{Audit, AuditContext},
     operations::{NodeOperationState, NodeOutcome, OperationStage},
 };
 use meshd_store::StoreError;
@@ -49,6 +49,12 @@ impl NodeOps {
                             && record.finish(NodeOutcome::Cancelled(why.clone()), now)
                     };
                     count += usize::from(tx.edit_node_operation(id, node, cancel) == Some(true));
+                }
+                if cancelled == 0 && count > 0 {
+                    let mut line = Audit::done(now, audit.clone());
+                    line.target = Some(id.to_string());
+                    line.detail = "its pending nodes are cancelled".to_owned();
+                    tx.audit(line);
                 }
                 Ok::<_, StoreError>(count)
             });

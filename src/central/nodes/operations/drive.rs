@@ -43,7 +43,7 @@ impl NodeOps {
             Ok::<_, StoreError>(results)
         });
         let outcome = recorded.await;
-        self.disconnect_revoked(true, &ids, &head.order);
+        self.disconnect_changed(outcome.as_ref(), &ids, &head.order);
         let results = outcome?;
         failpoint::point("operation-applied");
         self.release_leases(leases);
@@ -75,14 +75,16 @@ impl NodeOps {
         if !discarded.is_empty() {
             let marked = self.env.store.commit(|tx| {
                 for id in &discarded {
-                    if let Some(head) = tx.operation(*id).cloned() {
+                    // An operation whose last batch failed to flush may be accepted; it is executed.
+                    let head = tx.operation(*id).filter(|head| head.stage == OperationStage::Accepting);
+                    if let Some(head) = head.cloned() {
                         tx.put_operation(Operation { stage: OperationStage::Removing, ..head });
                     }
                 }
                 Ok::<_, StoreError>(())
             });
             marked.await?;
-            self.active.discarded.lock().clear();
+            self.active.discarded.lock().retain(|id| !discarded.contains(id));
         }
         while self.env.store.read(Model::removes_operations) {
             let removed = self.env.store.commit(|tx| {
@@ -98,9 +100,14 @@ impl NodeOps {
     async fn settle_operations(&self) -> Result<(), StoreError> {
         let now = self.env.now();
         let ends = |model: &Model, id: NodeId| {
+            let is_running = |record: &NodeOperation| record.state == NodeOperationState::Running;
+            let mut running = model.open_operations_of(id).filter(|(_, record)| is_running(record)).peekable();
+            if running.peek().is_none() {
+                return false;
+            }
             let node = model.node(id);
             let newest = node.and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
-            model.open_operations_of(id).any(|(head, record)| record.observe(&head.order, node, newest, now).is_some())
+            running.any(|(head, record)| record.observe(&head.order, node, newest, now).is_some())
         };
         let ended: Vec<NodeId> =
             self.env.store.read(|model| model.nodes_with_open_operations().filter(|id| ends(model, *id)).collect());

@@ -171,7 +171,7 @@ impl NodeOps {
         let mut leases = Vec::new();
         let recorded = self.env.store.commit(|tx| {
             check_revisions(tx.before(), targets)?;
-            check_room(tx.before(), targets.len())?;
+            check_room(tx.before(), &head.order, targets.len())?;
             tx.remove_surplus_operations(targets.len());
             tx.put_operation(head.clone());
             let mut results = BTreeMap::new();
@@ -185,7 +185,11 @@ impl NodeOps {
             Ok::<_, BulkError>(results)
         });
         let outcome = recorded.await;
-        self.disconnect_revoked(matches!(outcome, Ok(_) | Err(BulkError::Store(_))), &ids, &head.order);
+        match &outcome {
+            Ok(results) => self.disconnect_changed(Ok(results), &ids, &head.order),
+            Err(BulkError::Store(error)) => self.disconnect_changed(Err(error), &ids, &head.order),
+            Err(_) => {}
+        }
         let results = outcome?;
         failpoint::point("order-committed");
         self.release_leases(leases);
@@ -197,7 +201,7 @@ impl NodeOps {
     async fn accept(&self, head: &Operation, targets: &[BulkTarget]) -> Result<NodeResults, BulkError> {
         self.env.store.read(|model| {
             check_revisions(model, targets)?;
-            Ok::<_, BulkError>(check_room(model, targets.len())?)
+            Ok::<_, BulkError>(check_room(model, &head.order, targets.len())?)
         })?;
         let mut refused = Vec::new();
         let last = targets.len().div_ceil(BATCH);
@@ -205,11 +209,20 @@ impl NodeOps {
             let stage = if number == last { OperationStage::Accepted } else { OperationStage::Accepting };
             let recorded = self.env.store.commit(|tx| {
                 tx.remove_surplus_operations(batch.len());
-                tx.put_operation(Operation { stage, ..head.clone() });
+                if number == 1 || number == last {
+                    tx.put_operation(Operation { stage, ..head.clone() });
+                }
                 let add = |target: &BulkTarget| Some((target.id, Err(add_node(tx, head, target.id)?)));
                 Ok::<NodeResults, StoreError>(batch.iter().filter_map(add).collect())
             });
-            refused.extend(recorded.await?);
+            match recorded.await {
+                Ok(more) => refused.extend(more),
+                Err(error) => {
+                    // The earlier batches must not refuse later orders to their nodes.
+                    self.active.discarded.lock().push(head.id);
+                    return Err(error.into());
+                }
+            }
             failpoint::point("operation-accepting");
         }
         Ok(refused)
@@ -218,22 +231,17 @@ impl NodeOps {
 
 /// Stores the pending record of one node. A node takes one order at a time: the record fails, with the returned refusal, while an earlier
 /// order to the node has not started, or while the agent has not answered an earlier reboot. An order that takes the node out of service
-/// cancels those that have not started.
+/// is not refused: it cancels them when it succeeds.
 fn add_node(tx: &mut Tx<'_>, head: &Operation, id: NodeId) -> Option<OperateError> {
     let name = tx.node(id).map(|node| node.name.clone()).unwrap_or_default();
     let mut record = NodeOperation::pending(head.id, id, name);
-    let open = tx.before().open_operations_of(id).filter(|(other, _)| other.id != head.id);
-    let (withdrawn, kept): (Vec<_>, Vec<_>) =
-        open.partition(|(_, record)| record.state == NodeOperationState::Pending && head.order.withdraws_pending());
-    for (other, _) in withdrawn {
-        let outcome = NodeOutcome::Cancelled(format!("replaced by operation {}", head.id));
-        tx.edit_node_operation(other.id, id, |record| record.finish(outcome, head.accepted_at));
-    }
-    let blocks = |(other, record): &&(&Operation, &NodeOperation)| {
+    let blocks = |(other, record): &(&Operation, &NodeOperation)| {
+        let is_pending = record.state == NodeOperationState::Pending && !head.order.withdraws_pending();
         let is_unanswered = head.order.replaces(&other.order) && record.is_unanswered();
-        record.state == NodeOperationState::Pending || is_unanswered
+        is_pending || is_unanswered
     };
-    let blocking = kept.iter().find(blocks).map(|(other, _)| other.id);
+    let mut others = tx.before().open_operations_of(id).filter(|(other, _)| other.id != head.id);
+    let blocking = others.find(blocks).map(|(other, _)| other.id);
     let refusal = blocking.map(|operation| OperateError::Busy { node: id, operation });
     if let Some(refusal) = &refusal {
         record.finish(NodeOutcome::Failed(refusal.to_string()), head.accepted_at);
@@ -263,8 +271,12 @@ fn check_revisions(model: &Model, targets: &[BulkTarget]) -> Result<(), BulkErro
     Ok(())
 }
 
-/// Refuses an order if too many others are not finished.
-fn check_room(model: &Model, added: usize) -> Result<(), OperateError> {
+/// Refuses an order if too many others are not finished, unless it takes nodes out of service.
+fn check_room(model: &Model, order: &NodeOrder, added: usize) -> Result<(), OperateError> {
     let open = model.open_operation_count();
-    if open + added <= MAX_OPEN_NODE_OPERATIONS { Ok(()) } else { Err(OperateError::TooManyOrders { open }) }
+    if open + added <= MAX_OPEN_NODE_OPERATIONS || order.withdraws_pending() {
+        Ok(())
+    } else {
+        Err(OperateError::TooManyOrders { open })
+    }
 }
