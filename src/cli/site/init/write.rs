@@ -86,7 +86,7 @@ mod tests {
             "mode = \"proxy\"",
             "netmask = \"255.255.255.0\"",
             "overlays_dir = \"/usr/share/meshd/overlays\"",
-            "# Kernel consoles. Boot messages of the node go to the last one.",
+            "#consoles = [\"tty0\", \"ttyS0,115200\"]",
         ] {
             assert!(text.lines().any(|written| written == line), "{line}\n{text}");
         }
