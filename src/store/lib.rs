@@ -10,29 +10,14 @@
 //! | `journal` | the journal: a key-value map stored as a log of changes |
 //! | `model` | the model: all state in memory, with its indexes |
 //! | `open` | opens the store: folder, journal, and all records into the model |
+//! | `records` | the kinds of records: key, type and index of each |
 //! | `retention` | bounds of events, audit lines and finished tasks; folding of repeats |
 //! | `tx` | a transaction: reads see its staged changes |
 //!
 //! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`] writes. The *journal* is the file of all
 //! changes. The *model* is the state in memory. *Acknowledged* means flushed to the disk.
 //!
-//! | key | value (JSON) |
-//! | --- | --- |
-//! | `node/<node ID>` | [`Node`](meshd_model::fleet::Node) |
-//! | `session/<boot session ID>` | [`BootSession`](meshd_model::fleet::BootSession) |
-//! | `lease/<address>` | [`Lease`](meshd_model::fleet::Lease) |
-//! | `token/<SHA-256 of the token>` | [`TokenRecord`](meshd_trust::TokenRecord) |
-//! | `history/<node ID>` | [`History`](meshd_model::fleet::History): generations of the node |
-//! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): revisions of the profile, and its pin |
-//! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
-//! | `task/<task ID>` | [`Task`](meshd_model::work::task::Task): a task, and the nodes that it occupies |
-//! | `idempotency/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
-//! | `operation/<operation ID>` | [`Operation`](meshd_model::operations::Operation): an order to nodes |
-//! | `node-operation/<operation ID>/<node ID>` | [`NodeOperation`](meshd_model::operations::NodeOperation): one node of an operation |
-//! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
-//! | `slot/<node>/<PCI address>` | [`ApprovedSlot`](meshd_model::work::ApprovedSlot): a unit that an operator approved for VMs |
-//! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
-//! | `event/<sequence, 8 bytes big-endian>` | [`Event`](meshd_model::fleet::Event) |
+//! `records` lists the kinds of records.
 //!
 //! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]. The staged records go to the journal as one batch, then to the model,
 //! then the journal is flushed; writers that arrive during a flush share the next one. `commit` returns after the flush. Reads use the
@@ -55,6 +40,7 @@ mod index;
 mod journal;
 mod model;
 mod open;
+mod records;
 mod retention;
 mod tx;
 
@@ -86,6 +72,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::broadcast;
+use tx::Staged;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
 pub const VERSION: &str = "4";
@@ -210,15 +197,16 @@ impl Store {
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
-        let mut staged = tx.into_staged();
+        let staged = tx.into_staged();
         if staged.is_empty() {
             return Ok((result, None));
         }
-        let events = model.event_log.add_all(std::mem::take(&mut staged.events));
-        staged.audit.iter().for_each(|audit| audit.by.audited.set());
-        let audit = model.audit_log.add_all(std::mem::take(&mut staged.audit));
-        let number = self.journal.append(staged.to_batch(&events, &audit)?);
-        model.apply(staged);
+        let Staged { records, events, audit } = staged;
+        let events = model.event_log.add_all(events);
+        audit.iter().for_each(|audit| audit.by.audited.set());
+        let audit = model.audit_log.add_all(audit);
+        let number = self.journal.append(tx::to_batch(&records, &events, &audit)?);
+        model.apply(records);
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         unsent.extend(events.all.into_iter().map(|(seq, event)| (number, (EventSeq(seq), event))));
         Ok((result, Some(number)))

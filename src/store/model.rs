@@ -2,8 +2,8 @@
 
 use super::{
     MAX_UNKNOWN_NODES,
+    records::{RecordIndex, StagedRecords},
     retention::Retained,
-    tx::{Change, Staged},
 };
 use crate::index::{
     operations::Operations,
@@ -207,67 +207,12 @@ impl Model {
         self.unapproved_nodes.first().filter(|_| full).map(|(_, id)| *id)
     }
 
-    pub(super) fn apply(&mut self, staged: Staged) {
+    pub(super) fn apply(&mut self, records: StagedRecords) {
         #[cfg(any(test, feature = "testing"))]
-        OPERATION_CHANGES.with_borrow_mut(|all| all.push(staged.node_operations.len()));
+        OPERATION_CHANGES.with_borrow_mut(|all| all.push(records.node_operations.len()));
         // A MAC address may move from one node to another in one change.
-        staged.nodes.keys().for_each(|id| self.remove_aliases(*id));
-        for (id, change) in staged.nodes {
-            match change {
-                Change::Put(node) => self.put_node(node),
-                Change::Remove => self.remove_node(id),
-            }
-        }
-        for (id, change) in staged.sessions {
-            match change {
-                Change::Put(session) => self.put_session(session),
-                Change::Remove => self.remove_session(id),
-            }
-        }
-        for (address, change) in staged.leases {
-            match change {
-                Change::Put(lease) => self.put_lease(lease),
-                Change::Remove => self.remove_lease(address),
-            }
-        }
-        for (hash, change) in staged.tokens {
-            match change {
-                Change::Put(token) => self.put_token(token),
-                Change::Remove => self.remove_token(hash),
-            }
-        }
-        apply_changes(&mut self.histories, staged.histories);
-        apply_changes(&mut self.revisions, staged.revisions);
-        apply_changes(&mut self.api_tokens, staged.api_tokens);
-        apply_changes(&mut self.idempotency_records, staged.idempotency_records);
-        self.tasks.apply(staged.tasks);
-        self.operations.apply(staged.operations, staged.node_operations);
-        self.work.apply(staged.vms, staged.slots);
-    }
-
-    pub(super) fn put_node(&mut self, node: Node) {
-        self.remove_aliases(node.id);
-        if let Some(old) = self.nodes.get(&node.id) {
-            self.unapproved_nodes.remove(&(old.last_seen, old.id));
-        }
-        if matches!(node.phase, Phase::Discovered | Phase::Removed) {
-            self.unapproved_nodes.insert((node.last_seen, node.id));
-        }
-        if node.phase != Phase::Removed {
-            for mac in node.seen_nics() {
-                self.aliases.entry(*mac).or_insert(node.id);
-            }
-            self.replacements.extend(node.former.iter().map(|former| (*former, node.id)));
-        }
-        self.work.unavailable.put(&node);
-        self.nodes.insert(node.id, node);
-    }
-
-    fn remove_node(&mut self, id: NodeId) {
-        self.remove_aliases(id);
-        self.work.unavailable.remove(id);
-        let Some(node) = self.nodes.remove(&id) else { return };
-        self.unapproved_nodes.remove(&(node.last_seen, id));
+        records.nodes.keys().for_each(|id| self.remove_aliases(*id));
+        records.apply(self);
     }
 
     /// Removes the MAC addresses and former IDs of a node from the indexes.
@@ -284,28 +229,59 @@ impl Model {
             }
         }
     }
+}
 
-    pub(super) fn put_token(&mut self, token: TokenRecord) {
-        self.tokens_by_node.entry(token.node).or_default().insert(token.hash);
-        self.tokens.insert(token.hash, token);
+impl RecordIndex<NodeId, Node> for Model {
+    fn put_record(&mut self, id: NodeId, node: Node) {
+        self.remove_aliases(id);
+        if let Some(old) = self.nodes.get(&id) {
+            self.unapproved_nodes.remove(&(old.last_seen, id));
+        }
+        if matches!(node.phase, Phase::Discovered | Phase::Removed) {
+            self.unapproved_nodes.insert((node.last_seen, id));
+        }
+        if node.phase != Phase::Removed {
+            for mac in node.seen_nics() {
+                self.aliases.entry(*mac).or_insert(id);
+            }
+            self.replacements.extend(node.former.iter().map(|former| (*former, id)));
+        }
+        self.work.unavailable.put(&node);
+        self.nodes.insert(id, node);
     }
 
-    fn remove_token(&mut self, hash: Digest) {
-        let Some(token) = self.tokens.remove(&hash) else { return };
+    fn remove_record(&mut self, id: &NodeId) {
+        self.remove_aliases(*id);
+        self.work.unavailable.remove(*id);
+        let Some(node) = self.nodes.remove(id) else { return };
+        self.unapproved_nodes.remove(&(node.last_seen, *id));
+    }
+}
+
+impl RecordIndex<Digest, TokenRecord> for Model {
+    fn put_record(&mut self, hash: Digest, token: TokenRecord) {
+        self.tokens_by_node.entry(token.node).or_default().insert(hash);
+        self.tokens.insert(hash, token);
+    }
+
+    fn remove_record(&mut self, hash: &Digest) {
+        let Some(token) = self.tokens.remove(hash) else { return };
         if let Some(own) = self.tokens_by_node.get_mut(&token.node) {
-            own.remove(&hash);
+            own.remove(hash);
             if own.is_empty() {
                 self.tokens_by_node.remove(&token.node);
             }
         }
     }
+}
 
-    pub(super) fn put_session(&mut self, session: BootSession) {
+impl RecordIndex<BootSessionId, BootSession> for Model {
+    fn put_record(&mut self, id: BootSessionId, session: BootSession) {
         let age = age(&session);
         if let Some(address) = session.address {
             let newer = self.session_at(address).is_none_or(|other| crate::index::sessions::age(other) <= age);
             if newer {
-                self.by_address.insert(address, session.id);
+                self.by_address.insert(address, id);
             }
         }
         let own = self.sessions_by_mac.entry(session.mac).or_insert_with(|| Vec::with_capacity(1));
@@ -324,11 +300,11 @@ impl Model {
                 set.remove(&age)
             };
         }
-        self.sessions.insert(session.id, session);
+        self.sessions.insert(id, session);
     }
 
-    fn remove_session(&mut self, id: BootSessionId) {
-        let Some(session) = self.sessions.remove(&id) else { return };
+    fn remove_record(&mut self, id: &BootSessionId) {
+        let Some(session) = self.sessions.remove(id) else { return };
         let age = age(&session);
         self.sessions_by_age.remove(&age);
         self.unapproved_sessions.remove(&age);
@@ -340,18 +316,9 @@ impl Model {
             }
         }
         if let Some(address) = session.address
-            && self.by_address.get(&address) == Some(&id)
+            && self.by_address.get(&address) == Some(id)
         {
             self.by_address.remove(&address);
-        }
-    }
-}
-
-fn apply_changes<K: Ord, T>(records: &mut BTreeMap<K, T>, changes: BTreeMap<K, Change<T>>) {
-    for (key, change) in changes {
-        match change {
-            Change::Put(record) => drop(records.insert(key, record)),
-            Change::Remove => drop(records.remove(&key)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,
     journal::{AUDIT, EVENTS, Journal, Log, Records},
+    records,
     retention::{Record, Retained},
 };
 use meshd_types::failpoint;
@@ -37,8 +38,11 @@ impl Store {
         Self::from_journal(Journal::open_whole(&state_dir.join(FOLDER))?)
     }
 
-    fn from_journal((journal, records): (Journal, Records)) -> Result<Self, StoreError> {
-        let mut model = load(&records)?;
+    fn from_journal((journal, stored): (Journal, Records)) -> Result<Self, StoreError> {
+        let mut model = Model::default();
+        for (key, value) in &stored {
+            records::load(&mut model, &String::from_utf8_lossy(key), value)?;
+        }
         load_log(&journal, EVENTS, "event", &mut model.event_log)?;
         load_log(&journal, AUDIT, "audit", &mut model.audit_log)?;
         let journal = Arc::new(journal);
@@ -79,45 +83,6 @@ fn load_log<T: Record + DeserializeOwned>(
     retained.advance_to(journal.next(log));
     journal.forget(log, evicted);
     Ok(())
-}
-
-fn load(records: &Records) -> Result<Model, StoreError> {
-    let mut model = Model::default();
-    for (key, value) in records {
-        let key = String::from_utf8_lossy(key).into_owned();
-        match key.split_once('/').map_or(key.as_str(), |(kind, _)| kind) {
-            "node" => model.put_node(decode(&key, value)?),
-            "session" => model.put_session(decode(&key, value)?),
-            "lease" => model.put_lease(decode(&key, value)?),
-            "history" => {
-                let node = key.strip_prefix("history/").and_then(|id| id.parse().ok());
-                let node = node.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
-                model.histories.insert(node, decode(&key, value)?);
-            }
-            "profile" => {
-                let name = key.strip_prefix("profile/").and_then(|name| name.parse().ok());
-                let name = name.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
-                model.revisions.insert(name, decode(&key, value)?);
-            }
-            "api-token" => {
-                let token: meshd_trust::ApiToken = decode(&key, value)?;
-                model.api_tokens.insert(token.hash, token);
-            }
-            "idempotency" => {
-                let digest = key.strip_prefix("idempotency/").and_then(|digest| digest.parse().ok());
-                let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
-                model.idempotency_records.insert(digest, decode(&key, value)?);
-            }
-            "task" => model.tasks.put(decode(&key, value)?),
-            "operation" => model.operations.put(decode(&key, value)?),
-            "node-operation" => model.operations.put_node(decode(&key, value)?),
-            "token" => model.put_token(decode(&key, value)?),
-            "slot" => model.work.put_slot(decode(&key, value)?),
-            "vm" => model.work.put_vm(decode(&key, value)?),
-            _ => return Err(StoreError::UnknownKey { key }),
-        }
-    }
-    Ok(model)
 }
 
 pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StoreError> {

@@ -1,6 +1,6 @@
 //! Tests of the store: atomicity, durability and bounds.
 
-use super::*;
+use super::{records::RecordIndex as _, *};
 use meshd_model::fleet::{
     Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node, PhaseChange,
     Principal, Stage, StoredResponse, Verb,
@@ -178,14 +178,14 @@ fn sessions_of_one_change_respect_the_total_bound() {
     let mut model = Model::default();
     let mut known = node(1);
     known.change(PhaseChange::Approve).unwrap();
-    model.put_node(known.clone());
+    model.put_record(known.id, known.clone());
     let open = |n: u32| BootSession { node: Some(known.id), ..open_session(n, Stage::Online) };
     let full = u32::try_from(MAX_SESSIONS).unwrap();
-    (0..full - 5).for_each(|n| model.put_session(open(n)));
+    (0..full - 5).for_each(|n| model.put_record(open(n).id, open(n)));
     let mut tx = Tx::new(&model);
     (full..full + 20).for_each(|n| tx.put_session(open(n)));
     let staged = tx.into_staged();
-    model.apply(staged);
+    model.apply(staged.records);
     assert_eq!(model.sessions.len(), MAX_SESSIONS);
     let is_kept = |n: u32| model.session(open(n).id).is_some();
     assert!(!is_kept(14) && is_kept(15), "the oldest went");
@@ -196,12 +196,12 @@ fn unknown_mac_flood_evicts_no_boot_session_of_others() {
     let mut model = Model::default();
     let mut known = node(1);
     known.change(PhaseChange::Approve).unwrap();
-    model.put_node(known);
+    model.put_record(known.id, known);
     let put = |model: &mut Model, sessions: &[BootSession]| {
         let mut tx = Tx::new(model);
         sessions.iter().for_each(|session| tx.put_session(session.clone()));
         let staged = tx.into_staged();
-        model.apply(staged);
+        model.apply(staged.records);
     };
     let (of_node, of_new) = (session(1, 1, 0), open_session(u32::MAX, Stage::Script));
     put(&mut model, &[of_node.clone(), of_new.clone()]);

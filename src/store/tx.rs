@@ -3,50 +3,23 @@
 use super::{
     Model, StoreError,
     journal::{AUDIT, Batch, EVENTS, Log},
+    records::{NodeOperationKey, StagedRecords},
     retention::{NewRecords, surplus_tasks},
 };
-use crate::index::operations::{MAX_REMOVED, NodeOperationKey};
+use crate::index::operations::MAX_REMOVED;
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
     operations::{NodeOperation, Operation, OperationStage},
-    work::{ApprovedSlot, SlotId, Vm, task::Task},
+    work::task::Task,
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, SystemUuid, TaskId};
+use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, TaskId};
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
-
-/// The change of one record.
-pub(super) enum Change<T> {
-    Put(T),
-    Remove,
-}
-
-impl<T> Change<T> {
-    pub(super) fn value(&self) -> Option<&T> {
-        match self {
-            Change::Put(value) => Some(value),
-            Change::Remove => None,
-        }
-    }
-}
+use std::net::Ipv4Addr;
 
 /// The changes of a transaction.
-#[derive(Default)]
 pub(super) struct Staged {
-    pub(super) nodes: BTreeMap<NodeId, Change<Node>>,
-    pub(super) sessions: BTreeMap<BootSessionId, Change<BootSession>>,
-    pub(super) leases: BTreeMap<Ipv4Addr, Change<Lease>>,
-    pub(super) tokens: BTreeMap<Digest, Change<TokenRecord>>,
-    pub(super) histories: BTreeMap<NodeId, Change<History>>,
-    pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
-    pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
-    pub(super) idempotency_records: BTreeMap<Digest, Change<IdempotencyRecord>>,
-    pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
-    pub(super) slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
-    pub(super) tasks: BTreeMap<TaskId, Change<Task>>,
-    pub(super) operations: BTreeMap<OperationId, Change<Operation>>,
-    pub(super) node_operations: BTreeMap<NodeOperationKey, Change<NodeOperation>>,
+    pub(super) records: StagedRecords,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -54,7 +27,9 @@ pub(super) struct Staged {
 /// A transaction.
 pub struct Tx<'a> {
     model: &'a Model,
-    pub(super) staged: Staged,
+    pub(super) staged: StagedRecords,
+    events: Vec<Event>,
+    audit: Vec<Audit>,
     /// Number of added sessions minus removed ones.
     added_sessions: isize,
     next_session_order: u64,
@@ -62,11 +37,18 @@ pub struct Tx<'a> {
 
 impl<'a> Tx<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
-        Tx { model, staged: Staged::default(), added_sessions: 0, next_session_order: model.next_session_order.max(1) }
+        Tx {
+            model,
+            staged: StagedRecords::default(),
+            events: Vec::new(),
+            audit: Vec::new(),
+            added_sessions: 0,
+            next_session_order: model.next_session_order.max(1),
+        }
     }
 
     pub(super) fn into_staged(self) -> Staged {
-        self.staged
+        Staged { records: self.staged, events: self.events, audit: self.audit }
     }
 
     /// The state before this transaction.
@@ -76,18 +58,18 @@ impl<'a> Tx<'a> {
 
     /// A node, as staged or as it was.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.staged.nodes.get(&id).map_or_else(|| self.model.node(id), Change::value)
+        self.staged.nodes.get(&id, || self.model.node(id))
     }
 
     /// Stores a node. Removes the least recently seen unapproved node if there are too many.
     pub fn put_node(&mut self, node: Node) {
-        if !self.staged.nodes.contains_key(&node.id)
+        if !self.staged.nodes.contains(&node.id)
             && let Some(surplus) = self.model.surplus_node(&node)
         {
-            self.staged.nodes.insert(surplus, Change::Remove);
-            self.staged.histories.insert(surplus, Change::Remove);
+            self.staged.nodes.remove(surplus);
+            self.staged.histories.remove(surplus);
         }
-        self.staged.nodes.insert(node.id, Change::Put(node));
+        self.staged.nodes.put(node.id, node);
     }
 
     /// Edits a node; `None` if there is no such node.
@@ -100,7 +82,7 @@ impl<'a> Tx<'a> {
 
     /// A boot session, as staged or as it was.
     pub fn session(&self, id: BootSessionId) -> Option<&BootSession> {
-        self.staged.sessions.get(&id).map_or_else(|| self.model.session(id), Change::value)
+        self.staged.sessions.get(&id, || self.model.session(id))
     }
 
     /// Stores a boot session. Removes old sessions beyond the bounds.
@@ -108,113 +90,103 @@ impl<'a> Tx<'a> {
         if self.session(session.id).is_none() {
             session.order = self.next_session_order;
             self.next_session_order += 1;
-            let goes = |id: &BootSessionId| matches!(self.staged.sessions.get(id), Some(Change::Remove));
+            let goes = |id: &BootSessionId| self.staged.sessions.removes(id);
             for id in self.model.surplus_sessions(&session, self.added_sessions, goes) {
-                self.staged.sessions.insert(id, Change::Remove);
+                self.staged.sessions.remove(id);
                 self.added_sessions -= 1;
             }
             self.added_sessions += 1;
         }
-        self.staged.sessions.insert(session.id, Change::Put(session));
+        self.staged.sessions.put(session.id, session);
     }
 
     /// Edits a boot session; `None` if there is no such session.
     pub fn edit_session<R>(&mut self, id: BootSessionId, edit: impl FnOnce(&mut BootSession) -> R) -> Option<R> {
         let mut session = self.session(id)?.clone();
         let result = edit(&mut session);
-        self.staged.sessions.insert(id, Change::Put(session));
+        self.staged.sessions.put(id, session);
         Some(result)
     }
 
     /// The lease of an address, as staged or as it was.
     pub fn lease(&self, address: Ipv4Addr) -> Option<&Lease> {
-        self.staged.leases.get(&address).map_or_else(|| self.model.lease(address), Change::value)
+        self.staged.leases.get(&address, || self.model.lease(address))
     }
 
     /// Stores a lease. It replaces another machine's lease of the address.
     pub fn put_lease(&mut self, lease: Lease) {
-        self.staged.leases.insert(lease.address, Change::Put(lease));
+        self.staged.leases.put(lease.address, lease);
     }
 
     pub fn remove_lease(&mut self, address: Ipv4Addr) {
-        self.staged.leases.insert(address, Change::Remove);
+        self.staged.leases.remove(address);
     }
 
     /// The generations of a node, as staged or as they were.
     pub fn history(&self, node: NodeId) -> History {
-        self.staged
-            .histories
-            .get(&node)
-            .map_or_else(|| self.model.history(node), Change::value)
-            .cloned()
-            .unwrap_or_default()
+        self.staged.histories.get(&node, || self.model.history(node)).cloned().unwrap_or_default()
     }
 
     pub fn put_history(&mut self, node: NodeId, history: History) {
-        self.staged.histories.insert(node, Change::Put(history));
+        self.staged.histories.put(node, history);
     }
 
     pub fn remove_history(&mut self, node: NodeId) {
-        self.staged.histories.insert(node, Change::Remove);
+        self.staged.histories.remove(node);
     }
 
     /// The revisions of a profile, as staged or as they were.
     pub fn revisions(&self, profile: &ProfileName) -> Revisions {
-        self.staged
-            .revisions
-            .get(profile)
-            .map_or_else(|| self.model.revisions(profile), Change::value)
-            .cloned()
-            .unwrap_or_default()
+        self.staged.revisions.get(profile, || self.model.revisions(profile)).cloned().unwrap_or_default()
     }
 
     pub fn put_revisions(&mut self, profile: ProfileName, revisions: Revisions) {
-        self.staged.revisions.insert(profile, Change::Put(revisions));
+        self.staged.revisions.put(profile, revisions);
     }
 
     /// A token, as staged or as it was.
     pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
-        self.staged.tokens.get(hash).map_or_else(|| self.model.token(hash), Change::value)
+        self.staged.tokens.get(hash, || self.model.token(hash))
     }
 
     pub fn put_token(&mut self, token: TokenRecord) {
-        self.staged.tokens.insert(token.hash, Change::Put(token));
+        self.staged.tokens.put(token.hash, token);
     }
 
     pub fn remove_token(&mut self, hash: Digest) {
-        self.staged.tokens.insert(hash, Change::Remove);
+        self.staged.tokens.remove(hash);
     }
 
     pub fn put_api_token(&mut self, token: ApiToken) {
-        self.staged.api_tokens.insert(token.hash, Change::Put(token));
+        self.staged.api_tokens.put(token.hash, token);
     }
 
     pub fn remove_api_token(&mut self, hash: Digest) {
-        self.staged.api_tokens.insert(hash, Change::Remove);
+        self.staged.api_tokens.remove(hash);
     }
 
     /// Stores an order with an idempotency key. Removes the oldest beyond the bounds.
     pub fn put_idempotency_record(&mut self, key: Digest, record: IdempotencyRecord) {
         if self.model.idempotency_record(&key).is_none() {
             for (key, record) in self.model.surplus_answers() {
-                self.staged.idempotency_records.insert(key, Change::Put(record));
+                self.staged.idempotency.put(key, record);
             }
             for surplus in self.model.surplus_idempotency_keys(record.at) {
-                self.staged.idempotency_records.insert(surplus, Change::Remove);
+                self.staged.idempotency.remove(surplus);
             }
         }
-        self.staged.idempotency_records.insert(key, Change::Put(record));
+        self.staged.idempotency.put(key, record);
     }
 
     /// A task, as staged or as it was.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
-        self.staged.tasks.get(&id).map_or_else(|| self.model.task(id), Change::value)
+        self.staged.tasks.get(&id, || self.model.task(id))
     }
 
     /// The task that occupies a node, as staged or as it was.
     pub fn task_on(&self, node: NodeId) -> Option<&Task> {
-        let staged = self.staged.tasks.values().filter_map(Change::value).find(|task| task.holds(node));
-        let before = || self.model.task_on(node).filter(|task| !self.staged.tasks.contains_key(&task.id));
+        let staged = self.staged.tasks.records().find(|task| task.holds(node));
+        let before = || self.model.task_on(node).filter(|task| !self.staged.tasks.contains(&task.id));
         staged.or_else(before)
     }
 
@@ -222,34 +194,34 @@ impl<'a> Tx<'a> {
     pub fn put_task(&mut self, task: Task) {
         if self.task(task.id).is_none() {
             for surplus in surplus_tasks(self.model.tasks.all()) {
-                self.staged.tasks.insert(surplus, Change::Remove);
+                self.staged.tasks.remove(surplus);
             }
         }
-        self.staged.tasks.insert(task.id, Change::Put(task));
+        self.staged.tasks.put(task.id, task);
     }
 
     /// The head of an operation, as staged or as it was.
     pub fn operation(&self, id: OperationId) -> Option<&Operation> {
-        self.staged.operations.get(&id).map_or_else(|| self.model.operation(id), Change::value)
+        self.staged.operations.get(&id, || self.model.operation(id))
     }
 
     /// Heads that this transaction stores.
     pub fn staged_operations(&self) -> impl Iterator<Item = &Operation> {
-        self.staged.operations.values().filter_map(Change::value)
+        self.staged.operations.records()
     }
 
     pub fn put_operation(&mut self, head: Operation) {
-        self.staged.operations.insert(head.id, Change::Put(head));
+        self.staged.operations.put(head.id, head);
     }
 
     /// The record of a node of an operation, as staged or as it was.
     pub fn node_operation(&self, id: OperationId, node: NodeId) -> Option<&NodeOperation> {
-        let staged = self.staged.node_operations.get(&NodeOperationKey::new(id, node));
-        staged.map_or_else(|| self.model.node_operation(id, node), Change::value)
+        let key = NodeOperationKey::new(id, node);
+        self.staged.node_operations.get(&key, || self.model.node_operation(id, node))
     }
 
     pub fn put_node_operation(&mut self, record: NodeOperation) {
-        self.staged.node_operations.insert(NodeOperationKey::of(&record), Change::Put(record));
+        self.staged.node_operations.put(NodeOperationKey::of(&record), record);
     }
 
     /// Edits the record of a node of an operation; `None` if there is none.
@@ -271,20 +243,20 @@ impl<'a> Tx<'a> {
         for head in self.model.surplus_operations(added) {
             let mut records = self.model.node_operations(head.id);
             for record in records.by_ref().take(room) {
-                self.staged.node_operations.insert(NodeOperationKey::of(record), Change::Remove);
+                self.staged.node_operations.remove(NodeOperationKey::of(record));
                 room -= 1;
             }
             if records.next().is_some() {
                 let removing = Operation { stage: OperationStage::Removing, ..head.clone() };
-                self.staged.operations.insert(head.id, Change::Put(removing));
+                self.staged.operations.put(head.id, removing);
                 return;
             }
-            self.staged.operations.insert(head.id, Change::Remove);
+            self.staged.operations.remove(head.id);
         }
     }
 
     pub fn audit(&mut self, audit: Audit) {
-        self.staged.audit.push(audit);
+        self.audit.push(audit);
     }
 
     /// Appends an event. The events of one order also add one line to the audit log.
@@ -294,53 +266,32 @@ impl<'a> Tx<'a> {
         event.is_unknown = phase.is_some_and(|phase| matches!(phase, Phase::Discovered | Phase::Removed));
         if let Some(audit) = Audit::from_event(&event) {
             let same = |line: &&mut Audit| line.by == audit.by && line.node == audit.node;
-            match self.staged.audit.last_mut().filter(same) {
+            match self.audit.last_mut().filter(same) {
                 Some(line) => line.add(&event.detail),
-                None => self.staged.audit.push(audit),
+                None => self.audit.push(audit),
             }
         }
-        self.staged.events.push(event);
+        self.events.push(event);
     }
 }
 
 impl Staged {
     pub(super) fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-            && self.sessions.is_empty()
-            && self.leases.is_empty()
-            && self.tokens.is_empty()
-            && self.histories.is_empty()
-            && self.revisions.is_empty()
-            && self.api_tokens.is_empty()
-            && self.idempotency_records.is_empty()
-            && self.vms.is_empty()
-            && self.slots.is_empty()
-            && self.tasks.is_empty()
-            && self.operations.is_empty()
-            && self.node_operations.is_empty()
-            && self.events.is_empty()
-            && self.audit.is_empty()
+        self.records.len() == 0 && self.events.is_empty() && self.audit.is_empty()
     }
+}
 
-    pub(super) fn to_batch(&self, events: &NewRecords<Event>, audit: &NewRecords<Audit>) -> Result<Batch, StoreError> {
-        let mut batch = Batch::default();
-        write_all(&mut batch, "node", &self.nodes)?;
-        write_all(&mut batch, "session", &self.sessions)?;
-        write_all(&mut batch, "lease", &self.leases)?;
-        write_all(&mut batch, "token", &self.tokens)?;
-        write_all(&mut batch, "history", &self.histories)?;
-        write_all(&mut batch, "profile", &self.revisions)?;
-        write_all(&mut batch, "api-token", &self.api_tokens)?;
-        write_all(&mut batch, "idempotency", &self.idempotency_records)?;
-        write_all(&mut batch, "vm", &self.vms)?;
-        write_all(&mut batch, "slot", &self.slots)?;
-        write_all(&mut batch, "task", &self.tasks)?;
-        write_all(&mut batch, "operation", &self.operations)?;
-        write_all(&mut batch, "node-operation", &self.node_operations)?;
-        write_log(&mut batch, EVENTS, events)?;
-        write_log(&mut batch, AUDIT, audit)?;
-        Ok(batch)
-    }
+/// Encodes a change, with its numbered events and audit lines.
+pub(super) fn to_batch(
+    records: &StagedRecords,
+    events: &NewRecords<Event>,
+    audit: &NewRecords<Audit>,
+) -> Result<Batch, StoreError> {
+    let mut batch = Batch::default();
+    records.write(&mut batch)?;
+    write_log(&mut batch, EVENTS, events)?;
+    write_log(&mut batch, AUDIT, audit)?;
+    Ok(batch)
 }
 
 /// Writes new numbered records, and removes evicted ones. A new record that is evicted at once is not written.
@@ -350,20 +301,5 @@ fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &NewRecords<T>) -
         batch.insert(log.key(*number), serde_json::to_vec(record).map_err(StoreError::Encode)?);
     }
     taken.evicted.range(..first).for_each(|number| batch.remove(log.key(*number)));
-    Ok(())
-}
-
-fn write_all<K: Display, T: Serialize>(
-    batch: &mut Batch,
-    kind: &str,
-    changes: &BTreeMap<K, Change<T>>,
-) -> Result<(), StoreError> {
-    for (key, change) in changes {
-        let key = format!("{kind}/{key}").into_bytes();
-        match change {
-            Change::Put(value) => batch.insert(key, serde_json::to_vec(value).map_err(StoreError::Encode)?),
-            Change::Remove => batch.remove(key),
-        }
-    }
     Ok(())
 }

@@ -1,10 +1,7 @@
 //! VM NICs by MAC address and IP address, their leases, and changes since the last scan.
 
 use super::range_set::RangeSet;
-use crate::{
-    Model,
-    tx::{Change, Tx},
-};
+use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Lease,
     work::{NicChanges, ReservedNic, Vm, site_address},
@@ -137,15 +134,17 @@ impl Model {
         let gone = self.work.nics.leases.iter().filter(|(vm, _)| self.vm(*vm).is_none());
         gone.filter_map(|(_, address)| self.lease(*address))
     }
+}
 
-    pub(crate) fn put_lease(&mut self, lease: Lease) {
-        self.remove_lease(lease.address);
+impl RecordIndex<Ipv4Addr, Lease> for Model {
+    fn put_record(&mut self, address: Ipv4Addr, lease: Lease) {
+        self.remove_record(&address);
         self.work.nics.lease(&lease, true);
-        self.leases.insert(lease.address, lease);
+        self.leases.insert(address, lease);
     }
 
-    pub(crate) fn remove_lease(&mut self, address: Ipv4Addr) {
-        if let Some(lease) = self.leases.remove(&address) {
+    fn remove_record(&mut self, address: &Ipv4Addr) {
+        if let Some(lease) = self.leases.remove(address) {
             self.work.nics.lease(&lease, false);
         }
     }
@@ -156,7 +155,7 @@ impl Tx<'_> {
     pub fn remove_vm(&mut self, uuid: SystemUuid) {
         let leases: Vec<Ipv4Addr> = self.before().leases_of_vm(uuid).map(|lease| lease.address).collect();
         leases.into_iter().for_each(|address| self.remove_lease(address));
-        self.staged.vms.insert(uuid, Change::Remove);
+        self.staged.vms.remove(uuid);
     }
 }
 

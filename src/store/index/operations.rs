@@ -1,12 +1,12 @@
 //! Operations in memory: heads by ID and by age, records of nodes, open ones by node.
 
-use crate::{Model, tx::Change};
+use crate::{
+    Model,
+    records::{NodeOperationKey, RecordIndex},
+};
 use meshd_model::operations::{NodeOperation, Operation, OperationStage, StateCounts};
 use meshd_types::{NodeId, OperationId, Timestamp};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of stored operations. Operations that are not finished are never removed.
 pub const MAX_STORED_OPERATIONS: usize = 1000;
@@ -18,29 +18,6 @@ pub const MAX_OPEN_NODE_OPERATIONS: usize = 40_000;
 
 /// Maximum number of records that one transaction removes.
 pub(crate) const MAX_REMOVED: usize = 256;
-
-/// Key of the record of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NodeOperationKey {
-    operation: OperationId,
-    node: NodeId,
-}
-
-impl NodeOperationKey {
-    pub(crate) fn of(record: &NodeOperation) -> Self {
-        NodeOperationKey { operation: record.operation, node: record.node }
-    }
-
-    pub(crate) fn new(operation: OperationId, node: NodeId) -> Self {
-        NodeOperationKey { operation, node }
-    }
-}
-
-impl fmt::Display for NodeOperationKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.operation, self.node)
-    }
-}
 
 /// All operations, with derived indexes.
 #[derive(Default)]
@@ -59,35 +36,38 @@ pub(crate) struct Operations {
     removing: BTreeSet<OperationId>,
 }
 
-impl Operations {
-    pub(crate) fn put(&mut self, head: Operation) {
+impl RecordIndex<OperationId, Operation> for Operations {
+    fn put_record(&mut self, id: OperationId, head: Operation) {
         if head.stage == OperationStage::Removing {
-            self.removing.insert(head.id);
+            self.removing.insert(id);
         }
-        self.by_age.insert((head.accepted_at, head.id));
-        self.heads.insert(head.id, head);
+        self.by_age.insert((head.accepted_at, id));
+        self.heads.insert(id, head);
     }
 
-    fn remove(&mut self, id: OperationId) {
-        self.removing.remove(&id);
-        if let Some(head) = self.heads.remove(&id) {
-            self.by_age.remove(&(head.accepted_at, id));
+    fn remove_record(&mut self, id: &OperationId) {
+        self.removing.remove(id);
+        if let Some(head) = self.heads.remove(id) {
+            self.by_age.remove(&(head.accepted_at, *id));
         }
     }
+}
 
-    pub(crate) fn put_node(&mut self, record: NodeOperation) {
-        self.remove_node(NodeOperationKey::of(&record));
-        self.counts.entry(record.operation).or_default().add(record.state);
+impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
+    fn put_record(&mut self, key: NodeOperationKey, record: NodeOperation) {
+        self.remove_record(&key);
+        let NodeOperationKey { operation, node } = key;
+        self.counts.entry(operation).or_default().add(record.state);
         if record.state.is_open() {
-            self.open.entry(record.node).or_default().insert(record.operation);
+            self.open.entry(node).or_default().insert(operation);
             self.open_total += 1;
         }
-        self.nodes.entry(record.operation).or_default().insert(record.node, record);
+        self.nodes.entry(operation).or_default().insert(node, record);
         self.total += 1;
     }
 
-    fn remove_node(&mut self, key: NodeOperationKey) {
-        let NodeOperationKey { operation, node } = key;
+    fn remove_record(&mut self, key: &NodeOperationKey) {
+        let NodeOperationKey { operation, node } = *key;
         let Some(records) = self.nodes.get_mut(&operation) else { return };
         let Some(record) = records.remove(&node) else { return };
         self.total -= 1;
@@ -104,25 +84,6 @@ impl Operations {
             self.open_total -= usize::from(open.remove(&operation));
             if open.is_empty() {
                 self.open.remove(&node);
-            }
-        }
-    }
-
-    pub(crate) fn apply(
-        &mut self,
-        heads: BTreeMap<OperationId, Change<Operation>>,
-        nodes: BTreeMap<NodeOperationKey, Change<NodeOperation>>,
-    ) {
-        for (id, change) in heads {
-            match change {
-                Change::Put(head) => self.put(head),
-                Change::Remove => self.remove(id),
-            }
-        }
-        for (key, change) in nodes {
-            match change {
-                Change::Put(record) => self.put_node(record),
-                Change::Remove => self.remove_node(key),
             }
         }
     }

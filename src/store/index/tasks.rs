@@ -1,6 +1,6 @@
 //! Tasks in memory: all, open ones, and the task of each node.
 
-use crate::{Model, tx::Change};
+use crate::{Model, records::RecordIndex};
 use meshd_model::work::task::Task;
 use meshd_types::{NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,35 +15,28 @@ pub(crate) struct Tasks {
     open: BTreeSet<TaskId>,
 }
 
-impl Tasks {
-    pub(crate) fn put(&mut self, task: Task) {
-        self.remove(task.id);
-        self.claims.extend(task.holding().map(|node| (node, task.id)));
+impl RecordIndex<TaskId, Task> for Tasks {
+    fn put_record(&mut self, id: TaskId, task: Task) {
+        self.remove_record(&id);
+        self.claims.extend(task.holding().map(|node| (node, id)));
         if task.is_open() {
-            self.open.insert(task.id);
+            self.open.insert(id);
         }
-        self.all.insert(task.id, task);
+        self.all.insert(id, task);
     }
 
-    pub(crate) fn apply(&mut self, changes: BTreeMap<TaskId, Change<Task>>) {
-        for (id, change) in changes {
-            match change {
-                Change::Put(task) => self.put(task),
-                Change::Remove => self.remove(id),
-            }
-        }
-    }
-
-    fn remove(&mut self, id: TaskId) {
-        let Some(task) = self.all.remove(&id) else { return };
-        self.open.remove(&id);
+    fn remove_record(&mut self, id: &TaskId) {
+        let Some(task) = self.all.remove(id) else { return };
+        self.open.remove(id);
         for node in task.holding() {
-            if self.claims.get(&node) == Some(&id) {
+            if self.claims.get(&node) == Some(id) {
                 self.claims.remove(&node);
             }
         }
     }
+}
 
+impl Tasks {
     pub(crate) fn all(&self) -> &BTreeMap<TaskId, Task> {
         &self.all
     }

@@ -1,10 +1,7 @@
 //! VMs and slots in memory, and the allocations of each node.
 
 use super::{nic_index::NicIndex, unavailable_units::UnavailableUnits};
-use crate::{
-    Model,
-    tx::{Change, Tx},
-};
+use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Node,
     work::{Allocations, ApprovedSlot, SlotId, Vm, VmDesiredState},
@@ -34,37 +31,18 @@ pub(crate) struct VmIndex {
     pub(crate) unavailable: UnavailableUnits,
 }
 
-impl VmIndex {
-    pub(crate) fn apply(
-        &mut self,
-        vms: BTreeMap<SystemUuid, Change<Vm>>,
-        slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
-    ) {
-        for (uuid, change) in vms {
-            match change {
-                Change::Put(vm) => self.put_vm(vm),
-                Change::Remove => self.remove_vm(uuid),
-            }
-        }
-        for (id, change) in slots {
-            self.unavailable.reset(id.node);
-            match change {
-                Change::Put(slot) => self.put_slot(slot),
-                Change::Remove => self.remove_slot(&id),
-            }
-        }
-    }
-
-    pub(crate) fn put_slot(&mut self, slot: ApprovedSlot) {
-        self.remove_slot(&slot.id);
+impl RecordIndex<SlotId, ApprovedSlot> for VmIndex {
+    fn put_record(&mut self, id: SlotId, slot: ApprovedSlot) {
+        self.remove_record(&id);
         if let Some(nic) = slot.nic {
-            self.slot_macs.insert(nic.mac, slot.id.clone());
-            nic.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
+            self.slot_macs.insert(nic.mac, id.clone());
+            nic.address.map(|address| self.slot_addresses.insert(address, id.clone()));
         }
-        self.slots.insert(slot.id.clone(), slot);
+        self.slots.insert(id, slot);
     }
 
-    fn remove_slot(&mut self, id: &SlotId) {
+    fn remove_record(&mut self, id: &SlotId) {
+        self.unavailable.reset(id.node);
         let Some(nic) = self.slots.remove(id).and_then(|slot| slot.nic) else { return };
         // Another slot may own the address now: a renamed node moves its slots in one transaction.
         remove_if_owned(&mut self.slot_macs, nic.mac, id);
@@ -72,9 +50,11 @@ impl VmIndex {
             remove_if_owned(&mut self.slot_addresses, address, id);
         }
     }
+}
 
-    pub(crate) fn put_vm(&mut self, vm: Vm) {
-        let old = self.take_vm(vm.uuid());
+impl RecordIndex<SystemUuid, Vm> for VmIndex {
+    fn put_record(&mut self, uuid: SystemUuid, vm: Vm) {
+        let old = self.take_vm(uuid);
         if old.as_ref().is_none_or(|old| !old.has_same_nics(&vm)) {
             old.iter().for_each(|old| self.nics.remove(old));
             self.nics.add(&vm);
@@ -82,29 +62,31 @@ impl VmIndex {
         // A VM that is being deleted does not keep its name.
         let owner = self.names.get(vm.name()).and_then(|owner| self.vms.get(owner));
         if owner.is_none_or(|owner| owner.desired_state == VmDesiredState::Release) {
-            self.names.insert(vm.name().clone(), vm.uuid());
+            self.names.insert(vm.name().clone(), uuid);
         }
         if !vm.stray_nodes.is_empty() {
-            self.stray_nodes.insert(vm.uuid());
+            self.stray_nodes.insert(uuid);
         }
         if let Some(node) = vm.node() {
             self.allocations_by_node.entry(node).or_default().add(&vm);
             self.unavailable.reset(node);
         } else {
-            self.unplaced.insert(vm.uuid());
+            self.unplaced.insert(uuid);
         }
         for (node, disks) in &vm.pending_wipes {
-            self.allocations_by_node.entry(*node).or_default().owe(vm.uuid(), disks);
+            self.allocations_by_node.entry(*node).or_default().owe(uuid, disks);
         }
-        self.vms.insert(vm.uuid(), vm);
+        self.vms.insert(uuid, vm);
     }
 
-    fn remove_vm(&mut self, uuid: SystemUuid) {
-        if let Some(old) = self.take_vm(uuid) {
+    fn remove_record(&mut self, uuid: &SystemUuid) {
+        if let Some(old) = self.take_vm(*uuid) {
             self.nics.remove(&old);
         }
     }
+}
 
+impl VmIndex {
     /// Removes a VM from all indexes but that of NICs.
     fn take_vm(&mut self, uuid: SystemUuid) -> Option<Vm> {
         let old = self.vms.remove(&uuid)?;
@@ -193,25 +175,25 @@ impl Model {
 impl Tx<'_> {
     /// A VM, as staged or as it was.
     pub fn vm(&self, uuid: SystemUuid) -> Option<&Vm> {
-        self.staged.vms.get(&uuid).map_or_else(|| self.before().vm(uuid), Change::value)
+        self.staged.vms.get(&uuid, || self.before().vm(uuid))
     }
 
     /// All VMs, as staged or as they were.
     pub fn all_vms(&self) -> impl Iterator<Item = &Vm> {
-        let before = self.before().vms().filter(|vm| !self.staged.vms.contains_key(&vm.uuid()));
-        self.staged.vms.values().filter_map(Change::value).chain(before)
+        let before = self.before().vms().filter(|vm| !self.staged.vms.contains(&vm.uuid()));
+        self.staged.vms.records().chain(before)
     }
 
     pub fn put_vm(&mut self, vm: Vm) {
-        self.staged.vms.insert(vm.uuid(), Change::Put(vm));
+        self.staged.vms.put(vm.uuid(), vm);
     }
 
     pub fn put_slot(&mut self, slot: ApprovedSlot) {
-        self.staged.slots.insert(slot.id.clone(), Change::Put(slot));
+        self.staged.slots.put(slot.id.clone(), slot);
     }
 
     /// Removes a slot, which becomes a candidate again.
     pub fn remove_slot(&mut self, id: SlotId) {
-        self.staged.slots.insert(id, Change::Remove);
+        self.staged.slots.remove(id);
     }
 }
