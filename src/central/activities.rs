@@ -1,6 +1,6 @@
 //! The activities of the whole site that are not finished.
 
-use crate::{Central, active_work};
+use crate::{Central, vms::active_work};
 use meshd_model::{
     activities::{self, Activity},
     operations::NodeOrder,

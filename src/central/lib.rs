@@ -50,7 +50,7 @@ pub mod tasks;
 pub mod vms;
 
 pub use activities::MAX_ACTIVITIES;
-pub use admin::{ApiTokenError, Snapshot};
+pub use admin::{ApiTokenError, KeyUse, RunningOrder, Snapshot};
 pub use boot::{
     DhcpChange, DhcpObservation, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
     SegmentHealth, ServiceHealth,
@@ -66,13 +66,13 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
-    AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NamingError, NodeResults, OperateError,
-    OrderError,
+    AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError, NodeRecords, NodeResults,
+    OperateError, OrderError,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
     ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError, SlotError, SlotParts,
-    VmError, VmVerb, VolumeUseError, active_work,
+    VmError, VmVerb, VolumeUseError,
 };
 
 use admin::Admin;
@@ -86,7 +86,7 @@ use links::Links;
 use locks::Leaf;
 use meshd_config::Site;
 use meshd_image::{catalog::Catalog, overlay::AgentBinary};
-use meshd_store::Store;
+use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
@@ -157,7 +157,7 @@ impl Central {
         });
         nodes.restore_reboots();
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
-        let admin = Arc::new(Admin { env: env.clone(), enrolment: enrolment.clone() });
+        let admin = Arc::new(Admin::new(env.clone(), enrolment.clone()));
         Arc::new(Central {
             env,
             links,
@@ -173,8 +173,14 @@ impl Central {
         })
     }
 
+    /// Returns the store. Servers use the methods of the services; only tests read and write records themselves.
     pub fn store(&self) -> &Store {
         &self.env.store
+    }
+
+    /// Flushes all changes; called once, at the end.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.env.store.close().await
     }
 
     /// Wall-clock time.

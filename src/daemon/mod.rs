@@ -55,7 +55,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
     let outcome = tasks.until_stopped(wait_for_signal(), &stop).await;
-    central.store().close().await?;
+    central.close().await?;
     tracing::info!("meshd has stopped");
     outcome
 }

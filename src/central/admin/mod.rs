@@ -4,18 +4,29 @@
 //! | --- | --- |
 //! | `api_tokens` | tokens of the admin API |
 //! | `backup` | one backup of everything that the rack depends on |
+//! | `idempotency` | orders with an idempotency key run once |
 
 mod api_tokens;
 mod backup;
+mod idempotency;
 
 pub use api_tokens::ApiTokenError;
 pub use backup::Snapshot;
+pub use idempotency::{KeyUse, RunningOrder};
 
 use super::{enrolment::Enrolment, environment::Environment};
+use idempotency::RunningOrders;
 use std::sync::Arc;
 
-/// Makes API tokens and backups.
+/// Makes API tokens and backups, and runs orders with an idempotency key once.
 pub struct Admin {
-    pub(super) env: Arc<Environment>,
-    pub(super) enrolment: Arc<Enrolment>,
+    env: Arc<Environment>,
+    enrolment: Arc<Enrolment>,
+    running_orders: RunningOrders,
+}
+
+impl Admin {
+    pub(super) fn new(env: Arc<Environment>, enrolment: Arc<Enrolment>) -> Self {
+        Admin { env, enrolment, running_orders: RunningOrders::default() }
+    }
 }

@@ -4,7 +4,7 @@ use crate::boot::{
     BootService,
     script_requester_check::{end_session, has_changed_address},
 };
-use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
+use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, Node, RelayPort, Stage};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -150,6 +150,30 @@ impl BootService {
     /// All DHCP leases, for the DHCP engine to start with.
     pub fn leases(&self) -> Vec<Lease> {
         self.env.store.read(|model| model.leases().cloned().collect())
+    }
+
+    /// Collects the views of leases, by address. `view` receives the node of the NIC; `None` omits the lease.
+    pub fn collect_leases<R>(&self, mut view: impl FnMut(&Lease, Option<&Node>) -> Option<R>) -> Vec<R> {
+        self.env
+            .store
+            .read(|model| model.leases().filter_map(|lease| view(lease, model.node_of_mac(lease.mac))).collect())
+    }
+
+    /// Number of leases on record, with expired ones.
+    pub fn lease_count(&self) -> usize {
+        self.env.store.read(|model| model.leases().count())
+    }
+
+    /// Reads a boot, and the boot of the same NIC before it; `None` if the boot is not on record.
+    pub fn read_boot<R>(
+        &self,
+        id: BootSessionId,
+        read: impl FnOnce(&BootSession, Option<&BootSession>) -> R,
+    ) -> Option<R> {
+        self.env.store.read(|model| {
+            let boot = model.session(id)?;
+            Some(read(boot, model.sessions_of(boot.mac).skip_while(|other| other.id != id).nth(1)))
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `interval` | limits periodic work to one run in each interval |
 //! | `address_owner_check` | checks a client against the Ethernet address on the wire |
 //! | `lan_client` | the client of a request, with the observed connection that carried the request |
+//! | `logs` | the event log and the audit log, for readers outside the central node |
 //! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
 //! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
 //! | `sources` | traits for time, randomness and layer 2 |
@@ -14,6 +15,7 @@ pub(crate) mod alarms;
 pub(crate) mod interval;
 mod address_owner_check;
 pub(crate) mod lan_client;
+mod logs;
 pub(crate) mod records;
 pub(crate) mod site_snapshot;
 pub(crate) mod sources;

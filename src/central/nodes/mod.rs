@@ -7,6 +7,7 @@
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
 //! | `fence` | confirms that a machine is off, so that its VMs may start elsewhere |
+//! | `fleet` | reads of nodes and their boots |
 //! | `lifecycle` | changes of service, removal; replace, revoke, accept a NIC |
 //! | `naming` | labels and names; finds a node by name |
 //! | `operations` | every order that one or several nodes take, as records |
@@ -18,6 +19,7 @@ mod boot_settings;
 mod drain;
 mod error;
 mod fence;
+mod fleet;
 mod lifecycle;
 mod naming;
 pub(crate) mod operations;
@@ -26,6 +28,7 @@ mod setting_changes;
 
 pub use boot_settings::OrderError;
 pub use error::OperateError;
+pub use fleet::{Fleet, NodeRecords};
 pub use naming::NamingError;
 pub use operations::{AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults};
 

@@ -126,6 +126,11 @@ impl Tasks {
         }
     }
 
+    /// Collects a view of each task, by ID.
+    pub fn collect<R>(&self, view: impl FnMut(&Task) -> R) -> Vec<R> {
+        self.env.store.read(|model| model.tasks().map(view).collect())
+    }
+
     pub fn task_record(&self, id: TaskId) -> Result<Task, TaskError> {
         let found = self.env.store.read(|model| model.task(id).cloned());
         found.ok_or_else(|| TaskError::None { id: id.to_string() })

@@ -85,6 +85,16 @@ pub enum VmVerb {
 }
 
 impl Workloads {
+    /// Collects a view of each VM on record, by UUID.
+    pub fn collect_vms<R>(&self, view: impl FnMut(&Vm) -> R) -> Vec<R> {
+        self.env.store.read(|model| model.vms().map(view).collect())
+    }
+
+    /// Returns a copy of the record of a VM; `None` if there is no such record.
+    pub fn vm(&self, uuid: SystemUuid) -> Option<Vm> {
+        self.env.store.read(|model| model.vm(uuid).cloned())
+    }
+
     /// Records a VM and places it, or does neither.
     pub async fn create_vm(
         &self,

@@ -34,8 +34,10 @@ pub(crate) use lifecycle::vm_event;
 pub use lifecycle::{MAX_SITE_VMS, VmError, VmVerb};
 pub(crate) use node_reports::rebooted;
 pub(crate) use renamed_node::{move_vms, move_work};
-pub use running_work_guard::{RunningWorkError, active_work};
-pub(crate) use running_work_guard::{check_no_open_slots, check_no_running_work, check_no_task, check_no_work};
+pub use running_work_guard::RunningWorkError;
+pub(crate) use running_work_guard::{
+    active_work, check_no_open_slots, check_no_running_work, check_no_task, check_no_work,
+};
 pub use slots::{SlotError, SlotParts};
 pub use volumes::VolumeUseError;
 

@@ -28,7 +28,7 @@ meshd_types::hints!(RunningWorkError {
 const MAX_NAMES: usize = 5;
 
 /// Names the present and ordered work of a node, for which a drain waits.
-pub fn active_work(model: &Model, id: NodeId) -> Vec<String> {
+pub(crate) fn active_work(model: &Model, id: NodeId) -> Vec<String> {
     let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("VM {}", vm.name()));
     machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
 }

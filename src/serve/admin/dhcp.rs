@@ -12,8 +12,7 @@ use axum::{Json, extract::State, http::HeaderMap, response::Response};
 use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 use meshd_central::{OtherServer, SegmentHealth, Shared};
 use meshd_config::Segment;
-use meshd_model::fleet::Lease;
-use meshd_store::Model;
+use meshd_model::fleet::{Lease, Node};
 use meshd_types::Timestamp;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -52,15 +51,14 @@ async fn leases(State(central): State<Shared>, headers: HeaderMap, query: RawQue
     let now = central.now();
     let leases = || {
         filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-        Ok(central.store().read(|model| {
-            model.leases().map(|lease| lease_view(model, lease, now)).filter(|lease| filter.takes(lease)).collect()
-        }))
+        Ok(central
+            .boot
+            .collect_leases(|lease, node| Some(lease_view(lease, node, now)).filter(|lease| filter.takes(lease))))
     };
     answer::list(leases, lease_key, &LEASES, &query, &headers)
 }
 
-fn lease_view(model: &Model, lease: &Lease, now: Timestamp) -> LeaseView {
-    let node = model.node_of_mac(lease.mac);
+fn lease_view(lease: &Lease, node: Option<&Node>, now: Timestamp) -> LeaseView {
     let state = if lease.expires_at > now { "active" } else { "expired" };
     LeaseView {
         address: lease.address,

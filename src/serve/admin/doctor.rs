@@ -4,11 +4,11 @@
 
 use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
-use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
+use meshd_central::{Central, Fleet, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_image::builder::ListOwner;
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
-use meshd_store::{MAX_UNKNOWN_NODES, Model};
+use meshd_store::MAX_UNKNOWN_NODES;
 use meshd_types::Timestamp;
 use std::{collections::BTreeMap, net::UdpSocket, time::Duration};
 
@@ -27,7 +27,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.extend(central.boot.services().into_iter().map(service));
     let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
-    findings.extend(central.store().read(machines));
+    findings.extend(central.nodes.read(machines));
     findings.extend(reload(&central.generations.last_reload()));
     findings.push(shared_blobs(&central.site()));
     let waiting = central.enrolment.pending_count();
@@ -191,24 +191,25 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
     }
 }
 
-fn machines(model: &Model) -> Vec<Finding> {
+fn machines(fleet: Fleet<'_>) -> Vec<Finding> {
     let named = |names: Vec<String>| {
         let more = names.len().saturating_sub(NAMED);
         let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!("{}{rest}", names.into_iter().take(NAMED).collect::<Vec<_>>().join(", "))
     };
     let mut findings = Vec::new();
-    let boots = model.newest_sessions();
+    let boots = fleet.newest_boots();
     let stalled =
-        boots.filter(|boot| is_stopped(model, boot)).map(|boot| (name(model, boot), describe_stop(model, boot)));
+        boots.filter(|boot| is_stopped(fleet, boot)).map(|boot| (name(fleet, boot), describe_stop(fleet, boot)));
     // A machine with several NICs has several newest boots.
     let stalled: Vec<String> = stalled.collect::<BTreeMap<_, _>>().into_values().collect();
-    let looping: Vec<String> = model
-        .newest_sessions()
+    let looping: Vec<String> = fleet
+        .newest_boots()
         .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
-        .map(|boot| name(model, boot))
+        .map(|boot| name(fleet, boot))
         .collect();
-    let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(named_node);
+    let nodes = || fleet.nodes().map(|records| records.node);
+    let of_phase = |phase| nodes().filter(move |node| node.phase == phase).map(named_node);
     let quarantined: Vec<String> = of_phase(Phase::Quarantined).collect();
     let offline: Vec<String> = of_phase(Phase::Offline).collect();
     let failing = |node: &Node| {
@@ -216,7 +217,7 @@ fn machines(model: &Model) -> Vec<Finding> {
         let why = failed.map(|condition| format!(": {}", condition.detail)).unwrap_or_default();
         format!("{}{why}", named_node(node))
     };
-    let degraded: Vec<String> = model.nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
+    let degraded: Vec<String> = nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
     let mut report = |check: &str, [noun, state]: [&str; 2], names: Vec<String>, next: &str| {
         findings.push(match names.len() {
             0 => Finding::ok(check, format!("no {noun}s are {state}")),
@@ -235,9 +236,9 @@ fn machines(model: &Model) -> Vec<Finding> {
         let condition = node.conditions.iter().find(|condition| kinds.contains(&condition.kind))?;
         Some(format!("{} ({})", node.id, condition.detail))
     };
-    let refused: Vec<String> = model.nodes().filter_map(boots_nothing).collect();
+    let refused: Vec<String> = nodes().filter_map(boots_nothing).collect();
     report("next boot", ["node", "refused at the next boot"], refused, "`meshd node show NODE` has the reason");
-    let unknown = model.unknown_count();
+    let unknown = fleet.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
         let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");
         findings.push(Finding::warn("unknown machines", found, "check for forged machines with `meshd events`"));
@@ -249,15 +250,14 @@ fn named_node(node: &Node) -> String {
     format!("{} ({})", node.name, node.id)
 }
 
-fn name(model: &Model, boot: &BootSession) -> String {
-    let node = boot.node.and_then(|node| model.node(node)).or_else(|| model.node_of_mac(boot.mac));
-    node.map_or_else(|| format!("MAC {}", boot.mac), named_node)
+fn name(fleet: Fleet<'_>, boot: &BootSession) -> String {
+    fleet.node_of_boot(boot).map_or_else(|| format!("MAC {}", boot.mac), named_node)
 }
 
 /// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the condition, as in the status and in the
 /// node list: an operator may have acknowledged the stall.
-fn is_stopped(model: &Model, boot: &BootSession) -> bool {
-    let node = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
+fn is_stopped(fleet: Fleet<'_>, boot: &BootSession) -> bool {
+    let node = fleet.node_of_boot(boot);
     let is_marked = |node: &Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
     match boot.standing(false) {
         BootStatus::Failed => true,
@@ -266,12 +266,12 @@ fn is_stopped(model: &Model, boot: &BootSession) -> bool {
     }
 }
 
-fn describe_stop(model: &Model, boot: &BootSession) -> String {
+fn describe_stop(fleet: Fleet<'_>, boot: &BootSession) -> String {
     if let Some(reason) = &boot.failure {
-        return format!("{}: failed, {reason}", name(model, boot));
+        return format!("{}: failed, {reason}", name(fleet, boot));
     }
     let missing = boot.stalled().map_or("a stage", |stall| stall.missing.as_str());
-    format!("{}: {missing} is missing", name(model, boot))
+    format!("{}: {missing} is missing", name(fleet, boot))
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
             Ok::<_, StoreError>(())
         });
         put.await.expect("stored");
-        let found = store.read(machines);
+        let found = store.read(|model| machines(Fleet::new(model)));
         let degraded = found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
         assert_eq!(degraded.status, Status::Warn);
         assert!(degraded.found.contains(&format!("node-{id} ({id}): kvm: /dev/kvm is missing")), "{}", degraded.found);
@@ -357,7 +357,7 @@ mod tests {
             Ok::<_, StoreError>(())
         });
         put.await.expect("stored");
-        let found = store.read(machines);
+        let found = store.read(|model| machines(Fleet::new(model)));
         let stalled = found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
         assert!(stalled.found.starts_with("2 boots are stalled: "), "{}", stalled.found);
         assert!(stalled.found.contains("MAC 02:00:00:00:03:00"), "{}", stalled.found);

@@ -67,7 +67,7 @@ impl StreamFormat {
 /// Reads recorded events.
 pub(crate) async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
     let central = central.clone();
-    let read = tokio::task::spawn_blocking(move || central.store().events(filter)).await;
+    let read = tokio::task::spawn_blocking(move || central.env.events(filter)).await;
     Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted").with_hint("retry"))??)
 }
 
@@ -97,7 +97,7 @@ impl EventTail {
         format: StreamFormat,
     ) -> Self {
         let ApiState { central, shutdown, .. } = state;
-        let (receiver, queue) = (central.store().subscribe(), VecDeque::new());
+        let (receiver, queue) = (central.env.subscribe_to_events(), VecDeque::new());
         EventTail { central, caller, receiver, filter, fields, format, last: None, queue, shutdown }
     }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
 use meshd_api::{ActivitiesView, NodeView, SearchView, routes::SEARCH};
-use meshd_central::Shared;
+use meshd_central::{NodeRecords, Shared};
 use meshd_model::fleet::Node;
 
 /// `GET /v1/nodes`. Creates views only for the nodes of the page.
@@ -26,17 +26,18 @@ pub(crate) async fn nodes(
     let query = parameters(query, NODES.parameters)?;
     let (filter, page, fields) = (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
     let site = central.site();
-    let page = central.store().read(|model| {
+    let page = central.nodes.read(|fleet| {
         let default = &site.default_profile;
         let seen = |node: &Node| {
             let last = central.links.link_state(node.id).last_message_at;
             last.map_or(node.last_seen, |last| last.max(node.last_seen))
         };
-        let taken = model.nodes().filter(|node| filter.takes(node, default));
-        let rows = taken.map(|node| (order_key(node, page.sort.key, default, seen), node)).collect();
+        let taken = fleet.nodes().filter(|records| filter.takes(records.node, default));
+        let rows = taken.map(|records| (order_key(records.node, page.sort.key, default, seen), records)).collect();
         let ResultPage { rows, next, total } = cut(rows, &page);
-        let view = |node: &Node| {
-            let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
+        let view = |records: NodeRecords<'_>| {
+            let link = central.links.link_state(records.node.id);
+            let view = NodeView::new(records.node, records.boot(), &site, &link);
             view.rolled_back(|profile| central.generations.rolled_back(profile))
         };
         ResultPage { rows: rows.into_iter().map(view).collect::<Vec<_>>(), next, total }
@@ -52,7 +53,7 @@ pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> An
         ParameterError::invalid("q", cause)
     })?;
     let mut run = SearchRun::new(needle);
-    central.store().read(|model| model.nodes().for_each(|node| run.node(node)));
+    central.nodes.read(|fleet| fleet.nodes().for_each(|records| run.node(records.node)));
     vms::all(&central).iter().for_each(|vm| run.vm(vm));
     tasks::all(&central).iter().for_each(|task| run.task(task));
     Ok(Json(run.finish()))

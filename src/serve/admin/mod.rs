@@ -65,7 +65,6 @@ struct ApiState {
     metrics: Metrics,
     shutdown: CancellationToken,
     failures: transport::auth::Failures,
-    running_orders: transport::idempotency::RunningOrders,
     /// Running orders.
     tasks: TaskTracker,
 }
@@ -103,7 +102,6 @@ pub async fn run(
         metrics,
         shutdown: shutdown.clone(),
         failures: transport::auth::Failures::default(),
-        running_orders: transport::idempotency::RunningOrders::default(),
         tasks: tasks.clone(),
     };
     let serving = Serving { central: state.central.clone(), router: router::router(state), shutdown };

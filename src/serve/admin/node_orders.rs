@@ -22,7 +22,6 @@ use meshd_model::{
     fleet::{Audit, AuditContext},
     operations::NodeOrder,
 };
-use meshd_store::StoreError;
 use meshd_types::{NodeId, ProfileName};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -185,18 +184,12 @@ async fn bulk_done(
 
 /// Writes one line to the audit log for each node that refused the order.
 async fn store(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
-    if failed.is_empty() {
-        return Ok(());
-    }
     let now = central.now();
-    let written = central.store().commit(|tx| {
-        for (id, refused) in failed {
-            let mut audit = Audit::done(now, context.clone());
-            (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned());
-            (audit.node, audit.target) = (Some(id), Some(id.to_string()));
-            tx.audit(audit);
-        }
-        Ok::<_, StoreError>(())
-    });
-    Ok(written.await?)
+    let line = |(id, refused): (NodeId, Refused)| {
+        let mut audit = Audit::done(now, context.clone());
+        (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned());
+        (audit.node, audit.target) = (Some(id), Some(id.to_string()));
+        audit
+    };
+    Ok(central.env.write_audit(failed.into_iter().map(line).collect()).await?)
 }

@@ -85,7 +85,6 @@ impl Fixture {
             metrics: Metrics::install(),
             shutdown: self.stop.clone(),
             failures: Failures::default(),
-            running_orders: Default::default(),
             tasks: TaskTracker::new(),
         }
     }

@@ -101,7 +101,7 @@ impl BootApi for Shared {
     }
 
     async fn ready(&self) -> Result<(), String> {
-        self.store().ready().await.map_err(|error| error.to_string())?;
+        self.env.storage_ready().await.map_err(|error| error.to_string())?;
         let faulty = self.boot.services().into_iter().find_map(|service| Some((service.fault.clone()?, service)));
         match faulty {
             Some((fault, ServiceHealth { service, interface, .. })) => {

@@ -1,7 +1,7 @@
 //! Gauges, computed from the state on each request.
 
 use super::{page::MetricsPage, workload_gauges::workload_gauges};
-use meshd_central::{Central, SegmentHealth};
+use meshd_central::{Central, NodeRecords, SegmentHealth};
 use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
 use meshd_proto::Heartbeat;
 use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
@@ -44,20 +44,17 @@ pub(super) fn gauges(central: &Central) -> String {
 }
 
 fn count(central: &Central) -> Counted {
-    central.store().read(|model| {
-        let mut counted = Counted {
-            unknown: model.unknown_count(),
-            sessions: model.session_count(),
-            leases: model.leases().count(),
-            ..Counted::default()
-        };
-        for node in model.nodes() {
+    let leases = central.boot.lease_count();
+    central.nodes.read(|fleet| {
+        let mut counted =
+            Counted { unknown: fleet.unknown_count(), sessions: fleet.boot_count(), leases, ..Counted::default() };
+        for NodeRecords { node, .. } in fleet.nodes() {
             *counted.phases.entry(node.phase).or_default() += 1;
             for condition in &node.conditions {
                 *counted.conditions.entry(condition.kind).or_default() += 1;
             }
         }
-        for boot in model.newest_sessions() {
+        for boot in fleet.newest_boots() {
             let stage = boot.furthest().unwrap_or(Stage::Dhcp);
             *counted.boots.entry((boot.standing(false), stage)).or_default() += 1;
         }

@@ -22,7 +22,7 @@ const CATCH_UP: usize = 10_000;
 
 /// Updates the counters until `stop`.
 pub async fn observe(central: Shared, stop: CancellationToken) {
-    let mut receiver = central.store().subscribe();
+    let mut receiver = central.env.subscribe_to_events();
     let mut last = None;
     while let Some(received) = stop.run_until_cancelled(receiver.recv()).await {
         match received {
@@ -44,7 +44,7 @@ pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: Even
 async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, last: &mut Option<EventSeq>) {
     *receiver = receiver.resubscribe();
     let (reader, filter) = (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
-    let missed = tokio::task::spawn_blocking(move || reader.store().events(filter)).await;
+    let missed = tokio::task::spawn_blocking(move || reader.env.events(filter)).await;
     match missed {
         Ok(Ok(missed)) => missed.iter().for_each(|(seq, event)| count_new(central, last, *seq, event)),
         Ok(Err(error)) => tracing::error!(error = &error as &dyn std::error::Error, "events are not counted"),
@@ -55,22 +55,19 @@ async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, 
 pub(super) fn count(central: &Shared, event: &Event) {
     metrics::counter!("meshd_events_total", "kind" => event.kind.word()).increment(1);
     let Some(id) = event.session else { return };
-    central.store().read(|model| {
-        let Some(boot) = model.session(id) else { return };
-        match event.kind {
-            EventKind::Stage { stage } => count_stage(boot, stage, event),
-            EventKind::BootStarted => {
-                metrics::counter!(STARTED).increment(1);
-                let before = model.sessions_of(boot.mac).skip_while(|other| other.id != id).nth(1);
-                before.into_iter().for_each(count_abandoned_boot);
-            }
-            EventKind::Raised { condition: ConditionKind::BootStalled } => {
-                let missing = boot.stalls.last().map_or("none", |stall| stall.missing.as_str());
-                metrics::counter!(STALLS, "missing" => missing).increment(1);
-            }
-            EventKind::Raised { condition: ConditionKind::BootLoop } => metrics::counter!(LOOPS).increment(1),
-            _ => {}
+    // A boot that is not on record any more is not counted.
+    let _ = central.boot.read_boot(id, |boot, before| match event.kind {
+        EventKind::Stage { stage } => count_stage(boot, stage, event),
+        EventKind::BootStarted => {
+            metrics::counter!(STARTED).increment(1);
+            before.into_iter().for_each(count_abandoned_boot);
         }
+        EventKind::Raised { condition: ConditionKind::BootStalled } => {
+            let missing = boot.stalls.last().map_or("none", |stall| stall.missing.as_str());
+            metrics::counter!(STALLS, "missing" => missing).increment(1);
+        }
+        EventKind::Raised { condition: ConditionKind::BootLoop } => metrics::counter!(LOOPS).increment(1),
+        _ => {}
     });
 }
 

@@ -25,15 +25,13 @@ fn show(page: &mut MetricsPage, name: &str, help: &str, counts: &Counts) {
 }
 
 pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
-    let (vms, tasks, units) = central.store().read(|model| {
-        let vms = model.vms().map(|vm| vm.last_report.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
-        let tasks = model.tasks().map(|task| task.state.as_str());
-        let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
-        (
-            counts(ReportedVmState::ALL.iter().map(|state| state.as_str()).chain([UNREPORTED]), vms),
-            counts(TaskState::ALL.map(TaskState::as_str), tasks),
-            counts(UnitState::ALL.iter().map(|state| state.as_str()), units.map(|unit| unit.state.as_str())),
-        )
+    let vms =
+        central.workloads.collect_vms(|vm| vm.last_report.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
+    let vms = counts(ReportedVmState::ALL.iter().map(|state| state.as_str()).chain([UNREPORTED]), vms);
+    let tasks = counts(TaskState::ALL.map(TaskState::as_str), central.tasks.collect(|task| task.state.as_str()));
+    let units = central.nodes.read(|fleet| {
+        let units = fleet.nodes().flat_map(|records| records.node.facts.iter().flat_map(|facts| &facts.units));
+        counts(UnitState::ALL.iter().map(|state| state.as_str()), units.map(|unit| unit.state.as_str()))
     });
     let slots = central.workloads.slots();
     let slots = counts(SlotState::ALL.map(SlotState::as_str), slots.iter().map(|slot| slot.state.as_str()));

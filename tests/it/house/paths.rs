@@ -1,6 +1,6 @@
 //! Imports as the compiler reads them: paths between folders of a crate, and what pure code names.
 
-use super::{is_tests, sources};
+use super::{code, is_tests, sources};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -211,4 +211,12 @@ fn cycles() -> BTreeSet<String> {
 fn folders_have_no_import_cycle() {
     let found = cycles();
     assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn server_reads_and_changes_records_through_services() {
+    let servers = sources().into_iter().filter(|(path, _)| path.starts_with("src/serve") && !is_tests(path));
+    let direct = servers.filter(|(_, text)| code(text).any(|line| line.contains(".store()")));
+    let faults: Vec<String> = direct.map(|(path, _)| format!("{} uses the store", path.display())).collect();
+    assert!(faults.is_empty(), "use a method of a service of src/central:\n{}", faults.join("\n"));
 }

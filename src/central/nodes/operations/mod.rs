@@ -7,6 +7,7 @@
 //! | `drive` | executes accepted operations in bounded batches, also after a restart |
 //! | `follow_ups` | effects outside the store, after a transaction |
 //! | `prepare` | checks of an order outside the transaction |
+//! | `queries` | reads of operations |
 //! | `reboots` | reboots over the links of nodes |
 //! | `single` | an order to one node |
 //!
@@ -18,6 +19,7 @@ mod cancel;
 mod drive;
 mod follow_ups;
 mod prepare;
+mod queries;
 mod reboots;
 mod single;
 

@@ -114,7 +114,7 @@ pub(crate) struct OverlayFilesQuery {
 async fn rendered(state: ApiState, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
     let ApiState { central, boot_address, .. } = state;
     let id = central.nodes.resolve(node)?;
-    let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| node_removed(id))?;
+    let mut node = central.nodes.node(id).ok_or_else(|| node_removed(id))?;
     if let Some(text) = profile {
         let named = profile_name(&text)?;
         let site = central.site();

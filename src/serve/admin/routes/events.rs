@@ -124,7 +124,7 @@ pub(crate) async fn audit(
         oldest: log.direction == Direction::Forward,
         text: text.map(|text| text.as_str().to_owned()),
     };
-    let read = tokio::task::spawn_blocking(move || central.store().audit(&filter)).await;
+    let read = tokio::task::spawn_blocking(move || central.env.audit_lines(&filter)).await;
     let lines = read.map_err(|_| Refused::internal("reading the audit log was interrupted"))??;
     let (lines, next) = log.cut(lines.into_iter().map(|(seq, audit)| (seq.0, audit)).collect());
     let rows = lines.into_iter().map(|(seq, audit)| AuditView { seq: AuditSeq(seq), audit }).collect();

@@ -16,10 +16,8 @@ use meshd_model::fleet::AuditContext;
 use serde::Deserialize;
 
 pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Vec<GenerationView>> {
-    let marks = |model: &meshd_store::Model| {
-        model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
-    };
-    let (booted, next, pinned) = central.store().read(marks);
+    let node = central.nodes.node(id);
+    let (booted, next, pinned) = node.map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default();
     let view = |(delivered, archived): (meshd_model::fleet::DeliveredGeneration, bool)| {
         let is = |other| other == Some(delivered.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));

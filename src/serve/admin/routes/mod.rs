@@ -48,7 +48,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::*;
-use meshd_central::{Shared, active_work};
+use meshd_central::{NodeRecords, Shared};
 use meshd_model::fleet::Phase;
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
@@ -74,8 +74,8 @@ pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerV
 pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): State<ApiState>) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
     let (mut nodes, mut units) = (0, UnitCount::default());
-    central.store().read(|model| {
-        for node in model.nodes() {
+    central.nodes.read(|fleet| {
+        for NodeRecords { node, .. } in fleet.nodes() {
             nodes += 1;
             *phases.entry(node.phase.to_string()).or_default() += 1;
             for condition in &node.conditions {
@@ -89,7 +89,7 @@ pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): S
     });
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
     let mut found = doctor::findings(&central);
-    if let Err(error) = central.store().ready().await {
+    if let Err(error) = central.env.storage_ready().await {
         found.push(Finding::fail_of("store", &error));
     }
     let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
@@ -117,11 +117,11 @@ pub(crate) async fn node(TargetNode { central, id }: TargetNode) -> Answer<NodeD
 /// Returns all details of a node.
 pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.links.link_state(id);
-    let detail = central.store().read(|model| {
-        let node = model.node(id)?;
-        let mut detail =
-            NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(active_work(model, id));
-        detail = detail.deferred(model.boots_of(node).first().copied(), central.now());
+    let detail = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let detail = NodeDetail::new(records.node, records.boot(), &central.site(), &link);
+        let mut detail = detail.working(records.active_work());
+        detail = detail.deferred(records.boots().first().copied(), central.now());
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });
@@ -140,12 +140,12 @@ pub(crate) async fn timeline(
     QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
 ) -> Answer<TimelineView> {
     let (id, now) = (central.nodes.resolve(&node)?, central.now());
-    let timeline = central.store().read(|model| {
-        let node = model.node(id)?;
-        let boots = model.boots_of(node);
+    let timeline = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let boots = records.boots();
         let newest = boots.first().map(|boot| boot.id);
-        let timeline = session.or(newest).and_then(|session| TimelineView::new(node, session, &boots, now));
-        Some(timeline.map(|timeline| timeline.with_tasks(model.tasks())))
+        let timeline = session.or(newest).and_then(|session| TimelineView::new(records.node, session, &boots, now));
+        Some(timeline.map(|timeline| timeline.with_tasks(records.site_tasks())))
     });
     let missing = || match session {
         Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
@@ -169,10 +169,10 @@ pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileV
 }
 
 pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
-    let view = central.store().read(|model| {
-        let node = model.node(id)?;
-        let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
-        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(active_work(model, id)))
+    let view = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let view = NodeView::new(records.node, records.boot(), &central.site(), &central.links.link_state(id));
+        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(records.active_work()))
     });
     view.map(Json).ok_or_else(|| node_removed(id))
 }

@@ -79,8 +79,7 @@ async fn replace(
 
 /// Returns the settings in the site file that still refer to the old hardware: addresses reserved for its NICs.
 fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>, Refused> {
-    let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
-    let macs = macs.unwrap_or_default();
+    let macs = central.nodes.node(old).map(|node| node.fingerprint.macs).unwrap_or_default();
     let site = central.site();
     let reserved = site.reservations.iter().filter_map(|reservation| match reservation.owner {
         Owner::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),

@@ -20,7 +20,7 @@ use meshd_api::{CancelledOperation, NodeOperationView, OperationView, routes as 
 use meshd_central::{CancelError, Shared};
 use meshd_model::{
     fleet::AuditContext,
-    operations::{NodeOperationState, OperationStage, OperationState},
+    operations::{NodeOperationState, Operation, OperationState, StateCounts},
 };
 use meshd_types::OperationId;
 
@@ -62,13 +62,10 @@ async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery
     let query = parameters(query, OPERATIONS.parameters)?;
     let states = query.words("state", &[Running, Done, Failed, Cancelled].map(OperationState::as_str))?;
     let rows = || {
-        let rows = central.store().read(|model| {
-            let views = model.operations().map(|head| OperationView::new(head, model.operation_counts(head.id)));
-            let is_listed =
-                |view: &OperationView| states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()));
-            views.filter(is_listed).collect()
-        });
-        Ok(rows)
+        let is_listed =
+            |view: &OperationView| states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()));
+        let view = |(head, counts): (&Operation, StateCounts)| Some(OperationView::new(head, counts)).filter(is_listed);
+        Ok(central.nodes.collect_operations(view))
     };
     answer::list(rows, operation_key, &OPERATIONS, &query, &headers)
 }
@@ -95,10 +92,7 @@ async fn nodes(
     let rows = || {
         let is_listed =
             |view: &NodeOperationView| states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()));
-        let read = |model: &meshd_store::Model| {
-            model.node_operations(id).map(NodeOperationView::from).filter(is_listed).collect()
-        };
-        Ok(central.store().read(read))
+        Ok(central.nodes.collect_operation_nodes(id, |record| Some(record.into()).filter(is_listed)))
     };
     answer::list(rows, node_key, &NODES, &query, &headers)
 }
@@ -131,9 +125,6 @@ fn operation_id(text: &str) -> Result<OperationId, Refused> {
 
 fn view(central: &Shared, operation: &str) -> Result<OperationView, Refused> {
     let id = operation_id(operation)?;
-    let view = central.store().read(|model| {
-        let head = model.operation(id).filter(|head| head.stage == OperationStage::Accepted)?;
-        Some(OperationView::new(head, model.operation_counts(id)))
-    });
-    view.ok_or_else(|| CancelError::Unknown(id).into())
+    let (head, counts) = central.nodes.operation(id).ok_or(CancelError::Unknown(id))?;
+    Ok(OperationView::new(&head, counts))
 }

@@ -43,11 +43,7 @@ pub(crate) async fn boot_log(
     QueryOf(LogQuery { follow, from, session }): QueryOf<LogQuery>,
 ) -> Result<Response, Refused> {
     let node = state.central.nodes.resolve(&node)?;
-    let boots = state.central.store().read(|model| {
-        let boots = model.boots_of(model.node(node)?);
-        Some(boots.iter().map(|boot| boot.id).collect::<Vec<_>>())
-    });
-    let boots = boots.ok_or_else(|| node_removed(node))?;
+    let boots = boots(&state.central, node).ok_or_else(|| node_removed(node))?;
     let session = session.map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
     let none = || {
         Refused::not_found("no such boot on record")
@@ -57,6 +53,11 @@ pub(crate) async fn boot_log(
     let grows =
         state.central.boot.watch_boot_log(session).await.map_err(|error| Refused::internal(error.to_string()))?;
     Ok(LogReader::new(state, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
+}
+
+/// Returns the boots of a node, the newest first; `None` if there is no such node.
+fn boots(central: &Shared, node: NodeId) -> Option<Vec<BootSessionId>> {
+    central.nodes.read(|fleet| Some(fleet.node(node)?.boots().into_iter().map(|boot| boot.id).collect()))
 }
 
 /// Output of a task, or log of a boot.
@@ -70,10 +71,10 @@ impl StoredLog {
     fn is_complete(&self, central: &Shared) -> bool {
         match self {
             StoredLog::Task(task) => central.tasks.task_record(*task).is_ok_and(|task| task.state.is_final()),
-            StoredLog::Boot(node, session) => central.store().read(|model| {
-                let newest = model.node(*node).and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
+            StoredLog::Boot(node, session) => {
+                let newest = boots(central, *node).and_then(|boots| boots.first().copied());
                 newest != Some(*session)
-            }),
+            }
         }
     }
 

@@ -52,7 +52,7 @@ async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery
 }
 
 pub(crate) fn all(central: &Shared) -> Vec<TaskView> {
-    central.store().read(|model| model.tasks().map(TaskView::new).collect())
+    central.tasks.collect(TaskView::new)
 }
 
 async fn show(State(central): State<Shared>, Path(task): Path<String>) -> Answer<TaskView> {

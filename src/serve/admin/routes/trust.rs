@@ -80,8 +80,7 @@ pub(crate) async fn create_token(
 
 fn node_basis(central: &Shared, node: &str) -> Result<Basis, Refused> {
     let id = central.nodes.resolve(node)?;
-    let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
-    basis.ok_or_else(|| node_removed(id))
+    central.nodes.node(id).map(|node| node.basis).ok_or_else(|| node_removed(id))
 }
 
 pub(crate) async fn revoke_token(

@@ -20,7 +20,6 @@ use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView, routes as api};
 use meshd_central::{Shared, VmVerb};
 use meshd_config::vm::VmTemplate;
 use meshd_model::{fleet::AuditContext, work::Vm};
-use meshd_store::Model;
 use meshd_types::TemplateName;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -52,8 +51,7 @@ async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery
 
 /// Returns all VMs, including VMs that are not on record.
 pub(crate) fn all(central: &Shared) -> Vec<VmView> {
-    let mut all: Vec<VmView> =
-        central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(central, vm))).collect());
+    let mut all = central.workloads.collect_vms(|vm| VmView::new(vm, is_linked(central, vm)));
     for vm in &mut all {
         central.workloads.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
@@ -76,8 +74,7 @@ fn is_linked(central: &Shared, vm: &Vm) -> bool {
 
 async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<VmView> {
     let uuid = central.workloads.resolve_vm(&vm)?;
-    let found = central.store().read(|model: &Model| model.vm(uuid).cloned());
-    if let Some(vm) = found {
+    if let Some(vm) = central.workloads.vm(uuid) {
         return Ok(vm_view(&central, &vm));
     }
     let orphan = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);

@@ -202,11 +202,7 @@ async fn store(
     }
     audit.node = target.as_deref().and_then(|name| state.central.nodes.resolve(name).ok());
     audit.target = audit.node.map(|node| node.to_string()).or(target);
-    let write = state.central.store().commit(|tx| {
-        tx.audit(audit);
-        Ok::<_, StoreError>(())
-    });
-    write.await
+    state.central.env.write_audit(vec![audit]).await
 }
 
 impl FromRequestParts<ApiState> for AuditContext {

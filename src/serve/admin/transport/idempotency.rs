@@ -1,5 +1,4 @@
-//! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer. The key is stored first, so that a
-//! crash never leads to a second execution.
+//! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer.
 
 use crate::serve::admin::{ApiState, error::Refused, transport::auth::Caller};
 use axum::{
@@ -15,44 +14,14 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
+use meshd_central::KeyUse;
 use meshd_model::fleet::{AuditContext, IdempotencyRecord, StoredResponse};
-use meshd_store::{IDEMPOTENCY_KEY_LIFETIME, StoreError};
 use meshd_types::{CorrelationId, Digest};
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-};
 
 /// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 128;
 /// Maximum size of a stored response, in bytes.
 const MAX_STORED: usize = 64 * 1024;
-
-/// Keys of orders in progress.
-#[derive(Clone, Default)]
-pub(crate) struct RunningOrders(Arc<Mutex<BTreeSet<Digest>>>);
-
-impl RunningOrders {
-    fn has(&self, slot: &Digest) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(slot)
-    }
-}
-
-/// Marks its key as in progress until it is dropped.
-struct RunningOrderGuard(RunningOrders, Digest);
-
-impl RunningOrderGuard {
-    fn new(all: &RunningOrders, slot: Digest) -> Self {
-        all.0.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
-        RunningOrderGuard(all.clone(), slot)
-    }
-}
-
-impl Drop for RunningOrderGuard {
-    fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
-    }
-}
 
 /// Marks a replayed response.
 #[derive(Clone, Copy)]
@@ -75,9 +44,9 @@ pub(crate) async fn execute_once(
     let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
     let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
-    let _guard = match begin(state, slot, request).await {
-        Ok(Ok(guard)) => guard,
-        Ok(Err(before)) => return replay(state, slot, request, before),
+    let _running = match state.central.admin.reserve_idempotency_key(slot, request).await {
+        Ok(KeyUse::New(running)) => running,
+        Ok(KeyUse::Repeated { record, is_running }) => return replay(request, record, is_running),
         Err(error) => return Refused::from(error).into_response(),
     };
     let response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
@@ -92,27 +61,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     value.to_str().ok().filter(fits).map(Some).ok_or_else(refused)
 }
 
-/// Reserves a key, or returns the record of the order that used the key before.
-async fn begin(
-    state: &ApiState,
-    slot: Digest,
-    request: Digest,
-) -> Result<Result<RunningOrderGuard, IdempotencyRecord>, StoreError> {
-    let now = state.central.now();
-    let begun = state.central.store().commit(|tx| {
-        let before =
-            tx.before().idempotency_record(&slot).filter(|record| now.distance(record.at) <= IDEMPOTENCY_KEY_LIFETIME);
-        if let Some(record) = before {
-            return Ok(Err(record.clone()));
-        }
-        tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
-        // The guard is created within the transaction, so a reader that finds the key also finds the guard.
-        Ok::<_, StoreError>(Ok(RunningOrderGuard::new(&state.running_orders, slot)))
-    });
-    begun.await
-}
-
-fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
+fn replay(request: Digest, before: IdempotencyRecord, is_running: bool) -> Response {
     let refused = |code, message: &str, hint: &str| {
         Refused::new(StatusCode::CONFLICT, code, message).with_hint(hint).into_response()
     };
@@ -120,7 +69,7 @@ fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRe
         return refused("key_reused", "the Idempotency-Key belongs to another order", "use a new one");
     }
     let Some(StoredResponse { status, body }) = before.answer else {
-        return if state.running_orders.has(&slot) {
+        return if is_running {
             refused("in_progress", "this order is in progress", "retry later")
         } else {
             refused(
@@ -170,13 +119,8 @@ async fn end(
             (text, Response::from_parts(parts, Body::from(bytes)))
         }
     };
-    let record =
-        IdempotencyRecord { request, at: state.central.now(), answer: Some(StoredResponse { status, body: stored }) };
-    let written = state.central.store().commit(|tx| {
-        tx.put_idempotency_record(slot, record);
-        Ok::<_, StoreError>(())
-    });
-    if let Err(error) = written.await {
+    let answer = StoredResponse { status, body: stored };
+    if let Err(error) = state.central.admin.store_answer(slot, request, answer).await {
         tracing::error!(error = &error as &dyn std::error::Error, "cannot store the response of an idempotency key");
     }
     response

@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_api::DrainPolicy;
-use meshd_central::{TaskError, TaskRequest, TaskTarget, active_work};
+use meshd_central::{TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::task::{Launcher, Task, TaskState},
@@ -44,8 +44,8 @@ async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     group(&world, &rig, &[id]).await;
     assert!(node.heartbeat(0).await, "it runs nothing, as far as it has said");
     let task = run(&rig).await.unwrap();
-    let work = || rig.central.store().read(|model| active_work(model, id));
-    assert_eq!(work(), [format!("task {}", task.id)]);
+    let work = || rig.central.nodes.read(|fleet| fleet.node(id).map(|node| node.active_work()));
+    assert_eq!(work(), Some(vec![format!("task {}", task.id)]));
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!((rig.node(id).phase, state(&rig, &task)), (Phase::Draining, TaskState::Starting));
     rig.pass(std::time::Duration::from_secs(1)).await;
@@ -57,7 +57,7 @@ async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
     assert!(node.say(FromAgent::Task(TaskUpdate::Released { task: task.id })).await);
-    assert_eq!((state(&rig, &task), work().len()), (TaskState::Cancelled, 0));
+    assert_eq!((state(&rig, &task), work()), (TaskState::Cancelled, Some(Vec::new())));
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     // Forced, the task fails.
