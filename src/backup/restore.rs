@@ -2,9 +2,12 @@
 
 use super::{BackupError, Manifest, failed, read};
 use meshd_image::overlay::Unpacked;
-use meshd_model::fleet::{Actor, Event, EventKind};
+use meshd_model::{
+    fleet::{Actor, Event, EventKind},
+    operations::{NodeOperationState, NodeOutcome},
+};
 use meshd_store::{Store, StoreError};
-use meshd_types::{SafePath, Secret, Timestamp};
+use meshd_types::{NodeId, OperationId, SafePath, Secret, Timestamp};
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, OpenOptions, Permissions},
@@ -20,6 +23,9 @@ const STAGING: &str = ".restoring";
 const SOCKET: &str = "admin.sock";
 /// The site file as it was backed up.
 const ORIGINAL: &str = "site.toml.original";
+
+/// Maximum number of orders that one transaction cancels.
+const BATCH: usize = 256;
 
 /// Result of a restore.
 #[derive(Clone, Debug)]
@@ -134,6 +140,7 @@ async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Resu
     let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
     let vms: Vec<_> = store.read(|model| model.vms().cloned().collect());
+    cancel_pending_orders(&store, now).await?;
     let committed = store.commit(|tx| {
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
         api_tokens.iter().for_each(|hash| tx.remove_api_token(*hash));
@@ -148,6 +155,26 @@ async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Resu
     committed.await?;
     store.close().await?;
     Ok(nodes)
+}
+
+/// Cancels the orders that had not started when the backup was made: nobody expects a reboot or a removal now.
+async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), BackupError> {
+    let pending: Vec<(OperationId, NodeId)> = store.read(|model| {
+        let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
+        let pending = open.filter(|(_, record)| record.state == NodeOperationState::Pending);
+        pending.map(|(head, record)| (head.id, record.node)).collect()
+    });
+    for batch in pending.chunks(BATCH) {
+        let cancelled = store.commit(|tx| {
+            for (operation, node) in batch {
+                let outcome = NodeOutcome::Cancelled("the site was restored from a backup".to_owned());
+                tx.edit_node_operation(*operation, *node, |record| record.finish(outcome, now));
+            }
+            Ok::<_, StoreError>(())
+        });
+        cancelled.await?;
+    }
+    Ok(())
 }
 
 /// The site file is moved last: a folder without it is not used as a site.

@@ -2,10 +2,13 @@
 
 use super::*;
 use meshd_config::Site;
-use meshd_model::fleet::{Fingerprint, Node};
+use meshd_model::{
+    fleet::{AuditContext, Fingerprint, Node, Principal, Verb},
+    operations::{NodeOperation, NodeOperationState, NodeOrder, Operation, OperationStage},
+};
 use meshd_store::{EventFilter, Store, StoreError};
 use meshd_trust::{ApiToken, Role, TokenRecord};
-use meshd_types::{Basis, BootSessionId, MacAddr};
+use meshd_types::{Basis, BootSessionId, CorrelationId, MacAddr, OperationId};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},
@@ -51,9 +54,21 @@ async fn store(dir: &Path) -> Store {
     let at = Timestamp::from_millis(5);
     let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
     let token = TokenRecord::new(Digest([1; 32]), node.id, BootSessionId([1; 12]), at);
+    let by = AuditContext::new(Principal::Operator(0), Verb::Remove, CorrelationId([0; 8]));
+    let head = Operation {
+        id: OperationId([7; 4]),
+        order: NodeOrder::Remove,
+        by,
+        accepted_at: at,
+        targets: 1,
+        stage: OperationStage::Accepted,
+    };
+    let order = NodeOperation::pending(head.id, node.id, String::new());
     let (_, api_token) = ApiToken::mint([1; 32], "ci".parse().unwrap(), Role::Admin, at, None);
     let put = store.commit(|tx| {
         tx.put_node(node);
+        tx.put_operation(head);
+        tx.put_node_operation(order);
         tx.put_token(token);
         tx.put_api_token(api_token);
         Ok::<_, StoreError>(())
@@ -126,6 +141,9 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     let store = Store::open(&site.state_dir).unwrap();
     let left = store.read(|model| (model.nodes().count(), model.tokens().count(), model.api_tokens().count()));
     assert_eq!(left, (1, 0, 0), "tokens are void");
+    let operation = OperationId([7; 4]);
+    let orders: Vec<_> = store.read(|model| model.node_operations(operation).map(|record| record.state).collect());
+    assert_eq!(orders, [NodeOperationState::Cancelled], "an order of the day of the backup is not executed");
     let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
     assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
 }

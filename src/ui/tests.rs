@@ -89,6 +89,7 @@ impl FakeApi {
             path if path.starts_with("/v1/vms/") && path.matches('/').count() == 3 => console::vm(path),
             "/v1/bulk/nodes/reboot" => json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
                 "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] }),
+            "/v1/bulk/nodes/drain" => json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] }),
             "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
             path => pages::answer(path, &query).or_else(|| texts::answer(path)).unwrap_or_else(|| json!([])),
@@ -252,6 +253,8 @@ async fn bulk_action_sends_ids_and_revisions_and_shows_result_per_node() {
     let (_, order) = requests.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
     assert_eq!(order, &json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }], "order": null }));
     assert!(done.text.contains("Refused for 1 of 1") && done.text.contains("drain it"), "{}", done.text);
+    let accepted = browser.post("/ui/actions/run", "action=drain&node=3f9a1c0e~r1~n1").await.text;
+    assert!(accepted.contains("Accepted for 1 node") && accepted.contains("/ui/operations/0a0b0c0d"), "{accepted}");
     for form in ["action=reboot", "action=reboot&node=x", "action=nothing&node=3f9a1c0e~r1~n1", "%ff=%00"] {
         let refused = browser.post("/ui/actions/run", form).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{form}");

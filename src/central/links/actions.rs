@@ -1,6 +1,6 @@
 //! Actions that operations send to nodes. The store has the number of an action before it is sent.
 
-use super::{LinkCommand, Links, Outstanding};
+use super::{LinkCommand, Links, LinksInner, Outstanding};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     operations::{NodeOperation, NodeOutcome, Operation},
@@ -10,18 +10,22 @@ use meshd_store::{Model, StoreError};
 use meshd_types::{BootSessionId, NodeId};
 
 impl Links {
-    /// Sends an action, which its operation has stored, to a node. `session` is the boot session of the node.
-    pub(crate) async fn send_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
-        self.restore_action(order.clone(), session);
-        if let Some(commands) = self.commands(order.node) {
-            // A closed link: the node receives the action at its next one.
-            let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
-        }
+    /// Adds an action, which its operation has stored. [`Links::send_actions`] sends it, or the next link of the node in this boot session,
+    /// unless it expires before.
+    pub(crate) fn add_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
+        self.inner.lock().actions.insert(order.id, Outstanding { order, session, is_sent: false });
     }
 
-    /// Sends an action at the next link of the node in this boot session, unless it expires before.
-    pub(crate) fn restore_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
-        self.inner.lock().actions.insert(order.id, Outstanding { order, session });
+    /// Sends the actions that were not sent. Never waits: a link with a full queue gets its action at the next call.
+    pub(crate) fn send_actions(&self) {
+        let mut links = self.inner.lock();
+        let LinksInner { entries, actions, .. } = &mut *links;
+        for Outstanding { order, session, is_sent } in actions.values_mut().filter(|outstanding| !outstanding.is_sent) {
+            let Some(entry) = entries.get(&order.node) else { continue };
+            if session.is_none_or(|ordered| ordered == entry.session) {
+                *is_sent = entry.commands.try_send(LinkCommand::Send(FromCentral::Action(order.clone()))).is_ok();
+            }
+        }
     }
 
     /// Resolves at the next outcome of an action.

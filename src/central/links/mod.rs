@@ -144,6 +144,8 @@ struct Outstanding {
     order: ActionOrder,
     /// The boot session in which the node executes the action.
     session: Option<BootSessionId>,
+    /// The action is in the queue of a link, or was sent.
+    is_sent: bool,
 }
 
 impl LinkId {
@@ -211,11 +213,14 @@ impl Links {
             let ActionOrder { expires_at, action, .. } = &outstanding.order;
             expires_at.after(action.window().saturating_sub(action.ttl())) > now
         });
-        let is_due = |outstanding: &&Outstanding| {
+        let is_due = |outstanding: &&mut Outstanding| {
             outstanding.order.node == node && outstanding.session.is_none_or(|ordered| ordered == session)
         };
-        let due = links.actions.values().filter(is_due);
-        (LinkId { node, number }, due.map(|outstanding| outstanding.order.clone()).collect())
+        let due = links.actions.values_mut().filter(is_due).map(|outstanding| {
+            outstanding.is_sent = true;
+            outstanding.order.clone()
+        });
+        (LinkId { node, number }, due.collect())
     }
 
     /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.

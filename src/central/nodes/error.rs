@@ -53,6 +53,9 @@ pub enum OperateError {
     Busy { node: NodeId, operation: OperationId },
     #[error("cannot accept the order: {open} orders to nodes are not finished")]
     TooManyOrders { open: usize },
+    /// The store failed after it had accepted the order.
+    #[error("the result of the order to node {node} is not known yet: operation {operation} is not finished")]
+    Unfinished { node: NodeId, operation: OperationId },
     #[error("the order to node {node} was cancelled: {reason}")]
     Cancelled { node: NodeId, reason: String },
     #[error("node {node} refused the order: {reason}")]
@@ -68,6 +71,7 @@ meshd_types::hints!(OperateError {
     OperateError::NotSilent { wait, .. } => "switch it off and retry after {wait} s";
     OperateError::NoProfile { known, .. } => "there are: {known}";
     OperateError::Busy { operation, .. } => "wait for it, or cancel it: meshd operation cancel {operation}";
+    OperateError::Unfinished { operation, .. } => "follow it: meshd operation follow {operation}";
     OperateError::TooManyOrders { .. } => "retry later, or see `meshd operation list`";
     @source OperateError::Order(source) => source;
     @source OperateError::Naming(source) => source;

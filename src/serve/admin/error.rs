@@ -165,6 +165,7 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
         OperateError::Busy { .. } => (StatusCode::CONFLICT, "node_busy"),
         OperateError::TooManyOrders { .. } => (StatusCode::CONFLICT, "too_many_orders"),
+        OperateError::Unfinished { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unfinished"),
         OperateError::Cancelled { .. } => (StatusCode::CONFLICT, "cancelled"),
         OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
         OperateError::Store(_) => STORE,

@@ -137,11 +137,17 @@ fn label(order: OrderBody) -> Result<NodeOrder, Refused> {
 
 fn pin(order: OrderBody) -> Result<NodeOrder, Refused> {
     let Pin { generation, off } = read::<Option<Pin>>(order)?.unwrap_or_default();
+    if off && generation.is_some() {
+        return Err(Refused::bad_request("`off` goes without `generation`"));
+    }
     Ok(if off { NodeOrder::Unpin } else { NodeOrder::Pin { generation } })
 }
 
 fn boot_once(order: OrderBody) -> Result<NodeOrder, Refused> {
     let BootOnce { profile: named, kernel_args, clear } = read(order)?;
+    if clear && (named.is_some() || !kernel_args.is_empty()) {
+        return Err(Refused::bad_request("`clear` goes without `profile` and `kernel_args`"));
+    }
     let profile = named.as_deref().map(profile_name).transpose()?;
     Ok(if clear { NodeOrder::ClearBootOnce } else { NodeOrder::BootOnce { profile, kernel_args } })
 }

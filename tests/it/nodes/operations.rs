@@ -89,16 +89,21 @@ async fn sent_reboot(rig: &Rig, id: NodeId) -> NodeOperation {
     tokio::time::timeout(Duration::from_secs(30), found).await.expect("the reboot is sent")
 }
 
-/// Opens a link of a node that runs, and returns the actions that come by it.
-async fn actions(machine: &Machine<'_>) -> mpsc::Receiver<meshd_central::LinkCommand> {
+/// Opens a link of a node that runs.
+async fn link(machine: &Machine<'_>, commands: mpsc::Sender<meshd_central::LinkCommand>) {
     let rig = machine.rig;
     let node = rig.node(machine.id());
     let newest = node.certificates.last().cloned().expect("a certificate");
     let peer = Peer { node: node.id, serial: newest.serial, key: newest.key, expired: false };
     let session = node.boot.expect("a boot");
     let hello = Hello { version: machine.version, node: node.id, session, facts: machine.facts.clone() };
-    let (commands, inbox) = mpsc::channel(16);
     rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap();
+}
+
+/// Opens a link of a node that runs, and returns the actions that come by it.
+async fn actions(machine: &Machine<'_>) -> mpsc::Receiver<meshd_central::LinkCommand> {
+    let (commands, inbox) = mpsc::channel(16);
+    link(machine, commands).await;
     inbox
 }
 
@@ -205,6 +210,45 @@ async fn refused_rejection_cancels_no_pending_order() {
     rig.central.nodes.reject(ids[0], &ordered(Verb::Reject)).await.expect_err("it is approved");
     assert_eq!(record(&rig, operation, ids[0]).state, NodeOperationState::Pending);
     assert_eq!(counts(&rig, operation), [MANY, 0, 0, 0, 0]);
+}
+
+/// Repetitions of a refused order would drive the records of others out of the store.
+#[tokio::test]
+async fn refused_order_to_one_node_leaves_no_record() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let ids = add_nodes(&rig, 1).await;
+    let refused = rig.central.nodes.resume(ids[0], &ordered(Verb::Resume)).await.unwrap_err();
+    assert!(matches!(refused, OperateError::Unlawful(_)), "{refused}");
+    rig.central.nodes.remove(ids[0], &ordered(Verb::Remove)).await.unwrap();
+    let orders =
+        rig.central.store().read(|model| model.operations().map(|head| head.order.clone()).collect::<Vec<_>>());
+    assert_eq!(orders, [NodeOrder::Remove]);
+}
+
+/// A link whose queue is full delays nobody, and gets its reboot later.
+#[tokio::test]
+async fn full_queue_of_a_link_delays_only_its_own_reboot() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let (commands, mut inbox) = mpsc::channel(1);
+    commands.try_send(meshd_central::LinkCommand::Close(String::new())).expect("an empty queue");
+    link(&machine, commands).await;
+    let mut ids = add_nodes(&rig, MANY).await;
+    ids.push(machine.id());
+    let operation = order(&rig, &ids, NodeOrder::Reboot).await.operation;
+    let driven = async {
+        while rig.central.store().read(|model| model.operation_counts(operation).of(NodeOperationState::Pending)) > 0 {
+            rig.central.nodes.drive_operations().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), driven).await.expect("a full queue delays nobody");
+    assert_eq!(action_numbers(&mut inbox), [0; 0], "the queue was full");
+    rig.central.nodes.drive_operations().await;
+    rig.central.nodes.drive_operations().await;
+    assert_eq!(action_numbers(&mut inbox), [record(&rig, operation, machine.id()).action.unwrap()], "sent once");
 }
 
 #[tokio::test]

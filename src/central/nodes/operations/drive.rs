@@ -56,6 +56,7 @@ impl NodeOps {
         log_failure(self.discard_unacknowledged().await, "cannot discard an operation that was not acknowledged");
         log_failure(self.settle_operations().await, "cannot record the end of an operation");
         log_failure(self.expire_reboots(None).await.map(drop), "cannot record an unanswered reboot");
+        self.links.send_actions();
         for id in self.env.store.read(waiting_operations) {
             let Some(_claim) = self.active.claim(id) else { continue };
             let Some(head) = self.env.store.read(|model| model.operation(id).cloned()) else { continue };

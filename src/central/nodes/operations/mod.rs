@@ -27,7 +27,7 @@ pub(super) use apply::settle_in;
 pub use cancel::CancelError;
 
 use super::{NodeOps, OperateError};
-use crate::locks::Leaf;
+use crate::{environment::alarms::log_failure, locks::Leaf};
 use meshd_api::BulkTarget;
 use meshd_model::{
     fleet::{AuditContext, Node, Phase},
@@ -68,6 +68,19 @@ meshd_types::hints!(BulkError {
     @source BulkError::Operate(source) => source;
 });
 
+/// Why a transaction stored nothing.
+enum Unstored {
+    Bulk(BulkError),
+    /// The only node refused the order.
+    Refused(OperateError),
+}
+
+impl From<StoreError> for Unstored {
+    fn from(error: StoreError) -> Self {
+        Unstored::Bulk(error.into())
+    }
+}
+
 /// The result for each node.
 pub type NodeResults = Vec<(NodeId, Result<Node, OperateError>)>;
 
@@ -75,7 +88,8 @@ pub type NodeResults = Vec<(NodeId, Result<Node, OperateError>)>;
 #[derive(Debug)]
 pub struct AcceptedOrder {
     pub operation: OperationId,
-    /// The result for each node, in the order of the request; `None` for an order to more than [`MAX_ANSWERED`] nodes.
+    /// The result for each node, in the order of the request; `None` if the operation goes on in the background: for an order to more than
+    /// [`MAX_ANSWERED`] nodes, or after an error of the store.
     pub results: Option<NodeResults>,
 }
 
@@ -120,7 +134,7 @@ impl NodeOps {
     ) -> Result<AcceptedOrder, BulkError> {
         check_count(targets, MAX_BULK)?;
         self.check_order(&order, role, targets)?;
-        let id = OperationId(self.env.random());
+        let id = self.unused_id();
         let claim = self.active.claim(id);
         let head = Operation {
             id,
@@ -139,14 +153,37 @@ impl NodeOps {
             if targets.len() > MAX_ANSWERED {
                 return Ok(AcceptedOrder { operation: id, results: None });
             }
-            while let Some(batch) = self.run_batch(&head).await? {
-                results.extend(batch);
+            if let Err(error) = self.finish(&head, &mut results).await {
+                // The order is acknowledged: the background finishes it.
+                log_failure(Err(error), "cannot finish an operation within its request");
+                return Ok(AcceptedOrder { operation: id, results: None });
             }
-            self.await_answers(&head, &mut results).await?;
         }
         drop(claim);
         let ordered = targets.iter().filter_map(|target| Some((target.id, results.remove(&target.id)?))).collect();
         Ok(AcceptedOrder { operation: id, results: Some(ordered) })
+    }
+
+    /// A random ID that no stored operation has.
+    fn unused_id(&self) -> OperationId {
+        loop {
+            let id = OperationId(self.env.random());
+            if self.env.store.read(|model| model.operation(id).is_none()) {
+                return id;
+            }
+        }
+    }
+
+    /// Executes an accepted operation, and waits for its results. After an error, the operation goes on in the background.
+    async fn finish(
+        self: &Arc<Self>,
+        head: &Operation,
+        results: &mut BTreeMap<NodeId, Result<Node, OperateError>>,
+    ) -> Result<(), StoreError> {
+        while let Some(batch) = self.run_batch(head).await? {
+            results.extend(batch);
+        }
+        self.await_answers(head, results).await
     }
 
     /// Runs the readiness checks of nodes, all at the same time. It changes nothing, so it is no operation.
@@ -162,7 +199,8 @@ impl NodeOps {
         Ok(futures_util::future::join_all(checks).await)
     }
 
-    /// Stores and executes a small operation in one transaction.
+    /// Stores and executes a small operation in one transaction. An order to one node that refuses it is not stored: repetitions would drive
+    /// other operations out of the store. The audit log has it.
     async fn accept_and_apply(
         self: &Arc<Self>,
         head: &Operation,
@@ -172,8 +210,8 @@ impl NodeOps {
         let mut prepared = self.prepare(&ids, &head.order).await;
         let mut leases = Vec::new();
         let recorded = self.env.store.commit(|tx| {
-            check_revisions(tx.before(), targets)?;
-            check_room(tx.before(), &head.order, targets.len())?;
+            check_revisions(tx.before(), targets).map_err(Unstored::Bulk)?;
+            check_room(tx.before(), &head.order, targets.len()).map_err(|error| Unstored::Bulk(error.into()))?;
             tx.remove_surplus_operations(targets.len());
             tx.put_operation(head.clone());
             let mut results = BTreeMap::new();
@@ -182,17 +220,24 @@ impl NodeOps {
                     Some(refusal) => Err(refusal),
                     None => self.apply_to_node(tx, head, *id, prepared.remove(id), &mut leases),
                 };
-                results.insert(*id, result);
+                match result {
+                    Err(refusal) if ids.len() == 1 => return Err(Unstored::Refused(refusal)),
+                    result => results.insert(*id, result),
+                };
             }
-            Ok::<_, BulkError>(results)
+            Ok(results)
         });
-        let outcome = recorded.await;
-        match &outcome {
-            Ok(results) => self.disconnect_changed(Ok(results), &ids, &head.order),
-            Err(BulkError::Store(error)) => self.disconnect_changed(Err(error), &ids, &head.order),
-            Err(_) => {}
-        }
-        let results = outcome?;
+        let results = match recorded.await {
+            Ok(results) => results,
+            Err(Unstored::Refused(refusal)) => return Ok(BTreeMap::from([(ids[0], Err(refusal))])),
+            Err(Unstored::Bulk(error)) => {
+                if let BulkError::Store(error) = &error {
+                    self.disconnect_changed(Err(error), &ids, &head.order);
+                }
+                return Err(error);
+            }
+        };
+        self.disconnect_changed(Ok(&results), &ids, &head.order);
         failpoint::point("order-committed");
         self.release_leases(leases);
         self.run_follow_ups(&results, head).await?;

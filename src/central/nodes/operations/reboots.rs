@@ -45,9 +45,10 @@ impl NodeOps {
         });
         recorded.await?;
         failpoint::point("reboot-recorded");
-        let sent = sent.into_iter().map(|(action, session)| self.links.send_action(action, session));
-        // A link with a full queue delays only its own node.
-        let _ = tokio::time::timeout(NodeAction::Reboot.ttl(), futures_util::future::join_all(sent)).await;
+        for (action, session) in sent {
+            self.links.add_action(action, session);
+        }
+        self.links.send_actions();
         failpoint::point("reboot-sent");
         Ok(refused)
     }
@@ -153,7 +154,7 @@ impl NodeOps {
         });
         for record in unanswered {
             if let (Some(number), Some(started)) = (record.action, record.started_at) {
-                self.links.restore_action(action_order(record.node, number, started), record.session);
+                self.links.add_action(action_order(record.node, number, started), record.session);
             }
         }
     }

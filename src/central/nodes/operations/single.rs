@@ -27,7 +27,10 @@ impl NodeOps {
             Err(BulkError::Store(error)) => return Err(error.into()),
             Err(BulkError::Count { .. } | BulkError::Changed { .. }) => return Err(no_node(id)),
         };
-        accepted.results.and_then(|mut results| results.pop()).map_or_else(|| Err(no_node(id)), |(_, result)| result)
+        let Some(mut results) = accepted.results else {
+            return Err(OperateError::Unfinished { node: id, operation: accepted.operation });
+        };
+        results.pop().map_or_else(|| Err(no_node(id)), |(_, result)| result)
     }
 }
 

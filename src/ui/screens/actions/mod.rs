@@ -388,10 +388,13 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let content = html! {
         h1 { (action.title) }
         @match done.failed {
+            _ if !done.finished => div.alert.good role="status" {
+                "Accepted for " (nodes.len()) @if nodes.len() == 1 { " node." } @else { " nodes." } " It goes on in the background."
+            }
             0 => div.alert.good role="status" { "Done for " (rows.len()) @if rows.len() == 1 { " node." } @else { " nodes." } }
             failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
         }
-        (html::table(&["Node", "Result"], &rows, ""))
+        @if done.finished { (html::table(&["Node", "Result"], &rows, "")) }
         @if let Some(id) = done.operation { p { a href=(format!("{PREFIX}/operations/{id}")) { "Operation " (id) } } }
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
