@@ -211,7 +211,8 @@ impl LoopDevice {
     }
 
     pub fn mount(&self) {
-        run("mount", &[&self.device, &self.mount_point()]);
+        // ext4 writes to a file system in the background, unless it is mounted read-only.
+        run("mount", &["-o", "ro", &self.device, &self.mount_point()]);
     }
 
     pub fn umount(&self) {

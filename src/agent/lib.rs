@@ -8,7 +8,7 @@
 //! | `link_driver` | passes events to `link_state` and executes its actions |
 //! | `system` | the kernel's view of the node: sysfs and procfs |
 //! | `facts` | hardware and software of the node |
-//! | `disks` | whole disks and their use |
+//! | `disks` | whole disks: use, content, owner, wiping |
 //! | `vfio` | passthrough of PCI devices |
 //! | `checks` | readiness checks |
 //! | `vm` | VMs, run by QEMU |

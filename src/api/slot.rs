@@ -1,7 +1,7 @@
 //! Slots: units of nodes with the resources that a VM receives with them.
 
 use meshd_model::work::{DeviceChoice, NearestDevices, Slot, SlotId, SlotState};
-use meshd_proto::vm::DiskIdentity;
+use meshd_proto::DiskIdentity;
 use meshd_types::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};

@@ -1,7 +1,7 @@
 //! Profiles after inheritance, and groups.
 
 use super::VfioSelector;
-use meshd_proto::{CheckPolicy, vm::DiskIdentity};
+use meshd_proto::{CheckPolicy, DiskIdentity};
 use meshd_types::{BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars};
 use serde::{Deserialize, Serialize};
 use std::fmt;

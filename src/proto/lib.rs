@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `boot` | the agent's configuration in an overlay: a public part, and a small part for one boot |
 //! | `json_element_limit` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
+//! | `disk` | disks of a node that have an owner |
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
@@ -11,6 +12,7 @@
 //! | `task` | tasks: desired state from the central node, reported state from the agent |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `iommu_units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
+//! | `text` | names that are valid by construction |
 //! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
 //!
 //! Every first message contains [`VERSION`]. [`OLDEST`] is accepted too and answered with the same number. A field may be added with a
@@ -40,18 +42,21 @@ macro_rules! serialised_name {
 mod boot;
 pub mod json_element_limit;
 mod check;
+mod disk;
 mod enrol;
 mod facts;
 pub mod log;
 pub mod task;
 mod link;
 mod iommu_units;
+mod text;
 pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds, Ticket,
 };
 pub use check::{Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally};
+pub use disk::{DiskIdentity, DiskUse};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
     CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
@@ -59,6 +64,7 @@ pub use facts::{
 };
 pub use iommu_units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
+pub use text::TextError;
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
 
 /// Protocol version. Since 2 an agent reports its checks also when nothing has changed.

@@ -1,10 +1,20 @@
 //! Whole disks: identity, location, content, and whether a disk may be assigned. Kernel names change with each boot, so WWID or serial
-//! number identify a disk. `content` finds signatures and data.
+//! number identify a disk.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `content` | signatures and data on a disk |
+//! | `exclusive_disk` | a block device opened with O_EXCL: size, wipe |
+//! | `ownership` | which disks an owner has and how far they are used |
+//! | `wipe` | checks that a disk is idle, and wipes it |
 //!
 //! Disks in use, unreadable disks and disks that the profile marks as data are never assigned. Every other disk is a candidate; its content
 //! is reported. Each disk is read in its own thread with a deadline.
 
 mod content;
+pub mod exclusive_disk;
+pub mod ownership;
+pub mod wipe;
 
 use crate::system::{
     Tree,

@@ -7,8 +7,8 @@ use super::{
     spec::plan,
 };
 use meshd_proto::{
-    DiskFacts,
-    vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
+    DiskFacts, DiskIdentity,
+    vm::{RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
 };
 use meshd_types::SystemUuid;
 use std::{

@@ -11,8 +11,8 @@ use meshd_model::{
     work::{Vm, VmChange, VmDesiredState},
 };
 use meshd_proto::{
-    DiskFacts, UnitState,
-    vm::{DiskIdentity, MAX_VMS, VmFetching, VmReport, VmSpec, VmUpdate},
+    DiskFacts, DiskIdentity, UnitState,
+    vm::{MAX_VMS, VmFetching, VmReport, VmSpec, VmUpdate},
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};

@@ -11,7 +11,7 @@ use meshd_model::{
         derive_slot, functions, slots_of_node, unit_of,
     },
 };
-use meshd_proto::{DiskFacts, vm::DiskIdentity};
+use meshd_proto::{DiskFacts, DiskIdentity};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{NodeId, PciAddress, Timestamp, VmName};
 use std::{collections::BTreeSet, str::FromStr};

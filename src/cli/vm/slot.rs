@@ -9,7 +9,7 @@ use crate::cli::{
 use clap::Subcommand;
 use meshd_api::{ApproveSlot, SlotView, routes as api};
 use meshd_model::work::DeviceChoice;
-use meshd_proto::vm::DiskIdentity;
+use meshd_proto::DiskIdentity;
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 

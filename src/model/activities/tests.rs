@@ -11,8 +11,9 @@ use crate::{
 };
 use meshd_config::vm::VmRequest;
 use meshd_proto::{
+    DiskIdentity,
     task::TaskUser,
-    vm::{DiskIdentity, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
+    vm::{ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
 };
 use meshd_types::{BootSessionId, MacAddr, OperationId, SystemUuid, TaskId};
 use std::collections::BTreeMap;

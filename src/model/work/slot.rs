@@ -8,10 +8,7 @@
 //! ```
 
 use super::{SlotNic, Vm, VmDesiredState};
-use meshd_proto::{
-    DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState,
-    vm::{DiskIdentity, ReportedVmState},
-};
+use meshd_proto::{DiskFacts, DiskIdentity, Facts, SlotFacts, UnitFacts, UnitKind, UnitState, vm::ReportedVmState};
 use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};

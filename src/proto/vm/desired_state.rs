@@ -1,6 +1,7 @@
 //! VM messages of the link: the desired state of one VM, and the report of a node on all. Both are repeated after each welcome.
 
-use super::{DiskIdentity, DiskUse, VmReport, VmSpec, VolumeName};
+use super::{VmReport, VmSpec, VolumeName};
+use crate::disk::{DiskIdentity, DiskUse};
 use meshd_types::{PciAddress, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Whole disks of a node that a VM uses: selection and wiping.
 
-use super::{DiskIdentity, VmTextError, VolumeSource};
+use super::VolumeSource;
+use crate::{disk::DiskIdentity, text::TextError};
 use meshd_types::{Digest, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -62,9 +63,9 @@ impl RawDisk {
 }
 
 impl FromStr for RawDisk {
-    type Err = VmTextError;
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, VmTextError> {
+    fn from_str(text: &str) -> Result<Self, TextError> {
         if text == SLOT {
             return Ok(RawDisk::Slot(None));
         }
@@ -88,4 +89,4 @@ impl fmt::Display for RawDisk {
 serde_as_text!(RawDisk);
 
 /// Keyword for the disk of a slot.
-pub(super) const SLOT: &str = "slot";
+const SLOT: &str = "slot";

@@ -32,11 +32,11 @@ pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
-    CloudInit, CpuModel, DiskIdentity, Firmware, InterfaceName, MachineType, Nic, PRIVATE_BRIDGE, RestartPolicy,
-    RestartWhen, VmSpec, VmTextError, Volume, VolumeName, VolumeSource,
+    CloudInit, CpuModel, Firmware, InterfaceName, MachineType, Nic, PRIVATE_BRIDGE, RestartPolicy, RestartWhen, VmSpec,
+    Volume, VolumeName, VolumeSource,
 };
 pub use state::{
-    DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmRefusal,
+    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmRefusal,
     VmRefusalReason, VmReport,
 };
 

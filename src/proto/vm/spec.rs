@@ -1,9 +1,13 @@
 //! The specification of a VM. Each field is valid by type; [`VmSpec::faults`] checks the rest.
 
-use super::{ByteSize, OnRelease, RawDisk, disk::SLOT};
-use meshd_types::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName, serde_as_text};
+use super::{ByteSize, OnRelease, RawDisk};
+use crate::{
+    disk::DiskIdentity,
+    text::{plain, text_type},
+};
+use meshd_types::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::Ipv4Addr, str::FromStr};
+use std::net::Ipv4Addr;
 
 /// The bridge of the private network of each node. The node assigns its addresses; they repeat on other nodes.
 pub const PRIVATE_BRIDGE: &str = "mesh-nat0";
@@ -147,9 +151,6 @@ pub enum VolumeSource {
     Iso { digest: Digest },
 }
 
-/// Keywords that cannot be disk identities.
-const DISK_WORDS: [&str; 2] = [SLOT, "nearest"];
-
 /// Data for cloud-init. It often contains keys and is therefore never printed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudInit {
@@ -215,106 +216,27 @@ impl Default for RestartPolicy {
     }
 }
 
-/// The text is not a valid value of a VM specification.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no {what}; {hint}")]
-pub struct VmTextError {
-    what: &'static str,
-    hint: &'static str,
-    text: String,
-}
-
-macro_rules! text {
-    ($(#[$doc:meta])* $type:ident, $what:literal, $hint:literal, $rule:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type(String);
-
-        impl $type {
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = VmTextError;
-            fn from_str(text: &str) -> Result<Self, VmTextError> {
-                let rule: fn(&str) -> bool = $rule;
-                let error = || {
-                    let text = text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
-                    VmTextError { what: $what, hint: $hint, text }
-                };
-                rule(text).then(|| $type(text.to_owned())).ok_or_else(error)
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        serde_as_text!($type);
-    };
-}
-
-/// Accepts letters, digits and `marks`. Commas and spaces would need escaping in QEMU options.
-fn plain(text: &str, longest: usize, marks: &[u8]) -> bool {
-    let fits = (1..=longest).contains(&text.len());
-    fits && text.bytes().all(|c| c.is_ascii_alphanumeric() || marks.contains(&c)) && !text.starts_with(['-', '.'])
-}
-
-text!(
+text_type!(
     /// Serial number of a disk: virtio limits it to 20 bytes.
     VolumeName,
     "volume name",
     "use 1 to 20 of A-Z, a-z, 0-9, `-` and `_`",
     |text| plain(text, 20, b"-_")
 );
-text!(
+text_type!(
     /// CPU model of QEMU: `host`, `max`, `EPYC-Milan`, `Skylake-Server-v4`.
     CpuModel,
     "processor model",
     "write `host`, `max` or a name that `qemu-system-x86_64 -cpu help` shows",
     |text| plain(text, 64, b"-_.")
 );
-text!(
+text_type!(
     /// Name of a Linux network interface (IFNAMSIZ: 15 bytes).
     InterfaceName,
     "interface name",
     "use 1 to 15 of a-z, A-Z, 0-9, `-`, `_` and `.`",
     |text| plain(text, 15, b"-_.")
 );
-text!(
-    /// WWID or serial number of a disk. Kernel names such as `sda` are not accepted: the next boot may assign them to another disk.
-    DiskIdentity,
-    "identity of a disk",
-    "write the wwid or the serial number that `meshd node show` lists; kernel names such as sda change hands",
-    |text| {
-        let printable = text.bytes().all(|c| (0x20..0x7f).contains(&c)) && text.trim() == text;
-        let word = text.split(':').next().is_some_and(|first| DISK_WORDS.contains(&first));
-        (4..=256).contains(&text.len()) && printable && !text.contains('/') && !word && !is_kernel_name(text)
-    }
-);
-
-/// Returns true for kernel names, which depend on the order of discovery: `sda`, `vdb3`, `nvme0n1`, `dm-0`.
-fn is_kernel_name(text: &str) -> bool {
-    let rest = |prefix: &str| text.strip_prefix(prefix);
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
-    let numbered = ["dm-", "md", "loop", "sr", "mmcblk"].iter().any(|prefix| rest(prefix).is_some_and(digits));
-    let lettered = ["sd", "vd", "xvd", "hd"].iter().any(|prefix| {
-        rest(prefix).is_some_and(|rest| {
-            let name = rest.trim_end_matches(|c: char| c.is_ascii_digit());
-            (1..=2).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_lowercase())
-        })
-    });
-    let nvme = rest("nvme").and_then(|rest| rest.split_once('n')).is_some_and(|(controller, rest)| {
-        let namespace = rest.split('p').next().unwrap_or_default();
-        controller.bytes().all(|c| c.is_ascii_digit() || c == b'c') && digits(namespace)
-    });
-    numbered || lettered || nvme
-}
-
 impl Default for CpuModel {
     /// The CPU model of the node.
     fn default() -> Self {

@@ -1,6 +1,7 @@
 //! State and failure of a VM, as its node reports them.
 
 use super::VolumeName;
+use crate::disk::DiskUse;
 use meshd_types::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -126,16 +127,6 @@ impl VmReport {
         let (addresses, disks, contents) = Default::default();
         VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks, contents }
     }
-}
-
-/// The extent to which a VM owns a disk of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DiskUse {
-    /// The write of its image has begun.
-    Begun,
-    /// The image is written, or the guest used the disk without an image. From now on only the guest writes.
-    Done,
 }
 
 /// Progress of downloading volumes of a VM or of writing them onto disks.

@@ -1,6 +1,7 @@
 //! Tests of VM messages and specifications.
 
 use super::*;
+use crate::disk::DiskIdentity;
 use proptest::prelude::*;
 
 fn spec() -> VmSpec {

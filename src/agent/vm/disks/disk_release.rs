@@ -1,13 +1,9 @@
 //! Releases the disks of a VM: checks that they are idle, and wipes them if the specification says so, before another VM may get them
 //! (GP-13).
 
-use super::{
-    disk_write::{blocking, blocking_check},
-    exclusive_disk::ExclusiveDisk,
-    ownership_marker,
-};
+use super::{disk_write::blocking, ownership_marker};
 use crate::{
-    disks,
+    disks::{self, wipe},
     system::Tree,
     vm::{host::config::HostConfig, reservations::Reservations, vm_paths::VmPaths},
 };
@@ -81,34 +77,23 @@ impl DiskRelease {
         let all = disks::survey(&tree, &self.config.data_disks);
         let Some(found) = find_disk(&all, left)? else { return Ok(None) };
         self.reservations.check_disk_is_free(self.uuid, found)?;
-        match disks::current_use(&tree, &found.name) {
-            Some(reason) => Err(format!("disk {} is not idle: {reason}", left.disk)),
-            None => Ok(Some(found.clone())),
-        }
+        wipe::check_idle(&tree, found, &left.disk).map(|()| Some(found.clone()))
     }
 
     fn wipe(&self, left: &ReleasedDisk, cancelled: &CancellationToken) -> Result<(), String> {
         let Some(found) = self.idle_disk(left)? else { return Ok(()) };
-        let cannot_wipe = |reason: String| format!("cannot wipe disk {}: {reason}", left.disk);
-        if let Some(reason) = found.blocked.clone().or_else(|| blocking_check(&self.config.checks.run())) {
-            return Err(cannot_wipe(reason));
-        }
-        let disk = ExclusiveDisk::open(&Tree::new(&self.config.root), &found);
-        disk.and_then(|disk| disk.wipe(cancelled)).map_err(cannot_wipe)
+        wipe::wipe(&Tree::new(&self.config.root), &found, &self.config.checks.run(), cancelled)
+            .map_err(|reason| format!("cannot wipe disk {}: {reason}", left.disk))
     }
 }
 
 /// Finds a disk by identity. A missing disk is an error only if it must be wiped.
 fn find_disk<'a>(all: &'a [DiskFacts], left: &ReleasedDisk) -> Result<Option<&'a DiskFacts>, String> {
-    let identity = &left.disk;
-    let found: Vec<&DiskFacts> =
-        all.iter().filter(|disk| disk.identities().any(|name| name == identity.as_str())).collect();
-    match found.as_slice() {
-        [disk] => Ok(Some(disk)),
-        [] if !left.wipe || !left.used => Ok(None),
-        [] => Err(format!("cannot wipe disk {identity}: it is missing; insert it, or delete with --force")),
-        _ => Err(format!("{} disks have the identity {identity}", found.len())),
+    let found = wipe::find(all, &left.disk)?;
+    if found.is_none() && left.wipe && left.used {
+        return Err(format!("cannot wipe disk {}: it is missing; insert it, or delete with --force", left.disk));
     }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 //! checks ─▶ survey ─▶ open exclusively ─▶ marker: begun ─▶ qemu-img convert ─▶ sync ─▶ qemu-img compare ─▶ marker: done
 //! ```
 
-use super::{exclusive_disk::ExclusiveDisk, ownership_marker};
+use super::ownership_marker;
 use crate::{
-    disks,
+    disks::{self, exclusive_disk::ExclusiveDisk, wipe::blocking_check},
     system::Tree,
     vm::{
         failure::refusal,
@@ -16,8 +16,8 @@ use crate::{
     },
 };
 use meshd_proto::{
-    Check, CheckStatus, DiskFacts,
-    vm::{DiskUse, RawDisk, VmRefusal, VmRefusalReason as Reason, Volume, VolumeSource, qcow2},
+    DiskFacts, DiskUse,
+    vm::{RawDisk, VmRefusal, VmRefusalReason as Reason, Volume, VolumeSource, qcow2},
 };
 use std::{
     path::{Path, PathBuf},
@@ -30,8 +30,6 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio_util::sync::CancellationToken;
 
-/// Checks that must have run before a disk is written.
-const STORAGE_CHECKS: [&str; 2] = ["store", "images"];
 /// An image is a multiple of this size.
 const SECTOR: u64 = 512;
 /// Maximum bytes of error output that are read.
@@ -139,18 +137,6 @@ fn begin(
     let recorded = ownership_marker::record_begun(files, volume, facts.signatures.clone());
     recorded.map_err(|error| refusal(Reason::DiskWriteFailed, format!("cannot record the write: {error}")))?;
     Ok((disk, image))
-}
-
-/// Returns the check that forbids disk writes (DR-16), and its result. Pure.
-pub fn blocking_check(checks: &[Check]) -> Option<String> {
-    if let Some(check) = checks.iter().find(|check| check.status == CheckStatus::Fail) {
-        return Some(format!("check {} fails: {}", check.name, check.detail));
-    }
-    let ran = |name: &str| {
-        let passed = |check: &Check| matches!(check.status, CheckStatus::Pass | CheckStatus::Warn);
-        checks.iter().any(|check| check.name == name && passed(check))
-    };
-    STORAGE_CHECKS.iter().find(|name| !ran(name)).map(|name| format!("check {name} did not run"))
 }
 
 /// Returns the disk if it may be overwritten. Pure.

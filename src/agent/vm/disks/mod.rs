@@ -1,11 +1,10 @@
-//! Images and disks of VMs.
+//! Images and disks of VMs. [`crate::disks`] opens, wipes and marks disks.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `volume_fetch` | fetches image files, named by digest, from the central node |
 //! | `qcow2_overlay` | the qcow2 overlay that a VM writes, above a base image |
 //! | `disk_write` | writes an image onto a disk of the node before the first start, and compares |
-//! | `exclusive_disk` | a block device opened with O_EXCL: size, wipe |
 //! | `ownership_marker` | which disks a VM owns and whether their image is written |
 //! | `disk_release` | checks that the disks of a released VM are idle, and wipes them |
 //! | `cloud_init_seed` | the NoCloud image of cloud-init; pure |
@@ -13,7 +12,6 @@
 pub mod cloud_init_seed;
 pub mod disk_release;
 pub mod disk_write;
-pub mod exclusive_disk;
 pub mod ownership_marker;
 pub mod qcow2_overlay;
 pub mod volume_fetch;

@@ -1,66 +1,38 @@
-//! Records which disks a VM owns and whether their image is written. Therefore an image is written once, and a disk that the VM never used
-//! is not wiped.
+//! The disks that a VM owns, and whether their image is written. [`crate::disks::ownership`] stores the markers.
 
 use crate::{
-    files,
+    disks::ownership::{self, OwnershipMarker},
     vm::{failure::refusal, vm_paths::VmPaths},
 };
 use meshd_proto::{
-    DiskFacts,
-    vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
+    DiskFacts, DiskUse,
+    vm::{RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
 use meshd_types::{Digest, failpoint};
-use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct OwnershipMarker {
-    disk: DiskIdentity,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    digest: Option<Digest>,
-    state: DiskUse,
-    /// Content of the disk before the VM.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    before: Vec<String>,
-}
-
-impl OwnershipMarker {
-    /// Makes the marker of a volume; `None` if the volume is not a disk.
-    fn new(volume: &Volume, state: DiskUse) -> Option<Self> {
-        match &volume.source {
-            VolumeSource::Raw { disk, digest, .. } => {
-                Some(OwnershipMarker { disk: disk.identity()?.clone(), digest: *digest, state, before: Vec::new() })
-            }
-            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
+/// Makes the marker of a volume; `None` if the volume is not a disk.
+fn marker_of(volume: &Volume, state: DiskUse, before: Vec<String>) -> Option<OwnershipMarker> {
+    match &volume.source {
+        VolumeSource::Raw { disk, digest, .. } => {
+            Some(OwnershipMarker { disk: disk.identity()?.clone(), digest: *digest, state, before })
         }
-    }
-
-    /// Returns true if the marker belongs to the disk and image of a volume.
-    fn belongs_to(&self, volume: &Volume) -> bool {
-        OwnershipMarker::new(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
+        VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
     }
 }
 
-type OwnershipMarkers = BTreeMap<VolumeName, OwnershipMarker>;
-
-fn read(files: &VmPaths) -> OwnershipMarkers {
-    // Without a file the VM has no disks yet.
-    let Ok(text) = files::read(&files.ownership_markers()) else { return OwnershipMarkers::new() };
-    serde_json::from_str(&text).unwrap_or_else(|error| {
-        let file = files.ownership_markers();
-        tracing::error!(file = %file.display(), %error, "invalid ownership markers: the state of the disks is lost");
-        OwnershipMarkers::new()
-    })
-}
-
-/// Returns the markers of a specification. Markers of other disks or images are ignored.
-fn markers(files: &VmPaths, spec: &VmSpec) -> OwnershipMarkers {
+/// Returns the markers of the volumes of a specification. Markers of other disks or images are ignored.
+fn markers(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, OwnershipMarker> {
     if spec.disks().next().is_none() {
-        return OwnershipMarkers::new();
+        return BTreeMap::new();
     }
-    let mut markers = read(files);
-    markers.retain(|name, marker| spec.volumes.iter().any(|volume| volume.name == *name && marker.belongs_to(volume)));
-    markers
+    let mut markers = ownership::read(&files.ownership_markers());
+    let of_volume = |volume: &Volume| {
+        let marker = markers.remove(volume.name.as_str())?;
+        let own = marker_of(volume, marker.state, Vec::new())?;
+        marker.is_for_same_disk(&own).then(|| (volume.name.clone(), marker))
+    };
+    spec.volumes.iter().filter_map(of_volume).collect()
 }
 
 /// Returns the disks that the VM owns.
@@ -88,19 +60,9 @@ pub fn record_begun(files: &VmPaths, volume: &Volume, before: Vec<String>) -> io
 
 /// Writes a marker. `before` is used only if the disk has no marker yet.
 fn put(files: &VmPaths, volume: &Volume, state: DiskUse, before: Vec<String>) -> io::Result<()> {
-    let mut markers = read(files);
-    let known = markers.get(&volume.name).filter(|known| known.belongs_to(volume));
-    let before = known.map_or(before, |known| known.before.clone());
-    let Some(marker) = OwnershipMarker::new(volume, state).map(|marker| OwnershipMarker { before, ..marker }) else {
-        return Ok(());
-    };
-    if markers.get(&volume.name) == Some(&marker) {
-        return Ok(());
-    }
-    markers.insert(volume.name.clone(), marker);
+    let Some(marker) = marker_of(volume, state, before) else { return Ok(()) };
     files.make()?;
-    let text = serde_json::to_string(&markers).map_err(io::Error::other)?;
-    files::replace(&files.ownership_markers(), &text).map_err(io::Error::other)
+    ownership::record(&files.ownership_markers(), volume.name.as_str(), marker)
 }
 
 /// Returns the volumes that are disks without image and have no marker yet.

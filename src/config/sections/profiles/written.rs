@@ -6,7 +6,7 @@ use crate::{
     reader::{Document, Located, Table},
     sections::vars,
 };
-use meshd_proto::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
+use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds};
 use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
 use std::str::FromStr;
 

@@ -1,7 +1,10 @@
 //! Disks that a VM uses, used before, or leaves on a node.
 
 use super::record::Vm;
-use meshd_proto::vm::{DiskIdentity, DiskUse, OnRelease, RawDisk, ReleasedDisk, Volume, VolumeName, VolumeSource};
+use meshd_proto::{
+    DiskIdentity, DiskUse,
+    vm::{OnRelease, RawDisk, ReleasedDisk, Volume, VolumeName, VolumeSource},
+};
 use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,9 +10,12 @@
 
 use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
 use meshd_config::vm::VmRequest;
-use meshd_proto::vm::{
-    DiskIdentity, DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder,
-    VmReport, VmTargetState, VolumeName,
+use meshd_proto::{
+    DiskIdentity, DiskUse,
+    vm::{
+        MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmReport,
+        VmTargetState, VolumeName,
+    },
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,10 @@ use super::{
     manager::{reaches, wait_for_update},
 };
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{DiskUse, ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate};
+use meshd_proto::{
+    DiskUse,
+    vm::{ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate},
+};
 use serde_json::json;
 use std::{
     collections::BTreeMap,

@@ -6,8 +6,8 @@ use crate::world::World;
 use meshd_central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
-    UnitState,
-    vm::{DiskUse, ReleasedDisk, VmTargetState},
+    DiskUse, UnitState,
+    vm::{ReleasedDisk, VmTargetState},
 };
 use std::fs;
 

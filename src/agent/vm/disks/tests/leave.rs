@@ -1,7 +1,7 @@
 //! The disks of a released VM, and which of them are wiped.
 
 use super::*;
-use meshd_proto::vm::DiskUse;
+use meshd_proto::DiskUse;
 
 fn left(disk: &str, wipe: bool, used: bool) -> ReleasedDisk {
     ReleasedDisk { disk: disk.parse().expect("an identity"), wipe, used }

@@ -2,8 +2,8 @@
 
 use super::{Planner, has_function};
 use meshd_proto::{
-    DiskFacts,
-    vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusalReason, VmSpec},
+    DiskFacts, DiskIdentity,
+    vm::{RawDisk, SlotDisk, VmRefusalReason, VmSpec},
 };
 use meshd_types::PciAddress;
 use std::path::PathBuf;

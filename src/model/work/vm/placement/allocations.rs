@@ -1,7 +1,7 @@
 //! Sums of the resources that VMs hold on one node, so that a placement does not read every VM.
 
 use crate::work::Vm;
-use meshd_proto::vm::{DiskIdentity, VmSpec};
+use meshd_proto::{DiskIdentity, vm::VmSpec};
 use meshd_types::{PciAddress, SystemUuid};
 use std::collections::BTreeMap;
 

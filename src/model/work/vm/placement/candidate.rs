@@ -3,10 +3,7 @@
 use super::allocations::Allocations;
 use crate::work::{ApprovedSlot, SlotNic};
 use meshd_config::vm::VmRequest;
-use meshd_proto::{
-    DiskFacts, Hosting, UnitFacts,
-    vm::{DiskIdentity, RawDisk},
-};
+use meshd_proto::{DiskFacts, DiskIdentity, Hosting, UnitFacts, vm::RawDisk};
 use meshd_types::{NodeId, PciAddress};
 
 /// VM support of a node.

@@ -8,11 +8,7 @@ use super::{
 };
 use crate::work::ApprovedSlot;
 use meshd_config::vm::{UnitSelector, VmRequest};
-use meshd_proto::{
-    DiskFacts, UnitFacts, UnitKind, UnitState,
-    vm::{DiskIdentity, RawDisk},
-    whole_node,
-};
+use meshd_proto::{DiskFacts, DiskIdentity, UnitFacts, UnitKind, UnitState, vm::RawDisk, whole_node};
 use meshd_types::{PciAddress, PciName};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
 use crate::work::{ApprovedSlot, SlotNic};
-use meshd_proto::{DiskFacts, UnitFacts, UnitState, vm::DiskIdentity};
+use meshd_proto::{DiskFacts, DiskIdentity, UnitFacts, UnitState};
 
 fn holds(unit: &UnitFacts, function: &str) -> bool {
     unit.members.iter().any(|member| member.address == function)

@@ -1,7 +1,8 @@
 //! A disk opened with O_EXCL (open(2)), so that it can be neither mounted nor opened exclusively by others. Verifies that the kernel name
 //! still belongs to the intended disk.
 
-use crate::{disks, system::Tree};
+use super::is_unchanged;
+use crate::system::Tree;
 use meshd_proto::DiskFacts;
 use rustix::{
     fs::{Advice, FallocateFlags, FileType, OFlags, fadvise, fallocate, fstat, major, minor},
@@ -48,7 +49,7 @@ impl ExclusiveDisk {
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
         let surveyed = tree.read(&format!("/sys/block/{}/dev", disk.name));
         // While the device is open, its kernel name does not change.
-        if surveyed.as_deref() != Some(&number) || !disks::is_unchanged(tree, disk) {
+        if surveyed.as_deref() != Some(&number) || !is_unchanged(tree, disk) {
             return Err(format!("{} is a different disk now", path.display()));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;
