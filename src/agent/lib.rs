@@ -12,7 +12,7 @@
 //! | `vfio` | passthrough of PCI devices |
 //! | `checks` | readiness checks |
 //! | `vm` | VMs, run by QEMU |
-//! | `private_network` | the private network and the firewall of VMs |
+//! | `networks` | the private network of VMs, firewalls of guests and users |
 //! | `task` | tasks: programs on bare metal |
 //!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
@@ -25,7 +25,7 @@ pub mod files;
 pub mod task;
 mod link;
 pub mod link_state;
-mod private_network;
+mod networks;
 pub mod system;
 pub mod vfio;
 pub mod vm;

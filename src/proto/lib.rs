@@ -12,6 +12,7 @@
 //! | `task` | tasks: desired state from the central node, reported state from the agent |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `iommu_units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
+//! | `network` | networks of a node to which VMs attach |
 //! | `text` | names that are valid by construction |
 //! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
 //!
@@ -49,6 +50,7 @@ pub mod log;
 pub mod task;
 mod link;
 mod iommu_units;
+mod network;
 mod text;
 pub mod vm;
 
@@ -64,6 +66,7 @@ pub use facts::{
 };
 pub use iommu_units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
+pub use network::{InterfaceName, NetworkName, NetworkSpec, NodeNetwork, Subnet};
 pub use text::TextError;
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
 

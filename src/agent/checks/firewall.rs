@@ -1,7 +1,7 @@
 //! Checks the firewalls of VM and task users, which the agent installs and repairs.
 
 use super::{Context, fail, pass, skip, unproven};
-use crate::private_network::user_firewall::CentralServices;
+use crate::networks::firewall::user::CentralServices;
 use meshd_proto::Check;
 
 pub fn firewall(context: &Context) -> Check {

@@ -1,13 +1,14 @@
 //! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
 use crate::{
-    private_network::{
-        self, Settings,
-        user_firewall::{self, CentralServices},
+    networks::{
+        self,
+        firewall::user::{self, CentralServices},
     },
     system::Tree,
     vm::{self, Space},
 };
+use meshd_proto::NetworkSpec;
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
@@ -30,7 +31,7 @@ pub trait Probe: Send + Sync {
     fn space(&self, folder: &Path) -> Option<Space>;
 
     /// Returns the node's address in the private network of VMs, or the part that fails; `None` if that cannot be tested.
-    fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
+    fn private_network(&self, spec: &NetworkSpec, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
 
     /// Returns the names of firewalls that are missing or changed; `None` if that cannot be tested.
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>>;
@@ -67,12 +68,12 @@ impl Probe for SystemProbe {
         vm::space(folder).ok()
     }
 
-    fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
-        self.is_running_system().then(|| private_network::check(&self.0, settings, central))
+    fn private_network(&self, spec: &NetworkSpec, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+        self.is_running_system().then(|| networks::check(&self.0, spec, central))
     }
 
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>> {
-        self.is_running_system().then(|| user_firewall::missing(central))
+        self.is_running_system().then(|| user::missing(central))
     }
 }
 

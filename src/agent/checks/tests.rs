@@ -4,12 +4,8 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{
-    fake::FakeMachine,
-    private_network::{Settings, user_firewall::CentralServices},
-    vm::Space,
-};
-use meshd_proto::StoreKind;
+use crate::{fake::FakeMachine, networks::firewall::user::CentralServices, vm::Space};
+use meshd_proto::{NetworkSpec, StoreKind};
 use meshd_types::BootSessionId;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
@@ -64,7 +60,7 @@ impl Probe for HealthyProbe {
         Some(Ok(Vec::new()))
     }
 
-    fn private_network(&self, _: &Settings, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(&self, _: &NetworkSpec, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         Some(Ok(Ipv4Addr::LOCALHOST))
     }
 }

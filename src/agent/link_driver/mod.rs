@@ -24,7 +24,7 @@ use super::{
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
     link_state::{Action, Event, LinkStateMachine, Now, Validity},
-    private_network::{self, user_firewall::CentralServices},
+    networks::{self, firewall::user::CentralServices},
     system::Tree,
     task::Tasks,
     vm::VmManager,
@@ -75,7 +75,7 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
-    _private_network: JoinSet<()>,
+    _networks: JoinSet<()>,
     /// The central node's clock at the last welcome.
     central_clock: Option<checks::CentralClock>,
     tasks: Tasks,
@@ -103,7 +103,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
-    let private_network = private_network::start(&tree, services, vms.nics(), vms.nic_addresses());
+    let networks = networks::start(&tree, services, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,
@@ -118,7 +118,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         events: VecDeque::new(),
         outcomes,
         vms,
-        _private_network: private_network,
+        _networks: networks,
         central_clock: None,
         tasks,
         boot_log: BootLog::new(),

@@ -24,7 +24,7 @@ mod mounts;
 mod task_runner;
 
 use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
-use crate::{link::acked_stream::AckedOffsets, private_network::user_firewall::CentralServices};
+use crate::{link::acked_stream::AckedOffsets, networks::firewall::user::CentralServices};
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
     TaskReport, TaskUpdate,

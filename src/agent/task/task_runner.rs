@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     link::acked_stream::{AckedOffsets, forward},
-    private_network::user_firewall::{CentralServices, UserFirewall},
+    networks::firewall::user::{CentralServices, UserFirewall},
     system::{keyrings, user_ids},
 };
 use meshd_proto::task::{

@@ -6,7 +6,10 @@ use meshd_model::{
     fleet::Lease,
     work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
 };
-use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_host_address};
+use meshd_proto::{
+    InterfaceName, NetworkName,
+    vm::{Nic, SpecFault, VmSpec, is_host_address},
+};
 use meshd_store::{Model, StoreError};
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -93,7 +96,7 @@ pub(crate) fn reserve(
             if let Some(holder) = checks.holder_of(address, nic.mac) {
                 add_fault(index, "address", format!("{address} is {holder}"), "omit it, or use another address");
             }
-        } else if let Some(bridge) = nic.bridge.as_ref().filter(|bridge| bridge.as_str() != PRIVATE_BRIDGE) {
+        } else if let Some(bridge) = nic.bridge.as_ref().filter(|bridge| !NetworkName::of_bridge(bridge).is_private()) {
             match checks.free_address(bridge, nic.mac, &assigned) {
                 PoolSearch::NoPool => {}
                 PoolSearch::Free(address) => {

@@ -46,9 +46,12 @@ use super::{
     reader::{self, Document, Table, write_duration},
     suggest,
 };
-use meshd_proto::vm::{
-    ByteSize, CloudInit, InterfaceName, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec,
-    Volume, VolumeSource,
+use meshd_proto::{
+    InterfaceName,
+    vm::{
+        ByteSize, CloudInit, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec, Volume,
+        VolumeSource,
+    },
 };
 use meshd_types::{Digest, Secret, SystemUuid, TemplateName, VmName};
 use std::{ops::RangeInclusive, path::Path, time::Duration};

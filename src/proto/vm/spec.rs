@@ -3,14 +3,12 @@
 use super::{ByteSize, OnRelease, RawDisk};
 use crate::{
     disk::DiskIdentity,
+    network::{InterfaceName, NetworkName},
     text::{plain, text_type},
 };
 use meshd_types::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
-
-/// The bridge of the private network of each node. The node assigns its addresses; they repeat on other nodes.
-pub const PRIVATE_BRIDGE: &str = "mesh-nat0";
 
 /// The specification of a VM for a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,6 +181,13 @@ pub struct Nic {
     pub peers: bool,
 }
 
+impl Nic {
+    /// Returns the network of the NIC.
+    pub fn network(&self) -> Option<NetworkName> {
+        self.bridge.as_ref().map(NetworkName::of_bridge)
+    }
+}
+
 /// Restarts after an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -230,13 +235,7 @@ text_type!(
     "write `host`, `max` or a name that `qemu-system-x86_64 -cpu help` shows",
     |text| plain(text, 64, b"-_.")
 );
-text_type!(
-    /// Name of a Linux network interface (IFNAMSIZ: 15 bytes).
-    InterfaceName,
-    "interface name",
-    "use 1 to 15 of a-z, A-Z, 0-9, `-`, `_` and `.`",
-    |text| plain(text, 15, b"-_.")
-);
+
 impl Default for CpuModel {
     /// The CPU model of the node.
     fn default() -> Self {

@@ -1,7 +1,7 @@
 //! Tests of VM messages and specifications.
 
 use super::*;
-use crate::disk::DiskIdentity;
+use crate::{disk::DiskIdentity, network::InterfaceName};
 use proptest::prelude::*;
 
 fn spec() -> VmSpec {

@@ -24,7 +24,7 @@ impl Probe for TestProbe {
         self.answers.map(|answers| Ok(if answers { Vec::new() } else { vec!["meshd-vm-users"] }))
     }
 
-    fn private_network(&self, _: &Settings, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(&self, _: &NetworkSpec, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
         self.answers.map(|answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) })
     }
 }

@@ -8,13 +8,12 @@ use super::{
     seccomp_support,
 };
 use crate::{
-    disks,
-    private_network::{self, Subnet},
+    disks, networks,
     system::{self, Tree},
     vfio,
 };
 use meshd_proto::{
-    DiskFacts, UnitFacts,
+    DiskFacts, Subnet, UnitFacts,
     vm::{SlotDisk, VmSpec, qcow2},
 };
 use meshd_types::Digest;
@@ -123,7 +122,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         disks: disks::survey(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
-        private: private_network::settings(&tree).and_then(|settings| private_network::choose_subnet(&tree, &settings)),
+        private: networks::private_network(&tree).and_then(|spec| networks::choose_subnet(&tree, &spec)),
         uefi: installed::uefi(&tree),
         images: images(&config.images, spec),
     }

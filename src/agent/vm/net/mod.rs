@@ -1,4 +1,4 @@
-//! Network interfaces of VMs. `crate::private_network` has the private network and the packet filter.
+//! Network interfaces of VMs. `crate::networks` has the private network and the packet filter.
 //!
 //! | module | content |
 //! | --- | --- |

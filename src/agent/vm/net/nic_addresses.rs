@@ -1,7 +1,7 @@
 //! Addresses that the private network assigned to NICs, and conflicts with them. Pure.
 
 use crate::vm::failure::refusal;
-use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec};
+use meshd_proto::vm::{Nic, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::MacAddr;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -28,7 +28,7 @@ pub fn conflicts(spec: &VmSpec, assigned: &NicAddresses) -> Vec<VmRefusal> {
 
 /// Returns the indexes and addresses of the NICs in the private network that have a fixed address.
 pub fn fixed(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
-    let private = |nic: &Nic| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE);
+    let private = |nic: &Nic| nic.network().is_some_and(|network| network.is_private());
     nics.iter().enumerate().filter(move |(_, nic)| private(nic)).filter_map(|(index, nic)| Some((index, nic.address?)))
 }
 
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn address_of_another_nic_is_refused() {
-        let nics = [(1, PRIVATE_BRIDGE, "172.30.0.9"), (2, PRIVATE_BRIDGE, "172.30.0.10"), (3, "br0", "172.30.0.11")];
+        let nics = [(1, "mesh-nat0", "172.30.0.9"), (2, "mesh-nat0", "172.30.0.10"), (3, "br0", "172.30.0.11")];
         let nics = nics.map(|(last, bridge, address)| fixtures::nic(last, bridge, address));
         let spec = fixtures::spec(serde_json::json!({ "nics": nics }));
         let assigned = |pairs: &[(u8, u8)]| -> NicAddresses {

@@ -1,10 +1,9 @@
 //! TAP devices of a VM: made before QEMU starts, filtered, attached to bridges, and removed after QEMU ended.
 
 use crate::{
-    private_network::{
-        BRIDGE,
-        guest_firewall::{self, GuestPort},
-        user_firewall::UserFirewall,
+    networks::firewall::{
+        guest::{self, GuestPort},
+        user::UserFirewall,
     },
     system::Tree,
     vm::{
@@ -19,7 +18,7 @@ use crate::{
         vm_paths::VmPaths,
     },
 };
-use meshd_proto::vm::VmSpec;
+use meshd_proto::{NetworkName, vm::VmSpec};
 use meshd_types::failpoint;
 use std::{fs, net::Ipv4Addr, path::Path, sync::Mutex};
 
@@ -54,7 +53,7 @@ pub async fn make(
         add(ip, config, &port, (user, files), confined).await?;
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
-        if nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != BRIDGE) {
+        if nic.network().is_some_and(|network| !network.is_private()) {
             tracing::warn!(vm = %spec.name, mac = %nic.mac, "a NIC without an address on a bridge of the site can use DHCP only");
         }
     }
@@ -82,10 +81,9 @@ fn update_filters_blocking(tree: &Tree, central: Option<Ipv4Addr>, reservations:
     if ports.is_empty() {
         return Ok(());
     }
-    let context = guest_firewall::firewall_context(tree, central);
-    let is_current = guest_firewall::is_current(&ports, &context);
-    let updated =
-        is_current.and_then(|is_current| if is_current { Ok(()) } else { guest_firewall::isolate(&ports, &context) });
+    let context = guest::firewall_context(tree, central);
+    let is_current = guest::is_current(&ports, &context);
+    let updated = is_current.and_then(|is_current| if is_current { Ok(()) } else { guest::isolate(&ports, &context) });
     updated.map_err(|error| format!("cannot filter TAP devices: {error}"))
 }
 
@@ -94,8 +92,9 @@ fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     let (specs, addresses) = (reservations.specs(), reservations.addresses());
     let ports = specs.iter().flat_map(|spec| {
         spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            let (name, bridge) = (tap_name(spec, index), nic.bridge.as_ref()?.to_string());
-            let assigned = addresses.get(&nic.mac).copied().filter(|_| bridge == BRIDGE);
+            let (name, bridge) = (tap_name(spec, index), nic.bridge.clone()?);
+            let is_private = NetworkName::of_bridge(&bridge).is_private();
+            let assigned = addresses.get(&nic.mac).copied().filter(|_| is_private);
             Some(GuestPort { name, mac: nic.mac, address: assigned.or(nic.address), bridge, peers: nic.peers })
         })
     });

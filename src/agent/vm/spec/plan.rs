@@ -11,7 +11,7 @@ use crate::vm::{
     net::nic_addresses,
 };
 use meshd_proto::{
-    UnitFacts, UnitState,
+    NetworkName, UnitFacts, UnitState,
     vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, layer_growth, qcow2},
 };
 use meshd_types::PciAddress;
@@ -280,7 +280,7 @@ impl Planner<'_> {
                 let (first, last) = subnet.vm_range();
                 let detail = format!(
                     "nic[{index}].address: {address} is outside of {first} to {last}, the range of {} on this node; omit it",
-                    meshd_proto::vm::PRIVATE_BRIDGE
+                    NetworkName::private()
                 );
                 self.refuse(VmRefusalReason::AddressUnfit, detail);
             }

@@ -14,7 +14,7 @@ use crate::{
     parse::or,
     reader::{Document, Located, Table},
 };
-use meshd_proto::vm::{InterfaceName, PRIVATE_BRIDGE};
+use meshd_proto::{InterfaceName, NetworkName};
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
@@ -96,7 +96,7 @@ fn pool(document: &Document, table: &Table<'_>) -> Option<Located<VmAddressPool>
     let hint = "name the bridge of the NICs: bridge = \"br0\"";
     let bridge = table.required("bridge", table.parsed::<InterfaceName>("bridge"), hint);
     let bridge = bridge.filter(|bridge| {
-        let private = bridge.value.as_str() == PRIVATE_BRIDGE;
+        let private = NetworkName::of_bridge(&bridge.value).is_private();
         if private {
             let hint = "remove the pool, or name a bridge of the site";
             document.fault(bridge, "is the private network of each node, which assigns its addresses", hint);

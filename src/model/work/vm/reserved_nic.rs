@@ -3,12 +3,12 @@
 //! | NIC | scope in which its address is unique |
 //! | --- | --- |
 //! | without a bridge (of an earlier release; such NICs do not run) | none |
-//! | on [`PRIVATE_BRIDGE`] | on its node, which leases the addresses there |
-//! | on any other bridge | on the site |
+//! | in the private network of its node | on its node, which leases the addresses there |
+//! | in any other network | on the site |
 
 use super::record::Vm;
 use meshd_config::{MacPrefix, vm::derived_mac};
-use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmSpec};
+use meshd_proto::vm::{Nic, VmSpec};
 use meshd_types::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -85,10 +85,10 @@ fn no_mac(uuid: SystemUuid, index: usize) -> MacAddr {
 
 /// Returns the reserved address of a NIC if it must be unique on the site.
 pub fn site_address(nic: &Nic) -> Option<Ipv4Addr> {
-    nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != PRIVATE_BRIDGE))
+    nic.address.filter(|_| nic.network().is_some_and(|network| !network.is_private()))
 }
 
 /// Returns the reserved address of a NIC if it must be unique on its node.
 pub fn private_address(nic: &Nic) -> Option<Ipv4Addr> {
-    nic.address.filter(|_| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE))
+    nic.address.filter(|_| nic.network().is_some_and(|network| network.is_private()))
 }

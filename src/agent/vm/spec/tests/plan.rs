@@ -73,7 +73,7 @@ fn host() -> HostResources {
         ],
         slots: Vec::new(),
         bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
-        private: Some(crate::private_network::Subnet::containing([172, 30, 2, 0].into(), 24)),
+        private: Some(meshd_proto::Subnet::containing([172, 30, 2, 0].into(), 24)),
         uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
         images: [(digest(), ImageFile { path: "/images/x".into(), header })].into(),
     }

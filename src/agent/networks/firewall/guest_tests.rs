@@ -15,7 +15,7 @@ fn networks_and_addresses_of_node_and_central_node_are_blocked() {
         ("eth0", none, none, [10, 77, 0, 1]),
         ("eth0", [10, 77, 0, 0], mask, none),
         ("ib0", [10, 8, 0, 0], mask, none),
-        (BRIDGE, [172, 30, 0, 0], mask, none),
+        ("mesh-nat0", [172, 30, 0, 0], mask, none),
         ("eth0", [10, 9, 0, 0], mask, [10, 77, 0, 3]),
     ]);
     fake.file("etc/resolv.conf", "nameserver 10.77.0.2\n");
@@ -41,7 +41,7 @@ const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
 
 fn is_in_namespace(test: &str) -> bool {
-    in_namespace(&format!("private_network::guest_firewall::tests::{test}"))
+    in_namespace(&format!("networks::firewall::guest::tests::{test}"))
 }
 
 /// A host in a network namespace with one NIC.
@@ -94,6 +94,10 @@ fn site(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
+fn private_network() -> NetworkSpec {
+    NetworkSpec::private("172.30.0.0/16".parse().expect("a subnet"))
+}
+
 /// A node with two bridges, the central node, and two guests on each bridge.
 struct TestNetwork {
     central: Host,
@@ -104,7 +108,10 @@ struct TestNetwork {
 
 impl TestNetwork {
     fn new() -> Self {
-        for (bridge, mac, address) in [(BRIDGE, BRIDGE_MAC, GATEWAY), ("br0", SITE_MAC, NODE)] {
+        let network = private_network();
+        let private_bridge = network.bridge.as_str();
+        let private_mac = network.node.as_ref().expect("a network of the node").mac;
+        for (bridge, mac, address) in [(private_bridge, private_mac, GATEWAY), ("br0", SITE_MAC, NODE)] {
             run("ip", &["link", "add", bridge, "type", "bridge"]);
             run("ip", &["link", "set", bridge, "address", &mac.to_string(), "up"]);
             run("ip", &["addr", "add", &format!("{address}/24"), "dev", bridge]);
@@ -121,15 +128,15 @@ impl TestNetwork {
             name: format!("p{last}"),
             mac: mac(last),
             address: Some(address),
-            bridge: bridge.to_owned(),
+            bridge: bridge.parse().expect("a name"),
             peers: false,
         };
         TestNetwork {
             central,
-            private: [9, 10].map(|last| guest(BRIDGE, last, private(last), GATEWAY)),
+            private: [9, 10].map(|last| guest(private_bridge, last, private(last), GATEWAY)),
             site: [51, 52].map(|last| guest("br0", last, site(last), CENTRAL)),
             ports: [9, 10]
-                .map(|last| port(BRIDGE, last, private(last)))
+                .map(|last| port(private_bridge, last, private(last)))
                 .into_iter()
                 .chain([51, 52].map(|last| port("br0", last, site(last))))
                 .collect(),
@@ -138,6 +145,7 @@ impl TestNetwork {
 
     fn isolate(&self) {
         let context = FirewallContext {
+            network: private_network(),
             gateway: Some(GATEWAY),
             dns: Vec::new(),
             blocked_networks: vec![(site(0), 24)],

@@ -1,6 +1,7 @@
 //! Tests the private network as a guest would use it.
 
-use super::{PROBE_MAC, Subnet, dhcp};
+use super::{PROBE_MAC, dhcp};
+use meshd_proto::Subnet;
 use rustix::{
     io::Errno,
     net::{

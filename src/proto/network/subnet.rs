@@ -1,8 +1,9 @@
-//! Chooses the subnet of the private network: the first of the pool that no route of the node overlaps (NW-7). Pure.
+//! IPv4 subnets. A node chooses that of a network: the first of the pool that no route of the node overlaps (NW-7).
 
+use crate::text::TextError;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
-/// An IPv4 subnet.
+/// An IPv4 subnet. As text: `172.30.0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     network: u32,
@@ -86,23 +87,29 @@ impl fmt::Display for Subnet {
 }
 
 impl FromStr for Subnet {
-    type Err = ();
+    type Err = TextError;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, bits) = text.split_once('/').ok_or(())?;
-        let (address, bits) = (address.parse().map_err(|_| ())?, bits.parse().map_err(|_| ())?);
-        let subnet = Subnet::containing(address, bits);
-        // An address with host bits is invalid.
-        (bits <= 32 && subnet.network() == address).then_some(subnet).ok_or(())
+    fn from_str(text: &str) -> Result<Self, TextError> {
+        parse(text).ok_or_else(|| TextError::new("IPv4 subnet", "write it as 172.30.0.0/16, without host bits", text))
     }
 }
+
+fn parse(text: &str) -> Option<Subnet> {
+    let (address, bits) = text.split_once('/')?;
+    let address = address.parse().ok()?;
+    let bits = bits.parse().ok()?;
+    let subnet = Subnet::containing(address, bits);
+    (bits <= 32 && subnet.network() == address).then_some(subnet)
+}
+
+meshd_types::serde_as_text!(Subnet);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn net(text: &str) -> Subnet {
-        text.parse().unwrap_or_else(|()| panic!("{text}"))
+        text.parse().unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! Supervises the private network: repairs what is missing, and serves DHCP to the NICs of the current VMs.
+//! Supervises a network that the node makes: repairs what is missing, and serves DHCP to the NICs of the current VMs.
 
 use super::{
-    BRIDGE, BRIDGE_MAC, MissingPart, PROBE_MAC, Settings, Subnet, choose_subnet,
+    MissingPart, PROBE_MAC, choose_subnet,
     dhcp::{self, DhcpScope},
-    drift, masquerade, settings,
-    user_firewall::{self, CentralServices},
+    drift,
+    firewall::{
+        masquerade,
+        user::{self, CentralServices},
+    },
+    private_network, settings,
 };
 use crate::system::Tree;
-use meshd_proto::vm::Nic;
+use meshd_proto::{InterfaceName, NetworkSpec, Subnet, vm::Nic};
 use meshd_types::MacAddr;
 use std::{
     collections::BTreeMap,
@@ -38,35 +42,35 @@ pub fn start(
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
-    let started = settings(tree).map(|settings| spawn(tree.clone(), settings, nics, assigned));
+    let started = private_network(tree).map(|spec| spawn(tree.clone(), spec, nics, assigned));
     let mut tasks = started.unwrap_or_default();
     // The network of another root is not that of this node.
     if tree.path("/") == Path::new("/") {
-        tasks.spawn(user_firewall::repair(central));
+        tasks.spawn(user::repair(central));
     }
     tasks
 }
 
 fn spawn(
     tree: Tree,
-    settings: Settings,
+    spec: NetworkSpec,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
     let mut task = JoinSet::new();
     let Some(ip) = IP_PATHS.iter().map(|path| tree.path(path)).find(|path| path.is_file()) else {
-        tracing::error!("cannot start the private network: `ip` is not installed; add iproute2 to the image");
+        tracing::error!("cannot start the network: `ip` is not installed; add iproute2 to the image");
         return task;
     };
     let supervisor =
-        PrivateNetworkSupervisor { tree, settings, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
+        NetworkSupervisor { tree, spec, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
     task.spawn(supervisor.run());
     task
 }
 
-struct PrivateNetworkSupervisor {
+struct NetworkSupervisor {
     tree: Tree,
-    settings: Settings,
+    spec: NetworkSpec,
     ip: PathBuf,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
@@ -76,7 +80,7 @@ struct PrivateNetworkSupervisor {
     logged: Vec<MissingPart>,
 }
 
-impl PrivateNetworkSupervisor {
+impl NetworkSupervisor {
     async fn run(mut self) {
         let mut inspections = interval(INSPECT_INTERVAL);
         inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -94,17 +98,17 @@ impl PrivateNetworkSupervisor {
     }
 
     async fn inspect(&mut self) {
-        let Some(subnet) = choose_subnet(&self.tree, &self.settings) else {
-            tracing::error!(settings = ?self.settings, "cannot start the private network: every subnet of the pool overlaps a route");
+        let Some(subnet) = choose_subnet(&self.tree, &self.spec) else {
+            tracing::error!(network = %self.spec.name, "cannot start the network: every subnet of the pool overlaps a route");
             return;
         };
-        let missing = drift::missing(&self.tree, subnet);
+        let missing = drift::missing(&self.tree, &self.spec, subnet);
         if !missing.is_empty() && missing != self.logged {
-            tracing::warn!(%subnet, missing = drift::list(&missing), "repairing the private network");
+            tracing::warn!(%subnet, missing = drift::list(&missing), "repairing the network");
         }
         for missing in &missing {
             if let Err(error) = self.repair(*missing, subnet).await {
-                tracing::error!(missing = missing.as_str(), %error, "cannot repair the private network; retrying");
+                tracing::error!(missing = missing.as_str(), %error, "cannot repair the network; retrying");
                 break;
             }
         }
@@ -116,26 +120,29 @@ impl PrivateNetworkSupervisor {
         self.subnet = Some(subnet);
         self.assign();
         if self.socket.is_none() {
+            let bridge = &self.spec.bridge;
             self.socket =
-                listen().await.inspect_err(|error| tracing::error!(%error, "cannot serve DHCP on {BRIDGE}")).ok();
+                listen(bridge).await.inspect_err(|error| tracing::error!(%error, %bridge, "cannot serve DHCP")).ok();
         }
     }
 
     async fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
+        let bridge = self.spec.bridge.as_str();
         match missing {
             MissingPart::Bridge => {
-                self.ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
-                self.ip(&["link", "set", "dev", BRIDGE, "address", &BRIDGE_MAC.to_string()]).await
+                self.ip(&["link", "add", bridge, "type", "bridge"]).await?;
+                let Some(node) = &self.spec.node else { return Ok(()) };
+                self.ip(&["link", "set", "dev", bridge, "address", &node.mac.to_string()]).await
             }
             MissingPart::Address => {
                 // An existing address belongs to a former subnet.
-                self.ip(&["addr", "flush", "dev", BRIDGE]).await?;
+                self.ip(&["addr", "flush", "dev", bridge]).await?;
                 let address = format!("{}/{}", subnet.gateway(), subnet.bits());
-                self.ip(&["addr", "add", &address, "dev", BRIDGE]).await
+                self.ip(&["addr", "add", &address, "dev", bridge]).await
             }
-            MissingPart::LinkUp => self.ip(&["link", "set", BRIDGE, "up"]).await,
+            MissingPart::LinkUp => self.ip(&["link", "set", bridge, "up"]).await,
             MissingPart::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
-            MissingPart::Masquerade => masquerade::install(subnet),
+            MissingPart::Masquerade => masquerade::install(&self.spec, subnet),
         }
     }
 
@@ -153,7 +160,8 @@ impl PrivateNetworkSupervisor {
     fn assign(&mut self) {
         let Some(subnet) = self.subnet else { return };
         let nics = self.nics.borrow_and_update().clone();
-        let addresses = assign_addresses(subnet, &nics, &self.assigned.borrow());
+        let on_bridge = nics.iter().filter(|nic| nic.bridge.as_ref() == Some(&self.spec.bridge));
+        let addresses = assign_addresses(subnet, on_bridge, &self.assigned.borrow());
         self.assigned.send_if_modified(|assigned| {
             let is_changed = *assigned != addresses;
             *assigned = addresses;
@@ -165,7 +173,8 @@ impl PrivateNetworkSupervisor {
         let (Some(socket), Some(subnet)) = (&self.socket, self.subnet) else { return };
         let mut reserved = self.assigned.borrow().clone();
         reserved.insert(PROBE_MAC, subnet.gateway());
-        let dns = name_servers(&self.tree.read("/etc/resolv.conf").unwrap_or_default());
+        let of_node = settings::name_servers(&self.tree);
+        let dns = self.spec.node.as_ref().map(|node| node.name_servers(&of_node).to_vec()).unwrap_or_default();
         let scope = DhcpScope { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
         let Some(reply) = dhcp::reply(packet, &scope) else { return };
         if let Err(error) = socket.send_to(&reply.bytes, reply.destination).await {
@@ -174,21 +183,20 @@ impl PrivateNetworkSupervisor {
     }
 }
 
-/// Assigns an address to each NIC on the bridge: the one of its specification, else the previous one, else one derived from the
+/// Assigns an address to each NIC of the network: the one of its specification, else the previous one, else one derived from the
 /// MAC address. Addresses outside the subnet and addresses in use are not assigned.
-fn assign_addresses(
+fn assign_addresses<'a>(
     subnet: Subnet,
-    nics: &[Nic],
+    nics: impl Iterator<Item = &'a Nic> + Clone,
     previous: &BTreeMap<MacAddr, Ipv4Addr>,
 ) -> BTreeMap<MacAddr, Ipv4Addr> {
-    let on_bridge = || nics.iter().filter(|nic| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == BRIDGE));
     let mut assigned = BTreeMap::new();
     let is_free = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, address: Ipv4Addr| {
         subnet.is_assignable(address) && !assigned.values().any(|taken| *taken == address)
     };
     let owners: BTreeMap<Ipv4Addr, MacAddr> =
-        on_bridge().filter_map(|nic| Some((*previous.get(&nic.mac)?, nic.mac))).collect();
-    for nic in on_bridge() {
+        nics.clone().filter_map(|nic| Some((*previous.get(&nic.mac)?, nic.mac))).collect();
+    for nic in nics.clone() {
         let Some(address) = nic.address else { continue };
         if owners.get(&address).is_none_or(|mac| *mac == nic.mac) && is_free(&assigned, address) {
             assigned.insert(nic.mac, address);
@@ -196,7 +204,7 @@ fn assign_addresses(
             tracing::error!(mac = %nic.mac, %address, %subnet, "cannot assign the address of a NIC: it is outside the subnet or in use");
         }
     }
-    for nic in on_bridge().filter(|nic| nic.address.is_none()) {
+    for nic in nics.filter(|nic| nic.address.is_none()) {
         let host_mask = !subnet.mask().to_bits();
         let hash = nic.mac.0.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
         let candidate = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() | hash.wrapping_add(n) & host_mask);
@@ -207,14 +215,9 @@ fn assign_addresses(
     assigned
 }
 
-/// `nameserver 10.77.0.1`.
-pub(super) fn name_servers(text: &str) -> Vec<Ipv4Addr> {
-    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
-}
-
-async fn listen() -> io::Result<UdpSocket> {
+async fn listen(bridge: &InterfaceName) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, dhcp::SERVER_PORT)).await?;
-    socket.bind_device(Some(BRIDGE.as_bytes()))?;
+    socket.bind_device(Some(bridge.as_str().as_bytes()))?;
     socket.set_broadcast(true)?;
     Ok(socket)
 }

@@ -1,19 +1,20 @@
-//! Firewall of guests: nftables tables `meshd-guests` of the families netdev and inet.
+//! Firewall of guests: tables `meshd-guests` of the families netdev and inet.
 //!
 //! Each port has a chain that sees every frame of its guest before the bridge does. It drops frames with another guest's MAC address or
 //! address, VLANs, IPv6, other protocols, and what a DHCP or boot server or a router would send. The table `inet` denies guests of the
 //! private network the node's services and networks.
 
-use super::{
-    BRIDGE, BRIDGE_MAC, Subnet, drift,
-    netlink::{
-        BatchMessage, CREATE, FAMILY, FORWARD_HOOK, ICMP, INET, INPUT_NAME, IPV4_FAMILY, NETDEV, NEW_CHAIN,
-        OUTPUT_NAME, PRIORITY, PROTOCOL, TCP, UDP, append_rule, attribute, commit,
-        expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, not_bytes, not_bytes_in},
-        fingerprints, interface, nested, replace_table, text,
-    },
+use super::nftables::{
+    BatchMessage, CREATE, FAMILY, FORWARD_HOOK, ICMP, INET, INPUT_NAME, IPV4_FAMILY, NETDEV, NEW_CHAIN, OUTPUT_NAME,
+    PRIORITY, PROTOCOL, TCP, UDP, append_rule, attribute, commit,
+    expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, not_bytes, not_bytes_in},
+    fingerprints, interface, nested, replace_table, text,
 };
-use crate::system::{self, Route, Tree};
+use crate::{
+    networks::settings,
+    system::{self, Route, Tree},
+};
+use meshd_proto::{InterfaceName, NetworkSpec, Subnet};
 use meshd_types::{Digest, MacAddr, failpoint};
 use std::{io, net::Ipv4Addr};
 
@@ -45,7 +46,7 @@ pub struct GuestPort {
     pub mac: MacAddr,
     /// A guest without address may only request one by DHCP.
     pub address: Option<Ipv4Addr>,
-    pub bridge: String,
+    pub bridge: InterfaceName,
     /// The guest may communicate with other guests on this bridge that allow it too.
     pub peers: bool,
 }
@@ -54,11 +55,13 @@ pub struct GuestPort {
 pub type Network = (Ipv4Addr, u8);
 
 /// Addresses of the node and its networks that the rules need.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirewallContext {
+    /// The private network. Its guests are denied the node's services and networks, even while the node has no address in it.
+    pub network: NetworkSpec,
     /// Address of the node in the private network.
     pub gateway: Option<Ipv4Addr>,
-    /// Name servers.
+    /// Name servers of the node.
     pub dns: Vec<Ipv4Addr>,
     /// Networks that guests of the private network must not reach: those of the node, the central node.
     pub blocked_networks: Vec<Network>,
@@ -136,7 +139,7 @@ fn chains(ports: &[GuestPort], context: &FirewallContext) -> Vec<Chain> {
 
 /// Rules for the frames of one guest.
 fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) -> Vec<Vec<u8>> {
-    let is_private = port.bridge == BRIDGE;
+    let is_private = port.bridge == context.network.bridge;
     let others = || ports.iter().filter(|other| other.bridge == port.bridge && other.mac != port.mac);
     let is_peer = |other: &&GuestPort| port.peers && other.peers;
     let rule = |expressions: &[Vec<u8>]| expressions.concat();
@@ -168,7 +171,8 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) 
         let sends = [ipv4(), bytes(Base::Network, 12, &address.octets())].concat();
         let from_guest = || sends.clone();
         if is_private {
-            for mac in [BRIDGE_MAC].into_iter().chain(others().filter(is_peer).map(|other| other.mac)) {
+            let bridge_mac = context.network.node.as_ref().map(|node| node.mac);
+            for mac in bridge_mac.into_iter().chain(others().filter(is_peer).map(|other| other.mac)) {
                 rules.extend(client_traffic(&[from_guest(), bytes(Base::Link, 0, &mac.0)].concat()));
             }
         } else {
@@ -216,7 +220,7 @@ fn client_traffic(from_guest: &[u8]) -> Vec<Vec<u8>> {
 
 /// Rules for the node's services: DHCP, ping, and answers to the node's own requests.
 fn input_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
-    let from_bridge = || meta(INPUT_NAME, &interface(BRIDGE));
+    let from_bridge = || meta(INPUT_NAME, &interface(context.network.bridge.as_str()));
     let mut rules = vec![
         [from_bridge(), meta(PROTOCOL, &[UDP]), bytes(Base::Transport, 2, &DHCP_SERVER), accept()].concat(),
         [from_bridge(), meta(FAMILY, &IPV4_FAMILY), meta(PROTOCOL, &[ICMP]), accept()].concat(),
@@ -233,13 +237,14 @@ fn input_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
 
 /// Rules for forwarding: name servers, and networks beyond those of the node.
 fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
-    let from_bridge = || meta(INPUT_NAME, &interface(BRIDGE));
-    let to_bridge = || meta(OUTPUT_NAME, &interface(BRIDGE));
+    let from_bridge = || meta(INPUT_NAME, &interface(context.network.bridge.as_str()));
+    let to_bridge = || meta(OUTPUT_NAME, &interface(context.network.bridge.as_str()));
     let ipv4 = || meta(FAMILY, &IPV4_FAMILY);
     // With br_netfilter, frames between peers pass here too; the ingress chain has already decided.
     let mut rules =
         vec![[from_bridge(), to_bridge(), accept()].concat(), [to_bridge(), known_connection(false), drop()].concat()];
-    for server in &context.dns {
+    let node = context.network.node.as_ref();
+    for server in node.map_or(&context.dns[..], |node| node.name_servers(&context.dns)) {
         for protocol in [UDP, TCP] {
             let query = [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
             rules.push([from_bridge(), ipv4(), bytes(Base::Network, 16, &server.octets()), query, accept()].concat());
@@ -256,15 +261,18 @@ fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
 
 /// Reads the addresses and networks of this node.
 pub fn firewall_context(tree: &Tree, central: Option<Ipv4Addr>) -> FirewallContext {
-    let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
-    let dns: Vec<Ipv4Addr> = super::supervisor::name_servers(&resolver);
-    let gateway = super::settings(tree).and_then(|settings| super::choose_subnet(tree, &settings)).map(Subnet::gateway);
+    // A pool without a subnet: guests of a network that is not enabled any more stay isolated.
+    let disabled = || NetworkSpec::private(Subnet::containing(Ipv4Addr::UNSPECIFIED, 32));
+    let network = settings::private_network(tree).unwrap_or_else(disabled);
+    let dns = settings::name_servers(tree);
+    let gateway = settings::choose_subnet(tree, &network).map(Subnet::gateway);
     let mut blocked_hosts: Vec<Ipv4Addr> = system::local_addresses(tree);
     blocked_hosts.extend(central);
     blocked_hosts.sort_unstable();
     blocked_hosts.dedup();
     let is_connected = |route: &Route| route.gateway.is_unspecified() && !route.mask.is_unspecified();
-    let connected = drift::other_routes(tree).filter(is_connected).map(|route| drift::destination(&route));
+    let connected =
+        settings::other_routes(tree, &network).filter(is_connected).map(|route| settings::destination(&route));
     let connected = connected.map(|subnet| (subnet.network(), subnet.bits()));
     let reserved =
         [(Ipv4Addr::new(127, 0, 0, 0), 8), (Ipv4Addr::new(169, 254, 0, 0), 16), (Ipv4Addr::new(224, 0, 0, 0), 3)];
@@ -272,12 +280,13 @@ pub fn firewall_context(tree: &Tree, central: Option<Ipv4Addr>) -> FirewallConte
         blocked_hosts.iter().map(|host| (*host, 32)).chain(connected).chain(reserved).collect();
     blocked_networks.sort_unstable();
     blocked_networks.dedup();
-    let is_bridge = |name: &String| name != BRIDGE && tree.has(&format!("/sys/class/net/{name}/bridge"));
+    let is_bridge =
+        |name: &String| name != network.bridge.as_str() && tree.has(&format!("/sys/class/net/{name}/bridge"));
     let mac = |name: String| tree.text(&format!("/sys/class/net/{name}/address"))?.parse().ok();
     let bridges = tree.list("/sys/class/net").into_iter().filter(is_bridge).filter_map(mac).collect();
-    FirewallContext { gateway, dns, blocked_networks, blocked_hosts, bridges }
+    FirewallContext { network, gateway, dns, blocked_networks, blocked_hosts, bridges }
 }
 
 #[cfg(test)]
-#[path = "guest_firewall_tests.rs"]
+#[path = "guest_tests.rs"]
 mod tests;

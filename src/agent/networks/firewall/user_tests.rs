@@ -144,7 +144,7 @@ fn reached(user: u32) -> Vec<String> {
 }
 
 fn is_in_namespace(test: &str) -> bool {
-    in_namespace(&format!("private_network::user_firewall::tests::{test}"))
+    in_namespace(&format!("networks::firewall::user::tests::{test}"))
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+const BRIDGE: &str = "mesh-nat0";
+
 fn nic(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
     Nic {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, last]),
@@ -24,42 +26,43 @@ fn nic_keeps_its_address_until_its_vm_is_released() {
     let address_of = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
     let fixed = nic(1, Some("172.30.0.9"), Some(BRIDGE));
     let (dynamic, other) = (nic(2, None, Some(BRIDGE)), nic(3, None, Some(BRIDGE)));
-    let unassignable = [nic(4, None, Some("br0")), nic(5, None, None), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
-    let all: Vec<Nic> = [fixed.clone(), dynamic.clone()].into_iter().chain(unassignable).collect();
-    let assigned = assign_addresses(subnet, &all, &BTreeMap::new());
+    let all = [fixed.clone(), dynamic.clone(), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
+    let assigned = assign_addresses(subnet, all.iter(), &BTreeMap::new());
     assert_eq!((assigned.len(), address_of(&assigned, &fixed)), (2, fixed.address));
     let first = address_of(&assigned, &dynamic).expect("an address");
     assert!(subnet.is_assignable(first) && Some(first) != fixed.address);
-    assert_eq!(assign_addresses(subnet, &all, &BTreeMap::new()), assigned, "the same after a restart of the agent");
-    let extended = assign_addresses(subnet, &[other.clone(), dynamic.clone()], &assigned);
+    assert_eq!(
+        assign_addresses(subnet, all.iter(), &BTreeMap::new()),
+        assigned,
+        "the same after a restart of the agent"
+    );
+    let extended = assign_addresses(subnet, [other.clone(), dynamic.clone()].iter(), &assigned);
     assert_eq!((address_of(&extended, &dynamic), address_of(&extended, &fixed)), (Some(first), None));
     let conflicting = nic(7, Some(&first.to_string()), Some(BRIDGE));
-    let updated = assign_addresses(subnet, &[conflicting.clone(), dynamic.clone()], &extended);
+    let updated = assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &extended);
     assert_eq!(
         (address_of(&updated, &conflicting), address_of(&updated, &dynamic)),
         (None, Some(first)),
         "the guest of the other NIC uses it"
     );
-    let restarted = assign_addresses(subnet, &[conflicting.clone(), dynamic.clone()], &BTreeMap::new());
+    let restarted = assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &BTreeMap::new());
     assert_eq!(address_of(&restarted, &conflicting), Some(first), "the address of a specification takes precedence");
     assert!(address_of(&restarted, &dynamic).is_some_and(|address| address != first));
-    assert!(assign_addresses(subnet, &[], &updated).is_empty());
+    assert!(assign_addresses(subnet, [].iter(), &updated).is_empty());
 }
 
 #[test]
 fn surplus_nics_get_no_address_and_none_is_assigned_twice() {
     let subnet: Subnet = "172.30.0.0/29".parse().expect("a subnet");
     let nics: Vec<Nic> = (0..9).map(|last| nic(last, None, Some(BRIDGE))).collect();
-    let assigned = assign_addresses(subnet, &nics, &BTreeMap::new());
+    let assigned = assign_addresses(subnet, nics.iter(), &BTreeMap::new());
     let addresses: std::collections::BTreeSet<_> = assigned.values().collect();
     assert_eq!((assigned.len(), addresses.len()), (5, 5));
 }
 
 #[test]
 fn private_network_starts_serves_dhcp_and_repairs_only_missing_parts() {
-    if in_namespace(
-        "private_network::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts",
-    ) {
+    if in_namespace("networks::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts") {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(inside());
     }
@@ -98,17 +101,17 @@ fn udhcpc(retries: [&str; 4]) -> Output {
 
 async fn inside() {
     let tree = Tree::new(std::path::Path::new("/"));
-    let settings: Settings =
-        serde_json::from_str("{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}").expect("valid settings");
+    let spec = NetworkSpec::private("172.30.0.0/16".parse().expect("a subnet"));
     let _host = external_host();
     let guest = nic(1, Some("172.30.0.9"), Some(BRIDGE));
-    let (nics, receiver) = watch::channel(vec![guest.clone()]);
+    let others = [nic(4, None, Some("br0")), nic(5, None, None)];
+    let (nics, receiver) = watch::channel([guest.clone()].into_iter().chain(others).collect());
     let assigned = watch::Sender::new(BTreeMap::new());
-    let start = || spawn(tree.clone(), settings.clone(), receiver.clone(), assigned.clone());
+    let start = || spawn(tree.clone(), spec.clone(), receiver.clone(), assigned.clone());
     let mut supervisor = start();
     let works = async || {
-        let (tree, settings) = (tree.clone(), settings.clone());
-        blocking(move || super::super::check(&tree, &settings, CENTRAL).is_ok()).await
+        let (tree, spec) = (tree.clone(), spec.clone());
+        blocking(move || super::super::check(&tree, &spec, CENTRAL).is_ok()).await
     };
     until("it comes up", works).await;
 
@@ -121,7 +124,8 @@ async fn inside() {
         lease.status.success()
             && String::from_utf8_lossy(&[lease.stdout, lease.stderr].concat()).contains("172.30.0.9")
     );
-    assert_eq!(assigned.borrow().get(&guest.mac).copied(), guest.address, "the VM manager receives the address");
+    let received = BTreeMap::from([(guest.mac, Ipv4Addr::new(172, 30, 0, 9))]);
+    assert_eq!(*assigned.borrow(), received, "the VM manager receives the addresses of the network");
 
     // One part is missing: the supervisor repairs it and leaves the bridge and its port unchanged.
     let index = || tree.text(&format!("/sys/class/net/{BRIDGE}/ifindex"));
@@ -132,8 +136,8 @@ async fn inside() {
     let leaves = || blocking(move || super::super::probe::connects(gateway, CENTRAL).map_err(|error| error.kind()));
     assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "the external host has no route back");
     let failure = blocking({
-        let (tree, settings) = (tree.clone(), settings.clone());
-        move || super::super::check(&tree, &settings, CENTRAL)
+        let (tree, spec) = (tree.clone(), spec.clone());
+        move || super::super::check(&tree, &spec, CENTRAL)
     });
     assert!(failure.await.is_err_and(|error| error.ends_with("the masquerade rule")));
     supervisor = start();

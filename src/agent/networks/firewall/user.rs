@@ -8,7 +8,7 @@
 //!
 //! Each table is installed before the first program of its users starts, and again before each later one. Root is not filtered.
 
-use super::netlink::{
+use super::nftables::{
     CREATE, FAMILY, FORWARD_HOOK, INET, INPUT_NAME, IPV4_FAMILY, NEW_CHAIN, OUTPUT_HOOK, OUTPUT_NAME, PRIORITY,
     PROTOCOL, SOCKET_USER, TCP, UDP, append_rule, attribute, commit,
     expr::{Base, bytes, drop, known_connection, meta, meta_at_least, meta_in, not_meta},
@@ -196,5 +196,5 @@ pub async fn repair(central: CentralServices) {
 }
 
 #[cfg(test)]
-#[path = "user_firewall_tests.rs"]
+#[path = "user_tests.rs"]
 mod tests;
