@@ -116,9 +116,7 @@ enum Verb {
         #[arg(long)]
         pins: bool,
         #[arg(long)]
-        users: Option<PathBuf>,
-        #[arg(long)]
-        folder: Option<PathBuf>,
+        folder: PathBuf,
         #[arg(long)]
         pass: Vec<OsString>,
         #[arg(last = true, required = true)]
@@ -158,8 +156,8 @@ fn main() -> ExitCode {
             task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
         }
         Verb::ClearKeys { uid } => keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg),
-        Verb::VmEnter { uid, gid, procs, pins, users, folder, pass, argv } => {
-            let entry = vm_enter::VmExec { uid, gid, procs, pins, users, folder, pass: Vec::new() };
+        Verb::VmEnter { uid, gid, procs, pins, folder, pass, argv } => {
+            let entry = vm_enter::VmExec { uid, gid, procs, pins, folder, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
         }
     };

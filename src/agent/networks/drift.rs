@@ -22,7 +22,7 @@ pub fn missing(tree: &Tree, spec: &NetworkSpec, subnet: Subnet) -> Vec<MissingPa
     let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
     let parts = [
         (MissingPart::Bridge, tree.has(&format!("{folder}/bridge"))),
-        (MissingPart::Address, settings::bridge_address(tree, spec) == Some(subnet.gateway())),
+        (MissingPart::Address, settings::bridge_addresses(tree, spec).first() == Some(&subnet.gateway())),
         (MissingPart::LinkUp, flags & 1 != 0),
         (MissingPart::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
         (MissingPart::Masquerade, !masquerades || masquerade::is_current(spec, subnet).unwrap_or(false)),

@@ -8,12 +8,14 @@
 //! | `drift` | finds missing parts: bridge, address, forwarding, masquerade |
 //! | `dhcp` | DHCP server of the network; pure |
 //! | [`firewall`] | nftables: what guests and users may send; masquerade |
+//! | [`links`] | network interfaces: bridges, addresses, TAP devices |
 //! | `probe` | tests the network as a guest would use it |
 //! | `supervisor` | repairs drift, serves DHCP |
 
 mod dhcp;
 mod drift;
 pub mod firewall;
+pub mod links;
 mod supervisor;
 mod probe;
 mod settings;

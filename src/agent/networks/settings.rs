@@ -25,7 +25,7 @@ pub fn private_network(tree: &Tree) -> Option<NetworkSpec> {
 pub fn choose_subnet(tree: &Tree, spec: &NetworkSpec) -> Option<Subnet> {
     let node = spec.node.as_ref()?;
     let others: Vec<Subnet> = other_routes(tree, spec).map(|route| destination(&route)).collect();
-    let current = bridge_address(tree, spec).map(|address| Subnet::containing(address, node.prefix));
+    let current = bridge_addresses(tree, spec).first().map(|address| Subnet::containing(*address, node.prefix));
     let current = current.filter(|subnet| node.pool.overlaps(*subnet));
     let is_free = |subnet: &Subnet| subnet.first_free(node.prefix, &others).is_some();
     current.filter(is_free).or_else(|| node.pool.first_free(node.prefix, &others))
@@ -46,13 +46,14 @@ pub fn name_servers(tree: &Tree) -> Vec<Ipv4Addr> {
     text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
 }
 
-/// Returns the address of the bridge of a network.
-pub fn bridge_address(tree: &Tree, spec: &NetworkSpec) -> Option<Ipv4Addr> {
-    let addresses = system::by_interface(tree).remove(spec.bridge.as_str())?;
-    addresses.into_iter().find_map(|address| match address {
+/// Returns the IPv4 addresses of the bridge of a network.
+pub fn bridge_addresses(tree: &Tree, spec: &NetworkSpec) -> Vec<Ipv4Addr> {
+    let addresses = system::by_interface(tree).remove(spec.bridge.as_str()).unwrap_or_default();
+    let v4 = |address| match address {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
-    })
+    };
+    addresses.into_iter().filter_map(v4).collect()
 }
 
 #[cfg(test)]

@@ -8,31 +8,20 @@ use super::{
         masquerade,
         user::{self, CentralServices},
     },
-    private_network, settings,
+    links, private_network, settings,
 };
 use crate::system::Tree;
 use meshd_proto::{InterfaceName, NetworkSpec, Subnet, vm::Nic};
 use meshd_types::MacAddr;
-use std::{
-    collections::BTreeMap,
-    io,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, net::Ipv4Addr, path::Path, time::Duration};
 use tokio::{
     net::UdpSocket,
-    process::Command,
     sync::watch,
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval},
 };
 
-/// Paths of `ip` (iproute2 or busybox).
-const IP_PATHS: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"];
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
-const IP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics` are the NICs of the VMs; `assigned`
 /// receives their addresses. Dropping the returned set stops the supervisor but keeps the bridge.
@@ -42,12 +31,13 @@ pub fn start(
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
+    // The network of another root is not that of this node.
+    if tree.path("/") != Path::new("/") {
+        return JoinSet::new();
+    }
     let started = private_network(tree).map(|spec| spawn(tree.clone(), spec, nics, assigned));
     let mut tasks = started.unwrap_or_default();
-    // The network of another root is not that of this node.
-    if tree.path("/") == Path::new("/") {
-        tasks.spawn(user::repair(central));
-    }
+    tasks.spawn(user::repair(central));
     tasks
 }
 
@@ -58,12 +48,7 @@ fn spawn(
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
     let mut task = JoinSet::new();
-    let Some(ip) = IP_PATHS.iter().map(|path| tree.path(path)).find(|path| path.is_file()) else {
-        tracing::error!("cannot start the network: `ip` is not installed; add iproute2 to the image");
-        return task;
-    };
-    let supervisor =
-        NetworkSupervisor { tree, spec, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
+    let supervisor = NetworkSupervisor { tree, spec, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
     task.spawn(supervisor.run());
     task
 }
@@ -71,7 +56,6 @@ fn spawn(
 struct NetworkSupervisor {
     tree: Tree,
     spec: NetworkSpec,
-    ip: PathBuf,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
     subnet: Option<Subnet>,
@@ -107,7 +91,7 @@ impl NetworkSupervisor {
             tracing::warn!(%subnet, missing = drift::list(&missing), "repairing the network");
         }
         for missing in &missing {
-            if let Err(error) = self.repair(*missing, subnet).await {
+            if let Err(error) = self.repair(*missing, subnet) {
                 tracing::error!(missing = missing.as_str(), %error, "cannot repair the network; retrying");
                 break;
             }
@@ -126,35 +110,22 @@ impl NetworkSupervisor {
         }
     }
 
-    async fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
-        let bridge = self.spec.bridge.as_str();
+    fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
+        let Some(node) = &self.spec.node else { return Ok(()) };
+        let bridge = &self.spec.bridge;
         match missing {
-            MissingPart::Bridge => {
-                self.ip(&["link", "add", bridge, "type", "bridge"]).await?;
-                let Some(node) = &self.spec.node else { return Ok(()) };
-                self.ip(&["link", "set", "dev", bridge, "address", &node.mac.to_string()]).await
-            }
+            MissingPart::Bridge => links::make_bridge(bridge, node.mac),
             MissingPart::Address => {
                 // An existing address belongs to a former subnet.
-                self.ip(&["addr", "flush", "dev", bridge]).await?;
-                let address = format!("{}/{}", subnet.gateway(), subnet.bits());
-                self.ip(&["addr", "add", &address, "dev", bridge]).await
+                for former in settings::bridge_addresses(&self.tree, &self.spec) {
+                    links::remove_address(bridge.as_str(), former)?;
+                }
+                links::add_address(bridge.as_str(), subnet.gateway(), subnet.bits())
             }
-            MissingPart::LinkUp => self.ip(&["link", "set", bridge, "up"]).await,
+            MissingPart::LinkUp => links::set_up(bridge.as_str()),
             MissingPart::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
             MissingPart::Masquerade => masquerade::install(&self.spec, subnet),
         }
-    }
-
-    async fn ip(&self, args: &[&str]) -> io::Result<()> {
-        let mut command = Command::new(&self.ip);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
-        let output = timeout(IP_TIMEOUT, command.output()).await.map_err(|_| io::ErrorKind::TimedOut)??;
-        if output.status.success() {
-            return Ok(());
-        }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(format!("ip {}: {}", args.join(" "), stderr.trim())))
     }
 
     fn assign(&mut self) {

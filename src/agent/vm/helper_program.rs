@@ -1,4 +1,4 @@
-//! Runs a helper program (`ip`, `qemu-img`, `swtpm`) to its end.
+//! Runs a helper program (`qemu-img`, `swtpm`) to its end.
 
 use std::{path::Path, process::Stdio, time::Duration};
 

@@ -5,9 +5,8 @@ use crate::{system::isolation, vm::vm_paths::remove_file};
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
-    mount::{MountPropagationFlags, mount_bind, mount_change},
     process::{Resource, Rlimit, getrlimit, setrlimit},
-    thread::{UnshareFlags, set_no_new_privs},
+    thread::set_no_new_privs,
 };
 use std::{
     convert::Infallible,
@@ -86,7 +85,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// User, group and files of a program.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct VmExec {
     pub uid: u32,
     pub gid: u32,
@@ -96,10 +95,8 @@ pub struct VmExec {
     pub pins: bool,
     /// Passed files; descriptors start at [`FIRST`].
     pub pass: Vec<PassedFile>,
-    /// A file that replaces /etc/passwd: busybox accepts users only by name.
-    pub users: Option<PathBuf>,
-    /// The folder of the VM; absent for a program of the node, which is not isolated.
-    pub folder: Option<PathBuf>,
+    /// The folder of the VM.
+    pub folder: PathBuf,
 }
 
 impl VmExec {
@@ -110,8 +107,7 @@ impl VmExec {
         if self.pins {
             args.push("--pins".to_owned());
         }
-        args.extend(self.users.as_ref().map(|users| format!("--users={}", users.display())));
-        args.extend(self.folder.as_ref().map(|folder| format!("--folder={}", folder.display())));
+        args.push(format!("--folder={}", self.folder.display()));
         args.extend(self.pass.iter().map(|pass| format!("--pass={}", pass.to_arg().display())));
         args.push("--".to_owned());
         args
@@ -132,14 +128,9 @@ impl VmExec {
         for (resource, limit) in limits {
             set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
         }
-        if let Some(users) = &self.users {
-            show_users(users)?;
-        }
-        if let Some(folder) = &self.folder {
-            isolation::enter()?;
-            isolation::mount_empty_folders(folder)?;
-            isolation::hide_system_log()?;
-        }
+        isolation::enter()?;
+        isolation::mount_empty_folders(&self.folder)?;
+        isolation::hide_system_log()?;
         // The descriptors must stay open until the program runs.
         let passed = self.open()?;
         let mut command = Command::new(program);
@@ -168,18 +159,6 @@ impl VmExec {
         }
         Ok(passed)
     }
-}
-
-/// Mounts a file over /etc/passwd for this single-threaded process.
-#[expect(
-    deprecated,
-    reason = "the replacement is unsafe if file descriptors are unshared; this call does not unshare them"
-)]
-fn show_users(users: &Path) -> Result<(), String> {
-    let failed = |error: rustix::io::Errno| format!("cannot show {} as /etc/passwd: {error}", users.display());
-    rustix::thread::unshare(UnshareFlags::NEWNS).map_err(failed)?;
-    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(failed)?;
-    mount_bind(users, "/etc/passwd").map_err(failed)
 }
 
 /// Sets a limit. A container may not raise limits: then sets the highest permitted value.

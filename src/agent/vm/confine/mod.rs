@@ -82,18 +82,8 @@ impl Confinement {
         program: &Path,
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
-        let (procs, folder) = (self.procs.clone(), Some(self.folder.clone()));
-        let exec = VmExec { uid: self.uid, gid: self.gid, procs, pins, pass, users: None, folder };
-        self.enter_command(&exec, program, args)
-    }
-
-    /// Returns the command of a root program that sees `users` as /etc/passwd.
-    pub fn command_with_users(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        self.enter_command(&VmExec { users: Some(users.to_owned()), ..VmExec::default() }, program, args)
-    }
-
-    fn enter_command(&self, exec: &VmExec, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        let mut all = exec.args();
+        let (procs, folder) = (self.procs.clone(), self.folder.clone());
+        let mut all = VmExec { uid: self.uid, gid: self.gid, procs, pins, pass, folder }.args();
         all.push(program.display().to_string());
         all.extend(args.iter().cloned());
         (self.agent.clone(), all)

@@ -15,8 +15,6 @@ pub struct Programs {
     pub qemu: Option<PathBuf>,
     pub qemu_img: Option<PathBuf>,
     pub swtpm: Option<PathBuf>,
-    /// `ip`, of iproute2 or busybox.
-    pub ip: Option<PathBuf>,
     /// The agent, which runs programs confined (`vm-enter`).
     pub agent: Option<PathBuf>,
 }
@@ -34,13 +32,7 @@ pub struct Uefi {
 impl Programs {
     pub fn find(tree: &Tree) -> Self {
         let find = |name: &str| program(tree, name);
-        Programs {
-            qemu: qemu(tree),
-            qemu_img: find("qemu-img"),
-            swtpm: find("swtpm"),
-            ip: find("ip"),
-            agent: find("mesh-agent"),
-        }
+        Programs { qemu: qemu(tree), qemu_img: find("qemu-img"), swtpm: find("swtpm"), agent: find("mesh-agent") }
     }
 }
 

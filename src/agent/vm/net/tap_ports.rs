@@ -1,21 +1,19 @@
 //! TAP devices of a VM: made before QEMU starts, filtered, attached to bridges, and removed after QEMU ended.
 
 use crate::{
-    networks::firewall::{
-        guest::{self, GuestPort},
-        user::UserFirewall,
+    networks::{
+        firewall::{
+            guest::{self, GuestPort},
+            user::UserFirewall,
+        },
+        links,
     },
     system::Tree,
     vm::{
         confine::{Confinement, device},
-        helper_program::{self, strings},
-        host::{
-            config::HostConfig,
-            installed::{self, Programs},
-        },
+        host::config::HostConfig,
         lock_helpers::locked,
         reservations::Reservations,
-        vm_paths::VmPaths,
     },
 };
 use meshd_proto::{NetworkName, vm::VmSpec};
@@ -35,8 +33,6 @@ pub fn tap_name(spec: &VmSpec, index: usize) -> String {
 /// Makes the TAP devices of a VM, down and without bridge, and their filters.
 pub async fn make(
     spec: &VmSpec,
-    ip: Option<&Path>,
-    files: &VmPaths,
     confined: &Confinement,
     config: &HostConfig,
     reservations: &Reservations,
@@ -45,12 +41,12 @@ pub async fn make(
         return Ok(());
     }
     device::share(&Tree::new(&config.root), TUN)?;
-    let ip = ip.ok_or("cannot make a TAP device: `ip` is not installed")?;
     let (user, _) = confined.owner();
     for index in 0..spec.nics.len() {
         let port = tap_name(spec, index);
-        delete(ip, &port).await;
-        add(ip, config, &port, (user, files), confined).await?;
+        // A device that a former agent left has another owner.
+        delete(&port);
+        links::make_tap(&port, user).map_err(|error| format!("cannot make the TAP device {port}: {error}"))?;
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
         if nic.network().is_some_and(|network| !network.is_private()) {
@@ -102,16 +98,16 @@ fn ports(reservations: &Reservations) -> Vec<GuestPort> {
 }
 
 /// Attaches the TAP devices of a VM to their bridges and sets them up.
-pub async fn attach(spec: &VmSpec, ip: Option<&Path>) -> Result<(), String> {
+pub fn attach(spec: &VmSpec) -> Result<(), String> {
     for (index, nic) in spec.nics.iter().enumerate() {
         let Some(bridge) = &nic.bridge else { continue };
         let port = &tap_name(spec, index);
-        let ip = ip.ok_or("cannot attach a NIC to a bridge: `ip` is not installed")?;
-        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge.as_str()])).await?;
+        let failed = |error| format!("cannot attach the TAP device {port} to {bridge}: {error}");
+        links::attach(port, bridge).map_err(failed)?;
         if !nic.peers && failpoint::defends("guest-ports") {
             isolate_bridge_port(port)?;
         }
-        helper_program::run(ip, &strings(&["link", "set", "dev", port, "up"])).await?;
+        links::set_up(port).map_err(failed)?;
     }
     Ok(())
 }
@@ -122,38 +118,15 @@ fn isolate_bridge_port(port: &str) -> Result<(), String> {
     fs::write(&path, "1").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-pub async fn remove(spec: &VmSpec, config: &HostConfig) {
-    let Some(ip) = Programs::find(&Tree::new(&config.root)).ip else { return };
+/// Removes the TAP devices of a VM.
+pub fn remove(spec: &VmSpec) {
     for index in 0..spec.nics.len() {
-        let port = tap_name(spec, index);
-        if Path::new(NET).join(&port).exists() {
-            delete(&ip, &port).await;
-        }
+        delete(&tap_name(spec, index));
     }
 }
 
-/// Makes a TAP device. The `ip` of busybox cannot; its `tunctl` can, but accepts the user only by name.
-async fn add(
-    ip: &Path,
-    config: &HostConfig,
-    port: &str,
-    (user, files): (u32, &VmPaths),
-    confined: &Confinement,
-) -> Result<(), String> {
-    const NAME: &str = "machine";
-    let number = user.to_string();
-    let made = helper_program::run(ip, &strings(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
-    let (Err(ip_error), Some(tunctl)) = (&made, installed::program(&Tree::new(&config.root), "tunctl")) else {
-        return made;
-    };
-    let users = files.folder().join("passwd");
-    let line = format!("root:x:0:0::/:/bin/sh\n{NAME}:x:{number}:{number}::/:/sbin/nologin\n");
-    fs::write(&users, line).map_err(|error| format!("{}: {error}", users.display()))?;
-    let (program, args) = confined.command_with_users(&users, &tunctl, &strings(&["-t", port, "-u", NAME]));
-    helper_program::run(&program, &args).await.map_err(|error| format!("{error}; before that: {ip_error}"))
-}
-
-async fn delete(ip: &Path, port: &str) {
-    // The device may not exist.
-    let _ = helper_program::run(ip, &strings(&["link", "del", "dev", port])).await;
+fn delete(port: &str) {
+    if let Err(error) = links::remove(port) {
+        tracing::warn!(port, %error, "cannot remove a TAP device");
+    }
 }

@@ -42,8 +42,6 @@ const LAYER_TABLES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Launched {
     pub process: WatchedProcess,
-    /// Path of `ip`, if NICs are attached to bridges.
-    pub ip: Option<PathBuf>,
     pub group_locks: Vec<File>,
 }
 
@@ -79,7 +77,7 @@ pub async fn launch(
     }
     let (process, group_locks) = launched.map_err(|detail| failure(VmFailureKind::Prepare, detail))?;
     tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
-    Ok(Launched { process, ip: plan.ip, group_locks })
+    Ok(Launched { process, group_locks })
 }
 
 /// Makes files and devices of a VM and starts QEMU. The caller removes them after an error.
@@ -95,7 +93,7 @@ async fn start(
     // Before the first program of the VM's user, such as `qemu-img`.
     tap_ports::update_filters(config, reservations).await?;
     prepare(spec, plan, files, &confined).await?;
-    tap_ports::make(spec, plan.ip.as_deref(), files, &confined, config, reservations).await?;
+    tap_ports::make(spec, &confined, config, reservations).await?;
     ownership_marker::record_assigned(files, spec, &host.disks).map_err(|error| error.to_string())?;
     let argv::CommandLine { args, pass } = argv::qemu(spec, plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
@@ -152,7 +150,7 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if let Some(user) = files.user() {
         device::reclaim_groups(&Tree::new(&config.root), user);
     }
-    tap_ports::remove(spec, config).await;
+    tap_ports::remove(spec);
 }
 
 /// Makes missing files. Volumes, UEFI variables and TPM state survive a restart.

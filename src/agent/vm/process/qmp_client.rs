@@ -16,12 +16,7 @@ use crate::vm::{
 };
 use meshd_proto::vm::{VmFailureKind, VmSpec};
 use serde_json::Value;
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{
@@ -44,8 +39,6 @@ pub struct QmpSessionConfig {
     pub files: VmPaths,
     pub console: Console,
     pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
-    /// Path of the program `ip`.
-    pub ip: Option<PathBuf>,
 }
 
 /// A session with a running QEMU, which continues to run when this is dropped.
@@ -106,7 +99,7 @@ async fn run(
     let console_watch = config.console.watch()?;
     config.console.refresh();
     if qmp_message::is_before_start(&connection.execute("query-status").await?) {
-        tap_ports::attach(&config.spec, config.ip.as_deref()).await.map_err(io::Error::other)?;
+        tap_ports::attach(&config.spec).map_err(io::Error::other)?;
         connection.execute("cont").await?;
     }
     let _ = events.send(VmEvent::GuestRunning).await;

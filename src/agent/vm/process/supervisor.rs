@@ -14,7 +14,7 @@ use crate::{
     vm::{
         console::console_log::Console,
         failure::failure,
-        host::{config::HostConfig, installed::Programs, memory},
+        host::{config::HostConfig, memory},
         lock_helpers::send_if_changed,
         reservations::Reservations,
         vm_paths::VmPaths,
@@ -56,7 +56,6 @@ pub struct VmSupervisor {
     oom_kills_before: u64,
     console: Console,
     console_input: Arc<tokio::sync::Mutex<mpsc::Receiver<Vec<u8>>>>,
-    ip: Option<std::path::PathBuf>,
     /// Locks of IOMMU groups against readiness checks, held until QEMU has opened its units.
     group_locks: Vec<std::fs::File>,
     stored: Option<PersistedVm>,
@@ -98,7 +97,6 @@ impl VmSupervisor {
             oom_kills_before: memory::oom_kills(&tree),
             console,
             console_input: Arc::new(tokio::sync::Mutex::new(console_input)),
-            ip: None,
             group_locks: Vec::new(),
             stored: None,
             report: watch::Sender::new(first_report),
@@ -127,7 +125,6 @@ impl VmSupervisor {
         }
         if let Some(process) = &self.process {
             tracing::info!(vm = %self.spec.name, pid = process.id(), "took over a running VM");
-            self.ip = Programs::find(&Tree::new(&self.config.root)).ip;
             self.open_session();
         }
         self.publish_report();
@@ -272,8 +269,9 @@ impl VmSupervisor {
                 self.publish_report();
                 self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
                 match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
-                    Ok(Launched { process, ip, group_locks }) => {
-                        (self.process, self.ip, self.ran) = (Some(process), ip, true);
+                    Ok(Launched { process, group_locks }) => {
+                        self.process = Some(process);
+                        self.ran = true;
                         self.group_locks = group_locks;
                         self.store();
                         self.open_session();
@@ -300,7 +298,6 @@ impl VmSupervisor {
             files: self.files.clone(),
             console: self.console.clone(),
             console_input: self.console_input.clone(),
-            ip: self.ip.clone(),
         }));
     }
 

@@ -45,8 +45,6 @@ pub struct Plan {
     /// Path of `qemu-img`, if a layer is made.
     pub qemu_img: Option<PathBuf>,
     pub swtpm: Option<PathBuf>,
-    /// Path of `ip`, if NICs are attached to bridges.
-    pub ip: Option<PathBuf>,
     pub vhost: bool,
     /// Expected growth of the layers in memory, in bytes.
     pub growth: u64,
@@ -85,8 +83,6 @@ pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<P
     });
     let qemu_img = planner.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", needs_qemu_img);
     let swtpm = planner.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
-    let has_bridge = spec.nics.iter().any(|nic| nic.bridge.is_some());
-    let ip = planner.program(&host.programs.ip, Reason::BridgeMissing, "ip", has_bridge);
     if let Some(reason) = &host.unconfined {
         planner.refuse(Reason::QemuMissing, format!("{reason}; install a QEMU that is built with seccomp"));
     }
@@ -114,7 +110,6 @@ pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<P
             cpus,
             qemu_img,
             swtpm,
-            ip,
             vhost: host.vhost,
             growth,
         });

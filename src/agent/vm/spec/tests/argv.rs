@@ -18,7 +18,6 @@ fn plan() -> Plan {
         cpus: None,
         qemu_img: None,
         swtpm: None,
-        ip: None,
         vhost: false,
         growth: 0,
     }
