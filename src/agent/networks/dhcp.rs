@@ -1,5 +1,12 @@
-//! DHCP server of the private network (RFC 2131): one fixed address for each MAC address; unknown MAC addresses get no answer. Pure.
+//! DHCP server of a network that the node makes (RFC 2131): one fixed address for each MAC address; unknown MAC addresses get no answer.
+//! Pure.
 
+pub use dhcproto::v4::{CLIENT_PORT, SERVER_PORT};
+
+use dhcproto::v4::{
+    Decoder, DhcpOption, Encodable as _, Encoder, HType, MAGIC, MIN_PACKET_SIZE, Message, MessageType, Opcode,
+    OptionCode, borrowed,
+};
 use meshd_types::MacAddr;
 use std::{
     collections::BTreeMap,
@@ -8,23 +15,14 @@ use std::{
 
 /// Maximum packet size that is read, in bytes.
 pub const MAX_PACKET: usize = 1500;
-pub const CLIENT_PORT: u16 = 68;
-pub const SERVER_PORT: u16 = 67;
 /// Lease time in seconds. A VM keeps its address as long as it exists.
 const LEASE_S: u32 = 3600;
-/// Sizes of the fixed part and the magic cookie, and the offset of the options.
-const FIXED: usize = 236;
-const COOKIE: [u8; 4] = [99, 130, 83, 99];
-const OPTIONS: usize = FIXED + COOKIE.len();
-/// Minimum size of a BOOTP packet: some clients drop smaller ones.
-const MIN_PACKET: usize = 300;
-
-const DISCOVER: u8 = 1;
-const OFFER: u8 = 2;
-const REQUEST: u8 = 3;
-const ACK: u8 = 5;
-const NAK: u8 = 6;
-const INFORM: u8 = 8;
+/// Maximum number of name servers in a reply.
+const MAX_DNS: usize = 4;
+/// Length of the header with its magic cookie, in bytes.
+const HEADER: usize = 240;
+/// Length of an Ethernet address.
+const ETHERNET: u8 = 6;
 
 /// Configuration and reservations of the server.
 #[derive(Clone, Debug)]
@@ -39,19 +37,17 @@ pub struct DhcpScope {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
+    /// At least [`MIN_PACKET_SIZE`]: some clients drop smaller packets.
     pub bytes: Vec<u8>,
     /// A client without address receives only broadcasts.
     pub destination: SocketAddrV4,
 }
 
 struct Request<'a> {
-    packet: &'a [u8],
+    header: borrowed::Message<'a>,
     mac: MacAddr,
-    kind: u8,
-    ciaddr: Ipv4Addr,
-    /// Option 50.
+    kind: MessageType,
     requested_address: Option<Ipv4Addr>,
-    /// Option 54.
     server_id: Option<Ipv4Addr>,
 }
 
@@ -60,13 +56,13 @@ pub fn reply(packet: &[u8], scope: &DhcpScope) -> Option<Reply> {
     let request = parse(packet)?;
     let address = *scope.reserved.get(&request.mac)?;
     let kind = match request.kind {
-        DISCOVER => OFFER,
-        REQUEST if request.server_id.is_some_and(|server| server != scope.gateway) => return None,
-        REQUEST => {
-            let requested = request.requested_address.unwrap_or(request.ciaddr);
-            if requested == address { ACK } else { NAK }
+        MessageType::Discover => MessageType::Offer,
+        MessageType::Request if request.server_id.is_some_and(|server| server != scope.gateway) => return None,
+        MessageType::Request => {
+            let requested = request.requested_address.unwrap_or(request.header.ciaddr());
+            if requested == address { MessageType::Ack } else { MessageType::Nak }
         }
-        INFORM => ACK,
+        MessageType::Inform => MessageType::Ack,
         _ => return None,
     };
     Some(build_reply(&request, kind, address, scope))
@@ -74,88 +70,92 @@ pub fn reply(packet: &[u8], scope: &DhcpScope) -> Option<Reply> {
 
 /// Builds a DHCPDISCOVER.
 pub fn discover(mac: MacAddr) -> Vec<u8> {
-    let mut bytes = vec![0; OPTIONS];
-    bytes[..4].copy_from_slice(&[1, 1, 6, 0]);
-    bytes[4..8].copy_from_slice(&mac.0[2..]);
-    bytes[28..34].copy_from_slice(&mac.0);
-    bytes[FIXED..OPTIONS].copy_from_slice(&COOKIE);
-    bytes.extend_from_slice(&[53, 1, DISCOVER, 255]);
-    bytes.resize(MIN_PACKET, 0);
-    bytes
+    let none = Ipv4Addr::UNSPECIFIED;
+    let [_, _, id @ ..] = mac.0;
+    let message = Message::new_with_id(u32::from_be_bytes(id), none, none, none, none, &mac.0);
+    encode(&message, &[DhcpOption::MessageType(MessageType::Discover)])
 }
 
 /// Returns true for the reply to [`discover`].
 pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
-    let is_ours = packet.first() == Some(&2) && packet.get(28..34) == Some(&mac.0[..]);
-    is_ours && packet.get(OPTIONS..OPTIONS + 3) == Some(&[53, 1, OFFER][..])
+    let Some(header) = ethernet_header(packet) else { return false };
+    let is_ours = header.opcode() == Opcode::BootReply && header.chaddr() == mac.0;
+    let offer = [u8::from(MessageType::Offer)];
+    is_ours && header.opts().any(|option| option.code() == OptionCode::MessageType && option.data() == offer)
+}
+
+/// Reads the header of a packet of DHCP on Ethernet.
+fn ethernet_header(packet: &[u8]) -> Option<borrowed::Message<'_>> {
+    let header = borrowed::Message::new(packet).ok()?;
+    let is_dhcp = packet.get(HEADER - MAGIC.len()..HEADER)? == MAGIC;
+    (is_dhcp && header.htype() == HType::Eth && header.hlen() == ETHERNET).then_some(header)
 }
 
 fn parse(packet: &[u8]) -> Option<Request<'_>> {
-    let ip = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from);
-    // Ethernet only; this network has no relays.
-    let is_ours =
-        packet.get(..3)? == [1, 1, 6] && packet.get(FIXED..OPTIONS)? == COOKIE && packet.get(24..28)? == [0; 4];
-    let mac = MacAddr(<[u8; 6]>::try_from(packet.get(28..34)?).ok()?);
-    let ciaddr = ip(packet.get(12..16)?)?;
-    let mut request = Request { packet, mac, kind: 0, ciaddr, requested_address: None, server_id: None };
-    let mut rest = packet.get(OPTIONS..)?;
-    while let [code, after @ ..] = rest {
+    let header = ethernet_header(packet)?;
+    // This network has no relays.
+    if header.opcode() != Opcode::BootRequest || !header.giaddr().is_unspecified() {
+        return None;
+    }
+    let mac = MacAddr(header.chaddr().try_into().ok()?);
+    let (mut kind, mut requested_address, mut server_id) = (None, None, None);
+    let mut rest = Decoder::new(packet.get(HEADER..)?);
+    while let Ok(code) = rest.read_u8() {
+        let code = OptionCode::from(code);
         match code {
-            0 => rest = after,
-            255 => break,
-            code => {
-                let (length, after) = after.split_first()?;
-                let value = after.get(..usize::from(*length))?;
-                match code {
-                    53 => request.kind = *value.first()?,
-                    50 => request.requested_address = ip(value),
-                    54 => request.server_id = ip(value),
-                    _ => {}
-                }
-                rest = &after[usize::from(*length)..];
-            }
+            OptionCode::Pad => continue,
+            OptionCode::End => break,
+            _ => {}
+        }
+        // A packet with a cut option is dropped; the iterator of the library would end there.
+        let length = rest.read_u8().ok()?;
+        let value = rest.read_slice(length.into()).ok()?;
+        match code {
+            OptionCode::MessageType => kind = Some(MessageType::from(*value.first()?)),
+            OptionCode::RequestedIpAddress => requested_address = address_of(value),
+            OptionCode::ServerIdentifier => server_id = address_of(value),
+            _ => {}
         }
     }
-    is_ours.then_some(request)
+    Some(Request { header, mac, kind: kind?, requested_address, server_id })
 }
 
-fn build_reply(request: &Request<'_>, kind: u8, address: Ipv4Addr, scope: &DhcpScope) -> Reply {
-    let mut bytes = vec![0; OPTIONS];
-    bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
-    // Transaction ID, flags and client address of the request.
-    bytes[4..8].copy_from_slice(&request.packet[4..8]);
-    bytes[10..12].copy_from_slice(&request.packet[10..12]);
-    bytes[28..34].copy_from_slice(&request.mac.0);
-    bytes[FIXED..OPTIONS].copy_from_slice(&COOKIE);
-    if kind != NAK {
-        bytes[12..16].copy_from_slice(&request.ciaddr.octets());
-        if request.kind != INFORM {
-            bytes[16..20].copy_from_slice(&address.octets());
+fn address_of(value: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+}
+
+fn build_reply(request: &Request<'_>, kind: MessageType, address: Ipv4Addr, scope: &DhcpScope) -> Reply {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let mut message = Message::new_with_id(request.header.xid(), none, none, none, none, &request.mac.0);
+    message.set_opcode(Opcode::BootReply).set_flags(request.header.flags());
+    let mut options = vec![DhcpOption::MessageType(kind), DhcpOption::ServerIdentifier(scope.gateway)];
+    if kind != MessageType::Nak {
+        message.set_ciaddr(request.header.ciaddr()).set_siaddr(scope.gateway);
+        if request.kind != MessageType::Inform {
+            message.set_yiaddr(address);
+            options.push(DhcpOption::AddressLeaseTime(LEASE_S));
         }
-        bytes[20..24].copy_from_slice(&scope.gateway.octets());
-    }
-    let mut option = |code: u8, value: &[u8]| {
-        bytes.extend_from_slice(&[code, u8::try_from(value.len()).unwrap_or(0)]);
-        bytes.extend_from_slice(value);
-    };
-    option(53, &[kind]);
-    option(54, &scope.gateway.octets());
-    if kind != NAK {
-        if request.kind != INFORM {
-            option(51, &LEASE_S.to_be_bytes());
-        }
-        option(1, &scope.mask.octets());
-        option(3, &scope.gateway.octets());
-        let dns: Vec<u8> = scope.dns.iter().take(4).flat_map(|server| server.octets()).collect();
+        options.extend([DhcpOption::SubnetMask(scope.mask), DhcpOption::Router(vec![scope.gateway])]);
+        let dns: Vec<Ipv4Addr> = scope.dns.iter().take(MAX_DNS).copied().collect();
         if !dns.is_empty() {
-            option(6, &dns);
+            options.push(DhcpOption::DomainNameServer(dns));
         }
     }
-    bytes.push(255);
-    bytes.resize(bytes.len().max(MIN_PACKET), 0);
-    let reachable = kind != NAK && !request.ciaddr.is_unspecified();
-    let destination = if reachable { request.ciaddr } else { Ipv4Addr::BROADCAST };
-    Reply { bytes, destination: SocketAddrV4::new(destination, CLIENT_PORT) }
+    let reachable = kind != MessageType::Nak && !request.header.ciaddr().is_unspecified();
+    let destination = if reachable { request.header.ciaddr() } else { Ipv4Addr::BROADCAST };
+    Reply { bytes: encode(&message, &options), destination: SocketAddrV4::new(destination, CLIENT_PORT) }
+}
+
+/// Encodes the header, which has no options of its own, and the options in their order: old firmware expects the message type first.
+fn encode(message: &Message, options: &[DhcpOption]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(MIN_PACKET_SIZE);
+    let mut encoder = Encoder::new(&mut bytes);
+    message.encode(&mut encoder).expect("header fields fit");
+    for option in options.iter().chain([&DhcpOption::End]) {
+        option.encode(&mut encoder).expect("options are short");
+    }
+    bytes.resize(bytes.len().max(MIN_PACKET_SIZE), 0);
+    bytes
 }
 
 #[cfg(test)]
@@ -164,6 +164,13 @@ mod tests {
 
     const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 7]);
     const OWN: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 7);
+    // Message types (RFC 2132, 9.6).
+    const DISCOVER: u8 = 1;
+    const OFFER: u8 = 2;
+    const REQUEST: u8 = 3;
+    const ACK: u8 = 5;
+    const NAK: u8 = 6;
+    const INFORM: u8 = 8;
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 
     fn scope() -> DhcpScope {
@@ -177,12 +184,12 @@ mod tests {
     }
 
     fn packet(mac: MacAddr, kind: u8, ciaddr: Ipv4Addr, options: &[(u8, Ipv4Addr)]) -> Vec<u8> {
-        let mut bytes = vec![0; OPTIONS];
+        let mut bytes = vec![0; HEADER];
         bytes[..4].copy_from_slice(&[1, 1, 6, 0]);
         bytes[4..8].copy_from_slice(&[1, 2, 3, 4]);
         bytes[12..16].copy_from_slice(&ciaddr.octets());
         bytes[28..34].copy_from_slice(&mac.0);
-        bytes[FIXED..].copy_from_slice(&COOKIE);
+        bytes[HEADER - 4..].copy_from_slice(&MAGIC);
         bytes.extend_from_slice(&[0, 53, 1, kind]);
         for (code, value) in options {
             bytes.extend_from_slice(&[*code, 4]);
@@ -196,9 +203,9 @@ mod tests {
     fn fields_of(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
         let Reply { bytes, destination } = reply(packet, &scope())?;
         assert_eq!((&bytes[..4], &bytes[4..8], destination.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));
-        assert!(bytes.len() >= MIN_PACKET && bytes[OPTIONS] == 53);
+        assert!(bytes.len() >= 300 && bytes[HEADER] == 53, "the message type is the first option");
         let address = <[u8; 4]>::try_from(&bytes[16..20]).expect("four bytes");
-        Some((bytes[OPTIONS + 2], address.into(), *destination.ip()))
+        Some((bytes[HEADER + 2], address.into(), *destination.ip()))
     }
 
     #[test]
@@ -228,7 +235,7 @@ mod tests {
             let _ = reply(&bytes, &scope());
             let _ = reply(&[discover(MAC), tail.clone()].concat(), &scope());
             let mut whole = discover(MAC);
-            whole.truncate(OPTIONS);
+            whole.truncate(HEADER);
             let _ = reply(&[whole, tail].concat(), &scope());
         }
     }
@@ -242,11 +249,37 @@ mod tests {
             assert_eq!(fields_of(&packet(MAC, kind, none, &[])), None, "{kind}");
         }
         let whole = packet(MAC, DISCOVER, none, &[]);
-        for length in 0..OPTIONS {
+        for length in 0..HEADER {
             assert_eq!(reply(&whole[..length], &scope()), None);
         }
-        let mut relayed = whole;
-        relayed[24] = 10;
-        assert_eq!(reply(&relayed, &scope()), None);
+        assert!(reply(&whole, &scope()).is_some());
+        // Byte offsets of opcode, hardware type, address length, relay and cookie.
+        for (offset, value) in [(0, 2), (1, 6), (2, 255), (24, 10), (236, 0)] {
+            let mut changed = whole.clone();
+            changed[offset] = value;
+            assert_eq!(reply(&changed, &scope()), None, "{offset}");
+        }
+        let cut = [&whole[..whole.len() - 1], &[12, 9, b'a']].concat();
+        assert_eq!(reply(&cut, &scope()), None, "an option is cut");
+    }
+
+    #[test]
+    fn reply_has_router_mask_lease_time_and_at_most_four_name_servers() {
+        let server = |last| Ipv4Addr::new(10, 77, 0, last);
+        let scope = DhcpScope { dns: (1..=5).map(server).collect(), ..scope() };
+        let offer = reply(&discover(MAC), &scope).expect("a reply");
+        let header = borrowed::Message::new(&offer.bytes).expect("a header");
+        let options: Vec<(u8, Vec<u8>)> =
+            header.opts().map(|option| (option.code().into(), option.data().to_vec())).collect();
+        let expected: [(u8, Vec<u8>); 6] = [
+            (53, vec![OFFER]),
+            (54, GATEWAY.octets().to_vec()),
+            (51, 3600_u32.to_be_bytes().to_vec()),
+            (1, vec![255, 255, 255, 0]),
+            (3, GATEWAY.octets().to_vec()),
+            (6, (1..=4).flat_map(|last| server(last).octets()).collect()),
+        ];
+        assert_eq!(options, expected);
+        assert_eq!(header.siaddr(), GATEWAY);
     }
 }

@@ -8,7 +8,7 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("age", &["meshd-backup"]),
     ("axum", &["meshd", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
-    ("dhcproto", &["meshd-dhcp"]),
+    ("dhcproto", &["meshd-agent", "meshd-dhcp"]),
     ("flate2", &["meshd-image"]),
     ("keyutils", &["meshd-agent"]),
     ("maud", &["meshd-ui"]),
