@@ -232,7 +232,7 @@ text_type!(
     /// CPU model of QEMU: `host`, `max`, `EPYC-Milan`, `Skylake-Server-v4`.
     CpuModel,
     "processor model",
-    "write `host`, `max` or a name that `qemu-system-x86_64 -cpu help` shows",
+    "write `host`, `max` or a name that QEMU lists with `-cpu help`",
     |text| plain(text, 64, b"-_.")
 );
 

@@ -18,6 +18,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     max_command_line: 2047,
     runs_vms: false,
     qemu: "qemu-system-aarch64",
+    qemu_model_prefix: "  ",
     qemu_package: "qemu-system-arm",
     bundled_uefi: &[],
     installed_uefi: &[UefiFirmware {

@@ -27,6 +27,8 @@ pub struct ArchitectureFacts {
     pub runs_vms: bool,
     /// Program of QEMU.
     pub qemu: &'static str,
+    /// Start of the lines with a processor model in the output of QEMU's option `-cpu help`.
+    pub qemu_model_prefix: &'static str,
     /// Debian's package of QEMU.
     pub qemu_package: &'static str,
     /// UEFI firmware for virtual machines, as the bundle `qemu` contains it: paths relative to the bundle.

@@ -15,6 +15,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     max_command_line: 1023,
     runs_vms: false,
     qemu: "qemu-system-riscv64",
+    qemu_model_prefix: "  ",
     qemu_package: "qemu-system-misc",
     bundled_uefi: &[],
     installed_uefi: &[UefiFirmware {

@@ -17,6 +17,7 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     max_command_line: 2047,
     runs_vms: true,
     qemu: "qemu-system-x86_64",
+    qemu_model_prefix: "x86 ",
     qemu_package: "qemu-system-x86",
     bundled_uefi: &[
         ovmf("share/qemu/OVMF_CODE_4M.fd", "share/qemu/OVMF_VARS_4M.fd"),

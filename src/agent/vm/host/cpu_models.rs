@@ -1,6 +1,7 @@
 //! CPU models of QEMU (`-cpu help`), cached for each QEMU binary.
 
 use crate::vm::lock_helpers::locked;
+use meshd_types::Architecture;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -8,9 +9,6 @@ use std::{
     sync::{Arc, Mutex},
     time::SystemTime,
 };
-
-/// Prefix of a model in the output of `qemu-system-x86_64 -cpu help`.
-const MODEL_PREFIX: &str = "x86 ";
 
 type CpuModelSet = Arc<BTreeSet<String>>;
 
@@ -39,9 +37,9 @@ impl CpuModels {
 }
 
 fn parse(text: &str) -> BTreeSet<String> {
-    text.lines()
-        .filter_map(|line| Some(line.strip_prefix(MODEL_PREFIX)?.split_whitespace().next()?.to_owned()))
-        .collect()
+    let Some(architecture) = Architecture::host() else { return BTreeSet::new() };
+    let prefix = architecture.facts().qemu_model_prefix;
+    text.lines().filter_map(|line| Some(line.strip_prefix(prefix)?.split_whitespace().next()?.to_owned())).collect()
 }
 
 #[cfg(test)]
