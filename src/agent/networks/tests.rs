@@ -1,7 +1,7 @@
 //! Assignment of addresses, and the whole network on a real kernel, in a network namespace.
 
 use super::*;
-use crate::fake::{NetworkNamespace, in_namespace, run};
+use crate::fake::{FakeMachine, NetworkNamespace, in_namespace, run};
 use std::{
     net::SocketAddrV4,
     process::{Command as StdCommand, Output},
@@ -58,6 +58,15 @@ fn surplus_nics_get_no_address_and_none_is_assigned_twice() {
     let assigned = assign_addresses(subnet, nics.iter(), &BTreeMap::new());
     let addresses: std::collections::BTreeSet<_> = assigned.values().collect();
     assert_eq!((assigned.len(), addresses.len()), (5, 5));
+}
+
+#[test]
+fn network_of_another_root_is_left_unchanged() {
+    let fake = FakeMachine::new("", &[]);
+    fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
+    let (nics, assigned) = (watch::channel(Vec::new()).1, watch::Sender::new(BTreeMap::new()));
+    let central = CentralServices { address: *CENTRAL.ip(), ports: [8080, 8443] };
+    assert!(start(&fake.tree, central, nics, assigned).is_empty());
 }
 
 #[test]
