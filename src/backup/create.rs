@@ -23,7 +23,7 @@ use std::{
 /// Input of a backup.
 pub struct BackupSource<'a> {
     pub site: &'a Site,
-    /// [`meshd_store::Store::snapshot`].
+    /// Files of [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
     /// Files of the certificate authority at one moment: they must be consistent.
     pub authority: FileGroup,

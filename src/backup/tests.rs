@@ -108,7 +108,7 @@ async fn made_with(blobs: bool, add: impl FnOnce(&Path)) -> Made {
     let store = store(dir.path()).await;
     let created_at = Timestamp::from_millis(9);
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
-    let source = BackupSource { site: &site, store: store.snapshot().unwrap(), authority, created_at, blobs };
+    let source = BackupSource { site: &site, store: store.snapshot().unwrap().files, authority, created_at, blobs };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
     let made = Made { dir, manifest };

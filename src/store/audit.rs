@@ -44,7 +44,7 @@ impl Store {
     pub fn audit(&self, filter: &AuditFilter) -> Result<Vec<(AuditSeq, Audit)>, StoreError> {
         let end = filter.before.map_or(u64::MAX, |before| before.0);
         let range = Range { first: filter.from.0, end, limit: filter.limit, oldest: filter.oldest };
-        let found = self.numbered(AUDIT, "audit", range, |audit| filter.matches(audit))?;
+        let found = self.numbered(AUDIT, range, |audit| filter.matches(audit))?;
         Ok(found.into_iter().map(|(seq, audit)| (AuditSeq(seq), audit)).collect())
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     Store, StoreError,
+    change_log::NumberedRecords,
     journal::{EVENTS, Log},
     open::decode,
 };
@@ -52,7 +53,7 @@ impl Store {
             limit: filter.limit,
             oldest: filter.oldest,
         };
-        let found = self.numbered(EVENTS, "event", range, |event| filter.takes(event))?;
+        let found = self.numbered(EVENTS, range, |event| filter.takes(event))?;
         Ok(found.into_iter().map(|(seq, event)| (EventSeq(seq), event)).collect())
     }
 
@@ -60,21 +61,20 @@ impl Store {
     pub(super) fn numbered<T: DeserializeOwned>(
         &self,
         log: Log,
-        kind: &str,
         range: Range,
         matches: impl Fn(&T) -> bool,
     ) -> Result<Vec<(u64, T)>, StoreError> {
         let Range { first, end, limit, oldest } = range;
-        let records: Box<dyn Iterator<Item = _>> = if oldest {
+        let records: NumberedRecords<'_> = if oldest {
             let is_before_end = move |record: &io::Result<(u64, _)>| !matches!(record, Ok((seq, _)) if *seq >= end);
-            Box::new(self.journal.oldest(log, first).take_while(is_before_end))
+            Box::new(self.shared.log.oldest(log, first).take_while(is_before_end))
         } else {
-            Box::new(self.journal.newest(log, first, end))
+            self.shared.log.newest(log, first, end)
         };
         let mut found = Vec::new();
         for record in records {
             let (seq, value) = record.map_err(StoreError::Read)?;
-            let record: T = decode(&format!("{kind}/{seq}"), &value)?;
+            let record: T = decode(log, seq, &value)?;
             if matches(&record) {
                 found.push((seq, record));
             }

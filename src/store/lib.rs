@@ -4,10 +4,11 @@
 //! | --- | --- |
 //! | `archive` | files beside the journal: large contents that the records name |
 //! | `audit` | the audit log: append-only and bounded, written in the transaction of the change |
+//! | `change_log` | the log of changes: the store's only way to the disk |
 //! | `events` | the event log: append-only and bounded, written in every transaction |
-//! | `flush` | group commit: concurrent writers share one flush |
+//! | `flush` | group commit: concurrent writers share one flush; a change that cannot be written is undone |
 //! | `index` | indexes in memory, derived from the records and updated with them |
-//! | `journal` | the journal: a key-value map stored as a log of changes |
+//! | `journal` | the journal: the log of changes as files |
 //! | `model` | the model: all state in memory, with its indexes |
 //! | `open` | opens the store: folder, journal, and all records into the model |
 //! | `records` | the kinds of records: key, type and index of each |
@@ -19,21 +20,24 @@
 //!
 //! `records` lists the kinds of records.
 //!
-//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`]. The staged records go to the journal as one batch, then to the model,
-//! then the journal is flushed; writers that arrive during a flush share the next one. `commit` returns after the flush. Reads use the
-//! model and never touch the disk, except those of events and audit lines.
+//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`] and applies the staged records to the model, so that the next
+//! transaction sees them. One task writes the changes of all waiting writers to the log with one flush. `commit` returns after it. Reads
+//! use the model and never touch the disk, except those of events and audit lines.
 //!
-//! **Crash.** A change that was not flushed exists completely or not at all. The journal's header lists the damage that is refused. A
+//! **A commit has two outcomes.** `Ok`: the change is acknowledged. An error: nothing was changed. A change that cannot be written is undone in
+//! the model, with all changes after it, and is cut off in the log. So no service handles a change that is applied and not stored.
+//!
+//! **Crash.** A change that was not acknowledged exists completely or not at all. The journal's header lists the damage that is refused. A
 //! record that cannot be read stops the start with its key.
 //!
-//! **Full or broken disk.** All writers of a failed flush receive the error. The store refuses further changes until it can repeat the
-//! flush; a restart is not necessary.
+//! **Full or broken disk.** Every writer receives the error. The store takes changes again when the disk does; a restart is not necessary.
 //!
 //! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold large contents. An archive is
 //! written after the record that names it, so a crash may lose contents; reads report that.
 
 mod archive;
 mod audit;
+mod change_log;
 mod events;
 mod flush;
 mod index;
@@ -51,6 +55,7 @@ pub use archive::chunk_log::{Chunk, ChunkLogs, Limits, LogLine};
 pub use archive::generation_archive::{ArchiveError, GenerationArchive};
 pub use archive::revisions::RevisionArchive;
 pub use audit::AuditFilter;
+pub use change_log::{LogSnapshot, LoggedChange, Position};
 pub use events::EventFilter;
 pub use index::operations::{MAX_NODE_OPERATIONS, MAX_OPEN_NODE_OPERATIONS, MAX_STORED_OPERATIONS};
 pub use model::Model;
@@ -59,19 +64,17 @@ pub use model::{NODE_READS, OPERATION_CHANGES};
 pub use open::FOLDER;
 pub use tx::Tx;
 
-use flush::Flusher;
-use journal::Journal;
+use flush::{Acknowledgement, Shared, UnwrittenChange, blocking};
+use journal::{AUDIT, Batch, EVENTS};
 use meshd_model::fleet::{Event, EventSeq};
 use meshd_types::failpoint;
 use std::{
-    collections::VecDeque,
-    fs::File,
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 use tx::Staged;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
@@ -158,43 +161,40 @@ pub enum StoreError {
 
 /// The open store. All methods may be called from any task.
 pub struct Store {
-    journal: Arc<Journal>,
-    model: RwLock<Model>,
-    flusher: Flusher,
-    subscribers: broadcast::Sender<(EventSeq, Event)>,
-    /// Events with the number of their unflushed change.
-    unsent: Mutex<VecDeque<(u64, (EventSeq, Event))>>,
+    shared: Arc<Shared>,
 }
 
 impl Store {
     /// Reads from memory. Writers wait meanwhile, so keep it short.
     pub fn read<R>(&self, read: impl FnOnce(&Model) -> R) -> R {
-        read(&self.model.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.shared.model.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs a transaction. Returns when the change is on the disk. An error of the closure changes nothing.
+    /// Runs a transaction. Returns when the change is on the disk.
+    ///
+    /// # Errors
+    /// Nothing was changed: the closure refused, or the disk did.
     pub async fn commit<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let begun = Instant::now();
-        self.flusher.recover().await.map_err(StoreError::Write)?;
-        let (result, number) = self.apply(change)?;
-        if let Some(number) = number {
-            self.flusher.wait(number).await.map_err(StoreError::Write)?;
+        let (result, written) = self.apply(change)?;
+        if let Some(written) = written {
+            let interrupted = |_| Err(io::Error::other("writing was interrupted"));
+            written.await.unwrap_or_else(interrupted).map_err(StoreError::Write)?;
             metrics::histogram!("meshd_store_commit_seconds").record(begun.elapsed().as_secs_f64());
-            self.publish(number);
         }
         Ok(result)
     }
 
-    /// The part of a commit that excludes other commits.
+    /// The part of a commit that excludes other commits. Returns the acknowledgement, if there is a change.
     fn apply<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
-    ) -> Result<(R, Option<u64>), E> {
+    ) -> Result<(R, Option<Acknowledgement>), E> {
         // A closure panics before anything is applied, so a poisoned model is consistent.
-        let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
+        let mut model = self.shared.model.write().unwrap_or_else(PoisonError::into_inner);
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
         let staged = tx.into_staged();
@@ -202,34 +202,24 @@ impl Store {
             return Ok((result, None));
         }
         let Staged { records, events, audit } = staged;
+        let mut batch = Batch::default();
+        records.write(&mut batch)?;
         let events = model.event_log.add_all(events);
-        audit.iter().for_each(|audit| audit.by.audited.set());
         let audit = model.audit_log.add_all(audit);
-        let number = self.journal.append(tx::to_batch(&records, &events, &audit)?);
-        model.apply(records);
-        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        unsent.extend(events.all.into_iter().map(|(seq, event)| (number, (EventSeq(seq), event))));
-        Ok((result, Some(number)))
-    }
-
-    /// Sends the events of all flushed changes up to `number` to subscribers, in order. The first of several writers that wakes sends the
-    /// events of all.
-    fn publish(&self, number: u64) {
-        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
-        while unsent.front().is_some_and(|(other, _)| *other <= number) {
-            if let Some((_, event)) = unsent.pop_front() {
-                // An error means that there are no subscribers.
-                let _ = self.subscribers.send(event);
-            }
-        }
+        tx::write_log(&mut batch, EVENTS, &events)?;
+        tx::write_log(&mut batch, AUDIT, &audit)?;
+        let undo = model.apply(records);
+        let (written, acknowledgement) = oneshot::channel();
+        self.shared.enqueue(UnwrittenChange { batch, undo, events, audit, written });
+        Ok((result, Some(acknowledgement)))
     }
 
     /// Subscribes to new events. An event is sent after it is on the disk.
     pub fn subscribe(&self) -> broadcast::Receiver<(EventSeq, Event)> {
-        self.subscribers.subscribe()
+        self.shared.subscribers.subscribe()
     }
 
-    /// Checks that a change could be written now. Repeats a failed write.
+    /// Checks that a change could be written now.
     ///
     /// # Errors
     /// The disk is full, read-only or broken.
@@ -237,18 +227,24 @@ impl Store {
         if !failpoint::defends("store-readiness") {
             return Ok(());
         }
-        self.flusher.recover().await.map_err(StoreError::Write)?;
-        self.flusher.has_space().await.map_err(StoreError::Write)
+        let shared = Arc::clone(&self.shared);
+        blocking(move || shared.log.check()).await.map_err(StoreError::Write)
     }
 
-    /// Flushes all changes; called once, at the end.
+    /// Writes what is left, and marks the log as complete; called once, at the end.
     pub async fn close(&self) -> Result<(), StoreError> {
-        self.flusher.close().await.map_err(StoreError::Write)
+        self.shared.idle().await;
+        let shared = Arc::clone(&self.shared);
+        blocking(move || shared.log.close()).await.map_err(StoreError::Write)
     }
 
-    /// Returns all committed changes as files that form the same store in another folder: name, open file, and length in bytes. Later
-    /// changes do not affect these bytes. Blocks.
-    pub fn snapshot(&self) -> Result<Vec<(String, File, u64)>, StoreError> {
-        self.journal.snapshot().map_err(StoreError::Write)
+    /// Returns a copy of all acknowledged changes, as files that form the same store in another folder. Blocks.
+    pub fn snapshot(&self) -> Result<LogSnapshot, StoreError> {
+        self.shared.log.snapshot().map_err(StoreError::Write)
+    }
+
+    /// Returns the acknowledged changes after a position, in order. `None`: they are no longer in the log; begin with a snapshot. Blocks.
+    pub fn changes_after(&self, after: Position) -> Result<Option<Vec<LoggedChange>>, StoreError> {
+        self.shared.log.changes_after(after).map_err(StoreError::Read)
     }
 }

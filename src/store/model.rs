@@ -207,12 +207,13 @@ impl Model {
         self.unapproved_nodes.first().filter(|_| full).map(|(_, id)| *id)
     }
 
-    pub(super) fn apply(&mut self, records: StagedRecords) {
+    /// Applies the changes of one transaction. Returns the changes that undo them.
+    pub(super) fn apply(&mut self, records: StagedRecords) -> StagedRecords {
         #[cfg(any(test, feature = "testing"))]
         OPERATION_CHANGES.with_borrow_mut(|all| all.push(records.node_operations.len()));
         // A MAC address may move from one node to another in one change.
         records.nodes.keys().for_each(|id| self.remove_aliases(*id));
-        records.apply(self);
+        records.apply(self)
     }
 
     /// Removes the MAC addresses and former IDs of a node from the indexes.
@@ -232,7 +233,7 @@ impl Model {
 }
 
 impl RecordIndex<NodeId, Node> for Model {
-    fn put_record(&mut self, id: NodeId, node: Node) {
+    fn put_record(&mut self, id: NodeId, node: Node) -> Option<Node> {
         self.remove_aliases(id);
         if let Some(old) = self.nodes.get(&id) {
             self.unapproved_nodes.remove(&(old.last_seen, id));
@@ -247,36 +248,38 @@ impl RecordIndex<NodeId, Node> for Model {
             self.replacements.extend(node.former.iter().map(|former| (*former, id)));
         }
         self.work.unavailable.put(&node);
-        self.nodes.insert(id, node);
+        self.nodes.insert(id, node)
     }
 
-    fn remove_record(&mut self, id: &NodeId) {
+    fn remove_record(&mut self, id: &NodeId) -> Option<Node> {
         self.remove_aliases(*id);
         self.work.unavailable.remove(*id);
-        let Some(node) = self.nodes.remove(id) else { return };
+        let node = self.nodes.remove(id)?;
         self.unapproved_nodes.remove(&(node.last_seen, *id));
+        Some(node)
     }
 }
 
 impl RecordIndex<Digest, TokenRecord> for Model {
-    fn put_record(&mut self, hash: Digest, token: TokenRecord) {
+    fn put_record(&mut self, hash: Digest, token: TokenRecord) -> Option<TokenRecord> {
         self.tokens_by_node.entry(token.node).or_default().insert(hash);
-        self.tokens.insert(hash, token);
+        self.tokens.insert(hash, token)
     }
 
-    fn remove_record(&mut self, hash: &Digest) {
-        let Some(token) = self.tokens.remove(hash) else { return };
+    fn remove_record(&mut self, hash: &Digest) -> Option<TokenRecord> {
+        let token = self.tokens.remove(hash)?;
         if let Some(own) = self.tokens_by_node.get_mut(&token.node) {
             own.remove(hash);
             if own.is_empty() {
                 self.tokens_by_node.remove(&token.node);
             }
         }
+        Some(token)
     }
 }
 
 impl RecordIndex<BootSessionId, BootSession> for Model {
-    fn put_record(&mut self, id: BootSessionId, session: BootSession) {
+    fn put_record(&mut self, id: BootSessionId, session: BootSession) -> Option<BootSession> {
         let age = age(&session);
         if let Some(address) = session.address {
             let newer = self.session_at(address).is_none_or(|other| crate::index::sessions::age(other) <= age);
@@ -300,11 +303,11 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
                 set.remove(&age)
             };
         }
-        self.sessions.insert(id, session);
+        self.sessions.insert(id, session)
     }
 
-    fn remove_record(&mut self, id: &BootSessionId) {
-        let Some(session) = self.sessions.remove(id) else { return };
+    fn remove_record(&mut self, id: &BootSessionId) -> Option<BootSession> {
+        let session = self.sessions.remove(id)?;
         let age = age(&session);
         self.sessions_by_age.remove(&age);
         self.unapproved_sessions.remove(&age);
@@ -320,5 +323,6 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
         {
             self.by_address.remove(&address);
         }
+        Some(session)
     }
 }

@@ -1,8 +1,10 @@
 //! Opens the store: folder, journal, and all records into the model.
 
 use super::{
-    Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,
-    journal::{AUDIT, EVENTS, Journal, Log, Records},
+    Model, SUBSCRIBER_BACKLOG, Store, StoreError,
+    change_log::ChangeLog,
+    flush::Shared,
+    journal::{AUDIT, EVENTS, Journal, Log},
     records,
     retention::{Record, Retained},
 };
@@ -11,7 +13,7 @@ use serde::de::DeserializeOwned;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, RwLock},
+    sync::Arc,
 };
 use tokio::sync::broadcast;
 
@@ -26,7 +28,7 @@ impl Store {
     /// Opens the store below a state folder. Creates it if the site is new. Blocks.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         let confirmation = check_new(state_dir)?;
-        let opened = Self::from_journal(Journal::open(&state_dir.join(FOLDER))?)?;
+        let opened = Self::from_log(Box::new(Journal::open(&state_dir.join(FOLDER))?))?;
         if let Some(confirmation) = confirmation {
             fs::remove_file(&confirmation).map_err(|source| StoreError::Open { path: confirmation, source })?;
         }
@@ -35,20 +37,19 @@ impl Store {
 
     /// Opens a store that was restored from a backup: its files are complete and have no commit marker. Blocks.
     pub fn open_restored(state_dir: &Path) -> Result<Self, StoreError> {
-        Self::from_journal(Journal::open_whole(&state_dir.join(FOLDER))?)
+        Self::from_log(Box::new(Journal::open_whole(&state_dir.join(FOLDER))?))
     }
 
-    fn from_journal((journal, stored): (Journal, Records)) -> Result<Self, StoreError> {
+    /// Loads the model from a log.
+    pub(super) fn from_log(log: Box<dyn ChangeLog>) -> Result<Self, StoreError> {
         let mut model = Model::default();
-        for (key, value) in &stored {
+        for (key, value) in &log.load() {
             records::load(&mut model, &String::from_utf8_lossy(key), value)?;
         }
-        load_log(&journal, EVENTS, "event", &mut model.event_log)?;
-        load_log(&journal, AUDIT, "audit", &mut model.audit_log)?;
-        let journal = Arc::new(journal);
-        let flusher = Flusher::new(Arc::clone(&journal));
+        load_numbered(&*log, EVENTS, &mut model.event_log)?;
+        load_numbered(&*log, AUDIT, &mut model.audit_log)?;
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_BACKLOG);
-        Ok(Store { journal, model: RwLock::new(model), flusher, subscribers, unsent: Mutex::default() })
+        Ok(Store { shared: Arc::new(Shared::new(log, model, subscribers)) })
     }
 }
 
@@ -68,23 +69,22 @@ fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
 }
 
 /// Loads the numbered records. Removes those beyond the present bounds.
-fn load_log<T: Record + DeserializeOwned>(
-    journal: &Journal,
-    log: Log,
-    kind: &str,
+fn load_numbered<T: Record + DeserializeOwned>(
+    log: &dyn ChangeLog,
+    kind: Log,
     retained: &mut Retained<T>,
 ) -> Result<(), StoreError> {
     let mut evicted = Vec::new();
-    for record in journal.all(log) {
+    for record in log.oldest(kind, 0) {
         let (number, value) = record.map_err(StoreError::Read)?;
-        let record: T = decode(&format!("{kind}/{number}"), &value)?;
-        evicted.extend(retained.load(number, &record));
+        evicted.extend(retained.load(number, &decode(kind, number, &value)?));
     }
-    retained.advance_to(journal.next(log));
-    journal.forget(log, evicted);
+    retained.advance_to(log.next_number(kind));
+    log.forget(kind, &mut evicted.into_iter());
     Ok(())
 }
 
-pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(value).map_err(|source| StoreError::Damaged { key: key.to_owned(), source })
+/// Decodes a numbered record.
+pub(super) fn decode<T: DeserializeOwned>(log: Log, number: u64, value: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(value).map_err(|source| StoreError::Damaged { key: format!("{log}{number}"), source })
 }

@@ -1,6 +1,6 @@
 //! Tests of the store: atomicity, durability and bounds.
 
-use super::{records::RecordIndex as _, *};
+use super::{change_log::ChangeLog as _, records::RecordIndex as _, *};
 use meshd_model::fleet::{
     Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node, PhaseChange,
     Principal, Stage, StoredResponse, Verb,
@@ -181,7 +181,7 @@ fn sessions_of_one_change_respect_the_total_bound() {
     model.put_record(known.id, known.clone());
     let open = |n: u32| BootSession { node: Some(known.id), ..open_session(n, Stage::Online) };
     let full = u32::try_from(MAX_SESSIONS).unwrap();
-    (0..full - 5).for_each(|n| model.put_record(open(n).id, open(n)));
+    (0..full - 5).for_each(|n| drop(model.put_record(open(n).id, open(n))));
     let mut tx = Tx::new(&model);
     (full..full + 20).for_each(|n| tx.put_session(open(n)));
     let staged = tx.into_staged();
@@ -252,10 +252,10 @@ async fn concurrent_commits_are_stored_and_published_in_order() {
 async fn unreadable_or_unknown_record_is_refused_with_its_key() {
     for (key, value) in [("node/00000000", "{"), ("moon/1", "{}")] {
         let dir = tempfile::tempdir().unwrap();
-        let (raw, _) = journal::Journal::open(&dir.path().join(FOLDER)).unwrap();
+        let raw = journal::Journal::open(&dir.path().join(FOLDER)).unwrap();
         let mut batch = journal::Batch::default();
         batch.insert(key, value);
-        raw.append(batch);
+        raw.append(vec![batch]).unwrap();
         raw.close().unwrap();
         drop(raw);
         let error = Store::open(dir.path()).err().expect("refused").to_string();

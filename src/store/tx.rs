@@ -2,7 +2,7 @@
 
 use super::{
     Model, StoreError,
-    journal::{AUDIT, Batch, EVENTS, Log},
+    journal::{Batch, Log},
     records::{NodeOperationKey, StagedRecords},
     retention::{NewRecords, surplus_tasks},
 };
@@ -281,21 +281,8 @@ impl Staged {
     }
 }
 
-/// Encodes a change, with its numbered events and audit lines.
-pub(super) fn to_batch(
-    records: &StagedRecords,
-    events: &NewRecords<Event>,
-    audit: &NewRecords<Audit>,
-) -> Result<Batch, StoreError> {
-    let mut batch = Batch::default();
-    records.write(&mut batch)?;
-    write_log(&mut batch, EVENTS, events)?;
-    write_log(&mut batch, AUDIT, audit)?;
-    Ok(batch)
-}
-
 /// Writes new numbered records, and removes evicted ones. A new record that is evicted at once is not written.
-fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &NewRecords<T>) -> Result<(), StoreError> {
+pub(super) fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &NewRecords<T>) -> Result<(), StoreError> {
     let first = taken.all.first().map_or(u64::MAX, |(number, _)| *number);
     for (number, record) in taken.all.iter().filter(|(number, _)| !taken.evicted.contains(number)) {
         batch.insert(log.key(*number), serde_json::to_vec(record).map_err(StoreError::Encode)?);

@@ -96,8 +96,8 @@ impl Admin {
             tx.audit(record);
             Ok::<_, ApiTokenError>(())
         });
-        let revoked = revoked.await;
+        revoked.await?;
         self.enrolment.notify_revocation();
-        revoked
+        Ok(())
     }
 }

@@ -23,7 +23,7 @@ impl Admin {
         let this = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             let authority = FileGroup::read(&this.env.site().state_dir.join(AUTHORITY))?;
-            Ok::<_, BackupError>((this.env.store.snapshot()?, authority))
+            Ok::<_, BackupError>((this.env.store.snapshot()?.files, authority))
         });
         let (files, authority) = read.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         Ok(Snapshot { files, authority, taken_at })

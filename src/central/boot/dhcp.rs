@@ -66,13 +66,13 @@ impl BootService {
             }
             Ok(())
         });
-        let stored = recorded.await;
+        recorded.await?;
         failpoint::point("dhcp-committed");
         self.pin_leases(changes);
         for node in ended {
             self.enrolment.capabilities.lock().void_node(node);
         }
-        stored
+        Ok(())
     }
 
     /// Binds leased addresses to the machines that boot from them. Where another server leases addresses, a machine may claim any address by

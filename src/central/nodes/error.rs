@@ -7,8 +7,7 @@ use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId, OperationId};
 use std::sync::Arc;
 
-/// Why an order about a node is refused. Nothing was changed. After [`OperateError::Store`], the change may exist in memory: check the
-/// node, and repeat the order.
+/// Why an order about a node is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
     #[error("there is no node `{name}`")]

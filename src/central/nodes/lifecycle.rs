@@ -24,16 +24,14 @@ impl NodeOps {
             revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
             existing_node(tx, id)
         });
-        let node = stored.await;
-        self.disconnect_after(&node, id, why);
-        node
+        let node = stored.await?;
+        self.disconnect_revoked(id, why);
+        Ok(node)
     }
 
-    /// Closes the link of a node without credentials. A change that could not be flushed exists in memory, and a repeated order would
-    /// change nothing, so the link is closed then too.
-    pub(crate) fn disconnect_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
-        let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
-        if may_be_done && !self.enrolment.has_valid_certificate(id) {
+    /// Closes the link of a node without credentials.
+    pub(super) fn disconnect_revoked(&self, id: NodeId, why: &str) {
+        if !self.enrolment.has_valid_certificate(id) {
             self.enrolment.disconnect(id, why);
         }
     }
@@ -138,9 +136,9 @@ impl NodeOps {
             }
             Ok::<_, OperateError>(leases)
         });
-        let leases = stored.await;
-        self.disconnect_after(&leases, old, why);
-        self.release_leases(leases?);
+        let leases = stored.await?;
+        self.disconnect_revoked(old, why);
+        self.release_leases(leases);
         self.generations.scan_all();
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }

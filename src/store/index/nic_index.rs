@@ -137,16 +137,17 @@ impl Model {
 }
 
 impl RecordIndex<Ipv4Addr, Lease> for Model {
-    fn put_record(&mut self, address: Ipv4Addr, lease: Lease) {
-        self.remove_record(&address);
+    fn put_record(&mut self, address: Ipv4Addr, lease: Lease) -> Option<Lease> {
+        let before = self.remove_record(&address);
         self.work.nics.lease(&lease, true);
         self.leases.insert(address, lease);
+        before
     }
 
-    fn remove_record(&mut self, address: &Ipv4Addr) {
-        if let Some(lease) = self.leases.remove(address) {
-            self.work.nics.lease(&lease, false);
-        }
+    fn remove_record(&mut self, address: &Ipv4Addr) -> Option<Lease> {
+        let lease = self.leases.remove(address)?;
+        self.work.nics.lease(&lease, false);
+        Some(lease)
     }
 }
 

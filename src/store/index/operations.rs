@@ -37,25 +37,27 @@ pub(crate) struct Operations {
 }
 
 impl RecordIndex<OperationId, Operation> for Operations {
-    fn put_record(&mut self, id: OperationId, head: Operation) {
+    fn put_record(&mut self, id: OperationId, head: Operation) -> Option<Operation> {
+        let before = self.remove_record(&id);
         if head.stage == OperationStage::Removing {
             self.removing.insert(id);
         }
         self.by_age.insert((head.accepted_at, id));
         self.heads.insert(id, head);
+        before
     }
 
-    fn remove_record(&mut self, id: &OperationId) {
+    fn remove_record(&mut self, id: &OperationId) -> Option<Operation> {
         self.removing.remove(id);
-        if let Some(head) = self.heads.remove(id) {
-            self.by_age.remove(&(head.accepted_at, *id));
-        }
+        let head = self.heads.remove(id)?;
+        self.by_age.remove(&(head.accepted_at, *id));
+        Some(head)
     }
 }
 
 impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
-    fn put_record(&mut self, key: NodeOperationKey, record: NodeOperation) {
-        self.remove_record(&key);
+    fn put_record(&mut self, key: NodeOperationKey, record: NodeOperation) -> Option<NodeOperation> {
+        let before = self.remove_record(&key);
         let NodeOperationKey { operation, node } = key;
         self.counts.entry(operation).or_default().add(record.state);
         if record.state.is_open() {
@@ -64,12 +66,13 @@ impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
         }
         self.nodes.entry(operation).or_default().insert(node, record);
         self.total += 1;
+        before
     }
 
-    fn remove_record(&mut self, key: &NodeOperationKey) {
+    fn remove_record(&mut self, key: &NodeOperationKey) -> Option<NodeOperation> {
         let NodeOperationKey { operation, node } = *key;
-        let Some(records) = self.nodes.get_mut(&operation) else { return };
-        let Some(record) = records.remove(&node) else { return };
+        let records = self.nodes.get_mut(&operation)?;
+        let record = records.remove(&node)?;
         self.total -= 1;
         if records.is_empty() {
             self.nodes.remove(&operation);
@@ -86,6 +89,7 @@ impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
                 self.open.remove(&node);
             }
         }
+        Some(record)
     }
 }
 

@@ -16,23 +16,25 @@ pub(crate) struct Tasks {
 }
 
 impl RecordIndex<TaskId, Task> for Tasks {
-    fn put_record(&mut self, id: TaskId, task: Task) {
-        self.remove_record(&id);
+    fn put_record(&mut self, id: TaskId, task: Task) -> Option<Task> {
+        let before = self.remove_record(&id);
         self.claims.extend(task.holding().map(|node| (node, id)));
         if task.is_open() {
             self.open.insert(id);
         }
         self.all.insert(id, task);
+        before
     }
 
-    fn remove_record(&mut self, id: &TaskId) {
-        let Some(task) = self.all.remove(id) else { return };
+    fn remove_record(&mut self, id: &TaskId) -> Option<Task> {
+        let task = self.all.remove(id)?;
         self.open.remove(id);
         for node in task.holding() {
             if self.claims.get(&node) == Some(id) {
                 self.claims.remove(&node);
             }
         }
+        Some(task)
     }
 }
 

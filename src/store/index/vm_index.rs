@@ -32,28 +32,30 @@ pub(crate) struct VmIndex {
 }
 
 impl RecordIndex<SlotId, ApprovedSlot> for VmIndex {
-    fn put_record(&mut self, id: SlotId, slot: ApprovedSlot) {
-        self.remove_record(&id);
+    fn put_record(&mut self, id: SlotId, slot: ApprovedSlot) -> Option<ApprovedSlot> {
+        let before = self.remove_record(&id);
         if let Some(nic) = slot.nic {
             self.slot_macs.insert(nic.mac, id.clone());
             nic.address.map(|address| self.slot_addresses.insert(address, id.clone()));
         }
         self.slots.insert(id, slot);
+        before
     }
 
-    fn remove_record(&mut self, id: &SlotId) {
+    fn remove_record(&mut self, id: &SlotId) -> Option<ApprovedSlot> {
         self.unavailable.reset(id.node);
-        let Some(nic) = self.slots.remove(id).and_then(|slot| slot.nic) else { return };
+        let slot = self.slots.remove(id)?;
         // Another slot may own the address now: a renamed node moves its slots in one transaction.
-        remove_if_owned(&mut self.slot_macs, nic.mac, id);
-        if let Some(address) = nic.address {
-            remove_if_owned(&mut self.slot_addresses, address, id);
+        if let Some(nic) = slot.nic {
+            remove_if_owned(&mut self.slot_macs, nic.mac, id);
+            nic.address.into_iter().for_each(|address| remove_if_owned(&mut self.slot_addresses, address, id));
         }
+        Some(slot)
     }
 }
 
 impl RecordIndex<SystemUuid, Vm> for VmIndex {
-    fn put_record(&mut self, uuid: SystemUuid, vm: Vm) {
+    fn put_record(&mut self, uuid: SystemUuid, vm: Vm) -> Option<Vm> {
         let old = self.take_vm(uuid);
         if old.as_ref().is_none_or(|old| !old.has_same_nics(&vm)) {
             old.iter().for_each(|old| self.nics.remove(old));
@@ -77,12 +79,13 @@ impl RecordIndex<SystemUuid, Vm> for VmIndex {
             self.allocations_by_node.entry(*node).or_default().owe(uuid, disks);
         }
         self.vms.insert(uuid, vm);
+        old
     }
 
-    fn remove_record(&mut self, uuid: &SystemUuid) {
-        if let Some(old) = self.take_vm(*uuid) {
-            self.nics.remove(&old);
-        }
+    fn remove_record(&mut self, uuid: &SystemUuid) -> Option<Vm> {
+        let old = self.take_vm(*uuid)?;
+        self.nics.remove(&old);
+        Some(old)
     }
 }
 

@@ -77,10 +77,6 @@ impl CommitMarker {
         Ok((CommitMarker { file, last: record.unwrap_or_default() }, record))
     }
 
-    pub(super) fn record(&self) -> MarkerRecord {
-        self.last
-    }
-
     /// Records the last stored change and the first file of numbered records.
     pub(super) fn write(&mut self, seq: u64, first: u64) -> io::Result<()> {
         let record = MarkerRecord { writes: self.last.writes + 1, seq, first };

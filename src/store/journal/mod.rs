@@ -6,6 +6,7 @@
 //! | `files` | file names of the journal, and atomic writes |
 //! | `frame` | the frame format of the journal: each frame carries a checksum over all frames before it |
 //! | `numbered` | append-only records with sequence numbers, such as events, read from the disk |
+//! | `follow` | reads the acknowledged changes after a position |
 //! | `open` | opens a journal: verifies every byte, and distinguishes a crash from damage by the commit marker |
 //!
 //! ```text
@@ -16,7 +17,7 @@
 //! ```
 //!
 //! **Change.** Frames are appended and flushed by `fdatasync`, many changes together. Then the commit marker advances, and only then are
-//! writers acknowledged. The next flush repeats a failed write at the same position, so the journal recovers when the disk has room again.
+//! writers acknowledged. What a failed write left is cut off, so none of its changes exists; the journal continues when the disk has room.
 //!
 //! **Compaction.** A journal that has grown long is replaced: its numbered records become a file, all other records start the next journal.
 //! Each file is written under another name, flushed and renamed; then the old journal is deleted. When most records of the numbered files
@@ -27,6 +28,7 @@
 
 mod commit_marker;
 mod files;
+mod follow;
 mod frame;
 mod numbered;
 mod open;
@@ -34,9 +36,12 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-pub use numbered::{AUDIT, EVENTS, Log, Newest, Oldest};
+pub use numbered::{AUDIT, EVENTS, Log};
 
-use super::VERSION;
+use super::{
+    VERSION,
+    change_log::{ChangeLog, LogSnapshot, LoggedChange, NumberedRecords, Position, Records},
+};
 use commit_marker::CommitMarker;
 use files::{Header, Kind, write_atomically};
 use frame::{Check, Frames, HEAD};
@@ -88,25 +93,15 @@ impl Batch {
     }
 }
 
-/// All records but the numbered ones.
-pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
-
 /// The open journal.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    unflushed: Mutex<UnflushedChanges>,
+    /// The records that opening read, until they are loaded.
+    opened: Mutex<Records>,
     disk: Mutex<Disk>,
     index: Index,
     _lock: open::FolderLock,
-}
-
-/// Changes that no flush has encoded yet.
-#[derive(Debug, Default)]
-struct UnflushedChanges {
-    /// Number of the last change.
-    seq: u64,
-    batches: Vec<Batch>,
 }
 
 /// The current journal file.
@@ -118,104 +113,124 @@ struct Disk {
     length: u64,
     /// Number of the last flushed change.
     seq: u64,
-    /// The checksum of the last encoded frame.
+    /// The checksum of the last flushed frame.
     check: Check,
-    /// Encoded frames after `length` that are not on the disk.
-    unwritten: Vec<u8>,
-    /// Their changes of numbered records, in order; `None` removes the record.
-    unindexed: Vec<(Log, u64, Option<ValueLocation>)>,
-    last: u64,
+    /// A failed write may have left bytes after `length`, or a record in the marker.
+    is_torn: bool,
     compact_at: u64,
     marker: CommitMarker,
     /// Number of the first file of numbered records in use.
     first: u64,
 }
 
-/// The result of a flush.
-#[derive(Clone, Copy, Debug)]
-pub struct Flushed {
-    /// Everything up to this change is on the disk.
-    pub seq: u64,
-    /// The journal is long: call [`Journal::compact`].
-    pub needs_compaction: bool,
+/// Encoded changes that are not on the disk.
+struct EncodedChanges {
+    bytes: Vec<u8>,
+    /// Number of the last change.
+    seq: u64,
+    /// The checksum of the last frame.
+    check: Check,
+    /// Their changes of numbered records, in order; `None` removes the record.
+    numbered: Vec<(Log, u64, Option<ValueLocation>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Journal {
-    /// Appends a change and returns its number. It is on the disk after a flush.
-    pub fn append(&self, batch: Batch) -> u64 {
-        let mut unflushed = lock(&self.unflushed);
-        unflushed.seq += 1;
-        unflushed.batches.push(batch);
-        unflushed.seq
+impl ChangeLog for Journal {
+    fn append(&self, changes: Vec<Batch>) -> io::Result<Position> {
+        let mut disk = lock(&self.disk);
+        disk.repair()?;
+        self.check_order(&changes)?;
+        let encoded = disk.encode(changes);
+        disk.write(&encoded).inspect_err(|_| {
+            disk.is_torn = true;
+            // The next change repeats a repair that fails.
+            let _ = disk.repair();
+        })?;
+        for (log, number, location) in encoded.numbered {
+            match location {
+                Some(location) => {
+                    let is_in_order = self.index.push(log, number, location);
+                    debug_assert!(is_in_order, "the order was checked");
+                }
+                None => self.index.remove(log, number),
+            }
+        }
+        Ok(Position(disk.seq))
     }
 
-    /// Number of the last appended change.
-    pub fn seq(&self) -> u64 {
-        lock(&self.unflushed).seq
+    fn load(&self) -> Records {
+        std::mem::take(&mut lock(&self.opened))
     }
 
-    /// The number of the next numbered record.
-    pub fn next(&self, log: Log) -> u64 {
+    fn snapshot(&self) -> io::Result<LogSnapshot> {
+        self.copy_files()
+    }
+
+    fn changes_after(&self, after: Position) -> io::Result<Option<Vec<LoggedChange>>> {
+        follow::changes_after(&lock(&self.disk), after)
+    }
+
+    fn next_number(&self, log: Log) -> u64 {
         self.index.next(log)
     }
 
-    /// Flushed numbered records from `first` to before `end`, the newest first.
-    pub fn newest(&self, log: Log, first: u64, end: u64) -> Newest<'_> {
-        self.index.newest(log, first, end)
+    fn newest(&self, log: Log, first: u64, end: u64) -> NumberedRecords<'_> {
+        Box::new(self.index.newest(log, first, end))
     }
 
-    /// Flushed numbered records from `first` on, the oldest first.
-    pub fn oldest(&self, log: Log, first: u64) -> Oldest<'_> {
-        self.index.oldest(log, first)
+    fn oldest(&self, log: Log, first: u64) -> NumberedRecords<'_> {
+        Box::new(self.index.oldest(log, first))
     }
 
-    /// Every numbered record of a kind, the oldest first.
-    pub fn all(&self, log: Log) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
-        self.index.all(log)
+    fn forget(&self, log: Log, numbers: &mut dyn Iterator<Item = u64>) {
+        numbers.for_each(|number| self.index.remove(log, number));
     }
 
-    /// Writes and flushes every appended change. Blocks. After an error, the next flush repeats the write.
-    pub fn flush(&self) -> io::Result<Flushed> {
+    fn check(&self) -> io::Result<()> {
+        lock(&self.disk).repair()?;
+        self.has_space()
+    }
+
+    fn needs_compaction(&self) -> bool {
+        let disk = lock(&self.disk);
+        disk.length >= disk.compact_at
+    }
+
+    fn compact(&self) -> io::Result<()> {
+        self.replace_journal()
+    }
+
+    fn close(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
-        self.flush_to(&mut disk)?;
-        Ok(Flushed { seq: disk.seq, needs_compaction: disk.length >= disk.compact_at })
+        disk.repair()?;
+        let (seq, first) = (disk.seq, disk.first);
+        disk.marker.write_twice(seq, first)
     }
+}
 
-    fn flush_to(&self, disk: &mut Disk) -> io::Result<()> {
-        let (batches, last) = {
-            let mut unflushed = lock(&self.unflushed);
-            (std::mem::take(&mut unflushed.batches), unflushed.seq)
-        };
-        disk.encode(batches, last);
-        if !disk.unwritten.is_empty() {
-            disk.write()?;
-            for (log, number, location) in disk.unindexed.drain(..) {
-                let Some(location) = location else {
-                    self.index.remove(log, number);
-                    continue;
-                };
-                if !self.index.push(log, number, location) {
-                    return Err(io::Error::other(format!("the numbered record {number} is out of order")));
-                }
+impl Journal {
+    /// Fails if the number of a new numbered record is not above all others of its kind.
+    fn check_order(&self, changes: &[Batch]) -> io::Result<()> {
+        let mut next: BTreeMap<Log, u64> = Log::all().map(|log| (log, self.index.next(log))).collect();
+        let added = changes.iter().flat_map(|batch| &batch.numbered).filter(|(.., range)| range.is_some());
+        for (log, number, _) in added {
+            let next = next.entry(*log).or_default();
+            if *number < *next {
+                return Err(io::Error::other(format!("the numbered record {number} is out of order")));
             }
-        }
-        if disk.marker.record().seq != disk.seq {
-            disk.marker.write(disk.seq, disk.first)?;
-            failpoint::point("store-acknowledged");
+            *next = *number + 1;
         }
         Ok(())
     }
 
-    /// Replaces a long journal. Blocks, and flushes wait meanwhile. After an error, the old journal continues; compaction is repeated when
-    /// it has grown further.
-    pub fn compact(&self) -> io::Result<()> {
+    /// Replaces a long journal. Changes wait meanwhile.
+    fn replace_journal(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
         disk.compact_at = disk.length + compact_after() / 4;
-        self.flush_to(&mut disk)?;
+        disk.repair()?;
         let mut bytes = vec![0; usize::try_from(disk.length).map_err(io::Error::other)?];
         disk.file.read_exact_at(&mut bytes, 0)?;
         let Some((records, numbered)) = split(&bytes) else {
@@ -266,13 +281,8 @@ impl Journal {
         previous.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
     }
 
-    /// Removes numbered records from the index.
-    pub fn forget(&self, log: Log, numbers: impl IntoIterator<Item = u64>) {
-        numbers.into_iter().for_each(|number| self.index.remove(log, number));
-    }
-
-    /// Fails if the disk is full or read-only. Blocks.
-    pub fn has_space(&self) -> io::Result<()> {
+    /// Fails if the disk is full or read-only.
+    fn has_space(&self) -> io::Result<()> {
         let disk = rustix::fs::statvfs(&self.dir)?;
         if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
@@ -282,45 +292,50 @@ impl Journal {
         }
         Ok(())
     }
-
-    /// Flushes all changes and the commit marker. Blocks.
-    pub fn close(&self) -> io::Result<()> {
-        let mut disk = lock(&self.disk);
-        self.flush_to(&mut disk)?;
-        let (seq, first) = (disk.seq, disk.first);
-        disk.marker.write_twice(seq, first)
-    }
 }
 
 impl Disk {
-    /// Encodes changes as frames. `last` is the number of the last change.
-    fn encode(&mut self, batches: Vec<Batch>, last: u64) {
-        let begin = last + 1 - batches.len() as u64;
-        self.last = last;
-        for (seq, batch) in (begin..).zip(batches) {
-            let at = self.length + (self.unwritten.len() + HEAD) as u64;
-            self.check = frame::write(&mut self.unwritten, self.check, seq, &batch.body);
+    /// Encodes changes as frames after the last flushed one.
+    fn encode(&self, changes: Vec<Batch>) -> EncodedChanges {
+        let mut encoded = EncodedChanges { bytes: Vec::new(), seq: self.seq, check: self.check, numbered: Vec::new() };
+        for batch in changes {
+            let at = self.length + (encoded.bytes.len() + HEAD) as u64;
+            encoded.seq += 1;
+            encoded.check = frame::write(&mut encoded.bytes, encoded.check, encoded.seq, &batch.body);
             let location = |(at_in, length)| ValueLocation { file: self.file.clone(), at: at + at_in as u64, length };
             let numbered = batch.numbered.into_iter();
-            self.unindexed.extend(numbered.map(|(log, number, body_range)| (log, number, body_range.map(location))));
+            encoded.numbered.extend(numbered.map(|(log, number, range)| (log, number, range.map(location))));
         }
+        encoded
     }
 
-    /// After an error, the next call writes the same bytes at the same position: a failed `fdatasync` may have dropped them.
-    fn write(&mut self) -> io::Result<()> {
+    /// Writes and flushes changes, then the marker that acknowledges them.
+    fn write(&mut self, encoded: &EncodedChanges) -> io::Result<()> {
         failpoint::point("store-write");
         if failpoint::is_reached("store-half") {
-            let half = &self.unwritten[..self.unwritten.len() / 2];
+            let half = &encoded.bytes[..encoded.bytes.len() / 2];
             drop(self.file.write_all_at(half, self.length));
             failpoint::die();
         }
-        self.file.write_all_at(&self.unwritten, self.length)?;
+        self.file.write_all_at(&encoded.bytes, self.length)?;
         failpoint::point("store-written");
         self.file.sync_data()?;
         failpoint::point("store-flushed");
-        self.length += self.unwritten.len() as u64;
-        self.unwritten.clear();
-        self.seq = self.last;
+        self.marker.write(encoded.seq, self.first)?;
+        failpoint::point("store-acknowledged");
+        self.length += encoded.bytes.len() as u64;
+        (self.seq, self.check) = (encoded.seq, encoded.check);
+        Ok(())
+    }
+
+    /// Cuts off what a failed write left. The marker first: it is never ahead of the journal.
+    fn repair(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.marker.write(self.seq, self.first)?;
+            self.file.set_len(self.length)?;
+            self.file.sync_data()?;
+            self.is_torn = false;
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::File,
     io,
     os::unix::fs::FileExt as _,
@@ -21,6 +22,12 @@ pub const AUDIT: Log = Log(1);
 const LOGS: [&str; 2] = ["event/", "audit/"];
 /// Number of locations that are looked up at once.
 const CHUNK: usize = 256;
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.prefix())
+    }
+}
 
 impl Log {
     pub(super) fn all() -> impl Iterator<Item = Log> {
@@ -179,7 +186,7 @@ impl Index {
 }
 
 /// Reads numbered records backwards. Records removed meanwhile are skipped.
-pub struct Newest<'a> {
+pub(super) struct Newest<'a> {
     index: &'a Index,
     log: Log,
     first: u64,
@@ -208,7 +215,7 @@ impl Iterator for Newest<'_> {
 }
 
 /// Reads numbered records forwards. Records added or removed meanwhile may be skipped.
-pub struct Oldest<'a> {
+pub(super) struct Oldest<'a> {
     index: &'a Index,
     log: Log,
     /// Records before it were looked up; `None` after the last possible number.

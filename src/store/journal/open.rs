@@ -1,7 +1,7 @@
 //! Opens a journal: verifies every byte, and distinguishes a crash from damage by the commit marker.
 
 use super::{
-    Disk, Journal, Records, UnflushedChanges,
+    Disk, Journal, LogSnapshot, Position, Records,
     commit_marker::{CommitMarker, MarkerRecord},
     compact_at,
     files::{self, Header, Kind, write_atomically},
@@ -22,18 +22,18 @@ use std::{
 };
 
 impl Journal {
-    /// Opens or creates the journal in a folder. Returns all records but the numbered ones. A damaged journal is not changed.
-    pub fn open(dir: &Path) -> Result<(Self, Records), StoreError> {
+    /// Opens or creates the journal in a folder. A damaged journal is not changed.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_by(dir, Trust::Marker)
     }
 
     /// Opens a complete journal without commit marker, such as one from a backup, and creates the marker. A partial change at the end is
     /// refused.
-    pub fn open_whole(dir: &Path) -> Result<(Self, Records), StoreError> {
+    pub fn open_whole(dir: &Path) -> Result<Self, StoreError> {
         Self::open_by(dir, Trust::Files)
     }
 
-    fn open_by(dir: &Path, trust: Trust) -> Result<(Self, Records), StoreError> {
+    fn open_by(dir: &Path, trust: Trust) -> Result<Self, StoreError> {
         let fault = |source| StoreError::Open { path: dir.to_owned(), source };
         files::make_folder(dir).map_err(fault)?;
         let lock = lock_folder(dir)?;
@@ -69,7 +69,6 @@ impl Journal {
         for (kind, number) in old.chain(numbered_files) {
             fs::remove_file(kind.path(dir, number)).map_err(fault)?;
         }
-        let unflushed = UnflushedChanges { seq: read.seq, batches: Vec::new() };
         let JournalContent { file, length, check, seq, records_end, is_old, records } = read;
         let mut disk = Disk {
             file,
@@ -77,9 +76,7 @@ impl Journal {
             length,
             seq,
             check,
-            unwritten: Vec::new(),
-            unindexed: Vec::new(),
-            last: seq,
+            is_torn: false,
             // A store of another readable version is rewritten at once.
             compact_at: if is_old { 0 } else { compact_at(records_end) },
             marker,
@@ -87,21 +84,13 @@ impl Journal {
         };
         disk.file.set_len(length).and_then(|()| disk.file.sync_all()).map_err(fault)?;
         disk.marker.write_twice(seq, first).map_err(fault)?;
-        let journal = Journal {
-            dir: dir.to_owned(),
-            unflushed: Mutex::new(unflushed),
-            disk: Mutex::new(disk),
-            index,
-            _lock: lock,
-        };
-        Ok((journal, records))
+        Ok(Journal { dir: dir.to_owned(), opened: Mutex::new(records), disk: Mutex::new(disk), index, _lock: lock })
     }
 
-    /// Returns all appended changes as files that form the same store elsewhere: name, open file, and length in bytes. Files only grow or
-    /// are deleted, so these bytes do not change. Blocks.
-    pub fn snapshot(&self) -> io::Result<Vec<(String, File, u64)>> {
-        let mut disk = lock(&self.disk);
-        self.flush_to(&mut disk)?;
+    /// Returns all flushed changes as files that form the same store elsewhere. Files only grow or are deleted, so these bytes do not
+    /// change.
+    pub(super) fn copy_files(&self) -> io::Result<LogSnapshot> {
+        let disk = lock(&self.disk);
         let numbered = (disk.first..disk.number).map(|number| Kind::Numbered.name(number));
         let whole = |name: String| {
             let file = File::open(self.dir.join(&name))?;
@@ -111,7 +100,7 @@ impl Journal {
         let mut parts = numbered.map(whole).collect::<io::Result<Vec<_>>>()?;
         let name = Kind::Journal.name(disk.number);
         parts.push((name.clone(), File::open(self.dir.join(name))?, disk.length));
-        Ok(parts)
+        Ok(LogSnapshot { position: Position(disk.seq), files: parts })
     }
 }
 

@@ -8,15 +8,16 @@ use std::{collections::BTreeSet, os::unix::fs::FileExt, path::Path};
 mod removed;
 
 fn open(dir: &Path) -> (Journal, Records) {
-    Journal::open(dir).unwrap_or_else(|error| panic!("{error}"))
+    let journal = Journal::open(dir).unwrap_or_else(|error| panic!("{error}"));
+    let records = journal.load();
+    (journal, records)
 }
 
 fn change(journal: &Journal, key: &str, value: &str) {
     let mut batch = Batch::default();
     batch.insert(key, value);
-    batch.insert(EVENTS.key(journal.next(EVENTS)), format!("{key} is {value}"));
-    journal.append(batch);
-    journal.flush().expect("flushed");
+    batch.insert(EVENTS.key(journal.next_number(EVENTS)), format!("{key} is {value}"));
+    journal.append(vec![batch]).expect("flushed");
 }
 
 /// All records, and all events with their numbers.
@@ -38,7 +39,7 @@ fn sample(dir: &Path) -> (Records, Vec<(u64, Vec<u8>)>) {
     }
     let mut batch = Batch::default();
     batch.remove("node/2");
-    journal.append(batch);
+    journal.append(vec![batch]).expect("flushed");
     journal.close().expect("closed");
     drop(journal);
     let (journal, records) = open(dir);
@@ -226,7 +227,7 @@ fn snapshot_has_exactly_the_changes_before_it() {
     change(&journal, "a", "1");
     journal.compact().expect("renewed");
     change(&journal, "b", "2");
-    let parts = journal.snapshot().expect("taken");
+    let LogSnapshot { position, files: parts } = journal.snapshot().expect("taken");
     change(&journal, "c", "3");
     journal.compact().expect("renewed");
     for (name, file, length) in parts {
@@ -234,7 +235,9 @@ fn snapshot_has_exactly_the_changes_before_it() {
         file.read_exact_at(&mut bytes, 0).expect("read");
         fs::write(other.path().join(name), bytes).expect("written");
     }
-    let (copy, records) = Journal::open_whole(other.path()).expect("it is whole");
+    assert_eq!(position, Position(2));
+    let copy = Journal::open_whole(other.path()).expect("it is whole");
+    let records = copy.load();
     let (records, events) = content(&copy, &records);
     assert_eq!((records.len(), events.len()), (2, 2));
 }
@@ -260,7 +263,7 @@ proptest! {
         bytes[at] ^= with;
         fs::write(&path, &bytes).expect("written");
         match Journal::open(dir.path()) {
-            Ok((journal, records)) => prop_assert_eq!(content(&journal, &records), before, "{} at {}", name, at),
+            Ok(journal) => prop_assert_eq!(content(&journal, &journal.load()), before, "{} at {}", name, at),
             Err(StoreError::Broken { path: named, .. }) => {
                 prop_assert_eq!(named, path.clone());
                 prop_assert_eq!(fs::read(&path).expect("read"), bytes, "nothing was changed");
@@ -283,21 +286,19 @@ proptest! {
                     batch.insert(EVENTS.key(events), n.to_string());
                     known.insert(key.into_bytes(), n.to_string().into_bytes());
                     events += 1;
-                    journal.append(batch);
+                    journal.append(vec![batch]).expect("flushed");
                 }
                 6..=8 => {
                     batch.remove(&key);
                     known.remove(key.as_bytes());
-                    journal.append(batch);
+                    journal.append(vec![batch]).expect("flushed");
                 }
-                9 => drop(journal.flush().expect("flushed")),
-                10 => journal.compact().expect("renewed"),
+                9 | 10 => journal.compact().expect("renewed"),
                 _ => {
-                    journal.flush().expect("flushed");
                     drop(journal);
                     (journal, records) = open(dir.path());
                     prop_assert_eq!(&records, &known);
-                    prop_assert_eq!(journal.next(EVENTS), events);
+                    prop_assert_eq!(journal.next_number(EVENTS), events);
                     prop_assert_eq!(journal.newest(EVENTS, 0, u64::MAX).count() as u64, events);
                 }
             }

@@ -6,19 +6,20 @@ use std::{collections::BTreeMap, fmt::Display};
 
 /// All records of one kind in memory, with the indexes that are derived from them.
 pub(crate) trait RecordIndex<K, R> {
-    /// Adds or replaces a record.
-    fn put_record(&mut self, key: K, record: R);
-    fn remove_record(&mut self, key: &K);
+    /// Adds or replaces a record. Returns the old one.
+    fn put_record(&mut self, key: K, record: R) -> Option<R>;
+    /// Removes a record and returns it.
+    fn remove_record(&mut self, key: &K) -> Option<R>;
 }
 
 /// Records without a further index.
 impl<K: Ord, R> RecordIndex<K, R> for BTreeMap<K, R> {
-    fn put_record(&mut self, key: K, record: R) {
-        self.insert(key, record);
+    fn put_record(&mut self, key: K, record: R) -> Option<R> {
+        self.insert(key, record)
     }
 
-    fn remove_record(&mut self, key: &K) {
-        self.remove(key);
+    fn remove_record(&mut self, key: &K) -> Option<R> {
+        self.remove(key)
     }
 }
 
@@ -31,7 +32,7 @@ impl<K, R> Default for Changes<K, R> {
     }
 }
 
-impl<K: Ord, R> Changes<K, R> {
+impl<K: Ord + Clone, R> Changes<K, R> {
     pub(crate) fn put(&mut self, key: K, record: R) {
         self.0.insert(key, Some(record));
     }
@@ -67,13 +68,17 @@ impl<K: Ord, R> Changes<K, R> {
         self.0.len()
     }
 
-    pub(crate) fn apply(self, index: &mut impl RecordIndex<K, R>) {
+    /// Applies the changes. Returns the changes that undo them.
+    pub(crate) fn apply(self, index: &mut impl RecordIndex<K, R>) -> Self {
+        let mut undo = Changes::default();
         for (key, change) in self.0 {
-            match change {
-                Some(record) => index.put_record(key, record),
+            let before = match change {
+                Some(record) => index.put_record(key.clone(), record),
                 None => index.remove_record(&key),
-            }
+            };
+            undo.0.insert(key, before);
         }
+        undo
     }
 }
 

@@ -46,8 +46,9 @@ macro_rules! record_kinds {
                 Ok(())
             }
 
-            pub(crate) fn apply(self, model: &mut Model) {
-                $(self.$changes.apply(&mut (*model)$(.$index)*);)+
+            /// Applies the changes. Returns the changes that undo them.
+            pub(crate) fn apply(self, model: &mut Model) -> Self {
+                StagedRecords { $($changes: self.$changes.apply(&mut (*model)$(.$index)*),)+ }
             }
         }
 
@@ -56,7 +57,7 @@ macro_rules! record_kinds {
             match key.split_once('/') {
                 $(Some(($kind, name)) => {
                     let (name, record) = decode::<$key, $record>(key, name, value)?;
-                    (*model)$(.$index)*.put_record(name, record);
+                    let _ = (*model)$(.$index)*.put_record(name, record);
                 })+
                 _ => return Err(StoreError::UnknownKey { key: key.to_owned() }),
             }

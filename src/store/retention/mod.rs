@@ -103,6 +103,8 @@ pub(super) struct Retained<T> {
     folds: BTreeMap<Topic, Fold<T>>,
     /// Time of the last removal of expired budgets and folds.
     swept: Timestamp,
+    /// Records that an undone change evicted: they are stored, and the next change evicts them.
+    restored: BTreeSet<u64>,
 }
 
 /// New records, and the records that they evict.
@@ -122,6 +124,7 @@ impl<T> Default for Retained<T> {
             budgets: BTreeMap::new(),
             folds: BTreeMap::new(),
             swept: Timestamp::EPOCH,
+            restored: BTreeSet::new(),
         }
     }
 }
@@ -152,7 +155,8 @@ impl<T: Record> Retained<T> {
 
     /// Numbers new records, folds repeats and evicts records beyond the bounds.
     pub(super) fn add_all(&mut self, records: Vec<T>) -> NewRecords<T> {
-        let mut taken = NewRecords { all: Vec::with_capacity(records.len()), evicted: BTreeSet::new() };
+        let mut taken =
+            NewRecords { all: Vec::with_capacity(records.len()), evicted: std::mem::take(&mut self.restored) };
         for mut record in records {
             let number = self.next;
             self.next += 1;
@@ -165,6 +169,11 @@ impl<T: Record> Retained<T> {
             taken.all.push((number, record));
         }
         taken
+    }
+
+    /// Handles an undone change. Its new records stay counted until they are evicted; their numbers are not reused.
+    pub(super) fn restore(&mut self, evicted: BTreeSet<u64>) {
+        self.restored.extend(evicted);
     }
 
     fn add(&mut self, class: Class, source: &Source, number: u64) -> Option<u64> {

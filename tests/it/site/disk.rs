@@ -5,7 +5,7 @@ use crate::{
     world::{DEADLINE, World, eventually, node::PxeNode, stderr},
 };
 use meshd_central::OperateError;
-use meshd_model::fleet::{Phase, Stage, Verb};
+use meshd_model::fleet::{Audit, Phase, Stage, Verb};
 use meshd_proto::{ActionId, ActionOutcome, FromAgent, PciFacts};
 use std::{
     fs,
@@ -152,7 +152,7 @@ async fn task(rig: &Rig) -> ActionId {
 }
 
 #[tokio::test]
-async fn full_disk_ends_link_of_quarantined_node_and_acks_no_outcome() {
+async fn full_disk_changes_no_node_and_acks_no_outcome() {
     let world = World::prepared("auto");
     fs::remove_dir_all(world.path("state")).unwrap();
     let disk = Small::mount(world.path("state"));
@@ -170,9 +170,13 @@ async fn full_disk_ends_link_of_quarantined_node_and_acks_no_outcome() {
     let node_side = async {
         let done = FromAgent::ActionDone { id: task(&rig).await, outcome: ActionOutcome::Done };
         disk.fill();
+        // What still fits into the last page does.
+        let line = || Audit::done(rig.central.now(), ordered(Verb::Reload));
+        while rig.central.env.write_audit(vec![line()]).await.is_ok() {}
         let guard = hold().await;
         assert!(matches!(guard, Err(OperateError::Store(_))), "{guard:?}");
-        assert!(rig.central.links.link_state(id).since.is_none(), "it may be held: its link is over");
+        assert_eq!(rig.node(id).phase, Phase::Online, "a refused order changes nothing");
+        assert!(rig.central.links.link_state(id).since.is_some());
         for _ in 0..2 {
             assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
         }

@@ -42,9 +42,8 @@ impl NodeOps {
             }
             Ok::<_, StoreError>(results)
         });
-        let outcome = recorded.await;
-        self.disconnect_changed(outcome.as_ref(), &ids, &head.order);
-        let results = outcome?;
+        let results = recorded.await?;
+        self.disconnect_changed(&results, &head.order);
         failpoint::point("operation-applied");
         self.release_leases(leases);
         self.run_follow_ups(&results, head).await?;
@@ -76,7 +75,6 @@ impl NodeOps {
         if !discarded.is_empty() {
             let marked = self.env.store.commit(|tx| {
                 for id in &discarded {
-                    // An operation whose last batch failed to flush may be accepted; it is executed.
                     let head = tx.operation(*id).filter(|head| head.stage == OperationStage::Accepting);
                     if let Some(head) = head.cloned() {
                         tx.put_operation(Operation { stage: OperationStage::Removing, ..head });

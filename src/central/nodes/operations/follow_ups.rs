@@ -14,8 +14,8 @@ use meshd_types::NodeId;
 use std::{collections::BTreeMap, sync::Arc};
 
 impl NodeOps {
-    /// Closes the links of nodes that lost their credentials, also if the change could not be flushed.
-    fn disconnect_revoked(&self, ids: &[NodeId], order: &NodeOrder) {
+    /// Closes the links of the nodes that lost their credentials in a transaction.
+    pub(super) fn disconnect_changed(&self, results: &BTreeMap<NodeId, Result<Node, OperateError>>, order: &NodeOrder) {
         let why = match order {
             NodeOrder::Reject => REJECTED,
             NodeOrder::Quarantine => QUARANTINED,
@@ -23,27 +23,8 @@ impl NodeOps {
             NodeOrder::Fence => FENCED,
             _ => return,
         };
-        for id in ids {
-            if !self.enrolment.has_valid_certificate(*id) {
-                self.enrolment.disconnect(*id, why);
-            }
-        }
-    }
-
-    /// Closes the links of the nodes that a transaction changed. If it was not flushed, its changes may be in the model.
-    pub(super) fn disconnect_changed(
-        &self,
-        outcome: Result<&BTreeMap<NodeId, Result<Node, OperateError>>, &StoreError>,
-        ids: &[NodeId],
-        order: &NodeOrder,
-    ) {
-        match outcome {
-            Ok(results) => {
-                let changed: Vec<NodeId> =
-                    results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
-                self.disconnect_revoked(&changed, order);
-            }
-            Err(_) => self.disconnect_revoked(ids, order),
+        for (id, _) in results.iter().filter(|(_, result)| result.is_ok()) {
+            self.disconnect_revoked(*id, why);
         }
     }
 

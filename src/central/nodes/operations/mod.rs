@@ -230,14 +230,9 @@ impl NodeOps {
         let results = match recorded.await {
             Ok(results) => results,
             Err(Unstored::Refused(refusal)) => return Ok(BTreeMap::from([(ids[0], Err(refusal))])),
-            Err(Unstored::Bulk(error)) => {
-                if let BulkError::Store(error) = &error {
-                    self.disconnect_changed(Err(error), &ids, &head.order);
-                }
-                return Err(error);
-            }
+            Err(Unstored::Bulk(error)) => return Err(error),
         };
-        self.disconnect_changed(Ok(&results), &ids, &head.order);
+        self.disconnect_changed(&results, &head.order);
         failpoint::point("order-committed");
         self.release_leases(leases);
         self.run_follow_ups(&results, head).await?;

@@ -41,7 +41,7 @@ fn store_with_blank_marker_and_no_journal_starts_empty() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join(files::COMMIT_MARKER), left).expect("written");
         let (journal, records) = open(dir.path());
-        assert_eq!((records.len(), journal.seq()), (0, 0));
+        assert_eq!((records.len(), journal.append(Vec::new()).expect("nothing")), (0, Position(0)));
         drop(journal);
         fs::remove_file(Kind::Journal.path(dir.path(), 1)).expect("removed");
         open(dir.path());
@@ -52,8 +52,7 @@ fn store_with_blank_marker_and_no_journal_starts_empty() {
 fn thin(journal: &Journal, until: u64) {
     let mut batch = Batch::default();
     (0..until).filter(|number| number % 10 != 0).for_each(|number| batch.remove(EVENTS.key(number)));
-    journal.append(batch);
-    journal.flush().expect("flushed");
+    journal.append(vec![batch]).expect("flushed");
 }
 
 #[test]
@@ -99,4 +98,47 @@ fn files_with_more_removed_than_kept_are_merged_into_one() {
     drop(journal);
     let (journal, _) = open(dir.path());
     assert_eq!(journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read")).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn failed_write_is_cut_off_and_the_journal_continues() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = Kind::Journal.path(dir.path(), 1);
+    let (journal, _) = open(dir.path());
+    change(&journal, "a", "1");
+    let valid = fs::metadata(&path).expect("there").len();
+    let writable = std::mem::replace(&mut lock(&journal.disk).file, Arc::new(File::open(&path).expect("opened")));
+    let mut batch = Batch::default();
+    batch.insert("b", "2");
+    journal.append(vec![batch]).expect_err("it is read-only");
+    // What a write may leave: more than the next change is long.
+    writable.write_all_at(&[7; 4096], valid).expect("written");
+    assert!(journal.check().is_err());
+    lock(&journal.disk).file = writable;
+    journal.check().expect("repaired");
+    assert_eq!(fs::metadata(&path).expect("there").len(), valid);
+    change(&journal, "c", "3");
+    drop(journal);
+    let (_, records) = open(dir.path());
+    assert_eq!(records.into_keys().collect::<Vec<_>>(), [b"a".to_vec(), b"c".to_vec()]);
+}
+
+#[test]
+fn follower_has_the_records_of_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (journal, _) = open(dir.path());
+    change(&journal, "a", "1");
+    journal.compact().expect("compacted");
+    assert_eq!(journal.changes_after(Position(0)).expect("read"), None, "the change is part of the first records");
+    let LogSnapshot { position, .. } = journal.snapshot().expect("taken");
+    assert_eq!(journal.changes_after(position).expect("read"), Some(Vec::new()));
+    change(&journal, "b", "2");
+    let mut batch = Batch::default();
+    batch.remove("a");
+    journal.append(vec![batch]).expect("flushed");
+    let changes = journal.changes_after(position).expect("read").expect("not compacted");
+    assert_eq!(changes.iter().map(|change| change.position.0).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(changes[0].records[0], (b"b".to_vec(), Some(b"2".to_vec())));
+    assert_eq!(changes[1].records, [(b"a".to_vec(), None)]);
+    assert_eq!(journal.changes_after(Position(9)).expect("read"), None, "a position that the log does not have");
 }
