@@ -52,8 +52,8 @@ pub mod vms;
 pub use activities::MAX_ACTIVITIES;
 pub use admin::{ApiTokenError, KeyUse, RunningOrder, Snapshot};
 pub use boot::{
-    DhcpChange, DhcpObservation, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
-    SegmentHealth, ServiceHealth,
+    DhcpChange, DhcpObservation, Fetched, LeaseChange, MachineNic, NetworkUpdate, NicRecord, OtherServer,
+    OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
 };
 pub use enrolment::{
     AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,
@@ -83,7 +83,6 @@ use enrolment::Enrolment;
 use environment::{Environment, interval::Interval};
 use generations::Generations;
 use links::Links;
-use locks::Leaf;
 use meshd_config::Site;
 use meshd_image::{catalog::Catalog, overlay::AgentBinary};
 use meshd_store::{Store, StoreError};
@@ -153,7 +152,6 @@ impl Central {
             workloads: workloads.clone(),
             generations: generations.clone(),
             active: env.store.read(nodes::operations::ActiveOperations::new),
-            freed_leases: Leaf::default(),
         });
         nodes.restore_reboots();
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };

@@ -1,6 +1,6 @@
-//! Input of the engine: the networks to serve, reservations, and NICs of VMs. Pure.
+//! Input of the engine: the networks to serve, reservations, and known NICs. Pure.
 
-use crate::boot_file::BootSources;
+use crate::{boot_file::BootSources, machines::NicRecord};
 use meshd_types::{DenyList, MacAddr, SystemUuid, VmName};
 pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet};
 use std::net::Ipv4Addr;
@@ -14,8 +14,8 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// Addresses that belong to one NIC or machine.
     pub reservations: Vec<Reservation>,
-    /// NICs of VMs.
-    pub nics: Vec<ReservedNic>,
+    /// NICs with a record.
+    pub nics: Vec<NicRecord>,
     /// UUIDs that do not identify a machine.
     pub non_identifying_uuids: DenyList,
     /// The boot files that can be served.
@@ -50,13 +50,4 @@ pub struct ReservedNic {
     pub name: VmName,
     pub mac: MacAddr,
     pub address: Option<Ipv4Addr>,
-}
-
-/// A change of the NICs of VMs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NicChanges {
-    /// The complete list of NICs.
-    All(Vec<ReservedNic>),
-    /// Changed NICs; `None`: the NIC was removed.
-    Changed(Vec<(MacAddr, Option<ReservedNic>)>),
 }

@@ -6,11 +6,11 @@ use crate::{
     config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
-    machines::{Attachment, Machines, RelayPort},
+    machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, UsedAddress},
     packet::{CLIENT_PORT, Origin, PROXY_PORT, SERVER_PORT},
 };
 use dhcproto::v4::{Decodable, Decoder, Message};
-use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
+use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
@@ -35,30 +35,15 @@ pub fn check_invariants(bytes: &[u8]) {
     bench.packet(rest, 0);
 }
 
-/// Every NIC belongs to a node, in various states.
-struct EveryNic;
-
-impl Machines for EveryNic {
-    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
-        Some(Basis::Mac(mac).node_id())
-    }
-
-    fn keeps_address(&self, mac: MacAddr) -> bool {
-        mac.0[5] & 1 == 0
-    }
-
-    fn uses_address(&self, mac: MacAddr, _: Ipv4Addr) -> bool {
-        mac.0[5] & 2 == 0
-    }
-
-    fn is_approved(&self, node: NodeId) -> bool {
-        node.to_string().starts_with('0')
-    }
-
-    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
-        let port = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
-        (mac.0[5] & 4 == 0).then_some(Attachment { is_local: mac.0[5] & 8 == 0, relay_port: Some(port) })
-    }
+/// The record of a NIC: a machine in various states.
+fn record(mac: MacAddr, address: Ipv4Addr) -> NicRecord {
+    let node = Basis::Mac(mac).node_id();
+    let bits = mac.0[5];
+    let port = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
+    let attachment = (bits & 4 == 0).then_some(Attachment { is_local: bits & 8 == 0, relay_port: Some(port) });
+    let machine = MachineNic { ids: vec![node], is_approved: bits & 1 == 0, is_boot_nic: true, attachment };
+    let used = (bits & 2 == 0).then_some(UsedAddress { address, until: None });
+    NicRecord { machine: Some(machine), used: used.into_iter().collect(), ..NicRecord::new(mac) }
 }
 
 struct Bench {
@@ -87,7 +72,14 @@ impl Bench {
                 .and_then(|mac| mac.try_into().ok())
                 .map(MacAddr),
         };
-        let effects = self.engine.handle(now, packet, origin, &EveryNic);
+        if let Some(mac) = packet.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr) {
+            let known = vec![RecordChange::Nic(record(mac, own.into()))];
+            // The NICs of VMs keep their records.
+            if !(4..=6).contains(&mac.0[5]) {
+                self.engine.apply(now, RecordChanges::Some(known));
+            }
+        }
+        let effects = self.engine.handle(now, packet, origin);
         assert!(effects.len() <= 6, "one packet, few effects: {effects:?}");
         for effect in &effects {
             match effect {
@@ -140,11 +132,13 @@ fn engine() -> Engine {
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last), parent: None };
-    let nic = |last, address: Option<(u8, u8)>| ReservedNic {
-        vm: SystemUuid([last; 16]),
-        name: "guest".parse().expect("a name"),
-        mac: mac(last),
-        address: address.map(|(third, last)| Ipv4Addr::new(10, third, 0, last)),
+    let nic = |last, address: Option<(u8, u8)>| {
+        NicRecord::of_vm(ReservedNic {
+            vm: SystemUuid([last; 16]),
+            name: "guest".parse().expect("a name"),
+            mac: mac(last),
+            address: address.map(|(third, last)| Ipv4Addr::new(10, third, 0, last)),
+        })
     };
     Engine::new(
         Setup {

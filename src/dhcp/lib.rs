@@ -6,8 +6,8 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`config`] | input: segments, subnets, reservations, NICs of VMs |
-//! | [`machines`] | input: what the engine asks about the machine behind a NIC |
+//! | [`config`] | input: segments, subnets, reservations |
+//! | [`machines`] | input: a stream of changes of what is known of NICs |
 //! | [`effect`] | output: replies, lease changes, client exchanges, segment status |
 //! | [`warning`] | output: what an operator should know |
 //! | [`packet`] | parses requests, builds replies, probes and Ethernet frames |
@@ -34,13 +34,13 @@ pub mod warning;
 mod tests;
 
 pub use boot_file::{BootFile, BootSources, NoLoader};
-pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
+pub use config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
 pub use effect::{
     Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind,
     SegmentStatus,
 };
 pub use engine::{Counters, Engine};
 pub use fuzz_invariants::check_invariants;
-pub use machines::{Attachment, Machines, NoMachines, RelayPort};
+pub use machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, UsedAddress};
 pub use packet::{ClientLink, ClientMessageType, Destination, Origin, VendorClass};
 pub use warning::{DropReason, Warning};

@@ -1,25 +1,71 @@
-//! Input of the engine: what it asks about the machine behind a NIC.
+//! Input of the engine: what the user's records say of NICs, as a stream of changes. Pure.
 
-use meshd_types::{MacAddr, NodeId};
-use std::net::Ipv4Addr;
+use crate::config::ReservedNic;
+use meshd_types::{MacAddr, NodeId, Timestamp};
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// The known machines, by their NICs.
-pub trait Machines {
-    /// Returns the machine that was seen with this NIC, by the ID that reservations use.
-    fn node_of(&self, mac: MacAddr) -> Option<NodeId>;
+/// Changes of records, in the order in which they happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordChanges {
+    /// Every NIC with a record. The others have none.
+    All(Vec<NicRecord>),
+    Some(Vec<RecordChange>),
+}
 
-    /// Returns true if the NIC belongs to an approved machine: its address is never leased to another one, even after its lease.
-    fn keeps_address(&self, mac: MacAddr) -> bool;
+/// A change of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordChange {
+    /// The record of a NIC was added or replaced.
+    Nic(NicRecord),
+    /// Nothing is known of a NIC any more.
+    NicRemoved(MacAddr),
+    /// The user removed a lease. A client that uses the address gets it again when it asks.
+    LeaseRemoved { mac: MacAddr, address: Ipv4Addr },
+}
 
-    /// Returns true while the machine boots or runs with this address: no release or decline takes it away.
-    fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool;
+/// What is known of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicRecord {
+    pub mac: MacAddr,
+    /// The VM of the NIC.
+    pub vm: Option<ReservedNic>,
+    /// The machine that was seen with the NIC.
+    pub machine: Option<MachineNic>,
+    /// Addresses that the machine boots or runs with: no release or decline takes them away.
+    pub used: Vec<UsedAddress>,
+}
 
-    /// Returns true for an approved machine.
-    fn is_approved(&self, node: NodeId) -> bool;
+impl NicRecord {
+    /// Returns a record without content.
+    pub fn new(mac: MacAddr) -> Self {
+        NicRecord { mac, vm: None, machine: None, used: Vec::new() }
+    }
 
-    /// Returns where the NIC was attached when its machine was approved; `None` if unknown. `boots`: firmware or iPXE asks. The operating
-    /// system may use NICs that the machine does not boot from.
-    fn attachment(&self, mac: MacAddr, boots: bool) -> Option<Attachment>;
+    /// Returns the record of a VM's NIC.
+    pub fn of_vm(nic: ReservedNic) -> Self {
+        NicRecord { vm: Some(nic.clone()), ..NicRecord::new(nic.mac) }
+    }
+}
+
+/// The machine of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineNic {
+    /// The IDs of the machine, at least one: first the one that reservations use.
+    pub ids: Vec<NodeId>,
+    /// The machine is approved: its addresses are never leased to others, even after their leases.
+    pub is_approved: bool,
+    /// The machine boots from this NIC. The operating system may use NICs that the machine does not boot from.
+    pub is_boot_nic: bool,
+    /// Where the NIC was attached when its machine was approved; `None` if unknown.
+    pub attachment: Option<Attachment>,
+}
+
+/// An address that a machine uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedAddress {
+    pub address: Ipv4Addr,
+    /// End of the use; `None`: as long as the record stands.
+    pub until: Option<Timestamp>,
 }
 
 /// Where a NIC is attached.
@@ -40,27 +86,83 @@ pub struct RelayPort {
     pub remote_id: Option<String>,
 }
 
-/// No machine is known.
-pub struct NoMachines;
+/// All records of NICs.
+#[derive(Default)]
+pub(crate) struct KnownNics {
+    nics: BTreeMap<MacAddr, NicRecord>,
+    /// IDs of approved machines, with the number of their NICs.
+    approved: BTreeMap<NodeId, usize>,
+}
 
-impl Machines for NoMachines {
-    fn node_of(&self, _: MacAddr) -> Option<NodeId> {
-        None
+impl KnownNics {
+    pub(crate) fn get(&self, mac: MacAddr) -> Option<&NicRecord> {
+        self.nics.get(&mac)
     }
 
-    fn keeps_address(&self, _: MacAddr) -> bool {
-        false
+    pub(crate) fn macs(&self) -> impl Iterator<Item = MacAddr> + '_ {
+        self.nics.keys().copied()
     }
 
-    fn uses_address(&self, _: MacAddr, _: Ipv4Addr) -> bool {
-        false
+    pub(crate) fn put(&mut self, record: NicRecord) {
+        self.remove(record.mac);
+        for id in approved_ids(&record) {
+            *self.approved.entry(*id).or_default() += 1;
+        }
+        self.nics.insert(record.mac, record);
     }
 
-    fn is_approved(&self, _: NodeId) -> bool {
-        false
+    pub(crate) fn remove(&mut self, mac: MacAddr) {
+        let Some(record) = self.nics.remove(&mac) else { return };
+        for id in approved_ids(&record) {
+            if let Some(count) = self.approved.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    self.approved.remove(id);
+                }
+            }
+        }
     }
 
-    fn attachment(&self, _: MacAddr, _: bool) -> Option<Attachment> {
-        None
+    pub(crate) fn vm(&self, mac: MacAddr) -> Option<&ReservedNic> {
+        self.get(mac)?.vm.as_ref()
     }
+
+    fn machine(&self, mac: MacAddr) -> Option<&MachineNic> {
+        self.get(mac)?.machine.as_ref()
+    }
+
+    /// Returns the machine of a NIC, by the ID that reservations use.
+    pub(crate) fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
+        self.machine(mac)?.ids.first().copied()
+    }
+
+    /// Returns true if the NIC belongs to an approved machine.
+    pub(crate) fn keeps_address(&self, mac: MacAddr) -> bool {
+        self.machine(mac).is_some_and(|machine| machine.is_approved)
+    }
+
+    /// Returns true while the machine boots or runs with this address.
+    pub(crate) fn uses_address(&self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let is_used = |used: &UsedAddress| used.address == address && used.until.is_none_or(|until| now <= until);
+        self.get(mac).is_some_and(|record| record.used.iter().any(is_used))
+    }
+
+    /// Returns true for the ID of an approved machine.
+    pub(crate) fn is_approved(&self, node: NodeId) -> bool {
+        self.approved.contains_key(&node)
+    }
+
+    /// Returns where the NIC was attached. `boots`: firmware or iPXE asks.
+    pub(crate) fn attachment(&self, mac: MacAddr, boots: bool) -> Option<&Attachment> {
+        self.machine(mac).filter(|machine| boots || machine.is_boot_nic)?.attachment.as_ref()
+    }
+}
+
+fn approved_ids(record: &NicRecord) -> &[NodeId] {
+    record
+        .machine
+        .as_ref()
+        .filter(|machine| machine.is_approved)
+        .map(|machine| machine.ids.as_slice())
+        .unwrap_or_default()
 }

@@ -57,6 +57,7 @@ pub use archive::revisions::RevisionArchive;
 pub use audit::AuditFilter;
 pub use change_log::{LogSnapshot, LoggedChange, Position};
 pub use events::EventFilter;
+pub use index::network_changes::NetworkChange;
 pub use index::operations::{MAX_NODE_OPERATIONS, MAX_OPEN_NODE_OPERATIONS, MAX_STORED_OPERATIONS};
 pub use model::Model;
 #[cfg(any(test, feature = "testing"))]

@@ -6,6 +6,7 @@ use super::{
     retention::Retained,
 };
 use crate::index::{
+    network_changes::NetworkChange,
     operations::Operations,
     sessions::{Age, age},
     tasks::Tasks,
@@ -248,13 +249,17 @@ impl RecordIndex<NodeId, Node> for Model {
             self.replacements.extend(node.former.iter().map(|former| (*former, id)));
         }
         self.work.unavailable.put(&node);
-        self.nodes.insert(id, node)
+        self.work.nics.changes.push_node(&node);
+        let before = self.nodes.insert(id, node);
+        before.iter().for_each(|before| self.work.nics.changes.push_node(before));
+        before
     }
 
     fn remove_record(&mut self, id: &NodeId) -> Option<Node> {
         self.remove_aliases(*id);
         self.work.unavailable.remove(*id);
         let node = self.nodes.remove(id)?;
+        self.work.nics.changes.push_node(&node);
         self.unapproved_nodes.remove(&(node.last_seen, *id));
         Some(node)
     }
@@ -281,6 +286,7 @@ impl RecordIndex<Digest, TokenRecord> for Model {
 impl RecordIndex<BootSessionId, BootSession> for Model {
     fn put_record(&mut self, id: BootSessionId, session: BootSession) -> Option<BootSession> {
         let age = age(&session);
+        self.work.nics.changes.push(NetworkChange::Nic(session.mac));
         if let Some(address) = session.address {
             let newer = self.session_at(address).is_none_or(|other| crate::index::sessions::age(other) <= age);
             if newer {
@@ -308,6 +314,7 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
 
     fn remove_record(&mut self, id: &BootSessionId) -> Option<BootSession> {
         let session = self.sessions.remove(id)?;
+        self.work.nics.changes.push(NetworkChange::Nic(session.mac));
         let age = age(&session);
         self.sessions_by_age.remove(&age);
         self.unapproved_sessions.remove(&age);

@@ -34,6 +34,7 @@ mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetched_stages::Fetched;
+pub use nic_presence::{MachineNic, NetworkUpdate, NicRecord};
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
 pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};
 pub(super) use stalls::SCAN_INTERVAL;

@@ -1,10 +1,18 @@
 //! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the wire.
 
-use crate::{boot::BootService, environment::alarms::Alarm, links::has_link};
-use meshd_model::fleet::{ConditionKind, Node, RelayPort};
-use meshd_types::{MacAddr, NodeId, failpoint};
+use crate::{
+    boot::BootService,
+    environment::{alarms::Alarm, site_snapshot::SiteSnapshot},
+    links::has_link,
+};
+use meshd_model::{
+    fleet::{ConditionKind, Node, RelayPort},
+    work::ReservedNic,
+};
+use meshd_store::{Model, NetworkChange};
+use meshd_types::{MacAddr, NodeId, Timestamp, failpoint};
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
 };
 
@@ -36,40 +44,82 @@ impl BootService {
         self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {sender} as {target}"), detail }).await;
     }
 
-    /// The NICs of approved nodes: their addresses are never leased to others.
-    pub fn approved_nics(&self) -> BTreeSet<MacAddr> {
+    /// Returns what changed for DHCP since a revision, or everything without one; `None` if nothing did.
+    pub fn network_update(&self, since: Option<u64>) -> Option<NetworkUpdate> {
+        let snapshot = self.env.snapshot();
         self.env.store.read(|model| {
-            let approved = model.nodes().filter(|node| node.phase.is_admitted());
-            approved.flat_map(|node| node.seen_nics().copied().chain([node.mac])).collect()
+            let revision = model.network_revision();
+            if since == Some(revision) {
+                return None;
+            }
+            let record = |mac| self.nic_record(model, &snapshot, mac);
+            let (mut nics, mut removed_leases) = (BTreeMap::new(), Vec::new());
+            let changes = since.and_then(|since| model.network_changes_since(since));
+            let is_complete = changes.is_none();
+            match changes {
+                None => nics.extend(model.all_nics().into_iter().filter_map(|mac| Some((mac, Some(record(mac)?))))),
+                Some(changes) => {
+                    for change in changes {
+                        match change {
+                            NetworkChange::Nic(mac) => drop(nics.insert(mac, record(mac))),
+                            NetworkChange::LeaseRemoved { mac, address } => removed_leases.push((mac, address)),
+                        }
+                    }
+                }
+            }
+            Some(NetworkUpdate { revision, is_complete, nics, removed_leases })
         })
     }
 
-    /// True if the NIC belongs to an approved node.
-    pub fn is_approved_nic(&self, mac: MacAddr) -> bool {
-        self.env.store.read(|model| model.node_of_mac(mac).is_some_and(|node| node.phase.is_admitted()))
-    }
-
-    /// True while the machine of a NIC boots from an address or has its link from there.
-    pub fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        let now = self.env.now();
-        let (boots, node) = self.env.store.read(|model| {
-            let session = model.newest_session(mac).filter(|session| session.address == Some(address));
-            let node = model.node_of_mac(mac).filter(|node| node.address == Some(address.into()));
-            (session.is_some_and(|session| session.holds_address(now)), node.map(|node| node.id))
+    fn nic_record(&self, model: &Model, snapshot: &SiteSnapshot, mac: MacAddr) -> Option<NicRecord> {
+        let (vm, node) = (model.reserved_nic(mac), model.node_of_mac(mac));
+        let boot =
+            model.newest_session(mac).and_then(|session| Some((session.address?, session.holds_address_until()?)));
+        let mut used: Vec<(Ipv4Addr, Option<Timestamp>)> =
+            boot.into_iter().map(|(address, until)| (address, Some(until))).collect();
+        let linked = node.filter(|node| has_link(node.phase) && self.links.is_linked(node.id));
+        if let Some(IpAddr::V4(address)) = linked.and_then(|node| node.address) {
+            used.push((address, None));
+        }
+        let machine = node.map(|node| MachineNic {
+            ids: std::iter::once(snapshot.reserved_node_id(node)).chain(node.known_as()).collect(),
+            is_approved: node.phase.is_admitted(),
+            is_boot_nic: node.mac == mac,
+            attachment: (node.is_local || node.relay_port.is_some()).then(|| (node.is_local, node.relay_port.clone())),
         });
-        boots || node.is_some_and(|node| self.links.is_linked(node))
+        (vm.is_some() || machine.is_some() || !used.is_empty()).then_some(NicRecord { vm, machine, used })
     }
+}
 
-    pub fn is_approved_node(&self, id: NodeId) -> bool {
-        self.env.store.read(|model| model.current_node(id).is_some_and(|node| node.phase.is_admitted()))
-    }
+/// What changed for DHCP.
+#[derive(Debug)]
+pub struct NetworkUpdate {
+    /// The revision of this update.
+    pub revision: u64,
+    /// `nics` are all NICs with a record.
+    pub is_complete: bool,
+    /// Changed NICs; `None`: nothing is known of the NIC any more.
+    pub nics: BTreeMap<MacAddr, Option<NicRecord>>,
+    /// Leases that were removed, not by the DHCP service.
+    pub removed_leases: Vec<(MacAddr, Ipv4Addr)>,
+}
 
-    /// Returns whether the node of a NIC enrolled on a local segment, and its relay port. Both are known for the boot NIC;
-    /// other NICs are checked only when they boot.
-    pub fn attachment_of(&self, mac: MacAddr, boots: bool) -> Option<(bool, Option<RelayPort>)> {
-        self.env.store.read(|model| {
-            let node = model.node_of_mac(mac).filter(|node| boots || node.mac == mac)?;
-            (node.is_local || node.relay_port.is_some()).then(|| (node.is_local, node.relay_port.clone()))
-        })
-    }
+/// What is known of a NIC.
+#[derive(Debug)]
+pub struct NicRecord {
+    pub vm: Option<ReservedNic>,
+    pub machine: Option<MachineNic>,
+    /// Addresses that the machine boots from, each with the end of the boot, or has its link from.
+    pub used: Vec<(Ipv4Addr, Option<Timestamp>)>,
+}
+
+/// The node of a NIC.
+#[derive(Debug)]
+pub struct MachineNic {
+    /// IDs of the node: first the one in the site's reservations.
+    pub ids: Vec<NodeId>,
+    pub is_approved: bool,
+    pub is_boot_nic: bool,
+    /// Whether the node enrolled on a local segment, and its relay port; `None` if neither is known.
+    pub attachment: Option<(bool, Option<RelayPort>)>,
 }

@@ -9,8 +9,7 @@ use crate::{
     vms::{check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
-    AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,
-    UnlawfulTransition,
+    AuditContext, BootSession, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
@@ -36,23 +35,21 @@ impl NodeOps {
         }
     }
 
-    /// Removes one node in a transaction, and returns its former leases. A failure stages nothing.
+    /// Removes one node and its leases in a transaction. A failure stages nothing.
     pub(super) fn remove_in(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
         audit: &AuditContext,
         now: Timestamp,
-    ) -> Result<(Node, Vec<Lease>), OperateError> {
+    ) -> Result<Node, OperateError> {
         let node = existing_node(tx, id)?;
         check_no_work(tx.before(), id, audit)?;
         node.phase.apply(PhaseChange::Remove)?;
         revoke_credentials(tx, id, &self.links.link_state(id), audit, REMOVED, now);
-        let leases = leases_of(tx, &node);
-        leases.iter().for_each(|lease| tx.remove_lease(lease.address));
+        remove_leases(tx, &node);
         remove_node_work(tx, id, audit, now);
-        let node = delete_node(tx, id, audit, now).unwrap_or(node);
-        Ok((node, leases))
+        Ok(delete_node(tx, id, audit, now).unwrap_or(node))
     }
 
     /// Changes the phase of one node and revokes its credentials, in a transaction. A failure stages nothing.
@@ -113,7 +110,7 @@ impl NodeOps {
             check_no_work(tx.before(), old, audit)?;
             if old_node.phase == Phase::Removed {
                 // The new node may have replaced it already.
-                return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
+                return if node.former.contains(&old) { Ok(()) } else { Err(no_node(old)) };
             }
             let changed = match node.phase {
                 Phase::Discovered | Phase::Rejected => node.change(PhaseChange::Approve)?,
@@ -121,8 +118,7 @@ impl NodeOps {
                 phase => return Err(UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()),
             };
             node.take_over(&old_node);
-            let leases = leases_of(tx, &old_node);
-            leases.iter().for_each(|lease| tx.remove_lease(lease.address));
+            remove_leases(tx, &old_node);
             revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
             remove_node_work(tx, old, audit, now);
             move_vms(tx, old, new);
@@ -134,11 +130,10 @@ impl NodeOps {
             for of in [old, new] {
                 tx.event(Event::new(now, audit, EventKind::Replaced, detail.clone()).of_node(of));
             }
-            Ok::<_, OperateError>(leases)
+            Ok::<_, OperateError>(())
         });
-        let leases = stored.await?;
+        stored.await?;
         self.disconnect_revoked(old, why);
-        self.release_leases(leases);
         self.generations.scan_all();
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
@@ -175,20 +170,6 @@ impl NodeOps {
             existing_node(tx, id)
         });
         committed.await
-    }
-
-    /// Queues the leases of a removed node for the DHCP service.
-    pub(super) fn release_leases(&self, leases: Vec<Lease>) {
-        let mut queued = self.freed_leases.lock();
-        // Without a DHCP service nobody takes them; the store has removed them in any case.
-        if queued.len() < MAX_FREED {
-            queued.extend(leases);
-        }
-    }
-
-    /// Returns the leases of nodes that were removed since the last call.
-    pub fn take_freed_leases(&self) -> Vec<Lease> {
-        std::mem::take(&mut self.freed_leases.lock())
     }
 }
 
@@ -229,12 +210,11 @@ pub(super) fn enter_maintenance(
     Ok(vec![node.change(PhaseChange::Drained)?])
 }
 
-/// Maximum number of leases that wait for the DHCP service, which takes them four times a second.
-const MAX_FREED: usize = 20_000;
-
-fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
+/// Removes the leases of a node. The DHCP service follows.
+fn remove_leases(tx: &mut Tx<'_>, node: &Node) {
     let macs: BTreeSet<&MacAddr> = node.seen_nics().collect();
-    tx.before().leases().filter(|lease| macs.contains(&lease.mac)).cloned().collect()
+    let own = tx.before().leases().filter(|lease| macs.contains(&lease.mac)).map(|lease| lease.address);
+    own.for_each(|address| tx.remove_lease(address));
 }
 
 /// Describes the other node or VM that has a NIC.

@@ -33,10 +33,9 @@ pub use naming::NamingError;
 pub use operations::{AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults};
 
 use super::{
-    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf, tasks::Tasks,
+    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, tasks::Tasks,
     vms::Workloads,
 };
-use meshd_model::fleet::Lease;
 use std::sync::Arc;
 
 /// Executes the orders of operators about nodes.
@@ -48,6 +47,4 @@ pub struct NodeOps {
     pub(super) workloads: Arc<Workloads>,
     pub(super) generations: Arc<Generations>,
     pub(super) active: operations::ActiveOperations,
-    /// Leases of removed nodes, until the DHCP service takes them.
-    pub(super) freed_leases: Leaf<Vec<Lease>>,
 }

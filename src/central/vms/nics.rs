@@ -4,7 +4,7 @@ use crate::{environment::site_snapshot::SiteSnapshot, vms::Workloads};
 use meshd_config::{MacPrefix, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
-    work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
+    work::{SlotId, SlotNic, Vm, private_address, site_address},
 };
 use meshd_proto::{
     InterfaceName, NetworkName,
@@ -18,22 +18,6 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 const ATTEMPTS: u32 = 30;
 
 impl Workloads {
-    /// All NICs of VMs, with the revision of the list.
-    pub fn all_vm_nics(&self) -> (u64, Vec<ReservedNic>) {
-        self.env.store.read(|model| match model.vm_nics_since(None) {
-            NicChanges::All(all) => (model.nic_revision(), all),
-            NicChanges::Changed(_) => (model.nic_revision(), Vec::new()),
-        })
-    }
-
-    /// Changes of NICs since a revision; `None` without changes.
-    pub fn vm_nics_since(&self, seen: u64) -> Option<(u64, NicChanges)> {
-        self.env.store.read(|model| {
-            let now = model.nic_revision();
-            (now != seen).then(|| (now, model.vm_nics_since(Some(seen))))
-        })
-    }
-
     /// Removes leases of VMs without a record; called once, at the start.
     pub async fn drop_stale_leases(&self) -> Result<(), StoreError> {
         let stored = self.env.store.commit(|tx| {

@@ -6,7 +6,7 @@ use crate::{
     config::{DhcpMode, ReservedNic, Subnet},
     effect::{Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind},
     lease::{Client, LeaseRequest},
-    machines::Machines,
+    machines::KnownNics,
     packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
     warning::{DropReason, Warning},
 };
@@ -31,7 +31,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) vm_nic: Option<&'a ReservedNic>,
     /// UUIDs that do not identify a machine.
     pub(crate) non_identifying_uuids: &'a DenyList,
-    pub(crate) machines: &'a dyn Machines,
+    pub(crate) known: &'a KnownNics,
 }
 
 impl Exchange<'_> {
@@ -66,7 +66,7 @@ impl Exchange<'_> {
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
     fn release(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let ClientMessage { mac, ciaddr, .. } = *self.request;
-        if failpoint::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
+        if failpoint::defends("dhcp-release-in-use") && self.known.uses_address(self.now, mac, ciaddr) {
             return Err(DropReason::Unfounded);
         }
         let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
@@ -144,7 +144,7 @@ impl Exchange<'_> {
     fn decline(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Ok(Vec::new()) };
         let (mac, address) = (self.request.mac, self.request.requested.ok_or(DropReason::NoAddress)?);
-        if self.routed || self.machines.uses_address(mac, address) {
+        if self.routed || self.known.uses_address(self.now, mac, address) {
             return Err(DropReason::Unfounded);
         }
         let change = leases.decline(self.now, mac, address).ok_or(DropReason::Unfounded)?;
@@ -176,10 +176,10 @@ impl Exchange<'_> {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
             // A UUID can be forged: the address of an approved node is only for its known NICs.
             let node = hardware.basis(self.non_identifying_uuids)?.node_id();
-            (!self.machines.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid")).then_some(node)
+            (!self.known.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid")).then_some(node)
         };
-        let node = needs_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
-        let keeps_address = self.vm_nic.is_none() && self.machines.keeps_address(mac);
+        let node = needs_nodes.then(|| self.known.node_of(mac).or_else(by_uuid)).flatten();
+        let keeps_address = self.vm_nic.is_none() && self.known.keeps_address(mac);
         Client { mac, node, vm: self.vm_nic.map(|nic| nic.vm), keeps_address }
     }
 

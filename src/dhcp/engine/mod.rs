@@ -27,9 +27,9 @@ mod started_exchanges;
 
 use crate::{
     boot_file::{BootFile, BootSources},
-    config::{DhcpMode, Link, NicChanges, Owner, ReservedNic, Segment, Setup},
+    config::{DhcpMode, Link, Owner, ReservedNic, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
-    machines::Machines,
+    machines::{KnownNics, NicRecord, RecordChange, RecordChanges},
     packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
     warning::{DropReason, Warning},
 };
@@ -37,7 +37,7 @@ use exchange::Exchange;
 use meshd_types::{DenyList, MacAddr, Timestamp};
 pub use rate_limit::MAX_PER_SECOND;
 use rate_limit::{RateLimiter, Sender};
-use segment_state::SegmentState;
+use segment_state::{Authority, SegmentState};
 use sender_check::{check_ethernet_source, has_privileged_port};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -72,8 +72,7 @@ pub struct Engine {
     own: BTreeSet<Ipv4Addr>,
     /// Virtual interfaces of machines, with the NIC that sends for each.
     parents: BTreeMap<MacAddr, MacAddr>,
-    /// NICs of VMs.
-    vm_nics: BTreeMap<MacAddr, ReservedNic>,
+    known: KnownNics,
     /// Warnings about reservations, until they are taken.
     warnings: Vec<Warning>,
     sources: BootSources,
@@ -114,7 +113,7 @@ impl Engine {
             segments,
             own,
             parents,
-            vm_nics: BTreeMap::new(),
+            known: KnownNics::default(),
             warnings: Vec::new(),
             sources,
             non_identifying_uuids,
@@ -122,8 +121,9 @@ impl Engine {
             counters: Counters::default(),
         };
         // Reservations first: a stored lease outside of the range is valid only for a reserved address.
-        nics.into_iter().for_each(|nic| engine.reserve(nic));
+        engine.put_nics(nics);
         engine.segments.iter_mut().for_each(|segment| segment.load(&stored));
+        engine.keep_addresses();
         engine
     }
 
@@ -135,34 +135,73 @@ impl Engine {
         }
     }
 
-    /// Applies changes to the NICs of VMs.
-    pub fn change_nics(&mut self, changes: NicChanges) {
-        let changed = match changes {
-            NicChanges::Changed(changed) => changed,
-            NicChanges::All(all) => {
-                let mut changed: BTreeMap<MacAddr, Option<ReservedNic>> =
-                    self.vm_nics.keys().map(|mac| (*mac, None)).collect();
-                changed.extend(all.into_iter().map(|nic| (nic.mac, Some(nic))));
-                changed.into_iter().collect()
+    /// Applies changes of the user's records: the only way in which the engine learns of machines and VMs.
+    pub fn apply(&mut self, now: Timestamp, changes: RecordChanges) {
+        let changes = match changes {
+            RecordChanges::Some(changes) => changes,
+            RecordChanges::All(all) => {
+                let stated: BTreeSet<MacAddr> = all.iter().map(|record| record.mac).collect();
+                let gone = self.known.macs().filter(|mac| !stated.contains(mac)).map(RecordChange::NicRemoved);
+                gone.collect::<Vec<_>>().into_iter().chain(all.into_iter().map(RecordChange::Nic)).collect()
             }
         };
-        let changed: Vec<_> = changed.into_iter().filter(|(mac, nic)| self.vm_nics.get(mac) != nic.as_ref()).collect();
-        // An address may move from one NIC to another, so removals come first.
-        for (mac, _) in &changed {
-            self.vm_nics.remove(mac);
-            let authorities = self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut());
-            authorities.for_each(|authority| authority.leases.remove_nic(*mac));
+        let mut nics = Vec::new();
+        for change in changes {
+            match change {
+                RecordChange::Nic(record) => nics.push(record),
+                RecordChange::NicRemoved(mac) => nics.push(NicRecord::new(mac)),
+                RecordChange::LeaseRemoved { mac, address } => {
+                    for authority in self.authorities() {
+                        // The user has removed its lease already.
+                        let _ = authority.leases.release(now, mac, address);
+                    }
+                }
+            }
         }
-        changed.into_iter().filter_map(|(_, nic)| nic).for_each(|nic| self.reserve(nic));
+        self.put_nics(nics);
+    }
+
+    /// Replaces the records of NICs. An address may move from one NIC to another, so reservations of VMs are removed first.
+    fn put_nics(&mut self, records: Vec<NicRecord>) {
+        let mut reserved = Vec::new();
+        for record in records {
+            let mac = record.mac;
+            if self.known.vm(mac) != record.vm.as_ref() {
+                self.authorities().for_each(|authority| authority.leases.remove_nic(mac));
+                reserved.extend(record.vm.clone());
+            }
+            let kept = self.known.keeps_address(mac);
+            if record == NicRecord::new(mac) {
+                self.known.remove(mac)
+            } else {
+                self.known.put(record)
+            }
+            let keeps = self.known.keeps_address(mac);
+            if keeps != kept {
+                self.authorities().for_each(|authority| authority.leases.keep_address(mac, keeps));
+            }
+        }
+        reserved.into_iter().for_each(|nic| self.reserve(nic));
+    }
+
+    /// Keeps the addresses of approved machines in loaded leases.
+    fn keep_addresses(&mut self) {
+        let Engine { segments, known, .. } = self;
+        for authority in segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
+            authority.leases.keep_addresses(|mac| known.keeps_address(mac));
+        }
+    }
+
+    fn authorities(&mut self) -> impl Iterator<Item = &mut Authority> {
+        self.segments.iter_mut().filter_map(|segment| segment.authority.as_deref_mut())
     }
 
     fn reserve(&mut self, nic: ReservedNic) {
         let refusing =
             self.segments.iter_mut().map(|segment| segment.reserve(&nic)).filter(|reserved| !reserved).count();
         if let (1.., Some(address)) = (refusing, nic.address) {
-            self.warnings.push(Warning::NotReserved { vm: nic.name.clone(), address });
+            self.warnings.push(Warning::NotReserved { vm: nic.name, address });
         }
-        self.vm_nics.insert(nic.mac, nic);
     }
 
     /// Returns new warnings about reservations.
@@ -171,7 +210,7 @@ impl Engine {
     }
 
     /// Handles one packet from the network. Packets that need no reply have no effects.
-    pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin, machines: &dyn Machines) -> Vec<Effect> {
+    pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin) -> Vec<Effect> {
         if !self.rate_limiter.allow(now, Sender::of(packet, origin)) {
             return self.dropped(DropReason::RateLimited, None, origin);
         }
@@ -207,7 +246,7 @@ impl Engine {
             return vec![Effect::Warn(warning)];
         }
         let address = segment.address.unwrap_or(interface);
-        let vm_nic = self.vm_nics.get(&request.mac);
+        let vm_nic = self.known.vm(request.mac);
         let exchange = Exchange {
             now,
             request: &request,
@@ -219,7 +258,7 @@ impl Engine {
             // A VM boots from its volumes.
             boot: if vm_nic.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
             vm_nic,
-            machines,
+            known: &self.known,
             non_identifying_uuids: &self.non_identifying_uuids,
         };
         match exchange.handle(segment) {
@@ -240,20 +279,6 @@ impl Engine {
     /// Returns the status of all segments, and forgets silent servers. Call it about once a second.
     pub fn status(&mut self, now: Timestamp) -> Vec<SegmentStatus> {
         self.segments.iter_mut().map(|segment| segment.status(now)).collect()
-    }
-
-    /// Ends a lease that the user removed. A client that uses the address gets it again when it asks.
-    pub fn end_lease(&mut self, now: Timestamp, lease: &Lease) {
-        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
-            authority.leases.release(now, lease.mac, lease.address);
-        }
-    }
-
-    /// Sets the NICs of approved nodes, whose addresses are never given to others.
-    pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
-        for authority in self.segments.iter_mut().filter_map(|segment| segment.authority.as_mut()) {
-            authority.leases.keep_addresses(nics);
-        }
     }
 
     /// Returns the counters since the start.

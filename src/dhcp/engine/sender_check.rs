@@ -52,11 +52,11 @@ impl Exchange<'_> {
             return None;
         }
         let mac = self.request.mac;
-        let known = self.machines.attachment(mac, self.request.client != ClientKind::Other)?;
+        let known = self.known.attachment(mac, self.request.client != ClientKind::Other)?;
         if self.request.is_relayed() && known.is_local && failpoint::defends("dhcp-local-node") {
             return Some(Warning::RelayPortMismatch { mac, known: RelayPort::default(), seen });
         }
-        let known = known.relay_port.filter(|_| failpoint::defends("dhcp-relay-port"))?;
+        let known = known.relay_port.clone().filter(|_| failpoint::defends("dhcp-relay-port"))?;
         (seen.as_ref() != Some(&known)).then_some(Warning::RelayPortMismatch { mac, known, seen })
     }
 }

@@ -109,7 +109,7 @@ impl LeaseTable {
         stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
         for Lease { mac, address, expires_at, vm } in stored {
             if self.addresses_of(mac).leased.is_none() && self.entries.get(address).is_none() {
-                // Nodes are not known yet, so all leases are kept until [`LeaseTable::keep_addresses`].
+                // [`LeaseTable::keep_addresses`] decides which are kept.
                 let entry = Binding {
                     mac,
                     state: BindingState::Leased,
@@ -215,10 +215,20 @@ impl LeaseTable {
         self.addresses_of(mac).offered == Some(address)
     }
 
-    /// Sets the NICs of approved nodes, whose addresses are never leased to others.
-    pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
-        self.entries
-            .change_all(|entry| entry.pinned = entry.state == BindingState::Leased && nics.contains(&entry.mac));
+    /// Sets whether the leased address of a NIC is never leased to others.
+    pub fn keep_address(&mut self, mac: MacAddr, is_kept: bool) {
+        let leased = self.addresses_of(mac).leased;
+        let Some((address, entry)) = leased.and_then(|address| Some((address, self.entries.get(address)?))) else {
+            return;
+        };
+        self.entries.replace(address, Some(Binding { pinned: is_kept, ..entry }));
+        self.none_before = Timestamp::from_millis(0);
+        self.recount = true;
+    }
+
+    /// Sets for all leased addresses whether they are never leased to others.
+    pub fn keep_addresses(&mut self, is_kept: impl Fn(MacAddr) -> bool) {
+        self.entries.change_all(|entry| entry.pinned = entry.state == BindingState::Leased && is_kept(entry.mac));
         self.none_before = Timestamp::from_millis(0);
         self.recount = true;
     }

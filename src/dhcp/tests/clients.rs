@@ -4,8 +4,9 @@ use crate::*;
 use dhcproto::v4::{
     Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
 };
-use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
+use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
 };
@@ -170,7 +171,7 @@ impl Packet {
             local_port: 67,
             ethernet_source: chaddr_of(&bytes),
         };
-        Outcome(engine.handle(now, &bytes, origin, &NoMachines))
+        Outcome(engine.handle(now, &bytes, origin))
     }
 }
 
@@ -179,7 +180,7 @@ pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) 
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), port_of(bytes));
     let origin = Origin { interface_index: 0, source, local_port, ethernet_source: chaddr_of(bytes) };
-    Outcome(engine.handle(now, bytes, origin, &NoMachines))
+    Outcome(engine.handle(now, bytes, origin))
 }
 
 /// Returns the source port of an honest sender: relays send from the port of servers.
@@ -300,29 +301,35 @@ pub struct OneNode {
     pub known: Option<(Vec<MacAddr>, NodeId)>,
     /// The NIC that keeps its address.
     pub mac: Option<MacAddr>,
-    pub uses_address: bool,
+    /// The address that it uses.
+    pub used: Option<Ipv4Addr>,
     pub attachment: Option<Attachment>,
     pub approved: Option<NodeId>,
 }
 
-impl Machines for OneNode {
-    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
-        self.known.as_ref().filter(|(macs, _)| macs.contains(&mac)).map(|(_, node)| *node)
-    }
-
-    fn keeps_address(&self, mac: MacAddr) -> bool {
-        self.mac == Some(mac)
-    }
-
-    fn uses_address(&self, mac: MacAddr, _: Ipv4Addr) -> bool {
-        self.uses_address && self.mac == Some(mac)
-    }
-
-    fn is_approved(&self, node: NodeId) -> bool {
-        self.approved == Some(node)
-    }
-
-    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
-        self.attachment.clone().filter(|_| self.mac == Some(mac))
+impl OneNode {
+    /// Replaces all records of the engine.
+    pub fn apply_to(&self, engine: &mut Engine, now: Timestamp) {
+        let machine = |ids, is_approved| MachineNic { ids, is_approved, is_boot_nic: true, attachment: None };
+        let mut records = BTreeMap::new();
+        if let Some((macs, node)) = &self.known {
+            records.extend(
+                macs.iter().map(|mac| {
+                    (*mac, NicRecord { machine: Some(machine(vec![*node], false)), ..NicRecord::new(*mac) })
+                }),
+            );
+        }
+        if let Some(mac) = self.mac {
+            let attachment = self.attachment.clone();
+            let approved = MachineNic { attachment, ..machine(vec![Basis::Mac(mac).node_id()], true) };
+            let used = self.used.map(|address| UsedAddress { address, until: None }).into_iter().collect();
+            records.insert(mac, NicRecord { machine: Some(approved), used, ..NicRecord::new(mac) });
+        }
+        if let Some(node) = self.approved {
+            // Any NIC that sends nothing.
+            let mac = MacAddr([2, 0, 0, 0, 9, 9]);
+            records.insert(mac, NicRecord { machine: Some(machine(vec![node], true)), ..NicRecord::new(mac) });
+        }
+        engine.apply(now, RecordChanges::All(records.into_values().collect()));
     }
 }

@@ -11,13 +11,16 @@ use std::{
 
 const ATTACKER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x66]);
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+/// Shorter than a lease.
+const LEASE_START: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Sends a packet from an Ethernet address.
 fn send_from(engine: &mut Engine, now: Timestamp, packet: &Packet, sender: MacAddr, machines: &OneNode) -> Outcome {
     let bytes = packet.bytes();
     let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port_of(&bytes));
     let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(sender) };
-    Outcome(engine.handle(now, &bytes, origin, machines))
+    machines.apply_to(engine, now);
+    Outcome(engine.handle(now, &bytes, origin))
 }
 
 fn decline(mac: MacAddr, address: Ipv4Addr) -> Packet {
@@ -50,7 +53,7 @@ fn packet_from_port_of_unprivileged_programs_is_dropped() {
     let mut send = |port: u16| {
         let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
         let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(1)) };
-        Outcome(engine.handle(at(0), &discover, origin, &OneNode::default())).dropped()
+        Outcome(engine.handle(at(0), &discover, origin)).dropped()
     };
     // A task of a node has the Ethernet source of the node.
     assert_eq!([1024, 40_000, 67, 4011].map(&mut send), [Some(DropReason::SourcePort); 4]);
@@ -70,7 +73,7 @@ fn decline_counts_only_shortly_after_ack_of_its_client() {
     let late = at(0).after(DECLINE_WINDOW * 2);
     let late = send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &no_machine);
     assert_eq!(late.dropped(), unfounded, "long ago");
-    let used = OneNode { mac: Some(mac(2)), uses_address: true, ..OneNode::default() };
+    let used = OneNode { mac: Some(mac(2)), used: Some(leased), ..OneNode::default() };
     let booting = send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &used);
     assert_eq!(booting.dropped(), unfounded, "it boots from there");
     assert_eq!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &no_machine).0.len(), 2);
@@ -81,9 +84,9 @@ fn release_of_address_in_use_is_ignored() {
     let mut engine = engine(pool(100, 110), Vec::new());
     let address = boot(&mut engine, at(0), mac(1), Program::Os);
     let release = Packet::new(MessageType::Release, mac(1), Program::Os).using(address);
-    let used = OneNode { mac: Some(mac(1)), uses_address: true, ..OneNode::default() };
+    let used = OneNode { mac: Some(mac(1)), used: Some(address), ..OneNode::default() };
     assert_eq!(send_from(&mut engine, at(1), &release, mac(1), &used).dropped(), Some(DropReason::Unfounded));
-    let unused = OneNode { uses_address: false, ..used };
+    let unused = OneNode { used: None, ..used };
     assert!(matches!(
         send_from(&mut engine, at(1), &release, mac(1), &unused).0[..],
         [Effect::Store(Change::LeaseChanged(_))]
@@ -95,7 +98,6 @@ fn address_of_approved_node_is_never_reassigned() {
     let mut engine = engine(pool(100, 103), Vec::new());
     let node = OneNode { mac: Some(mac(1)), ..OneNode::default() };
     let own = boot(&mut engine, at(0), mac(1), Program::Os);
-    engine.keep_addresses(&BTreeSet::from([mac(1)]));
     let mut now = at(100_000);
     let mut leased = BTreeSet::new();
     for number in 0..60u8 {
@@ -111,6 +113,26 @@ fn address_of_approved_node_is_never_reassigned() {
     assert!(!leased.contains(&own) && leased.len() == 3, "{own} among {leased:?}");
     let offer = send_from(&mut engine, now, &Packet::discover(mac(1), Program::Os), mac(1), &node);
     assert_eq!(offer.expect(MessageType::Offer).address(), own);
+}
+
+#[test]
+fn changes_of_records_keep_free_and_end_leases() {
+    let mut engine = engine(pool(100, 100), Vec::new());
+    let own = boot(&mut engine, at(0), mac(1), Program::Os);
+    let late = at(100_000);
+    let node = OneNode { mac: Some(mac(1)), ..OneNode::default() };
+    node.apply_to(&mut engine, at(1));
+    assert!(Packet::discover(mac(2), Program::Os).to(&mut engine, late).reply().is_none(), "it was approved");
+    engine.apply(late, RecordChanges::Some(vec![RecordChange::NicRemoved(mac(1))]));
+    assert_eq!(boot(&mut engine, late, mac(2), Program::Os), own, "its node was removed");
+    let renewal =
+        |engine: &mut Engine| Packet::new(MessageType::Request, mac(2), Program::Os).using(own).to(engine, late);
+    renewal(&mut engine).expect(MessageType::Ack);
+    let of_other = RecordChange::LeaseRemoved { mac: mac(1), address: own };
+    engine.apply(late, RecordChanges::Some(vec![of_other]));
+    assert!(Packet::discover(mac(3), Program::Os).to(&mut engine, late.after(LEASE_START)).reply().is_none());
+    engine.apply(late, RecordChanges::Some(vec![RecordChange::LeaseRemoved { mac: mac(2), address: own }]));
+    assert_eq!(boot(&mut engine, late.after(LEASE_START), mac(3), Program::Os), own);
 }
 
 #[test]
@@ -203,7 +225,7 @@ fn routed_renewal_opens_no_boot_session() {
         let renewal = Packet::new(MessageType::Request, mac(1), program).using(address);
         let source = SocketAddrV4::new(address, 68);
         let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(ATTACKER) };
-        let outcome = Outcome(engine.handle(at(9), &renewal.bytes(), origin, &NoMachines));
+        let outcome = Outcome(engine.handle(at(9), &renewal.bytes(), origin));
         assert!(outcome.exchange().is_none(), "{program:?}: {outcome:?}");
         assert_eq!(outcome.reply().is_some(), program == Program::Os, "only a system renews: {program:?}");
     }

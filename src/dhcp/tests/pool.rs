@@ -47,7 +47,6 @@ fn lease_of_a_clock_in_the_future_ends_after_one_lease_time() {
     let late = at(4_000_000_000);
     let address = Ipv4Addr::new(10, 77, 0, 100);
     let mut restarted = engine(pool(100, 100), vec![Lease { mac: mac(1), address, expires_at: late, vm: None }]);
-    restarted.keep_addresses(&Default::default());
     restarted.status(at(0));
     assert!(Packet::discover(mac(2), Program::Os).to(&mut restarted, at(3599)).reply().is_none());
     assert_eq!(boot(&mut restarted, at(3600), mac(2), Program::Os), address);

@@ -255,7 +255,7 @@ fn asks_proxy_from_any_port() {
         let source = SocketAddrV4::new(own, port);
         let request = Packet::new(MessageType::Request, mac(1), Program::Pxe(7)).using(own).bytes();
         let origin = Origin { interface_index: 0, source, local_port: PROXY_PORT, ethernet_source: Some(mac(1)) };
-        let outcome = Outcome(engine_with_all_loaders(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
+        let outcome = Outcome(engine_with_all_loaders(DhcpMode::Proxy).handle(at(0), &request, origin));
         assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
     }
 }

@@ -109,8 +109,7 @@ fn infiniband_client_is_known_by_its_identifier_and_answered_by_broadcast() {
         ethernet_source: Some(mac(7)),
     };
     let mut offered = |identifier: &[u8]| {
-        let outcome =
-            Outcome(engine.handle(at(0), &without_chaddr(MessageType::Discover, identifier), origin, &NoMachines));
+        let outcome = Outcome(engine.handle(at(0), &without_chaddr(MessageType::Discover, identifier), origin));
         let reply = bytes_of(&outcome);
         assert_eq!((&reply[..3], &reply[28..44]), (&[2, 32, 0][..], &[0; 16][..]), "RFC 4390");
         let offer = outcome.expect(MessageType::Offer);
@@ -122,7 +121,7 @@ fn infiniband_client_is_known_by_its_identifier_and_answered_by_broadcast() {
     let mut other_port = INFINIBAND.to_vec();
     other_port[4] = 1;
     assert_ne!(offered(&other_port), address);
-    let outcome = engine.handle(at(0), &without_chaddr(MessageType::Discover, b"\xff"), origin, &NoMachines);
+    let outcome = engine.handle(at(0), &without_chaddr(MessageType::Discover, b"\xff"), origin);
     assert_eq!(Outcome(outcome).dropped(), Some(DropReason::Malformed), "nothing identifies it");
 }
 

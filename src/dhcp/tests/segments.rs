@@ -175,7 +175,7 @@ fn relay_with_source_port_gets_replies_there() {
         let packet = Packet::discover(mac(1), Program::Os).via(RELAY).raw(OptionCode::RelayAgentInformation, agent);
         let source = SocketAddrV4::new(RELAY, port);
         let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(9)) };
-        Outcome(engine.handle(at(0), &packet.bytes(), origin, &NoMachines))
+        Outcome(engine.handle(at(0), &packet.bytes(), origin))
     };
     for (agent, port) in [(&[1, 1, 7, 19, 0][..], 40_000), (&[1, 1, 7], 67)] {
         let offer = send(agent, port).expect(MessageType::Offer);
@@ -239,11 +239,11 @@ fn node_reservation_serves_any_nic_of_node_but_one_at_a_time() {
     let mut engine = site(vec![reserve(Owner::Node(node), 77, 20)], Vec::new());
     assert_eq!(boot(&mut engine, at(0), mac(1), Program::Ipxe), reserved, "option 97 identifies the node");
     let known = OneNode { known: Some((vec![mac(1), mac(2)], node)), ..OneNode::default() };
+    known.apply_to(&mut engine, at(1));
     let mut send = |number: u8, seconds: i64| {
         let source = SocketAddrV4::new(UNSPECIFIED, 68);
         let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(number)) };
-        let outcome =
-            Outcome(engine.handle(at(seconds), &Packet::discover(mac(number), Program::Os).bytes(), origin, &known));
+        let outcome = Outcome(engine.handle(at(seconds), &Packet::discover(mac(number), Program::Os).bytes(), origin));
         outcome.expect(MessageType::Offer).address()
     };
     assert_eq!(send(1, 1), reserved, "Linux does not say option 97; its NIC is known by now");

@@ -22,7 +22,16 @@ fn vm_nic(number: u8, address: Option<u8>) -> ReservedNic {
 }
 
 fn engine_with_nics(nics: Vec<ReservedNic>, first: u8, last: u8, stored: Vec<Lease>) -> Engine {
+    let nics = nics.into_iter().map(NicRecord::of_vm).collect();
     Engine::new(Setup { nics, ..setup(DhcpMode::Authoritative, Some(pool(first, last))) }, stored)
+}
+
+/// Changes VMs' NICs; `None` removes one.
+fn change_nics(engine: &mut Engine, changes: Vec<(MacAddr, Option<ReservedNic>)>) {
+    let change = |(mac, nic): (MacAddr, Option<ReservedNic>)| {
+        nic.map_or(RecordChange::NicRemoved(mac), |nic| RecordChange::Nic(NicRecord::of_vm(nic)))
+    };
+    engine.apply(at(0), RecordChanges::Some(changes.into_iter().map(change).collect()));
 }
 
 fn leased(outcome: &Outcome) -> Vec<&Lease> {
@@ -71,7 +80,10 @@ fn vm_nic_without_reservation_gets_pool_address_and_no_boot_file() {
     let address = offer.expect(MessageType::Offer).address();
     let acked = Packet::select(mac(9), Program::Pxe(0), address, SERVER).to(&mut engine, at(0));
     assert_eq!(leased(&acked).len(), 1);
-    let mut proxy = Engine::new(Setup { nics: vec![vm_nic(9, None)], ..setup(DhcpMode::Proxy, None) }, Vec::new());
+    let mut proxy = Engine::new(
+        Setup { nics: vec![NicRecord::of_vm(vm_nic(9, None))], ..setup(DhcpMode::Proxy, None) },
+        Vec::new(),
+    );
     assert!(Packet::discover(mac(9), Program::Pxe(7)).to(&mut proxy, at(0)).0.is_empty());
     assert!(Packet::discover(mac(1), Program::Pxe(7)).to(&mut proxy, at(0)).reply().is_some());
 }
@@ -88,7 +100,7 @@ fn deleted_vm_frees_its_addresses() {
     );
     assert_eq!(engine.status(at(5))[0].pool.size, 1);
 
-    engine.change_nics(NicChanges::Changed(vec![(mac(9), None), (mac(8), None), (mac(7), Some(vm_nic(7, Some(220))))]));
+    change_nics(&mut engine, vec![(mac(9), None), (mac(8), None), (mac(7), Some(vm_nic(7, Some(220))))]);
     let renewed = Packet::new(MessageType::Request, mac(9), Program::Os).using(ip(220)).to(&mut engine, at(10));
     renewed.expect(MessageType::Nak);
     assert_eq!(boot(&mut engine, at(10), mac(2), Program::Os), ip(101), "of a range it is for anybody again");
@@ -101,7 +113,8 @@ fn deleted_vm_frees_its_addresses() {
 #[test]
 fn complete_nic_list_replaces_reservations() {
     let mut engine = engine_with_nics(vec![vm_nic(9, Some(220)), vm_nic(8, Some(221))], 100, 200, Vec::new());
-    engine.change_nics(NicChanges::All(vec![vm_nic(8, Some(221)), vm_nic(7, Some(220))]));
+    let all = [vm_nic(8, Some(221)), vm_nic(7, Some(220))].map(NicRecord::of_vm).to_vec();
+    engine.apply(at(0), RecordChanges::All(all));
     assert_eq!(boot(&mut engine, at(0), mac(7), Program::Os), ip(220));
     assert_eq!(boot(&mut engine, at(0), mac(8), Program::Os), ip(221));
     assert!((100..=200).contains(&boot(&mut engine, at(0), mac(9), Program::Os).octets()[3]));
@@ -111,7 +124,7 @@ fn complete_nic_list_replaces_reservations() {
 fn address_reserved_while_leased_is_given_after_lease_ends() {
     let mut engine = engine_with_nics(Vec::new(), 100, 101, Vec::new());
     let leased_address = boot(&mut engine, at(0), mac(1), Program::Os);
-    engine.change_nics(NicChanges::Changed(vec![(mac(9), Some(vm_nic(9, Some(leased_address.octets()[3]))))]));
+    change_nics(&mut engine, vec![(mac(9), Some(vm_nic(9, Some(leased_address.octets()[3]))))]);
     let temporary = boot(&mut engine, at(10), mac(9), Program::Os);
     assert_ne!(temporary, leased_address);
     let renewed =
@@ -124,7 +137,8 @@ fn address_reserved_while_leased_is_given_after_lease_ends() {
 fn vm_reservation_conflicting_with_site_toml_is_warned() {
     let owner = Owner::Mac(mac(1));
     let reservations = vec![Reservation { owner, address: ip(220), parent: None }];
-    let nics = vec![vm_nic(9, Some(220)), vm_nic(8, Some(1)), vm_nic(1, Some(230)), vm_nic(7, Some(231))];
+    let nics = [vm_nic(9, Some(220)), vm_nic(8, Some(1)), vm_nic(1, Some(230)), vm_nic(7, Some(231))];
+    let nics = nics.map(NicRecord::of_vm).to_vec();
     let setup = Setup { nics, reservations, ..setup(DhcpMode::Authoritative, Some(pool(100, 200))) };
     let mut engine = Engine::new(setup, Vec::new());
     let warnings = engine.take_warnings();
@@ -185,14 +199,14 @@ proptest! {
                     let taken = |nic: &ReservedNic| nic.mac != mac(number) && nic.address.is_some() && nic.address == address.map(ip);
                     if !nics.values().any(taken) && !nics.contains_key(&number) {
                         nics.insert(number, vm_nic(number, address));
-                        engine.change_nics(NicChanges::Changed(vec![(mac(number), Some(vm_nic(number, address)))]));
+                        change_nics(&mut engine, vec![(mac(number), Some(vm_nic(number, address)))]);
                     }
                 }
                 VmAction::Delete(number) => {
                     if nics.remove(&number).is_some() {
                         // The guest stopped.
                         holders.retain(|_, (holder, _)| *holder != mac(number));
-                        engine.change_nics(NicChanges::Changed(vec![(mac(number), None)]));
+                        change_nics(&mut engine, vec![(mac(number), None)]);
                     }
                 }
                 VmAction::Discover(number) => {

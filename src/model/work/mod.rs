@@ -28,7 +28,7 @@ pub use vm::{
     numa_locality::Locality,
     phase::VmPhase,
     record::{NodeReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},
-    reserved_nic::{NicChanges, ReservedNic, SlotNic, fill_slot_nics, private_address, site_address},
+    reserved_nic::{ReservedNic, SlotNic, fill_slot_nics, private_address, site_address},
 };
 
 #[cfg(test)]

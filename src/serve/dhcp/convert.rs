@@ -1,11 +1,12 @@
 //! Conversions between types of the DHCP engine and of the model and the central node.
 
-use meshd_central::{DhcpChange, DhcpObservation, LeaseChange, SegmentHealth};
+use meshd_central::{DhcpChange, DhcpObservation, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
-    work::{NicChanges, ReservedNic},
+    work::ReservedNic,
 };
+use meshd_types::MacAddr;
 
 /// Converts a `[[reservation]]` of site.toml.
 pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Reservation {
@@ -13,20 +14,37 @@ pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Rese
     dhcp::Reservation { owner, address, parent }
 }
 
-/// Converts a NIC of a VM.
-pub(super) fn nic(nic: ReservedNic) -> dhcp::ReservedNic {
+/// Converts changes of records.
+pub(super) fn record_changes(update: NetworkUpdate) -> dhcp::RecordChanges {
+    let NetworkUpdate { is_complete, nics, removed_leases, .. } = update;
+    if is_complete {
+        return dhcp::RecordChanges::All(
+            nics.into_iter().filter_map(|(mac, record)| Some(nic(mac, record?))).collect(),
+        );
+    }
+    let nics = nics.into_iter().map(|(mac, record)| {
+        record.map_or(dhcp::RecordChange::NicRemoved(mac), |record| dhcp::RecordChange::Nic(nic(mac, record)))
+    });
+    let removed = removed_leases.into_iter().map(|(mac, address)| dhcp::RecordChange::LeaseRemoved { mac, address });
+    dhcp::RecordChanges::Some(nics.chain(removed).collect())
+}
+
+fn nic(mac: MacAddr, record: NicRecord) -> dhcp::NicRecord {
+    let NicRecord { vm, machine, used } = record;
+    let used = used.into_iter().map(|(address, until)| dhcp::UsedAddress { address, until }).collect();
+    dhcp::NicRecord { mac, vm: vm.map(vm_nic), machine: machine.map(machine_nic), used }
+}
+
+fn vm_nic(nic: ReservedNic) -> dhcp::ReservedNic {
     let ReservedNic { vm, name, mac, address } = nic;
     dhcp::ReservedNic { vm, name, mac, address }
 }
 
-/// Converts changes to the NICs of VMs.
-pub(super) fn nic_changes(changes: NicChanges) -> dhcp::NicChanges {
-    match changes {
-        NicChanges::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),
-        NicChanges::Changed(changed) => {
-            dhcp::NicChanges::Changed(changed.into_iter().map(|(mac, reserved)| (mac, reserved.map(nic))).collect())
-        }
-    }
+fn machine_nic(machine: MachineNic) -> dhcp::MachineNic {
+    let MachineNic { ids, is_approved, is_boot_nic, attachment } = machine;
+    let attachment =
+        attachment.map(|(is_local, port)| dhcp::Attachment { is_local, relay_port: port.map(known_relay_port) });
+    dhcp::MachineNic { ids, is_approved, is_boot_nic, attachment }
 }
 
 /// Converts a stored lease.
@@ -47,7 +65,7 @@ pub(super) fn relay_port(port: dhcp::RelayPort) -> RelayPort {
 }
 
 /// Converts a relay port of the model.
-pub(super) fn known_relay_port(port: RelayPort) -> dhcp::RelayPort {
+fn known_relay_port(port: RelayPort) -> dhcp::RelayPort {
     let RelayPort { circuit_id, remote_id } = port;
     dhcp::RelayPort { circuit_id, remote_id }
 }

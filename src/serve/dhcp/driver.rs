@@ -3,7 +3,6 @@
 use super::{
     addresses_in_use::NeighbourReading,
     convert,
-    machine_records::Records,
     reply_after_commit::{Committing, PendingReply, finished},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
@@ -13,7 +12,8 @@ use crate::serve::log::Log;
 use meshd_central::{DhcpChange, Shared};
 use meshd_config::DhcpMode;
 use meshd_dhcp::{
-    BootSources, Effect, Engine, Origin, Setup, Warning, client_arch::loader_names, packet::probe_packets,
+    BootSources, Effect, Engine, Origin, RecordChanges, Setup, Warning, client_arch::loader_names,
+    packet::probe_packets,
 };
 use std::{
     collections::VecDeque,
@@ -84,8 +84,8 @@ pub(super) struct Driver {
     pub(super) shared: Shared,
     pub(super) engine: Engine,
     pub(super) neighbours: NeighbourReading,
-    /// Version of the VM NICs that the engine knows.
-    nics_seen: u64,
+    /// Revision of the records that the engine knows.
+    revision: Option<u64>,
     pub(super) interfaces: Vec<BoundInterface>,
     pub(super) changes: Vec<DhcpChange>,
     pub(super) waiting: Vec<PendingReply>,
@@ -106,24 +106,27 @@ impl Driver {
     fn new(shared: Shared, bound: Bound) -> Self {
         let loaders = loader_names().filter(|name| shared.boot.loader(name).is_some()).map(str::to_owned).collect();
         let site = shared.site();
-        let (nics_seen, nics) = shared.workloads.all_vm_nics();
-        let setup = Setup {
+        let mut setup = Setup {
             interfaces: bound.interfaces.iter().map(|bound| bound.interface.clone()).collect(),
             segments: site.segments.clone(),
             reservations: site.reservations.iter().map(convert::reservation).collect(),
-            nics: nics.into_iter().map(convert::nic).collect(),
+            nics: Vec::new(),
             non_identifying_uuids: site.identity.deny.clone(),
             sources: BootSources { http_port: site.http.port, loaders },
         };
         for BoundInterface { interface, .. } in bound.interfaces.iter().filter(|bound| bound.server.is_some()) {
             tracing::info!(interface = interface.name, address = %interface.address, "DHCP serves");
         }
-        let mut engine = Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
-        engine.keep_addresses(&shared.boot.approved_nics());
+        let update = shared.boot.network_update(None);
+        let revision = update.as_ref().map(|update| update.revision);
+        if let Some(RecordChanges::All(nics)) = update.map(convert::record_changes) {
+            setup.nics = nics;
+        }
+        let engine = Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
         Driver {
             engine,
             neighbours: NeighbourReading::default(),
-            nics_seen,
+            revision,
             shared,
             interfaces: bound.interfaces,
             changes: Vec::new(),
@@ -185,8 +188,8 @@ impl Driver {
     /// Reads up to [`READ_BATCH`] packets from each socket.
     fn read(&mut self) {
         self.paused_until = None;
-        // NICs that were recorded before a request arrived must be known to the engine.
-        self.update_nics();
+        // Records that were stored before a request arrived must be known to the engine.
+        self.update_records();
         let since = Instant::now();
         let (serves, listens) = (self.serves(), self.listens());
         for index in 0..self.interfaces.len() {
@@ -205,10 +208,11 @@ impl Driver {
         }
     }
 
-    fn update_nics(&mut self) {
-        if let Some((seen, changes)) = self.shared.workloads.vm_nics_since(self.nics_seen) {
-            self.nics_seen = seen;
-            self.engine.change_nics(convert::nic_changes(changes));
+    /// Passes changes of records to the engine.
+    fn update_records(&mut self) {
+        if let Some(update) = self.shared.boot.network_update(self.revision) {
+            self.revision = Some(update.revision);
+            self.engine.apply(self.shared.now(), convert::record_changes(update));
         }
         let warnings = self.engine.take_warnings();
         self.perform(warnings.into_iter().map(Effect::Warn), Instant::now());
@@ -229,7 +233,7 @@ impl Driver {
             local_port: received.port,
             ethernet_source: received.ethernet_source,
         };
-        let effects = self.engine.handle(now, packet, origin, &Records(&self.shared));
+        let effects = self.engine.handle(now, packet, origin);
         self.perform(effects, since);
         Some(())
     }
@@ -280,19 +284,14 @@ impl Driver {
 
     /// Runs the periodic work.
     fn tick(&mut self) {
-        self.update_nics();
+        self.update_records();
         self.rebind();
-        let now = self.shared.now();
-        for lease in self.shared.nodes.take_freed_leases() {
-            self.engine.end_lease(now, &convert::stored_lease(lease));
-        }
         self.look_for_used_addresses();
         let phase = self.ticks % PROBE_EVERY;
         if phase == 0 || phase == PROBE_AGAIN {
             self.probe();
         }
         if self.ticks.is_multiple_of(SECOND) {
-            self.engine.keep_addresses(&self.shared.boot.approved_nics());
             let status = self.engine.status(self.shared.now());
             self.telemetry.publish(self.engine.counters());
             status.into_iter().for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));

@@ -9,7 +9,6 @@
 //! | `driver` | the task: packets to the engine, warnings to the log, periodic work |
 //! | `addresses_in_use` | finds addresses that machines use without a lease |
 //! | `reply_after_commit` | stores changes together, then sends their replies |
-//! | `machine_records` | looks up machines for the engine |
 //! | `convert` | converts between types of the engine and types of site.toml, model and central node |
 //! | `warnings` | texts, events and alarms for warnings of the engine |
 //! | `telemetry` | metrics |
@@ -18,7 +17,6 @@ mod addresses_in_use;
 mod convert;
 mod driver;
 mod frame_socket;
-mod machine_records;
 mod reply_after_commit;
 mod socket;
 mod site_init_search;

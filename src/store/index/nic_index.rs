@@ -1,19 +1,16 @@
-//! VM NICs by MAC address and IP address, their leases, and changes since the last scan.
+//! VM NICs by MAC address and IP address, and their leases.
 
-use super::range_set::RangeSet;
+use super::{
+    network_changes::{NetworkChange, NetworkChanges},
+    range_set::RangeSet,
+};
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Lease,
-    work::{NicChanges, ReservedNic, Vm, site_address},
+    work::{Vm, site_address},
 };
 use meshd_types::{MacAddr, SystemUuid};
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    net::Ipv4Addr,
-};
-
-/// Maximum number of changes that a reader receives incrementally; beyond it, the reader receives all NICs.
-const RECENT: usize = 4096;
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// NICs by MAC and IP address. If two VMs have one address, the VM with the lower UUID owns it.
 #[derive(Default)]
@@ -23,9 +20,7 @@ pub(crate) struct NicIndex {
     /// The keys of `addresses`.
     reserved_addresses: RangeSet,
     leases: BTreeSet<(SystemUuid, Ipv4Addr)>,
-    /// Number of changes; the last one is the end of `recent`.
-    revision: u64,
-    recent: VecDeque<MacAddr>,
+    pub(crate) changes: NetworkChanges,
 }
 
 fn holder<K: Copy + Ord>(index: &BTreeSet<(K, SystemUuid)>, key: K) -> Option<SystemUuid> {
@@ -37,7 +32,7 @@ impl NicIndex {
     pub(crate) fn add(&mut self, vm: &Vm) {
         for nic in vm.own_nics() {
             self.macs.insert((nic.mac, vm.uuid()));
-            self.changed(nic.mac);
+            self.changes.push(NetworkChange::Nic(nic.mac));
             if let Some(address) = site_address(nic) {
                 self.addresses.insert((address, vm.uuid()));
                 self.reserved_addresses.insert(address);
@@ -48,21 +43,13 @@ impl NicIndex {
     pub(crate) fn remove(&mut self, vm: &Vm) {
         for nic in vm.own_nics() {
             self.macs.remove(&(nic.mac, vm.uuid()));
-            self.changed(nic.mac);
+            self.changes.push(NetworkChange::Nic(nic.mac));
             if let Some(address) = site_address(nic) {
                 self.addresses.remove(&(address, vm.uuid()));
                 if holder(&self.addresses, address).is_none() {
                     self.reserved_addresses.remove(address);
                 }
             }
-        }
-    }
-
-    fn changed(&mut self, mac: MacAddr) {
-        self.revision += 1;
-        self.recent.push_back(mac);
-        if self.recent.len() > RECENT {
-            self.recent.pop_front();
         }
     }
 
@@ -93,36 +80,6 @@ impl Model {
         self.work.nics.reserved_addresses.next_free(from)
     }
 
-    /// Number of changes of NICs since the start.
-    pub fn nic_revision(&self) -> u64 {
-        self.work.nics.revision
-    }
-
-    /// Changes of NICs since a revision; all NICs for `None` or an old revision.
-    pub fn vm_nics_since(&self, known_revision: Option<u64>) -> NicChanges {
-        let index = &self.work.nics;
-        let missed = known_revision
-            .map(|known_revision| index.revision.saturating_sub(known_revision))
-            .and_then(|count| usize::try_from(count).ok());
-        match missed.filter(|count| *count <= index.recent.len()) {
-            Some(count) => {
-                let changed: BTreeSet<MacAddr> = index.recent.iter().rev().take(count).copied().collect();
-                NicChanges::Changed(changed.into_iter().map(|mac| (mac, self.nic(mac))).collect())
-            }
-            None => {
-                let mut all: BTreeMap<MacAddr, ReservedNic> = BTreeMap::new();
-                for nic in self.vms().flat_map(Vm::reserved_nics) {
-                    all.entry(nic.mac).or_insert(nic);
-                }
-                NicChanges::All(all.into_values().collect())
-            }
-        }
-    }
-
-    fn nic(&self, mac: MacAddr) -> Option<ReservedNic> {
-        self.vm_of_mac(mac)?.reserved_nics().find(|nic| nic.mac == mac)
-    }
-
     /// Leases of a VM's NICs.
     pub fn leases_of_vm(&self, vm: SystemUuid) -> impl Iterator<Item = &Lease> {
         let own = self.work.nics.leases.range((vm, Ipv4Addr::UNSPECIFIED)..=(vm, Ipv4Addr::BROADCAST));
@@ -138,15 +95,17 @@ impl Model {
 
 impl RecordIndex<Ipv4Addr, Lease> for Model {
     fn put_record(&mut self, address: Ipv4Addr, lease: Lease) -> Option<Lease> {
-        let before = self.remove_record(&address);
+        let vm = lease.vm;
         self.work.nics.lease(&lease, true);
-        self.leases.insert(address, lease);
+        let before = self.leases.insert(address, lease);
+        before.iter().filter(|before| before.vm != vm).for_each(|before| self.work.nics.lease(before, false));
         before
     }
 
     fn remove_record(&mut self, address: &Ipv4Addr) -> Option<Lease> {
         let lease = self.leases.remove(address)?;
         self.work.nics.lease(&lease, false);
+        self.work.nics.changes.push(NetworkChange::LeaseRemoved { mac: lease.mac, address: *address });
         Some(lease)
     }
 }

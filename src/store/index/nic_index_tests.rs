@@ -1,11 +1,14 @@
-//! Tests of the NIC index, including incremental scans.
+//! Tests of the NIC index, and of changes that concern DHCP.
 
 use super::*;
 use crate::{Store, StoreError};
 use meshd_config::vm::VmRequest;
-use meshd_model::work::VmDesiredState;
+use meshd_model::{
+    fleet::{BootSession, Fingerprint, Node, Stage},
+    work::VmDesiredState,
+};
 use meshd_proto::vm::{Nic, VmSpec};
-use meshd_types::Timestamp;
+use meshd_types::{Basis, BootSessionId, Timestamp};
 
 fn uuid(number: u16) -> SystemUuid {
     let [high, low] = number.to_be_bytes();
@@ -72,29 +75,35 @@ async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
 }
 
 #[tokio::test]
-async fn incremental_scan_reports_exactly_the_changed_nics() {
+async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
-    let changes_since = |revision| store.read(|model| (model.nic_revision(), model.vm_nics_since(revision)));
+    let revision = || store.read(|model| model.network_revision());
+    let since = |revision| store.read(|model| model.network_changes_since(revision)).map(Vec::from_iter);
+    let nics = |of: &[u16]| Some(of.iter().map(|number| NetworkChange::Nic(mac(*number))).collect::<Vec<_>>());
     change(&store, |tx| tx.put_vm(vm(1))).await;
-    let (revision, NicChanges::All(all)) = changes_since(None) else { panic!("no revision is known") };
-    assert_eq!(
-        all.iter().map(|nic| (nic.mac, nic.address)).collect::<Vec<_>>(),
-        [(mac(1), Some(ip(1))), (mac(0x8001), None)]
-    );
+    assert_eq!(since(0), nics(&[1, 0x8001]));
+    let first = revision();
     // The state of the VM changes, its NICs do not.
     change(&store, |tx| tx.put_vm(Vm { desired_state: VmDesiredState::Run, ..vm(1) })).await;
-    assert_eq!(changes_since(Some(revision)), (revision, NicChanges::Changed(Vec::new())));
-    change(&store, |tx| tx.put_vm(vm(2))).await;
-    change(&store, |tx| tx.remove_vm(uuid(1))).await;
-    let (_, NicChanges::Changed(changed)) = changes_since(Some(revision)) else { panic!("it is not far behind") };
-    let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, nic)| (*mac, nic.is_some())).collect();
-    assert_eq!(there, [(mac(1), false), (mac(2), true), (mac(0x8001), false), (mac(0x8002), true)]);
-    change(&store, |tx| (3..3000).for_each(|number| tx.put_vm(vm(number)))).await;
-    assert!(
-        matches!(changes_since(Some(revision)).1, NicChanges::All(all) if all.len() == 2 * 2998),
-        "all NICs are reported"
-    );
+    assert_eq!(since(first), Some(Vec::new()));
+    let mut lease = Lease { mac: mac(7), address: ip(7), expires_at: Timestamp::EPOCH, vm: None };
+    change(&store, |tx| tx.put_lease(lease.clone())).await;
+    lease.mac = mac(8);
+    change(&store, |tx| tx.put_lease(lease.clone())).await;
+    assert_eq!(since(first), Some(Vec::new()), "the DHCP service itself grants leases");
+    let session = BootSession::open(BootSessionId([1; 12]), mac(9), Stage::Dhcp, Timestamp::EPOCH);
+    change(&store, |tx| tx.put_session(session)).await;
+    change(&store, |tx| tx.remove_lease(ip(7))).await;
+    let removed = NetworkChange::LeaseRemoved { mac: mac(8), address: ip(7) };
+    assert_eq!(since(first), Some(vec![NetworkChange::Nic(mac(9)), removed]));
+    let node = Node::discovered(Basis::Mac(mac(6)), Fingerprint::default(), mac(6), Timestamp::EPOCH);
+    let before = revision();
+    change(&store, |tx| tx.put_node(node)).await;
+    assert_eq!(since(before), nics(&[6]));
+    assert_eq!(store.read(|model| model.all_nics().len()), 4);
+    change(&store, |tx| (2..40_000).for_each(|number| tx.put_vm(vm(number)))).await;
+    assert_eq!(since(first), None, "too far behind");
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@
 
 use crate::world::dhcp::parse;
 use meshd_dhcp::{
-    BootSources, Change, ClientExchange, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin,
-    Reply, Segment, Setup, Subnet,
+    BootSources, Change, ClientExchange, Destination, DhcpMode, Effect, Engine, Interface, Link, Origin, Reply,
+    Segment, Setup, Subnet,
     packet::{SERVER_PORT, udp_frame},
 };
 use meshd_types::{MacAddr, Timestamp};
@@ -101,7 +101,7 @@ fn outcome(capture: &Capture, mode: DhcpMode) -> Vec<Effect> {
     let sender = capture.bytes.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr);
     let origin =
         Origin { interface_index: 0, source: capture.from, local_port: capture.to.port(), ethernet_source: sender };
-    engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &NoMachines)
+    engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin)
 }
 
 fn describe(effect: &Effect) -> String {

@@ -17,7 +17,7 @@ use crate::{
     vms::check_no_running_work,
 };
 use meshd_model::{
-    fleet::{AuditContext, Lease, NextBootOverride, Node},
+    fleet::{AuditContext, NextBootOverride, Node},
     operations::{DrainPolicy, NodeOperationState, NodeOrder, NodeOutcome, Operation},
 };
 use meshd_store::Tx;
@@ -31,13 +31,12 @@ impl NodeOps {
         head: &Operation,
         id: NodeId,
         prepared: Option<Result<Prepared, OperateError>>,
-        leases: &mut Vec<Lease>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
         let result = match prepared {
             Some(Err(error)) => Err(error),
-            Some(Ok(prepared)) => self.apply_order(tx, (id, prepared), &head.order, &head.by, leases),
-            None => self.apply_order(tx, (id, Prepared::Nothing), &head.order, &head.by, leases),
+            Some(Ok(prepared)) => self.apply_order(tx, (id, prepared), &head.order, &head.by),
+            None => self.apply_order(tx, (id, Prepared::Nothing), &head.order, &head.by),
         };
         let outcome = match &result {
             Ok(_) if head.order.takes_time() => None,
@@ -64,7 +63,6 @@ impl NodeOps {
         (id, prepared): (NodeId, Prepared),
         order: &NodeOrder,
         audit: &AuditContext,
-        leases: &mut Vec<Lease>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
         match order {
@@ -86,11 +84,7 @@ impl NodeOps {
                 change_service_in(tx, id, audit, now, |tx, node| enter_maintenance(tx, node, audit))
             }
             NodeOrder::Resume => change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node)),
-            NodeOrder::Remove => {
-                let (node, freed) = self.remove_in(tx, id, audit, now)?;
-                leases.extend(freed);
-                Ok(node)
-            }
+            NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
                 Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, (audit, now)),
                 _ => Err(OperateError::NoNode { name: id.to_string() }),

@@ -30,14 +30,13 @@ impl NodeOps {
             return self.start_reboots(head, &ids).await.map(Some);
         }
         let mut prepared = self.prepare(&ids, &head.order).await;
-        let mut leases = Vec::new();
         let recorded = self.env.store.commit(|tx| {
             let mut results = BTreeMap::new();
             for id in &ids {
                 // It may have been cancelled meanwhile.
                 let is_pending = |record: &NodeOperation| record.state == NodeOperationState::Pending;
                 if tx.node_operation(head.id, *id).is_some_and(is_pending) {
-                    results.insert(*id, self.apply_to_node(tx, head, *id, prepared.remove(id), &mut leases));
+                    results.insert(*id, self.apply_to_node(tx, head, *id, prepared.remove(id)));
                 }
             }
             Ok::<_, StoreError>(results)
@@ -45,7 +44,6 @@ impl NodeOps {
         let results = recorded.await?;
         self.disconnect_changed(&results, &head.order);
         failpoint::point("operation-applied");
-        self.release_leases(leases);
         self.run_follow_ups(&results, head).await?;
         Ok(Some(results))
     }

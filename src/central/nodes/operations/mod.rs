@@ -208,7 +208,6 @@ impl NodeOps {
     ) -> Result<BTreeMap<NodeId, Result<Node, OperateError>>, BulkError> {
         let ids: Vec<NodeId> = targets.iter().map(|target| target.id).collect();
         let mut prepared = self.prepare(&ids, &head.order).await;
-        let mut leases = Vec::new();
         let recorded = self.env.store.commit(|tx| {
             check_revisions(tx.before(), targets).map_err(Unstored::Bulk)?;
             check_room(tx.before(), &head.order, targets.len()).map_err(|error| Unstored::Bulk(error.into()))?;
@@ -218,7 +217,7 @@ impl NodeOps {
             for id in &ids {
                 let result = match add_node(tx, head, *id) {
                     Some(refusal) => Err(refusal),
-                    None => self.apply_to_node(tx, head, *id, prepared.remove(id), &mut leases),
+                    None => self.apply_to_node(tx, head, *id, prepared.remove(id)),
                 };
                 match result {
                     Err(refusal) if ids.len() == 1 => return Err(Unstored::Refused(refusal)),
@@ -234,7 +233,6 @@ impl NodeOps {
         };
         self.disconnect_changed(&results, &head.order);
         failpoint::point("order-committed");
-        self.release_leases(leases);
         self.run_follow_ups(&results, head).await?;
         Ok(results)
     }

@@ -282,8 +282,17 @@ impl BootSession {
     /// Returns true while the machine boots from its address, which must stay reserved. Before its script the machine may still decline the
     /// address.
     pub fn holds_address(&self, now: Timestamp) -> bool {
-        let begun = self.reached(Stage::Script).is_some_and(|at| now.distance(at) <= LONGEST_BOOT);
-        begun && !self.ended && self.reached(Stage::Online).is_none()
+        self.script_of_running_boot().is_some_and(|at| now.distance(at) <= LONGEST_BOOT)
+    }
+
+    /// Returns the time until which [`BootSession::holds_address`].
+    pub fn holds_address_until(&self) -> Option<Timestamp> {
+        self.script_of_running_boot().map(|at| at.after(LONGEST_BOOT))
+    }
+
+    fn script_of_running_boot(&self) -> Option<Timestamp> {
+        let boots = !self.ended && self.reached(Stage::Online).is_none();
+        self.reached(Stage::Script).filter(|_| boots)
     }
 
     /// Returns true while the session may receive a capability.

@@ -34,15 +34,6 @@ pub struct SlotNic {
     pub address: Option<Ipv4Addr>,
 }
 
-/// A change of NICs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NicChanges {
-    /// The complete list.
-    All(Vec<ReservedNic>),
-    /// Changed NICs; `None` for a removed one.
-    Changed(Vec<(MacAddr, Option<ReservedNic>)>),
-}
-
 impl Vm {
     /// Returns the NICs of the VM.
     pub fn reserved_nics(&self) -> impl Iterator<Item = ReservedNic> {
