@@ -3,7 +3,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | this file | sends requests, opens WebSockets |
-//! | `endpoint` | the address of a server, and connections to it |
+//! | `endpoint` | the address of a server |
+//! | `connection` | connects to a server |
 //! | `body` | the body of a response |
 //! | `error` | errors of a call |
 //! | `web_socket` | the upgrade to a WebSocket |
@@ -11,6 +12,7 @@
 //! Each call opens a new connection. The path of a request is the HTTP request target. The caller sets all headers.
 
 mod body;
+mod connection;
 mod endpoint;
 mod error;
 mod web_socket;
@@ -18,7 +20,8 @@ mod web_socket;
 mod tests;
 
 pub use body::{ResponseBody, collect};
-pub use endpoint::{Endpoint, Stream};
+pub use connection::Stream;
+pub use endpoint::Endpoint;
 pub use error::{CallStage, ClientError};
 pub use web_socket::upgrade;
 

@@ -39,10 +39,10 @@ pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
 pub use sections::vars::MAX_VARS;
-pub use sections::vms::{SlotPolicy, VmAddressPool, VmRules, Vms};
+pub use sections::vms::{MacPrefix, SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
     Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity,
-    MacPrefix, MetricsListener, Process, Reservation, Site, Transport, role_on,
+    MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::{
     AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
-    reader::{self, Document, Located, Table, write_duration},
+    reader::{self, Document, Table, checked, or, write_duration},
 };
 use crate::sections::{admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms};
 use std::{
@@ -88,15 +88,6 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     })
 }
 
-/// Returns the value, or the default if the key is absent; `None` if the value has a fault.
-pub(super) fn or<T>(table: &Table<'_>, key: &str, value: Option<Located<T>>, default: T) -> Option<T> {
-    match value {
-        Some(value) => Some(value.value),
-        None if table.has(key) => None,
-        None => Some(default),
-    }
-}
-
 struct Head {
     name: String,
     state_dir: PathBuf,
@@ -128,15 +119,6 @@ fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
         overlays_dir: overlays_dir?,
         ssh_keys,
     })
-}
-
-pub(super) fn checked(
-    document: &Document,
-    text: Located<String>,
-    rule: fn(&str) -> Result<(), String>,
-) -> Option<String> {
-    rule(&text).map_err(|error| document.error(&text, &error)).ok()?;
-    Some(text.value)
 }
 
 /// Reads `[http]` and `[agent]`, which must not share a port.

@@ -1,7 +1,7 @@
 //! The validated site, as [`super::load`] returns it.
 
-use super::{Group, Profile, Vms};
-use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName, unhex};
+use super::{Group, MacPrefix, Profile, Vms};
+use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
@@ -184,30 +184,6 @@ pub struct EnrollCriteria {
     pub mac_prefixes: BTreeSet<MacPrefix>,
     /// Boot segments, by [`Segment::name`].
     pub segments: BTreeSet<String>,
-}
-
-/// A prefix of a MAC address: one to six whole octets.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MacPrefix(pub(super) Vec<u8>);
-
-impl MacPrefix {
-    /// Returns true if the address has this prefix.
-    pub fn fits(&self, mac: MacAddr) -> bool {
-        mac.0.starts_with(&self.0)
-    }
-}
-
-impl std::str::FromStr for MacPrefix {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.trim_end_matches([':', '-']).split([':', '-']);
-        let octets: Option<Vec<u8>> = parts.map(|part| unhex(part).map(|[octet]| octet)).collect();
-        octets.filter(|octets| octets.len() <= 6).map(MacPrefix).ok_or_else(|| {
-            let shown = super::reader::brief(text);
-            format!("`{shown}` is not a MAC address prefix; write whole octets: \"52:54:00\"")
-        })
-    }
 }
 
 /// `[identity]`.

@@ -1,6 +1,6 @@
 //! Binds all sockets of all segments before any service starts, and again with their interface. Errors are one sentence with a hint.
 
-use super::{open_file_limit::Connections, supervisor::DaemonTasks};
+use super::{error::DaemonError, open_file_limit::Connections, supervisor::DaemonTasks};
 use crate::serve::{
     admin, agent,
     bind::{self, BindError, Service},
@@ -11,47 +11,11 @@ use crate::serve::{
 };
 use meshd_central::{Central, Shared};
 use meshd_config::DhcpMode;
-use meshd_types::Timestamp;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
-    path::PathBuf,
     sync::Arc,
 };
 use tokio_util::sync::CancellationToken;
-
-/// Reason why the central node does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    #[error("cannot read overlays, or their secrets; `meshd check` shows the same faults")]
-    Overlays(#[source] meshd_config::Faults),
-    #[error("{} lacks {missing}; install Debian's package ipxe, or set [boot].loaders_dir", dir.display())]
-    Loaders { dir: PathBuf, missing: String },
-    #[error(transparent)]
-    Agent(#[from] meshd_image::catalog::AgentError),
-    #[error(
-        "cannot start: the clock says {now}, and this program was built at {built}; set the clock with `date` or a time \
-         service, and start again"
-    )]
-    Clock { now: Timestamp, built: Timestamp },
-    #[error(transparent)]
-    Store(#[from] meshd_store::StoreError),
-    #[error(transparent)]
-    Trust(#[from] meshd_trust::TrustError),
-    #[error(transparent)]
-    Bind(#[from] bind::BindError),
-    #[error(transparent)]
-    Admin(#[from] admin::SocketError),
-    #[error(transparent)]
-    AdminHttps(#[from] admin::HttpsError),
-    #[error("cannot listen for signals")]
-    Signal(#[source] std::io::Error),
-    #[error(transparent)]
-    TftpService(#[from] tftp::TftpError),
-    #[error("the task `{task}` panicked; report this bug with the log above")]
-    Panicked { task: &'static str },
-    #[error("the task `{task}` ended unexpectedly; report this bug with the log above")]
-    EndedEarly { task: &'static str },
-}
 
 /// All listening sockets.
 pub(super) struct BoundSockets {

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `bind` | binds all sockets of all segments before any service starts |
 //! | `build` | reads all files and builds all services before a socket is opened |
+//! | `error` | why the central node does not run |
 //! | `ipxe_loaders` | reads the iPXE programs that firmware loads |
 //! | `open_file_limit` | the limit of open files, and the share of each API |
 //! | `privileges` | drops privileges while the process has one thread, because later threads inherit capabilities |
@@ -15,14 +16,15 @@
 
 mod bind;
 mod build;
+mod error;
 mod ipxe_loaders;
 mod open_file_limit;
 mod privileges;
 mod reload;
 mod supervisor;
 
-pub use bind::DaemonError;
 pub use build::{build, build_with};
+pub use error::DaemonError;
 pub use ipxe_loaders::REQUIRED_LOADERS;
 pub use privileges::{PrivilegeError, settle};
 

@@ -2,7 +2,6 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `central` | runs meshd inside the rack's namespace and calls its CLI |
 //! | `error` | errors of the lab, with hints |
 //! | `host` | programs and processes of the host on which the lab runs |
 //! | `login` | an overlay that lets root log in without a password on a single trial node |
@@ -24,7 +23,6 @@
 //! All files of a rack are in `.lab/`. `.lab/rack.json` records the rack's processes by ID and start time. `lab down` therefore ends
 //! exactly the processes that `lab up` started, even after a crash.
 
-mod central;
 mod error;
 mod host;
 mod login;

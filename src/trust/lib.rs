@@ -38,7 +38,7 @@ pub use peer::Peer;
 pub use secret_mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use web_certificate::{WebIdentity, fingerprint};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `not_before` of all certificates, 2020-01-01T00:00:00Z in milliseconds: a machine with a wrong clock must accept them.
 const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
@@ -116,6 +116,11 @@ meshd_types::hints!(TrustError {
 });
 
 impl TrustError {
+    /// Creates the error of a damaged file.
+    fn damaged(path: &Path, detail: &str) -> Self {
+        TrustError::Damaged { path: path.into(), detail: detail.into() }
+    }
+
     fn crypto<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| TrustError::Crypto { what, source: Box::new(source) }
     }

@@ -1,9 +1,12 @@
 //! Maps a verified client certificate to a node.
 
-use super::{TrustError, authority::MAX_NODE_CERT_LIFE};
+use super::TrustError;
 use meshd_types::{Digest, NodeId, Timestamp, hex};
+use std::time::Duration;
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
+/// Longest remaining life of a valid node certificate. It leaves room for clocks that are corrected by days.
+const MAX_NODE_CERT_LIFE: Duration = Duration::from_secs(60 * 86_400);
 /// Scheme of the subject alternative name that carries the node ID.
 pub(super) const NODE_URI: &str = "meshd:node:";
 

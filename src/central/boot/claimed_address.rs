@@ -42,7 +42,7 @@ impl BootService {
             tx.edit_session(session.id, |session| session.ended = true);
             Ok::<_, StoreError>(())
         });
-        ended.await.map_err(|error| super::script_request::store_refusal(&error))?;
+        ended.await.map_err(|error| super::script::store_refusal(&error))?;
         let detail =
             format!("{} took {address} by DHCP to boot as {id}, but the address belongs to {owner}", session.mac);
         Err(self.refuse_impersonation(id, session.id, address, detail).await)

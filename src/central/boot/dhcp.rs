@@ -1,10 +1,12 @@
 //! DHCP exchanges: leases are stored, boot sessions are opened and continued.
 
-use crate::boot::{
-    BootService,
-    script_requester_check::{end_session, has_changed_address},
+use crate::{
+    boot::BootService,
+    environment::{alarms::raise_condition, records::condition_event},
 };
-use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, Node, RelayPort, Stage};
+use meshd_model::fleet::{
+    Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort, Stage,
+};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -184,6 +186,37 @@ fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
             None => tx.remove_lease(change.before.address),
         }
     }
+}
+
+/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
+/// address or sends a DISCOVER; anything else is a forgery.
+fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
+    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+    let is_open = session.is_fresh(now) || session.holds_address(now);
+    other && is_open && !seen.discovered && failpoint::defends("session-address-change")
+}
+
+/// Ends a boot session: it receives no further capability, and its tokens become void.
+fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpObservation, now: Timestamp) -> Option<NodeId> {
+    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let detail = format!(
+        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
+        session.mac,
+        shown(session.address),
+        shown(seen.address)
+    );
+    let id = session.id;
+    tx.put_session(BootSession { ended: true, ..session });
+    let Some(node) = node else {
+        tx.event(condition_event(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
+        return None;
+    };
+    let tokens: Vec<_> =
+        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
+    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
+    raise_condition(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
+    Some(node)
 }
 
 /// Returns the session after this exchange; `None` for an operating system that meshd did not boot.

@@ -7,10 +7,7 @@
 //! | `claimed_address` | checks an address that a machine took by its own word |
 //! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
-//! | `script_request` | the boot script: identity, admission, rendering, capability, plan |
-//! | `script_requester_check` | keeps the boot of a machine from other machines |
-//! | `identify_machine` | which node a machine is, and whether it may boot |
-//! | `script_cache` | the same script for a repeated request |
+//! | `script` | the boot script: identity, admission, rendering, capability, plan |
 //! | `queue_entry` | limits how many machines load at once |
 //! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
 //! | `overlay_delivery` | the overlay: token, per-boot part, single use |
@@ -21,14 +18,11 @@ mod boot_log;
 mod claimed_address;
 mod dhcp;
 mod fetched_stages;
-mod identify_machine;
 mod nic_presence;
 mod overlay_delivery;
 mod queue_entry;
-mod script_cache;
-mod script_request;
+mod script;
 mod segment_health;
-mod script_requester_check;
 mod stalls;
 mod wire_identity;
 

@@ -1,7 +1,7 @@
 //! Delivers the overlay of a boot: a capability opens it, and is spent when the last byte is written.
 
 use crate::{
-    boot::{BootService, script_cache::CachedScript},
+    boot::{BootService, script::CachedScript},
     enrolment::revoke::remove_tokens,
     environment::{alarms::Alarm, lan_client::LanClient},
     generations::Rendered,

@@ -1,6 +1,5 @@
 //! Renders the public overlay of a node and its generation.
 
-use super::render_cache::count;
 use crate::{
     environment::{
         Environment,
@@ -182,6 +181,11 @@ impl Generations {
     pub fn render_count(&self) -> u64 {
         self.renders.render_count()
     }
+}
+
+/// Counts the result of a request for a render.
+pub(super) fn count(result: &'static str) {
+    metrics::counter!("meshd_renders_total", "result" => result).increment(1);
 }
 
 /// The layers of a profile's bundles. A rolled back profile has the layers of its revision.

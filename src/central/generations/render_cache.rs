@@ -1,7 +1,7 @@
 //! Caches rendered overlays by the digest of their inputs. Concurrent requests for the same inputs share one render. A cached result
 //! returns without waiting.
 
-use super::{RenderError, Rendered};
+use super::render::{RenderError, Rendered, count};
 use crate::locks::Leaf;
 use meshd_types::Digest;
 use std::{
@@ -96,9 +96,4 @@ impl Cache {
             inner.slots.remove(&key);
         }
     }
-}
-
-/// Counts the result of a request for a render.
-pub(super) fn count(result: &'static str) {
-    metrics::counter!("meshd_renders_total", "result" => result).increment(1);
 }

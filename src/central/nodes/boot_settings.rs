@@ -1,77 +1,23 @@
 //! Settings of a node's boot: profile, variables, pinned generation, and the override for the next boot.
 
-use super::{OperateError, operator_kernel_args, setting_changes::change_node_in};
+use super::{
+    error::{MAX_ONCE_ARGS, OperateError, OrderError},
+    operator_kernel_args,
+    setting_changes::change_node_in,
+};
 use crate::{
     generations::{Contexts, RenderError, archive_entry},
     nodes::NodeOps,
 };
-use meshd_config::{Edit, Faults, MAX_VARS, Site, kernel_arg};
+use meshd_config::{Edit, Faults, Site, kernel_arg};
 use meshd_model::{
     boot::Endpoint,
     fleet::{DeliveredGeneration, Generation, GenerationDiff, History, Node},
 };
-use meshd_store::{ArchiveError, Model, Tx};
+use meshd_store::{Model, Tx};
 use meshd_trust::Role;
-use meshd_types::{NodeId, ProfileName, VarName, Vars, failpoint, hint_at_end};
+use meshd_types::{NodeId, ProfileName, VarName, Vars, failpoint};
 use std::{net::Ipv4Addr, sync::Arc};
-
-/// Maximum number of kernel arguments for one boot.
-const MAX_ONCE_ARGS: usize = 64;
-
-/// Why a boot setting is refused. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum OrderError {
-    #[error("node {node} has no variable `{name}`")]
-    NoVar { node: NodeId, name: VarName },
-    #[error("no overlay declares variable `{name}` of node {node}")]
-    UnknownVar {
-        node: NodeId,
-        name: VarName,
-        /// The most similar name, or the declared names.
-        hint: String,
-    },
-    #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
-    TooManyVars { node: NodeId, count: usize },
-    #[error("cannot set variable `{name}` of node {node}: the value {what}")]
-    WrongVar { node: NodeId, name: VarName, what: String, hint: String },
-    #[error("node {node} would not boot with these variables: {source}")]
-    VarsDoNotRender { node: NodeId, source: Faults },
-    #[error("kernel argument {0}")]
-    KernelArg(String),
-    /// A kernel argument that another role may set.
-    #[error("kernel argument `{arg}` for one boot: role {role} may not set it")]
-    ForbiddenArg { arg: String, role: Role },
-    #[error("an override for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments")]
-    NoOrder,
-    #[error("node {node} is pinned to one generation")]
-    Pinned { node: NodeId },
-    #[error("node {node} is not pinned")]
-    NotPinned { node: NodeId },
-    #[error("node {node} has no generation `{text}` on record, or several")]
-    NoGeneration { node: NodeId, text: String },
-    #[error("node {node} has not reported which generation it runs")]
-    RunsNothing { node: NodeId },
-    /// The running generation is not in the archive.
-    #[error(transparent)]
-    NotArchived(ArchiveError),
-    #[error("node {node} has no override for its next boot")]
-    NothingOrdered { node: NodeId },
-}
-
-meshd_types::hints!(OrderError {
-    OrderError::KernelArg(fault) => "{}", hint_at_end(fault);
-    OrderError::NoVar { node, .. } => "`meshd node show {node}` lists them";
-    OrderError::UnknownVar { hint, .. } => "{hint}";
-    OrderError::WrongVar { hint, .. } => "{hint}";
-    OrderError::ForbiddenArg { .. } => "ask an admin, or use one of {}", operator_kernel_args::operator_args();
-    OrderError::NoOrder => "name --profile or --kernel-arg";
-    OrderError::Pinned { node } => "unpin it first: meshd node pin {node} --off";
-    OrderError::NotPinned { node } => "`meshd node show {node}` shows pins";
-    OrderError::NoGeneration { node, .. } => "`meshd node history {node}` lists them";
-    OrderError::RunsNothing { .. } => "name one with --generation";
-    OrderError::NothingOrdered { node } => "`meshd node show {node}` shows overrides";
-    @source OrderError::NotArchived(source) => source;
-});
 
 impl NodeOps {
     /// Refuses a profile that no machine can boot. Other faults of a render can be repaired before the next boot.

@@ -1,11 +1,16 @@
 //! Why an order about a node is refused.
 
-use super::{NamingError, OrderError};
+use super::operator_kernel_args::operator_args;
 use crate::{generations::RenderError, links::LinkError, vms::RunningWorkError};
-use meshd_model::fleet::UnlawfulTransition;
-use meshd_store::StoreError;
-use meshd_types::{MacAddr, NodeId, OperationId};
+use meshd_config::{Faults, MAX_VARS};
+use meshd_model::fleet::{MAX_LABELS, UnlawfulTransition};
+use meshd_store::{ArchiveError, StoreError};
+use meshd_trust::Role;
+use meshd_types::{MAX_NAME, MacAddr, NodeId, OperationId, VarName, hint_at_end};
 use std::sync::Arc;
+
+/// Maximum number of kernel arguments for one boot.
+pub(super) const MAX_ONCE_ARGS: usize = 64;
 
 /// Why an order about a node is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -78,4 +83,79 @@ meshd_types::hints!(OperateError {
     @source OperateError::RunningWork(source) => source;
     @source OperateError::Link(source) => source;
     @source OperateError::Unlawful(source) => source;
+});
+
+/// Why a boot setting is refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    #[error("node {node} has no variable `{name}`")]
+    NoVar { node: NodeId, name: VarName },
+    #[error("no overlay declares variable `{name}` of node {node}")]
+    UnknownVar {
+        node: NodeId,
+        name: VarName,
+        /// The most similar name, or the declared names.
+        hint: String,
+    },
+    #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
+    TooManyVars { node: NodeId, count: usize },
+    #[error("cannot set variable `{name}` of node {node}: the value {what}")]
+    WrongVar { node: NodeId, name: VarName, what: String, hint: String },
+    #[error("node {node} would not boot with these variables: {source}")]
+    VarsDoNotRender { node: NodeId, source: Faults },
+    #[error("kernel argument {0}")]
+    KernelArg(String),
+    /// A kernel argument that another role may set.
+    #[error("kernel argument `{arg}` for one boot: role {role} may not set it")]
+    ForbiddenArg { arg: String, role: Role },
+    #[error("an override for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments")]
+    NoOrder,
+    #[error("node {node} is pinned to one generation")]
+    Pinned { node: NodeId },
+    #[error("node {node} is not pinned")]
+    NotPinned { node: NodeId },
+    #[error("node {node} has no generation `{text}` on record, or several")]
+    NoGeneration { node: NodeId, text: String },
+    #[error("node {node} has not reported which generation it runs")]
+    RunsNothing { node: NodeId },
+    /// The running generation is not in the archive.
+    #[error(transparent)]
+    NotArchived(ArchiveError),
+    #[error("node {node} has no override for its next boot")]
+    NothingOrdered { node: NodeId },
+}
+
+meshd_types::hints!(OrderError {
+    OrderError::KernelArg(fault) => "{}", hint_at_end(fault);
+    OrderError::NoVar { node, .. } => "`meshd node show {node}` lists them";
+    OrderError::UnknownVar { hint, .. } => "{hint}";
+    OrderError::WrongVar { hint, .. } => "{hint}";
+    OrderError::ForbiddenArg { .. } => "ask an admin, or use one of {}", operator_args();
+    OrderError::NoOrder => "name --profile or --kernel-arg";
+    OrderError::Pinned { node } => "unpin it first: meshd node pin {node} --off";
+    OrderError::NotPinned { node } => "`meshd node show {node}` shows pins";
+    OrderError::NoGeneration { node, .. } => "`meshd node history {node}` lists them";
+    OrderError::RunsNothing { .. } => "name one with --generation";
+    OrderError::NothingOrdered { node } => "`meshd node show {node}` shows overrides";
+    @source OrderError::NotArchived(source) => source;
+});
+
+/// Why labels or a name are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum NamingError {
+    #[error("cannot label node {node}: it would have {count} labels")]
+    TooManyLabels { node: NodeId, count: usize },
+    #[error("cannot rename node {node}: `{name}` is not a host name")]
+    InvalidName { node: NodeId, name: String },
+    #[error("cannot rename node {node}: `{name}` is reserved for another machine or an address")]
+    ReservedName { node: NodeId, name: String },
+    #[error("cannot rename node {node}: node {holder} has the name `{name}`")]
+    NameTaken { node: NodeId, name: String, holder: NodeId },
+}
+
+meshd_types::hints!(NamingError {
+    NamingError::TooManyLabels { .. } => "use at most {MAX_LABELS}";
+    NamingError::InvalidName { .. } => "use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends";
+    NamingError::ReservedName { .. } => "use another name";
+    NamingError::NameTaken { .. } => "use another name";
 });

@@ -26,10 +26,8 @@ pub(crate) mod operations;
 mod operator_kernel_args;
 mod setting_changes;
 
-pub use boot_settings::OrderError;
-pub use error::OperateError;
+pub use error::{NamingError, OperateError, OrderError};
 pub use fleet::{Fleet, NodeRecords};
-pub use naming::NamingError;
 pub use operations::{AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults};
 
 use super::{

@@ -1,31 +1,15 @@
 //! Labels and names of nodes, and the search for a node by name.
 
-use super::{NodeOps, OperateError, lifecycle::existing_node};
+use super::{
+    NodeOps,
+    error::{NamingError, OperateError},
+    lifecycle::existing_node,
+};
 use crate::environment::records::name_holder;
 use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node};
 use meshd_store::Tx;
-use meshd_types::{MAX_NAME, NodeId, Timestamp, is_host_name, is_reserved_host_name};
+use meshd_types::{NodeId, Timestamp, is_host_name, is_reserved_host_name};
 use std::sync::Arc;
-
-/// Why labels or a name are refused.
-#[derive(Debug, thiserror::Error)]
-pub enum NamingError {
-    #[error("cannot label node {node}: it would have {count} labels")]
-    TooManyLabels { node: NodeId, count: usize },
-    #[error("cannot rename node {node}: `{name}` is not a host name")]
-    InvalidName { node: NodeId, name: String },
-    #[error("cannot rename node {node}: `{name}` is reserved for another machine or an address")]
-    ReservedName { node: NodeId, name: String },
-    #[error("cannot rename node {node}: node {holder} has the name `{name}`")]
-    NameTaken { node: NodeId, name: String, holder: NodeId },
-}
-
-meshd_types::hints!(NamingError {
-    NamingError::TooManyLabels { .. } => "use at most {MAX_LABELS}";
-    NamingError::InvalidName { .. } => "use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends";
-    NamingError::ReservedName { .. } => "use another name";
-    NamingError::NameTaken { .. } => "use another name";
-});
 
 impl NodeOps {
     /// Finds a node by its ID, else by its name, else by a prefix of one of them.

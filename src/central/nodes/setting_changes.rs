@@ -1,6 +1,9 @@
 //! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
 
-use super::{OperateError, boot_settings::OrderError, lifecycle::existing_node};
+use super::{
+    error::{OperateError, OrderError},
+    lifecycle::existing_node,
+};
 use crate::vms::{check_no_open_slots, check_no_running_work};
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{

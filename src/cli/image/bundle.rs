@@ -44,7 +44,10 @@ impl Bundle {
         match self {
             Bundle::List { output } => output.print(&views(&site)?, |views| list(views)),
             Bundle::Build { name } => build(&site, &name),
-            Bundle::Prune(prune) => prune.run(&site, ArtifactKind::Bundles),
+            Bundle::Prune(prune) => {
+                let name = prune.name.as_deref().map(|name| find(&site, name)).transpose()?;
+                prune.run(&site, ArtifactKind::Bundles, name.map(|name| name.to_string()))
+            }
         }
     }
 }
@@ -92,7 +95,7 @@ fn list(views: &[BundleView]) -> String {
 }
 
 /// Finds a bundle by name.
-pub(crate) fn find(site: &Site, name: &str) -> Result<BundleName, Failure> {
+fn find(site: &Site, name: &str) -> Result<BundleName, Failure> {
     let known = views(site)?;
     let found = known.iter().find(|view| view.bundle.name.as_str() == name);
     let hint = || suggest(name, known.iter().map(|view| view.bundle.name.as_str()));

@@ -109,7 +109,10 @@ impl Image {
             }
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
-            Image::Prune(prune) => prune.run(&site, ArtifactKind::Images),
+            Image::Prune(prune) => {
+                let name = prune.name.as_deref().map(|name| find(&site, name)).transpose()?;
+                prune.run(&site, ArtifactKind::Images, name.map(|name| name.to_string()))
+            }
             Image::Verify { name } => verify(&site, &name),
         }
     }

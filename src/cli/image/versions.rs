@@ -21,7 +21,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 #[derive(Debug, Args)]
 pub(crate) struct Prune {
     /// Name [default: all]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// Number of newest builds to keep
     #[arg(long, value_name = "N", default_value_t = KEEP)]
     keep: usize,
@@ -59,19 +59,15 @@ fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
 }
 
 impl Prune {
-    pub(crate) fn run(self, site: &Site, what: ArtifactKind) -> Result<(), Failure> {
-        let find = |name: &str| match what {
-            ArtifactKind::Images => super::find(site, name).map(|name| name.to_string()),
-            ArtifactKind::Bundles => super::bundle::find(site, name).map(|name| name.to_string()),
-        };
-        let name = self.name.as_deref().map(find).transpose()?;
+    /// Deletes versions of all images or bundles, or of the one with this name.
+    pub(super) fn run(self, site: &Site, kind: ArtifactKind, name: Option<String>) -> Result<(), Failure> {
         let mut in_use = BTreeSet::new();
         for list in &self.in_use {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
         }
         let go = |dry_run| {
             let (name, in_use) = (name.clone(), in_use.clone());
-            let request = builder::Prune { kind: what, name, keep: self.keep, in_use, dry_run };
+            let request = builder::Prune { kind, name, keep: self.keep, in_use, dry_run };
             builder::prune(&site.blobs_dir, &request).map_err(|error| Failure::of(&error))
         };
         let mut pruned = go(true)?;

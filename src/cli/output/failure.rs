@@ -1,6 +1,6 @@
 //! The error of a command: object, cause, hint and exit code.
 
-use super::writer::clean;
+use super::clean::clean;
 use meshd_config::{Fault, Faults, files::read_regular};
 use meshd_lab::{LabError, demo::DemoError};
 use std::{fmt, io, process::ExitCode};

@@ -2,7 +2,8 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `writer` | the only writer: standard output, messages, filter of foreign text |
+//! | `writer` | the only writer: standard output, messages, output of foreign programs |
+//! | `clean` | replaces characters that a terminal would execute, or that disguise other text |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
 //! | `print` | one value as a table, JSON or YAML |
@@ -13,6 +14,7 @@
 #[macro_use]
 pub(crate) mod writer;
 
+pub(crate) mod clean;
 pub(crate) mod failure;
 pub(crate) mod file;
 pub(crate) mod print;

@@ -1,6 +1,6 @@
 //! Prints one value as a table, JSON or YAML.
 
-pub(crate) use super::writer::{clean, write};
+pub(crate) use super::{clean::clean, writer::write};
 
 use super::writer::write_message;
 use crate::cli::Failure;

@@ -1,6 +1,6 @@
 //! Shows the progress of builds: moving lines on a terminal, plain lines in a log.
 
-use super::{print::span, writer::clean};
+use super::{clean::clean, print::span};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshd_image::builder::{BuildStep, Progress};
 use std::{

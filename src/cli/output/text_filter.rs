@@ -1,6 +1,6 @@
 //! Filter of foreign text that arrives in pieces: escape sequences and characters may be split between two pieces.
 
-use super::writer::clean_char;
+use super::clean::clean_char;
 use anstream::adapter::StripBytes;
 use std::{mem, str};
 

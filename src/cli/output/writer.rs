@@ -4,9 +4,13 @@
 //! unchanged. A house test refuses other writers in `src/cli`. Messages are best effort: a closed or full standard error ends no command.
 //! Data is not: a failed write to standard output is a [`Failure`].
 
-use super::{failure::Failure, text_filter::TextFilter};
+use super::{
+    clean::{clean, clean_lines},
+    failure::Failure,
+    text_filter::TextFilter,
+};
 use clap::Args;
-use meshd_types::{failpoint, is_misleading};
+use meshd_types::failpoint;
 use std::io::{self, IsTerminal as _, Stdout, Write, stderr, stdout};
 
 /// Writes one message to standard error, as `eprintln!` does, without control characters.
@@ -47,29 +51,6 @@ pub(crate) fn write_over(text: &str) {
 fn write_message_raw(bytes: &[u8]) {
     let mut out = stderr().lock();
     let _ = out.write_all(bytes).and_then(|()| out.flush());
-}
-
-/// Replaces control characters and direction marks in a text of one line.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(clean_char).collect()
-}
-
-/// Replaces control characters and direction marks. Keeps tabs and line ends, also those for a raw terminal.
-fn clean_lines(text: &str) -> String {
-    let mut chars = text.chars().peekable();
-    let mut shown = String::with_capacity(text.len());
-    while let Some(c) = chars.next() {
-        let is_kept = matches!(c, '\n' | '\t') || c == '\r' && chars.peek() == Some(&'\n');
-        shown.push(if is_kept { c } else { clean_char(c) });
-    }
-    shown
-}
-
-/// Returns U+FFFD for a character that a terminal would execute, or that disguises other text.
-pub(super) fn clean_char(c: char) -> char {
-    let is_executed = c.is_control() && failpoint::defends("cli-filter");
-    let is_hidden = is_misleading(c) && failpoint::defends("ui-direction");
-    if is_executed || is_hidden { '\u{fffd}' } else { c }
 }
 
 /// Option of commands that print the output of a node or guest.
@@ -129,21 +110,5 @@ impl Write for ForeignOutput {
 
     fn flush(&mut self) -> io::Result<()> {
         stdout().flush()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn remote_text_is_stripped_of_control_and_direction_characters() {
-        assert_eq!(clean("a\u{1b}[2J \u{202e}321\u{2069}é"), "a\u{fffd}[2J \u{fffd}321\u{fffd}é");
-    }
-
-    #[test]
-    fn message_keeps_line_ends_and_replaces_other_control_characters() {
-        let shown = clean_lines("one\ttwo\r\nthree\rfour\u{9b}2J\u{7}\n");
-        assert_eq!(shown, "one\ttwo\r\nthree\u{fffd}four\u{fffd}2J\u{fffd}\n");
     }
 }

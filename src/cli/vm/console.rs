@@ -3,7 +3,10 @@
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::writer::{ForeignOutput, RawOutput, clean, write_message},
+    output::{
+        clean::clean,
+        writer::{ForeignOutput, RawOutput, write_message},
+    },
 };
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meshd_api::routes as api;

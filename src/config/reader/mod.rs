@@ -136,6 +136,14 @@ impl Document {
         self.fault(position, message, hint);
     }
 
+    /// Returns a text of one line; other texts are faults.
+    pub fn plain_line(&self, text: Located<String>) -> String {
+        if text.chars().any(char::is_control) {
+            self.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
+        }
+        text.value
+    }
+
     /// Records a fault at a line and key.
     pub fn fault_at(&self, line: usize, key: String, message: impl Into<String>, hint: impl Into<String>) {
         let mut faults = self.faults.borrow_mut();
@@ -166,6 +174,25 @@ impl Document {
     fn resolve(&self, path: &str) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }
+}
+
+/// Returns the value, or the default if the key is absent; `None` if the value has a fault.
+pub(crate) fn or<T>(table: &Table<'_>, key: &str, value: Option<Located<T>>, default: T) -> Option<T> {
+    match value {
+        Some(value) => Some(value.value),
+        None if table.has(key) => None,
+        None => Some(default),
+    }
+}
+
+/// Returns the text if it satisfies the rule, else records the fault.
+pub(crate) fn checked(
+    document: &Document,
+    text: Located<String>,
+    rule: fn(&str) -> Result<(), String>,
+) -> Option<String> {
+    rule(&text).map_err(|error| document.error(&text, &error)).ok()?;
+    Some(text.value)
 }
 
 #[cfg(test)]

@@ -266,6 +266,11 @@ impl<'d> Table<'d> {
         keys.into_iter().filter_map(entry).collect()
     }
 
+    /// Returns all tables of a section whose keys are names; none if the section is absent.
+    pub fn entries_of(&self, section: &str) -> Vec<NamedTable<'d>> {
+        self.table(section).map(|table| table.entries()).unwrap_or_default()
+    }
+
     /// Returns all keys of a table whose keys are names or paths and whose values are not tables.
     pub fn keys(&self) -> Vec<Located<String>> {
         self.toml.iter().map(|(key, _)| self.position(key).with(key.to_owned())).collect()

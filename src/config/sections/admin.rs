@@ -2,8 +2,7 @@
 
 use crate::{
     Admin, AdminHttps, Process, check,
-    parse::or,
-    reader::{Document, Table},
+    reader::{Document, Table, or},
 };
 use std::{net::Ipv4Addr, path::PathBuf};
 

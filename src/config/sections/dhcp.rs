@@ -2,8 +2,7 @@
 
 use crate::{
     DhcpMode, InterfaceNetwork, Subnet, check, interfaces,
-    parse::or,
-    reader::{Document, Located, Table},
+    reader::{Document, Located, Table, or},
 };
 use std::{net::Ipv4Addr, ops::RangeInclusive, time::Duration};
 

@@ -4,8 +4,7 @@ use super::segment::Segments;
 use crate::{
     Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
     fault::suggest,
-    parse::or,
-    reader::{Document, Table},
+    reader::{Document, Table, or},
 };
 use meshd_types::{NodeId, ProfileName, RuleName, SystemUuid, is_filler};
 use std::{

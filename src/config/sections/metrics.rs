@@ -2,8 +2,7 @@
 
 use crate::{
     MetricsListener,
-    parse::or,
-    reader::{Document, Table},
+    reader::{Document, Table, or},
 };
 use std::net::Ipv4Addr;
 

@@ -3,8 +3,7 @@
 use super::dhcp::{self, Neighbours};
 use crate::{
     DhcpMode, InterfaceNetwork, Link, Segment, Subnet, check,
-    parse::checked,
-    reader::{Document, Located, Table},
+    reader::{Document, Located, Table, checked},
 };
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;

@@ -7,7 +7,6 @@ use super::parts::repo::Repo;
 use super::parts::{contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe};
 use super::{
     command::{TOOLS, ToolCommand, require_namespaces, require_tools},
-    import::{ImportRequest, import, recipe::is_import},
     keys,
     progress::{BuildStep, Progress, report_step},
     store,
@@ -46,16 +45,11 @@ pub struct BuildRequest {
     pub promote: bool,
 }
 
-/// Builds an image, unless it is up to date: same recipe, intact blobs.
+/// Builds an image from a recipe of packages, unless it is up to date: same recipe, intact blobs.
 ///
 /// # Errors
 /// An existing image stays; no file is half-written.
-pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
-    if is_import(&request.recipe_dir) {
-        let current = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
-        let import_request = ImportRequest { build: request.clone(), from: None, mirror: None, trust_mirror: false };
-        return current.map_or_else(|| import(&import_request, progress), Ok);
-    }
+pub(super) fn build_recipe(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
     if let Some(manifest) = up_to_date(request, &digest) {
@@ -103,7 +97,7 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
 }
 
 /// Finds an intact version of the same recipe, preferably the current one, and promotes it on request.
-fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
+pub(super) fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
     let (blobs_dir, name) = (&request.blobs_dir, &request.name);
     let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
     if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {

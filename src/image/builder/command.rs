@@ -1,6 +1,5 @@
 //! Runs external programs without a shell and keeps the end of their output for errors.
 
-use super::error::BuildError;
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
@@ -67,17 +66,38 @@ pub enum CommandError {
     Failed { line: String, status: std::process::ExitStatus, output_end: String },
 }
 
+/// Required programs are not installed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", list_tools(.0))]
+pub struct MissingTools(pub Vec<Tool>);
+
+fn list_tools(tools: &[Tool]) -> String {
+    let programs: Vec<&str> = tools.iter().map(|tool| tool.program).collect();
+    let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    format!("programs are missing: {}; run `apt-get install {}`", programs.join(", "), packages.join(" "))
+}
+
+/// This host does not permit users to create user namespaces.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "building as a normal user needs user namespaces, and this machine does not permit them; \
+     build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)"
+)]
+pub struct NamespacesDenied(#[source] CommandError);
+
 /// Returns an error with the tools that are not installed.
-pub fn require_tools(tools: &[Tool]) -> Result<(), BuildError> {
+pub fn require_tools(tools: &[Tool]) -> Result<(), MissingTools> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
     let is_installed = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
     let missing: Vec<Tool> = tools.iter().filter(|tool| !is_installed(tool)).copied().collect();
-    if missing.is_empty() { Ok(()) } else { Err(BuildError::Tools(missing)) }
+    if missing.is_empty() { Ok(()) } else { Err(MissingTools(missing)) }
 }
 
 /// Returns an error if this user may not create user namespaces, which [`ToolCommand::as_root`] needs.
-pub fn require_namespaces() -> Result<(), BuildError> {
-    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)
+pub fn require_namespaces() -> Result<(), NamespacesDenied> {
+    ToolCommand::as_root("true").run().map_err(NamespacesDenied)
 }
 
 /// PATH with the administrator's folders, which a user's PATH may lack.

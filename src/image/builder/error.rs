@@ -4,7 +4,7 @@ use super::parts::{installed::DatabaseError, modules::NoSuchModule, plan::PlanEr
 use crate::{
     builder::{
         bundle::BundleFault,
-        command::{CommandError, Tool},
+        command::{CommandError, MissingTools, NamespacesDenied},
         import::ImportError,
     },
     catalog::{bundle::BundleError, image::ImageError},
@@ -17,14 +17,10 @@ use std::{io, path::PathBuf};
 pub enum BuildError {
     #[error("{0}")]
     Recipe(Faults),
-    #[error("{}", list_tools(.0))]
-    Tools(Vec<Tool>),
-    /// This host does not permit users to create user namespaces.
-    #[error(
-        "building as a normal user needs user namespaces, and this machine does not permit them; \
-         build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)"
-    )]
-    Namespaces(#[source] CommandError),
+    #[error(transparent)]
+    Tools(#[from] MissingTools),
+    #[error(transparent)]
+    Namespaces(#[from] NamespacesDenied),
     #[error("another build of `{0}` is under way; wait for it to end")]
     Busy(String),
     #[error("cannot {what}{}", if .hint.is_empty() { String::new() } else { format!("; {}", .hint) })]
@@ -70,14 +66,6 @@ pub enum BuildError {
     BundleReadBack(#[from] BundleError),
     #[error("the image cannot be read back after building")]
     ReadBack(#[from] ImageError),
-}
-
-fn list_tools(tools: &[Tool]) -> String {
-    let programs: Vec<&str> = tools.iter().map(|tool| tool.program).collect();
-    let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    format!("programs are missing: {}; run `apt-get install {}`", programs.join(", "), packages.join(" "))
 }
 
 /// Returns a conversion of an I/O error into the error of an operation on a file.

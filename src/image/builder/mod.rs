@@ -40,9 +40,9 @@ mod versions;
 mod volumes;
 mod work_folder;
 
-pub use build::{BuildRequest, build, recipe_digest};
+pub use build::{BuildRequest, recipe_digest};
 pub use bundle::{BundleFault, BundleRequest, build_bundle, recipes_dir};
-pub use command::{CommandError, Tool};
+pub use command::{CommandError, MissingTools, NamespacesDenied, Tool};
 pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
@@ -52,3 +52,19 @@ pub use versions::{
     previous_version, promote, prune, rollback, versions,
 };
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
+
+use crate::catalog::ImageManifest;
+
+/// Builds an image, unless it is up to date: same recipe, intact blobs. A recipe with a mirror is an import.
+///
+/// # Errors
+/// An existing image stays; no file is half-written.
+pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+    if !import::recipe::is_import(&request.recipe_dir) {
+        return build::build_recipe(request, progress);
+    }
+    if let Some(current) = build::up_to_date(request, &recipe_digest(&request.recipe_dir)?) {
+        return Ok(current);
+    }
+    import(&ImportRequest { build: request.clone(), from: None, mirror: None, trust_mirror: false }, progress)
+}

@@ -8,6 +8,7 @@ use crate::catalog::{
     ImageManifest,
     overlay::{Overlay, OverlayEntry, Overlays, Runlevel, Source, SourceLocation, is_plain_name},
 };
+use bytes::Bytes;
 use meshd_config::{Fault, Profile, suggest};
 use meshd_types::{Digest, OverlayName, SafePath};
 use std::{
@@ -33,6 +34,12 @@ pub(super) struct Merged<'a> {
 pub(super) struct Piece<'a> {
     pub(super) layer: usize,
     pub(super) entry: &'a OverlayEntry,
+}
+
+/// Joins two texts; the second begins on a new line.
+pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
+    let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
+    [before, gap, text].concat().into()
 }
 
 /// A service to start, with the layers that enable it.

@@ -4,7 +4,7 @@
 
 use super::{
     RenderInput, bootable,
-    merge::{Merged, Piece, fault, merge},
+    merge::{Merged, Piece, fault, joined, merge},
     rendered::{Kind, Origin, RenderedFile},
     secret::SecretFile,
     values::values,
@@ -222,12 +222,6 @@ fn valid_path(path: &str) -> SafePath {
 
 fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Kind {
     Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
-}
-
-/// Joins two texts; the second begins on a new line.
-pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
-    let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
-    [before, gap, text].concat().into()
 }
 
 fn rendered(

@@ -1,6 +1,9 @@
 //! Files that contain secrets: a storable description, and the real content for one boot.
 
-use super::{merge::Piece, plan::joined, values::with_secrets};
+use super::{
+    merge::{Piece, joined},
+    values::with_secrets,
+};
 use crate::catalog::{
     Secrets,
     overlay::{Overlay, Source, Templates},

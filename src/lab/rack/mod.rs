@@ -2,12 +2,14 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `central` | runs meshd inside the rack's namespace and calls its CLI |
 //! | `cleanup` | removes a rack: recorded processes, leftovers of a crash, networks and files |
 //! | `emulator` | diagnoses a silent node when a test fails: emulator, kernel or agent |
 //! | `neighbour` | other machines on the rack's network: an unknown machine, another DHCP server, a relay |
 //! | `power` | power, serial ports and status of the rack's nodes |
 //! | `record` | `rack.json`: the record of a rack's processes and networks |
 
+mod central;
 pub(crate) mod cleanup;
 pub(crate) mod emulator;
 pub(crate) mod neighbour;
@@ -15,7 +17,7 @@ pub(crate) mod power;
 pub(crate) mod record;
 
 use super::{
-    Accel, Extra, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape, central,
+    Accel, Extra, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape,
     site::{self, Layout, Setting},
 };
 use crate::{

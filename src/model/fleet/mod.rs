@@ -20,36 +20,35 @@ pub use boot_progress::{
     boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop},
     boot_session::{BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait},
     stage::{Stage, StageMark},
-    stall::{Chain, Stall, stall},
+    stall::Stall,
+    stall_detection::{Chain, stall},
 };
 pub use deadline_queue::DeadlineQueue;
 pub use dhcp_lease::Lease;
 pub use events::{
     audit::{Audit, AuditOutcome, AuditSeq},
-    audit_context::{AuditContext, AuditMark, Cause, MAX_REASON, ParsePrincipalError, Principal, Verb},
-    event::{Actor, Event, EventKind, EventSeq},
+    audit_context::{AuditContext, AuditMark, MAX_REASON, ParsePrincipalError, Principal, Verb},
+    cause::{Actor, Cause},
+    event::{Event, EventKind, EventSeq},
     idempotency::{IdempotencyRecord, StoredResponse},
 };
 pub use generations::{
-    archive::{
-        ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, FileChange, FileDiff, GenerationDiff, NextBoot,
-    },
-    generation::{ConditionChanges, Generation, update_boot_conditions, update_drift},
+    archive::{ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, FileChange, FileDiff, GenerationDiff},
+    generation::Generation,
     history::{ARCHIVED_PER_NODE, DeliveredGeneration, History, MAX_HISTORY},
+    next_boot::{ConditionChanges, NextBoot, update_boot_conditions, update_drift},
     revision::{MAX_REVISIONS, Revision, RevisionDiff, RevisionSummary, Revisions},
 };
 pub use node::{
     approval_rules::matching_rule,
     certificate::Certificate,
-    check_validity::CheckProvenance,
     condition::{Condition, ConditionKind},
     identity::{
-        CONFLICT_UPDATE_INTERVAL, ConflictingMachine, Identified, IdentityConflict, MAX_CONFLICTING_MACHINES,
-        ObservedMachine, identify,
+        CONFLICT_UPDATE_INTERVAL, Identified, IdentityConflict, MAX_CONFLICTING_MACHINES, ObservedMachine, identify,
     },
     label::{LabelChange, LabelError, LabelKey, LabelValue, Labels, MAX_LABELS, label_words},
     phase::{Phase, PhaseChange, Transition, UnlawfulTransition},
-    record::{Fingerprint, LinkState, NextBootOverride, Node},
+    record::{CheckProvenance, ConflictingMachine, Fingerprint, LinkState, NextBootOverride, Node},
     relay_port::RelayPort,
     selector::{NamedNode, Selector, SelectorError, find_node},
     unit_map::{ApprovedFunction, UnitMap},

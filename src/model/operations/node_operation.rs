@@ -138,7 +138,7 @@ impl NodeOperation {
             return Some(NodeOutcome::Cancelled("the node was removed".to_owned()));
         };
         match order {
-            NodeOrder::Drain { .. } => NodeOrder::drained(node),
+            NodeOrder::Drain { .. } => drain_outcome(node),
             NodeOrder::Reboot if newest_boot.is_some() && newest_boot != self.session => Some(NodeOutcome::Done),
             NodeOrder::Reboot if matches!(node.phase, Phase::Rejected | Phase::Quarantined) => {
                 Some(NodeOutcome::Cancelled(format!("the node was {}", node.phase)))
@@ -152,6 +152,16 @@ impl NodeOperation {
             }
             _ => None,
         }
+    }
+}
+
+/// Returns how a running drain has ended; `None` while it runs.
+fn drain_outcome(node: &Node) -> Option<NodeOutcome> {
+    match node.phase {
+        Phase::Maintenance => Some(NodeOutcome::Done),
+        Phase::Draining => None,
+        _ if node.drains => None,
+        phase => Some(NodeOutcome::Cancelled(format!("the node is {phase}: another order ended the drain"))),
     }
 }
 

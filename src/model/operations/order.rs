@@ -1,6 +1,6 @@
 //! What an order wants of a node.
 
-use crate::fleet::{LabelChange, Node, Phase};
+use crate::fleet::LabelChange;
 use meshd_types::{ProfileName, VarName, Vars};
 use serde::{Deserialize, Serialize};
 
@@ -78,15 +78,5 @@ impl NodeOrder {
             (NodeOrder::Drain { .. } | NodeOrder::Fence, NodeOrder::Drain { .. })
                 | (NodeOrder::Reboot, NodeOrder::Reboot)
         )
-    }
-
-    /// Returns how a drain that is running has ended, or `None` while it runs.
-    pub(super) fn drained(node: &Node) -> Option<super::NodeOutcome> {
-        match node.phase {
-            Phase::Maintenance => Some(super::NodeOutcome::Done),
-            Phase::Draining => None,
-            _ if node.drains => None,
-            phase => Some(super::NodeOutcome::Cancelled(format!("the node is {phase}: another order ended the drain"))),
-        }
     }
 }

@@ -25,10 +25,11 @@ pub use vm::placement::{
 };
 pub use vm::{
     failover_policy::MAX_REFUSED,
+    nic_address::{SlotNic, fill_slot_nics, private_address, site_address},
     numa_locality::Locality,
     phase::VmPhase,
     record::{NodeReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},
-    reserved_nic::{ReservedNic, SlotNic, fill_slot_nics, private_address, site_address},
+    reserved_nic::ReservedNic,
 };
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{
     ApiState,
     error::Refused,
     query::{answer::selected, logs::MAX_RECORDS},
-    transport::auth::Caller,
+    transport::caller::Caller,
 };
 use axum::{
     body::Body,

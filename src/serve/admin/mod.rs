@@ -181,7 +181,7 @@ async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
 async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: Serving) {
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
-    origin.insert(transport::auth::Caller::at_socket(uid));
+    origin.insert(transport::caller::Caller::at_socket(uid));
     let connection = transport::connection::AdminConnection::new(permit);
     transport::connection::serve_connection(stream, router, origin, connection, central, shutdown).await;
 }

@@ -5,7 +5,7 @@ use crate::serve::admin::{
     error::Refused,
     extract::{Body, JsonBody, json_objects::from_value},
     routes::{Answer, detail, node_view},
-    transport::auth::Caller,
+    transport::caller::Caller,
 };
 use axum::{
     Extension, Json,

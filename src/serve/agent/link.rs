@@ -2,7 +2,7 @@
 
 use super::{
     AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, LinkCommand,
-    routes::check_version,
+    refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
 use axum::extract::ws::WebSocket;

@@ -6,7 +6,8 @@
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `central_interface` | the trait by which the agent API calls the central node |
-//! | `routes` | routes of the agent API, and their error responses |
+//! | `refusal` | error responses |
+//! | `routes` | routes of the agent API |
 //! | `node_connections` | limits of connections and transfers of authenticated nodes, counted by node |
 //! | `socket` | a WebSocket of typed messages with an idle timeout |
 //! | `volumes` | serves byte ranges of volume files |
@@ -28,6 +29,7 @@ mod console_relay;
 mod link;
 mod pending;
 mod central_interface;
+mod refusal;
 mod routes;
 mod node_connections;
 mod socket;

@@ -2,7 +2,7 @@
 
 use super::{
     AgentApi, AgentApiError, AgentConnection, AgentSettings, Ticket,
-    routes::check_version,
+    refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
 use crate::serve::limiter::Meter;

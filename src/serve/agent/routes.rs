@@ -1,7 +1,9 @@
-//! Routes of the agent API, and their error responses.
+//! Routes of the agent API.
 
 use super::{
-    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link, pending, volumes,
+    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link, pending,
+    refusal::{Refusal, check_version},
+    volumes,
 };
 use crate::serve::{limiter::Source, metrics::count_request};
 use axum::{
@@ -13,13 +15,13 @@ use axum::{
     },
     http::{HeaderMap, StatusCode},
     middleware::{self, Next},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::{get, post},
 };
-use meshd_proto::{EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
+use meshd_proto::{EnrolRequest, EnrolResponse, RenewRequest, vm::ConsoleId};
 use meshd_types::{Digest, failpoint};
 use serde::de::DeserializeOwned;
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle at any time.
 const READ_BUFFER: usize = 4 * 1024;
@@ -207,72 +209,10 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
         .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
 }
 
-pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
-    if meshd_proto::is_supported_version(version) {
-        return Ok(());
-    }
-    let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
-    Err(Refusal::bad_request(format!(
-        "the agent speaks version {version}, this central node versions {oldest} to {ours}"
-    )))
-}
-
 fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     match &error {
         AgentApiError::Internal(detail) => tracing::error!(route, who = peer, detail, "request failed"),
         other => tracing::info!(route, who = peer, reason = %other, "request refused"),
     }
     error.into()
-}
-
-/// An error response.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    status: StatusCode,
-    code: &'static str,
-    pub(super) message: Cow<'static, str>,
-}
-
-impl Refusal {
-    /// Response to every credential failure. It does not reveal which check failed.
-    const UNAUTHORIZED: Self = Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "not authorised");
-    const STALE: Self =
-        Refusal::new(StatusCode::UNAUTHORIZED, "stale_certificate", "the certificate has expired; renew it");
-    const STALE_CA: Self = Refusal::new(
-        StatusCode::UNAUTHORIZED,
-        "stale_ca",
-        "the authority of this certificate was replaced; boot the node again, or give it a new token",
-    );
-    const BUSY: Self =
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; retry in some seconds");
-    const NOT_FOUND: Self = Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent API");
-
-    const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {
-        Refusal { status, code, message: Cow::Borrowed(message) }
-    }
-
-    fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
-        Refusal { status: StatusCode::BAD_REQUEST, code: "bad_request", message: message.into() }
-    }
-}
-
-impl From<AgentApiError> for Refusal {
-    fn from(error: AgentApiError) -> Self {
-        match error {
-            AgentApiError::Unauthorized => Refusal::UNAUTHORIZED,
-            AgentApiError::StaleCertificate => Refusal::STALE,
-            AgentApiError::BadRequest(message) => Refusal::bad_request(message),
-            AgentApiError::Busy => Refusal::BUSY,
-            AgentApiError::Internal(_) => {
-                Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the central node failed; its log says why")
-            }
-        }
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let body = ErrorBody { code: self.code.to_owned(), message: self.message.into_owned() };
-        (self.status, Json(body)).into_response()
-    }
 }

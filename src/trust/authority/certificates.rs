@@ -1,10 +1,7 @@
 //! Makes the keys and certificates of roots, issuers and nodes.
 
-use super::{
-    super::{NOT_BEFORE_MS, TrustError},
-    folder::{damaged, root_id},
-};
-use meshd_types::Timestamp;
+use super::super::{NOT_BEFORE_MS, TrustError};
+use meshd_types::{Digest, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
@@ -37,8 +34,8 @@ impl InvalidPair {
     /// Returns the error of the damaged one of these files.
     pub fn in_files(self, key: &Path, certificate: &Path) -> TrustError {
         match self {
-            InvalidPair::Key(detail) => damaged(key, detail),
-            InvalidPair::Certificate(detail) => damaged(certificate, detail),
+            InvalidPair::Key(detail) => TrustError::damaged(key, detail),
+            InvalidPair::Certificate(detail) => TrustError::damaged(certificate, detail),
         }
     }
 }
@@ -67,6 +64,11 @@ impl Root {
         let (_, issuer) = read(pem, key_pem)?;
         Ok(Root { id: root_id(issuer.key().public_key_raw()), issuer })
     }
+}
+
+/// Returns the name of a root: the beginning of the digest of its public key.
+fn root_id(public_key: &[u8]) -> String {
+    Digest::of(public_key).to_string()[..ID_LEN].to_owned()
 }
 
 /// A new root with its issuer.

@@ -14,7 +14,7 @@ use super::{
     GRACE, MAX_GRACE, MAX_ROOTS,
     certificates::{self, Root},
 };
-use meshd_types::{Digest, Timestamp};
+use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -85,11 +85,14 @@ impl Folder<'_> {
     pub fn manifest(&self) -> Result<Option<Manifest>, TrustError> {
         let path = self.0.join(MANIFEST);
         let Some(text) = files::read(&path)? else { return Ok(None) };
-        let manifest: Manifest =
-            serde_json::from_str(&text).map_err(|_| damaged(&path, "it is not the list that meshd writes"))?;
+        let manifest: Manifest = serde_json::from_str(&text)
+            .map_err(|_| TrustError::damaged(&path, "it is not the list that meshd writes"))?;
         if manifest.version != VERSION {
             let found = manifest.version;
-            return Err(damaged(&path, &format!("it has version {found}, this meshd reads version {VERSION}")));
+            return Err(TrustError::damaged(
+                &path,
+                &format!("it has version {found}, this meshd reads version {VERSION}"),
+            ));
         }
         Ok(Some(manifest))
     }
@@ -173,7 +176,7 @@ impl Folder<'_> {
 
     /// Reads a file that the manifest refers to.
     pub fn must_read(&self, path: &Path) -> Result<String, TrustError> {
-        files::read(path)?.ok_or_else(|| damaged(path, "it is missing"))
+        files::read(path)?.ok_or_else(|| TrustError::damaged(path, "it is missing"))
     }
 
     /// Deletes keys of roots that are not trusted any more, and those of an interrupted rotation.
@@ -216,14 +219,4 @@ impl Folder<'_> {
 
 fn is_id(name: &str) -> bool {
     name.len() == certificates::ID_LEN && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Creates the error of a damaged file.
-pub fn damaged(path: &Path, detail: &str) -> TrustError {
-    TrustError::Damaged { path: path.into(), detail: detail.into() }
-}
-
-/// Returns the name of a root: the beginning of the digest of its public key.
-pub fn root_id(public_key: &[u8]) -> String {
-    Digest::of(public_key).to_string()[..certificates::ID_LEN].to_owned()
 }

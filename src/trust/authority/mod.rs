@@ -16,7 +16,7 @@ mod tls;
 
 pub use certificates::signed_under;
 
-use self::folder::{BUNDLE, Folder, MANIFEST, Manifest, Retiring, damaged};
+use self::folder::{BUNDLE, Folder, MANIFEST, Manifest, Retiring};
 use super::{Peer, TrustError, files, peer::NODE_URI};
 use certificates::leaf_params;
 use meshd_types::{Digest, NodeId, Timestamp, hex};
@@ -33,8 +33,6 @@ use std::{
 
 /// Lifetime of a node's certificate. The agent renews it at half of its lifetime.
 pub const NODE_CERT_LIFE: Duration = Duration::from_secs(14 * DAY_S);
-/// Longest remaining life of a valid node certificate. It leaves room for clocks that are corrected by days.
-pub(super) const MAX_NODE_CERT_LIFE: Duration = Duration::from_secs(60 * DAY_S);
 /// Longest time that a root is trusted after its replacement.
 pub const MAX_GRACE: Duration = Duration::from_secs(366 * DAY_S);
 /// Maximum number of trusted roots, the active one included. A TLS handshake contains a certificate for each.
@@ -103,7 +101,7 @@ impl CertificateAuthority {
                 }
                 manifest
             }
-            None if dir.join(BUNDLE).exists() => return Err(damaged(&dir.join(MANIFEST), "it is missing")),
+            None if dir.join(BUNDLE).exists() => return Err(TrustError::damaged(&dir.join(MANIFEST), "it is missing")),
             None => folder.create_first(site_name, now)?,
         };
         Self::read(dir, site_name, manifest, now)
@@ -115,7 +113,7 @@ impl CertificateAuthority {
         // The key is not used between two rotations, but still must not be readable by others.
         files::read_private(&folder.root_key(active))?;
         let (key_path, path) = (folder.issuer_key(active), folder.issuer_pem(active));
-        let key = files::read_private(&key_path)?.ok_or_else(|| damaged(&key_path, "it is missing"))?;
+        let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::damaged(&key_path, "it is missing"))?;
         let issuer_pem = folder.must_read(&path)?;
         let (der, issuer) =
             certificates::read(&issuer_pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
@@ -245,7 +243,7 @@ fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, Tr
 }
 
 fn certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, TrustError> {
-    certificates::certificate(pem).ok_or_else(|| damaged(path, "it is not a certificate"))
+    certificates::certificate(pem).ok_or_else(|| TrustError::damaged(path, "it is not a certificate"))
 }
 
 impl std::fmt::Debug for CertificateAuthority {

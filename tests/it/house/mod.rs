@@ -2,7 +2,9 @@
 //!
 //! | module | what it checks |
 //! | --- | --- |
+//! | [`circles`] | import circles between files |
 //! | [`crates`] | which crate depends on which, and which package is named where |
+//! | [`parameters`] | tuple patterns hide no parameters |
 //! | [`paths`] | imports between folders, and pure code |
 //! | [`claims`] | docs/security.md and the list of defences name tests that exist |
 //! | [`folders`] | size and map of folders, and paths in documents |
@@ -11,12 +13,14 @@
 //! | [`output`] | commands print only through the writer of `src/cli/output` |
 //! | here | how a file begins, how long it is, what its texts look like |
 
+mod circles;
 mod claims;
 mod crates;
 mod folders;
 mod ignored;
 mod language;
 mod output;
+mod parameters;
 mod paths;
 
 use std::{

@@ -50,7 +50,11 @@ const SERVERS: [&str; 5] = ["dhcp", "tftp", "http", "agent", "admin"];
 
 /// Paths that a file names outside of its tests.
 #[derive(Default)]
-struct Named(BTreeSet<Vec<String>>);
+pub(super) struct Named {
+    pub(super) paths: BTreeSet<Vec<String>>,
+    /// The path of each imported name.
+    pub(super) imports: BTreeMap<String, Vec<String>>,
+}
 
 impl<'ast> Visit<'ast> for Named {
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
@@ -69,14 +73,14 @@ impl<'ast> Visit<'ast> for Named {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let words: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if words.len() > 1 {
-            self.0.insert(words);
+            self.paths.insert(words);
         }
         syn::visit::visit_path(self, path);
     }
 }
 
 impl Named {
-    fn of(text: &str) -> Self {
+    pub(super) fn of(text: &str) -> Self {
         let mut named = Named::default();
         named.visit_file(&syn::parse_file(text).unwrap());
         named
@@ -90,14 +94,24 @@ impl Named {
                 before.pop();
             }
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.flatten(tree, before)),
-            UseTree::Name(name) => drop(self.0.insert([&before[..], &[name.ident.to_string()]].concat())),
-            UseTree::Rename(name) => drop(self.0.insert([&before[..], &[name.ident.to_string()]].concat())),
-            UseTree::Glob(_) => drop(self.0.insert(before.clone())),
+            UseTree::Name(name) => self.import(name.ident.to_string(), &name.ident.to_string(), before),
+            UseTree::Rename(name) => self.import(name.rename.to_string(), &name.ident.to_string(), before),
+            UseTree::Glob(_) => drop(self.paths.insert(before.clone())),
         }
+    }
+
+    fn import(&mut self, name: String, word: &str, before: &[String]) {
+        // `use a::{self}` imports `a`.
+        let (path, name) = match before.last() {
+            Some(module) if word == "self" => (before.to_vec(), if name == "self" { module.clone() } else { name }),
+            _ => ([before, &[word.to_owned()]].concat(), name),
+        };
+        self.paths.insert(path.clone());
+        self.imports.insert(name, path);
     }
 }
 
-fn released() -> impl Iterator<Item = (PathBuf, String)> {
+pub(super) fn released() -> impl Iterator<Item = (PathBuf, String)> {
     sources().into_iter().filter(|(path, _)| !is_tests(path))
 }
 
@@ -112,7 +126,7 @@ fn pure_code_uses_no_clock_file_or_socket() {
         if !is_pure || NOT_PURE.iter().any(|other| path.starts_with(other)) {
             continue;
         }
-        for named in Named::of(&text).0 {
+        for named in Named::of(&text).paths {
             let named = named.join("::");
             let is_clock = CLOCKS.iter().any(|clock| named.ends_with(clock));
             if is_clock || IMPURE.iter().any(|impure| named == *impure || named.starts_with(&format!("{impure}::"))) {
@@ -129,7 +143,7 @@ fn server_folders_do_not_import_each_other() {
     for (path, text) in released() {
         let Ok(inside) = path.strip_prefix("src/serve") else { continue };
         let own = inside.components().next().unwrap().as_os_str().to_string_lossy().into_owned();
-        for named in Named::of(&text).0 {
+        for named in Named::of(&text).paths {
             let [first, second, server, ..] = &named[..] else { continue };
             let is_other = SERVERS.contains(&server.as_str()) && *server != own && own != "mod.rs";
             if (first.as_str(), second.as_str()) == ("crate", "serve") && is_other {
@@ -146,13 +160,17 @@ fn root_of(path: &Path) -> PathBuf {
     if first.join("Cargo.toml").exists() { first } else { PathBuf::from("src") }
 }
 
-/// The folder that a path of a file leads to; `None` outside of its crate.
-fn target(path: &Path, named: &[String]) -> Option<PathBuf> {
+/// True for a file whose module is its folder.
+pub(super) fn is_root(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "mod.rs" || name == "lib.rs")
+}
+
+/// The innermost module that a path of a file leads through, and the words after it; `None` outside of its crate.
+pub(super) fn module<'n>(path: &Path, named: &'n [String]) -> Option<(PathBuf, &'n [String])> {
     let root = root_of(path);
     // The module of a file `a/b.rs` is `a/b`; that of `a/mod.rs` and `a/lib.rs` is `a`.
-    let is_folder = ["mod.rs", "lib.rs"].contains(&path.file_name()?.to_str()?);
-    let own = if is_folder { path.parent()?.to_owned() } else { path.with_extension("") };
-    let (mut at, rest) = match named.first()?.as_str() {
+    let own = if is_root(path) { path.parent()?.to_owned() } else { path.with_extension("") };
+    let (mut at, mut rest) = match named.first()?.as_str() {
         "crate" => (root.clone(), &named[1..]),
         "self" => (own, &named[1..]),
         "super" => {
@@ -161,54 +179,66 @@ fn target(path: &Path, named: &[String]) -> Option<PathBuf> {
         }
         _ => return None,
     };
-    for word in rest {
+    while let Some((word, after)) = rest.split_first() {
         let next = at.join(word);
-        if next.is_dir() || next.with_extension("rs").is_file() {
-            at = next;
-        } else {
+        if !next.is_dir() && !next.with_extension("rs").is_file() {
             break;
         }
+        (at, rest) = (next, after);
     }
+    at.starts_with(&root).then_some((at, rest))
+}
+
+/// The folder that a path of a file leads to; `None` outside of its crate.
+fn target(path: &Path, named: &[String]) -> Option<PathBuf> {
+    let root = root_of(path);
+    let (at, _) = module(path, named)?;
     let folder = if at.is_dir() { at } else { at.parent()?.to_owned() };
     folder.starts_with(&root).then_some(folder)
 }
 
-/// All folders that a path of imports leads to.
-fn reach<'a>(edges: &'a BTreeMap<PathBuf, BTreeSet<PathBuf>>, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
+/// Imports: which files or folders name which.
+pub(super) type Edges = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
+
+/// All nodes that a path of imports leads to.
+fn reach<'a>(edges: &'a Edges, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
     let (mut found, mut next) = (BTreeSet::new(), edges.get(from).into_iter().flatten().collect::<Vec<_>>());
-    while let Some(folder) = next.pop() {
-        if found.insert(folder) {
-            next.extend(edges.get(folder).into_iter().flatten());
+    while let Some(node) = next.pop() {
+        if found.insert(node) {
+            next.extend(edges.get(node).into_iter().flatten());
         }
     }
     found
 }
 
-/// Folders that name each other, directly or by way of others; one line for each such set. A folder and those inside of it are one idea:
-/// parts of it may name the whole.
-fn cycles() -> BTreeSet<String> {
-    let mut edges: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+/// Files or folders that name each other, directly or by way of others; one line for each such set.
+pub(super) fn cycles(edges: &Edges) -> BTreeSet<String> {
+    let reached: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> = edges.keys().map(|from| (from, reach(edges, from))).collect();
+    let leads = |from: &PathBuf, to: &PathBuf| reached.get(from).is_some_and(|all| all.contains(to));
+    let both = |from: &PathBuf| -> Vec<String> {
+        let all = edges.keys().filter(|to| leads(from, to) && leads(to, from));
+        all.map(|node| node.display().to_string()).collect()
+    };
+    edges.keys().map(both).filter(|set| set.len() > 1).map(|set| set.join(" ")).collect()
+}
+
+/// A folder and those inside of it are one idea: parts of it may name the whole.
+fn folder_edges() -> Edges {
+    let mut edges = Edges::new();
     for (path, text) in released() {
         let from = path.parent().unwrap().to_owned();
-        for to in Named::of(&text).0.iter().filter_map(|named| target(&path, named)) {
+        for to in Named::of(&text).paths.iter().filter_map(|named| target(&path, named)) {
             if !to.starts_with(&from) && !from.starts_with(&to) {
                 edges.entry(from.clone()).or_default().insert(to);
             }
         }
     }
-    let reached: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> =
-        edges.keys().map(|from| (from, reach(&edges, from))).collect();
-    let leads = |from: &PathBuf, to: &PathBuf| reached.get(from).is_some_and(|all| all.contains(to));
-    let both = |from: &PathBuf| -> Vec<String> {
-        let all = edges.keys().filter(|to| leads(from, to) && leads(to, from));
-        all.map(|folder| folder.display().to_string()).collect()
-    };
-    edges.keys().map(both).filter(|set| set.len() > 1).map(|set| set.join(" ")).collect()
+    edges
 }
 
 #[test]
 fn folders_have_no_import_cycle() {
-    let found = cycles();
+    let found = cycles(&folder_edges());
     assert!(found.is_empty(), "{found:#?}");
 }
 

@@ -1,6 +1,6 @@
 //! Executes accepted operations in bounded batches: within their request, else in the background, also after a restart.
 
-use super::{BATCH, apply::settle_in};
+use super::{BATCH, settle::settle_in};
 use crate::{
     environment::alarms::log_failure,
     nodes::{NodeOps, OperateError},

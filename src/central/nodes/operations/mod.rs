@@ -9,6 +9,7 @@
 //! | `prepare` | checks of an order outside the transaction |
 //! | `queries` | reads of operations |
 //! | `reboots` | reboots over the links of nodes |
+//! | `settle` | ends running orders whose effect shows, or that a newer order replaces |
 //! | `single` | an order to one node |
 //!
 //! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has the stage `accepted`; then it goes on
@@ -21,10 +22,11 @@ mod follow_ups;
 mod prepare;
 mod queries;
 mod reboots;
+mod settle;
 mod single;
 
-pub(super) use apply::settle_in;
 pub use cancel::CancelError;
+pub(super) use settle::settle_in;
 
 use super::{NodeOps, OperateError};
 use crate::{environment::alarms::log_failure, locks::Leaf};

@@ -1,7 +1,7 @@
 //! Reboots over the links of nodes. The number of the action is stored before it is sent, and an agent executes a number once, so a restart
 //! between both sends the action again without a second reboot.
 
-use super::{BATCH, apply::replace_older};
+use super::{BATCH, settle::replace_older};
 use crate::{
     links::{LinkError, LinkOrder},
     nodes::{NodeOps, OperateError, lifecycle::existing_node},

@@ -2,27 +2,27 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `mac_prefix` | a prefix of MAC addresses |
 //! | `rules` | site-wide rules of `[vms]`: limits, placement and slot policies of VMs |
 
+mod mac_prefix;
 mod rules;
 
+pub use mac_prefix::MacPrefix;
 pub use rules::{SlotPolicy, VmRules};
 
 use super::{dhcp, segment::Segments};
 use crate::{
-    MacPrefix, Subnet,
-    parse::or,
-    reader::{Document, Located, Table},
+    Subnet,
+    reader::{Document, Located, Table, or},
 };
+use mac_prefix::QEMU;
 use meshd_proto::{InterfaceName, NetworkName};
-use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
 const MAX_POOLS: usize = 256;
 /// Maximum octets of the MAC prefix: the other two distinguish 65,536 NICs.
 const MAX_PREFIX: usize = 4;
-/// MAC prefix of QEMU.
-const QEMU: &str = "52:54:00";
 
 /// `[vms]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,12 +43,6 @@ pub struct VmAddressPool {
     pub first: Ipv4Addr,
     /// Last address, inclusive.
     pub last: Ipv4Addr,
-}
-
-impl Default for MacPrefix {
-    fn default() -> Self {
-        QEMU.parse().expect("a valid prefix")
-    }
 }
 
 /// Reads `[vms]`; checks the pools against each other and the segments.
@@ -147,19 +141,5 @@ impl Vms {
     /// Returns the pools of a bridge, in the order of the file.
     pub fn pools_of(&self, bridge: &InterfaceName) -> impl Iterator<Item = &VmAddressPool> {
         self.pools.iter().filter(move |pool| pool.bridge == *bridge)
-    }
-}
-
-impl MacPrefix {
-    /// Returns the octets.
-    pub fn octets(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// Returns an address with this prefix, completed with the first octets of `rest`.
-    pub fn with(&self, rest: &[u8]) -> MacAddr {
-        let mut octets = [0; 6];
-        octets.iter_mut().zip(self.0.iter().chain(rest)).for_each(|(octet, value)| *octet = *value);
-        MacAddr(octets)
     }
 }

@@ -2,8 +2,7 @@
 
 use crate::{
     EnrollPolicy, Site,
-    parse::or,
-    reader::{Document, Table},
+    reader::{Document, Table, or},
     vm::{VmTemplates, template},
 };
 use meshd_types::TemplateName;

@@ -1,6 +1,6 @@
 //! Finds invisible faults of files: CRLF line ends, byte order marks, tabs in YAML, names that differ only by case.
 
-use super::{Entries, Source};
+use super::entry::{Entries, Source};
 use meshd_config::Fault;
 use std::{
     collections::BTreeMap,

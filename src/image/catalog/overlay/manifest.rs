@@ -1,9 +1,11 @@
 //! `overlay.toml`: the manifest of an overlay. Unknown keys are faults.
 
 use super::{
-    Entries, Golden, MAX_ENTRIES, Runlevel, Services, Variable, is_plain_name,
+    Golden,
+    entry::{Entries, MAX_ENTRIES},
     paths::{self, path},
-    variable,
+    services::{Runlevel, Services, is_plain_name},
+    variable::{self, Variable},
 };
 use meshd_config::{
     Fault,
@@ -55,12 +57,16 @@ fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations
     let removed = root.strings("remove").into_iter().filter_map(|at| Some((path(document, &at)?, at.line))).collect();
     paths::read(document, &root, entries);
     let declared = Declarations {
-        description: description.map(|text| plain_line(document, text)).unwrap_or_default(),
+        description: description.map(|text| document.plain_line(text)).unwrap_or_default(),
         packages: names(document, &root, "packages").into_iter().map(|name| name.value).collect(),
         modules: names(document, &root, "modules").into_iter().map(|name| name.value).collect(),
         services: root.table("services").map(|table| services(document, &table)).unwrap_or_default(),
         sysctl: root.table("sysctl").map(|table| sysctl(&table)).unwrap_or_default(),
-        variables: entries_of(&root, "variables").filter_map(|entry| variable::read(document, entry)).collect(),
+        variables: root
+            .entries_of("variables")
+            .into_iter()
+            .filter_map(|entry| variable::read(document, entry))
+            .collect(),
         golden: root.table("golden").map(|table| golden(document, &table)).unwrap_or_default(),
         removed,
     };
@@ -72,22 +78,6 @@ fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations
         document.fault_at(0, String::new(), format!("more than {MAX_ENTRIES} entries"), "bring software as packages");
     }
     declared
-}
-
-/// Returns the tables of a section.
-pub(super) fn entries_of<'d>(
-    root: &Table<'d>,
-    section: &str,
-) -> impl Iterator<Item = reader::NamedTable<'d>> + use<'d> {
-    root.table(section).map(|table| table.entries()).unwrap_or_default().into_iter()
-}
-
-/// Parses a text of one line.
-pub(super) fn plain_line(document: &Document, text: Located<String>) -> String {
-    if text.chars().any(char::is_control) {
-        document.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
-    }
-    text.value
 }
 
 /// Parses names that apk, OpenRC and modprobe accept without quoting; duplicates are faults.

@@ -1,6 +1,6 @@
 //! `[files]`, `[directories]`, `[links]` and `[append]` of `overlay.toml`.
 
-use super::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation, manifest::entries_of};
+use super::entry::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation};
 use bytes::Bytes;
 use meshd_config::reader::{Document, Located, Table, brief};
 use meshd_types::SafePath;
@@ -9,12 +9,12 @@ pub(super) const MANIFEST: &str = "overlay.toml";
 
 /// Applies the sections to the entries.
 pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries) {
-    for entry in entries_of(root, "files") {
+    for entry in root.entries_of("files") {
         if let Some(path) = path(document, &entry.name) {
             file(document, &entry.table, &entry.name, path, entries);
         }
     }
-    for entry in entries_of(root, "directories") {
+    for entry in root.entries_of("directories") {
         let (mode, owner) = (mode(document, &entry.table), owner(document, &entry.table));
         let replace = flag(&entry.table, "replace");
         if let Some(path) = path(document, &entry.name) {

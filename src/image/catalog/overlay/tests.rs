@@ -1,6 +1,6 @@
 //! Tests of reading overlays, including links that lead outside.
 
-use super::*;
+use super::{entry::MAX_FILE, *};
 use meshd_config::Faults;
 use std::{
     fs,

@@ -1,8 +1,9 @@
 //! Walks `rootfs/` without following links.
 
 use super::{
-    Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, TemplateInputs,
+    entry::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation},
     permissions::{lost_attribute, lost_mode, package_mode},
+    template::TemplateInputs,
 };
 use bytes::Bytes;
 use meshd_config::Fault;

@@ -1,6 +1,5 @@
 //! `[variables.NAME]`: typed variables of an overlay.
 
-use super::manifest::plain_line;
 use meshd_config::reader::{Document, NamedTable, Table};
 use meshd_types::{VarName, VarValue};
 
@@ -82,7 +81,7 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
     let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
     let (default, required) = (table.variable("default"), table.bool("required"));
     let secret = table.bool("secret").is_some_and(|secret| secret.value);
-    let description = table.word("description").map(|text| plain_line(document, text)).unwrap_or_default();
+    let description = table.word("description").map(|text| document.plain_line(text)).unwrap_or_default();
     let choices = table.strings("choices").into_iter().map(|choice| choice.value).collect();
     let variable = Variable {
         kind: kind?.value,

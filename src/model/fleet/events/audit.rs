@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::fleet::events::{
         audit_context::{Principal, Verb},
-        event::Actor,
+        cause::Actor,
     };
     use meshd_types::CorrelationId;
 

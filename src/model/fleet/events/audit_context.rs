@@ -1,6 +1,5 @@
 //! Caller and reason of an order. The context is part of the events and of the audit record.
 
-use super::event::Actor;
 use meshd_types::{ApiTokenName, CorrelationId, RuleName};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -131,36 +130,6 @@ impl AuditContext {
     /// Creates a context without reason.
     pub fn new(principal: Principal, verb: Verb, correlation_id: CorrelationId) -> Self {
         AuditContext { principal, verb, reason: None, forced: false, correlation_id, audited: AuditMark::default() }
-    }
-}
-
-/// The cause of an event: an observed actor, or an order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    pub(super) actor: Actor,
-    pub(super) by: Option<AuditContext>,
-}
-
-impl From<Actor> for Cause {
-    fn from(actor: Actor) -> Self {
-        Cause { actor, by: None }
-    }
-}
-
-impl From<&AuditContext> for Cause {
-    fn from(by: &AuditContext) -> Self {
-        Cause { actor: by.principal.actor(), by: Some(by.clone()) }
-    }
-}
-
-impl Principal {
-    /// Returns the actor for events.
-    pub fn actor(&self) -> Actor {
-        match self {
-            Principal::Operator(_) | Principal::Token(_) => Actor::Operator,
-            Principal::Rule(_) | Principal::Meshd => Actor::Central,
-            Principal::Node => Actor::Node,
-        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The event log, which is append-only: actor, kind, time, cause.
 
-use super::audit_context::{AuditContext, Cause};
+use super::{
+    audit_context::AuditContext,
+    cause::{Actor, Cause},
+};
 use crate::fleet::{Condition, ConditionKind, Phase, Stage};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -13,19 +16,6 @@ pub const MAX_EVENT_DETAIL: usize = 4000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventSeq(pub u64);
-
-/// The actor that caused an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Actor {
-    /// The machine, by its own messages.
-    Node,
-    Operator,
-    /// The central node: a timer, a policy.
-    Central,
-    /// An impostor on the boot network.
-    Stranger,
-}
 
 /// The kinds of events. Conditions use their own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames)]

@@ -1,6 +1,5 @@
 //! Archived generations: all public contents, with files by digest. Computes the difference of two generations.
 
-use super::generation::Generation;
 use meshd_types::{Digest, ImageName, ProfileName, SafePath};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -189,17 +188,6 @@ fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
         }
     };
     paths.into_iter().filter_map(one).collect()
-}
-
-/// The result of planning a node's next boot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextBoot {
-    /// The node would boot this generation.
-    Boots(Generation, ProfileName),
-    /// The node would not boot: its image cannot be served.
-    ImageMissing(String),
-    /// The node would not boot: its overlay cannot be rendered.
-    RenderFailed(String),
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `generation` | the digest, and drift of a node from its profile |
+//! | `generation` | the digest that identifies a generation |
+//! | `next_boot` | the generation that a node would boot next, and drift of a node |
 //! | `archive` | contents of an archived generation, and the difference of two generations |
 //! | `history` | generations that a node received and reported |
 //! | `revision` | revisions of a profile |
@@ -10,4 +11,5 @@
 pub mod archive;
 pub mod generation;
 pub mod history;
+pub mod next_boot;
 pub mod revision;

@@ -1,20 +1,8 @@
 //! Checks count only if they ran in the current boot of the node (DR-13). Pure.
 
-use super::record::Node;
+use super::record::{CheckProvenance, Node};
 use meshd_proto::{Check, CheckReport, CheckStatus, blocks_approval};
 use meshd_types::{BootSessionId, Timestamp};
-use serde::{Deserialize, Serialize};
-
-/// Boot and time in which checks ran.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckProvenance {
-    pub session: BootSessionId,
-    /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine stays in one boot session.
-    #[serde(default)]
-    pub kernel_boot_id: String,
-    /// Time of the report by the central node's clock.
-    pub at: Timestamp,
-}
 
 impl Node {
     /// Stores check results. Returns false if the results belong to another boot. `linked` is the boot session of the link.

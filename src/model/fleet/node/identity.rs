@@ -2,12 +2,11 @@
 
 use super::{
     phase::Phase,
-    record::{Fingerprint, Node},
+    record::{ConflictingMachine, Fingerprint, Node},
 };
 use meshd_proto::Facts;
 use meshd_types::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, failpoint, is_filler};
-use serde::{Deserialize, Serialize};
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 /// A machine at the script step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,21 +103,6 @@ fn difference(known: &Node, sighting: &ObservedMachine) -> String {
         sighting.mac,
         shown(&sighting.fingerprint.serial)
     )
-}
-
-/// A machine that claimed the identity of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConflictingMachine {
-    /// Hardware identity; `macs` contains only the boot NIC.
-    pub fingerprint: Fingerprint,
-    /// MAC address of the boot NIC.
-    pub mac: MacAddr,
-    /// IP address of the request.
-    pub address: Option<IpAddr>,
-    /// Time of the first claim.
-    pub since: Timestamp,
-    /// Time of the last claim, accurate to [`CONFLICT_UPDATE_INTERVAL`].
-    pub last: Timestamp,
 }
 
 /// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise claim every MAC address.

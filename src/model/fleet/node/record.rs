@@ -2,9 +2,7 @@
 
 use super::{
     certificate::Certificate,
-    check_validity::CheckProvenance,
     condition::{Condition, ConditionKind},
-    identity::ConflictingMachine,
     label::{Labels, label_words},
     phase::Phase,
     relay_port::RelayPort,
@@ -34,6 +32,32 @@ pub struct Fingerprint {
     pub board_serial: String,
     /// All known MAC addresses of the machine.
     pub macs: BTreeSet<MacAddr>,
+}
+
+/// Boot and time in which checks ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckProvenance {
+    pub session: BootSessionId,
+    /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine stays in one boot session.
+    #[serde(default)]
+    pub kernel_boot_id: String,
+    /// Time of the report by the central node's clock.
+    pub at: Timestamp,
+}
+
+/// A machine that claimed the identity of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictingMachine {
+    /// Hardware identity; `macs` contains only the boot NIC.
+    pub fingerprint: Fingerprint,
+    /// MAC address of the boot NIC.
+    pub mac: MacAddr,
+    /// IP address of the request.
+    pub address: Option<IpAddr>,
+    /// Time of the first claim.
+    pub since: Timestamp,
+    /// Time of the last claim, accurate to [`CONFLICT_UPDATE_INTERVAL`](crate::fleet::CONFLICT_UPDATE_INTERVAL).
+    pub last: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

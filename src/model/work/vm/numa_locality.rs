@@ -1,6 +1,5 @@
 //! NUMA locality of a VM: whether its CPUs are near its units. Pure.
 
-use super::record::Vm;
 use serde::{Deserialize, Serialize};
 
 /// NUMA locality of units and CPUs.
@@ -16,15 +15,5 @@ pub struct Locality {
 impl Locality {
     pub(super) fn is_plain(&self) -> bool {
         *self == Locality::default()
-    }
-}
-
-impl Vm {
-    /// Binds the VM to the NUMA node `near` of its units, or records a mismatch.
-    pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
-        if near.is_some() || self.locality.near {
-            self.request.spec.numa_node = near;
-        }
-        self.locality = Locality { near: near.is_some(), mismatch };
     }
 }

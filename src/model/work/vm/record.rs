@@ -8,7 +8,7 @@
 //! ```
 //! A VM leaves its node only after the confirmation, or after the node was fenced.
 
-use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
+use super::{nic_address::fill_slot_nics, numa_locality::Locality};
 use meshd_config::vm::VmRequest;
 use meshd_proto::{
     DiskIdentity, DiskUse,
@@ -341,6 +341,14 @@ impl Vm {
         self.slot_disks(Vec::new());
         fill_slot_nics(&mut self.request.spec, Vec::new());
         self.disks.clear();
+    }
+
+    /// Binds the VM to the NUMA node `near` of its units, or records a mismatch.
+    pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
+        if near.is_some() || self.locality.near {
+            self.request.spec.numa_node = near;
+        }
+        self.locality = Locality { near: near.is_some(), mismatch };
     }
 }
 

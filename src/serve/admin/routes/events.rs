@@ -9,7 +9,7 @@ use crate::serve::admin::{
         logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
         parameters::{ParameterError, Parameters},
     },
-    transport::auth::Caller,
+    transport::caller::Caller,
 };
 use axum::{Extension, extract::State, http::HeaderMap, response::Response};
 use meshd_api::{AuditView, EventView, routes::STREAM_EVENTS};

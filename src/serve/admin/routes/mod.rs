@@ -37,7 +37,7 @@ use crate::serve::{
         ApiState, doctor,
         error::Refused,
         extract::{QueryOf, TargetNode},
-        transport::auth::Caller,
+        transport::caller::Caller,
     },
     metrics,
 };

@@ -13,7 +13,7 @@ use crate::serve::admin::{
         Answer,
         stored_logs::{LogQuery, LogReader, StoredLog},
     },
-    transport::auth::Caller,
+    transport::caller::Caller,
 };
 use axum::{
     Extension, Json,

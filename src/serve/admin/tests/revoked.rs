@@ -6,7 +6,8 @@ use crate::serve::{
         router,
         routes::consoles::carry,
         transport::{
-            auth::{Caller, From},
+            auth::From,
+            caller::Caller,
             connection::{AdminConnection, serve_connection},
         },
     },

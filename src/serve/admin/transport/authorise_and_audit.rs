@@ -3,7 +3,7 @@
 use crate::serve::admin::{
     ApiState, MAX_BODY,
     error::Refused,
-    transport::{auth::Caller, idempotency},
+    transport::{caller::Caller, idempotency},
 };
 use axum::{
     body::{Body, to_bytes},

@@ -1,7 +1,7 @@
 //! One connection of the admin API. The connection ends when the token of its request is revoked, even if the client neither reads nor
 //! writes.
 
-use crate::serve::admin::transport::auth::Caller;
+use crate::serve::admin::transport::caller::Caller;
 use crate::serve::limiter::{ConnectionPermit, Meter};
 use crate::serve::lingering_close::{LingerLimits, LingeringClose};
 use axum::{Router, http::Extensions};

@@ -2,7 +2,8 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `auth` | the caller: the user at the socket, or an API token |
+//! | `auth` | finds the caller of a request by its API token |
+//! | `caller` | the caller of a request, and its role |
 //! | `connection` | a connection that ends when its caller loses the right to it |
 //! | `https` | the HTTPS listener |
 //! | `idempotency` | executes an order with an idempotency key once |
@@ -12,6 +13,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod authorise_and_audit;
+pub(crate) mod caller;
 pub(crate) mod connection;
 pub(crate) mod https;
 pub(crate) mod idempotency;

@@ -3,10 +3,8 @@
 //!
 //! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
 
-use crate::{
-    boot::{BootService, identify_machine::changes_record, script_request::is_recorded},
-    environment::site_snapshot::SiteSnapshot,
-};
+use super::{boot_record::is_recorded, identify_machine::changes_record};
+use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot};
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
     fleet::{

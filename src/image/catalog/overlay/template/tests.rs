@@ -1,6 +1,6 @@
 //! Tests of templates on the stack of a thread that reads a site.
 
-use super::{
+use super::super::{
     read_all,
     tests::{one, put},
 };

@@ -1,7 +1,24 @@
 //! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All names are collected
 //! before rendering.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `comparisons` | counts comparisons of a template |
+//! | `filters` | filters with bounds on the texts that they build |
+//! | `limits` | bounds that are checked before minijinja parses a template |
+//! | `products` | bounds of products and sums of numbers |
+//! | `tokens` | tags and tokens of a template |
 
-use super::{VarKind, Variable, template_filters, template_limits};
+mod comparisons;
+mod filters;
+mod limits;
+mod products;
+mod tokens;
+#[cfg(test)]
+mod tests;
+
+use super::variable::{VarKind, Variable};
+use filters::MAX_RENDERED;
 use meshd_config::Fault;
 use meshd_types::VarName;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
@@ -21,8 +38,6 @@ pub const NAMES: [(&str, &[&str]); 5] = [
     ("profile", &["name"]),
     ("site", &["name", "ssh_keys"]),
 ];
-/// Maximum size of a rendered file, in bytes.
-pub(super) const MAX_RENDERED: usize = 4 << 20;
 /// Maximum depth of calls in a template.
 const MAX_RECURSION: usize = 64;
 
@@ -85,14 +100,14 @@ impl<'a> Compiler<'a> {
         environment.set_keep_trailing_newline(true);
         environment.set_recursion_limit(MAX_RECURSION);
         environment.remove_global("namespace");
-        template_filters::add(&mut environment);
+        filters::add(&mut environment);
         Compiler { folder, variables, environment, faults }
     }
 
     /// Compiles one template and returns its inputs. `file` is relative to the overlay's folder.
     pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
         let integers = self.variables.iter().filter(|(_, variable)| variable.kind == VarKind::Integer);
-        match template_limits::check(text, integers.map(|(name, _)| name.as_str()).collect()) {
+        match limits::check(text, integers.map(|(name, _)| name.as_str()).collect()) {
             // Templates of one overlay share an environment, and the least of their limits.
             Ok(fuel) => {
                 self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))))
@@ -168,10 +183,8 @@ impl Templates {
             ..Fault::of_file(self.folder.join(file), what, hint)
         };
         let mut text = BoundedText::default();
-        let rendered = self
-            .environment
-            .get_template(file)
-            .and_then(|template| template_filters::render(&template, values, &mut text));
+        let rendered =
+            self.environment.get_template(file).and_then(|template| filters::render(&template, values, &mut text));
         match rendered {
             Ok(()) => Ok(String::from_utf8_lossy(&text.0).into_owned()),
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Which templates may compare long lists or texts: one instruction compares all their elements, and fuel counts it as one.
 
-use super::template_tokens::Token;
+use super::tokens::Token;
 
 /// Members of values that are short: a comparison with one is one step.
 const SHORT_MEMBERS: [&str; 8] = ["address", "grouper", "hostname", "id", "index", "index0", "length", "name"];
@@ -64,7 +64,7 @@ fn begins_short(tokens: &[Token<'_>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::template_tokens::tags, *};
+    use super::{super::tokens::tags, *};
 
     #[test]
     fn comparison_that_may_be_of_lists_is_found() {

@@ -1,7 +1,8 @@
 //! Runs meshd inside the rack's namespace and calls its CLI.
 
-use super::{LabError, ProcessId, Rack, Wait};
+use super::Rack;
 use crate::{
+    LabError, ProcessId, Wait,
     host::{command, process::wait_for_child, wait::until},
     qemu::serial,
 };
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn rack_with_one_profile_builds_only_its_artifacts() {
-        let text = include_str!("../../site.toml").to_owned()
+        let text = include_str!("../../../site.toml").to_owned()
             + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
         let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         assert_eq!(required_images(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);

@@ -1,12 +1,13 @@
 //! Filters of templates, with bounds on the texts that they build. minijinja's own build texts of any size, which fuel does not count.
 
-use super::template::MAX_RENDERED;
 use minijinja::{
     Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters, functions, tests,
     value::{Rest, ValueKind},
 };
 use std::io;
 
+/// Maximum size of a rendered file, in bytes.
+pub(super) const MAX_RENDERED: usize = 4 << 20;
 /// Maximum whole number that a filter takes to repeat something.
 const MAX_REPEAT: i64 = 4096;
 /// Maximum size of all values that one rendering writes, also into variables, in bytes.

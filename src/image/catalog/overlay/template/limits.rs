@@ -2,9 +2,9 @@
 //! overflow ends meshd. The bounds on assignments keep texts small that a template builds in memory, which fuel does not count.
 
 use super::{
-    template_comparisons::Comparisons,
-    template_products::Numbers,
-    template_tokens::{Tag, Token, tags},
+    comparisons::Comparisons,
+    products::Numbers,
+    tokens::{Tag, Token, tags},
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Which products a template may contain: a text or a list times a number has any size, and minijinja has no bound for it. A tag with a
 //! product therefore contains nothing but numbers.
 
-use super::template_tokens::Token;
+use super::tokens::Token;
 use std::collections::BTreeSet;
 
 /// Filters that return a number, or fail.

@@ -4,8 +4,9 @@
 //! conflicting machine, so that an operator sees both. The site may list a UUID that two machines have in `deny_uuids`: both get other IDs
 //! then, and the first one keeps its records.
 
+use super::store_refusal;
 use crate::{
-    boot::{BootService, script_request::store_refusal},
+    boot::BootService,
     enrolment::{
         revoke::delete_node,
         site_rules::{approve_automatically, name_by_site, pending_name},

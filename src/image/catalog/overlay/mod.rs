@@ -4,23 +4,37 @@
 //! variables. `rootfs/` contains the node's files; a file ending in `.j2` is a template for the file without that suffix.
 //! `golden/` contains the expected rendering for tests; this module does not read it. `nodes/<node-id>/` is the overlay
 //! of one node, applied after all others.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `content` | finds invisible faults of files: line ends, byte order marks, tabs, names that differ only by case |
+//! | `entry` | entries of an overlay: files, templates, links and folders |
+//! | `manifest` | `overlay.toml`: description, packages, services, modules, kernel parameters |
+//! | `overlay_set` | all overlays of a folder |
+//! | `paths` | `[files]`, `[directories]`, `[links]` and `[append]` of `overlay.toml` |
+//! | `permissions` | modes and attributes that a working tree loses |
+//! | `services` | OpenRC services and runlevels |
+//! | `template` | templates, compiled in strict mode with bounds |
+//! | `tree` | walks `rootfs/` without following links |
+//! | `variable` | `[variables.NAME]`: typed variables |
 
 mod content;
+mod entry;
 mod manifest;
+mod overlay_set;
 mod paths;
 mod permissions;
-mod overlay_set;
+mod services;
 mod template;
-mod template_comparisons;
-mod template_filters;
-mod template_limits;
-mod template_products;
-mod template_tokens;
 mod tree;
 mod variable;
+#[cfg(test)]
+mod tests;
 
+pub use entry::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation};
 pub use overlay_set::{NODES, Overlays, Reading, read_all, read_overlays};
 pub use permissions::package_mode;
+pub use services::{Runlevel, Services, is_plain_name};
 pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 
@@ -34,15 +48,6 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Path of the agent on a node, the only path that permits `source = "agent"`. meshd provides the content.
-pub const AGENT_PATH: &str = "/usr/bin/mesh-agent";
-
-/// Maximum number of files, links and folders of one overlay.
-const MAX_ENTRIES: usize = 4096;
-/// Maximum file size, in bytes. Larger software belongs into packages or bundles.
-const MAX_FILE: u64 = 4 << 20;
-/// Maximum overlay size, in bytes.
-const MAX_OVERLAY: u64 = 16 << 20;
 /// Files that meshd writes from the declarations of overlays and profile; an overlay must not contain them.
 const RESERVED: [(&str, &str); 9] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
@@ -55,8 +60,6 @@ const RESERVED: [(&str, &str); 9] = [
     ("/etc/meshd/boot.env", "remove it"),
     ("/etc/network/interfaces.d/boot", "mesh-init writes it on the node; use another name beside it"),
 ];
-
-pub type Entries = BTreeMap<SafePath, OverlayEntry>;
 
 /// One valid overlay. Immutable: a reload reads a changed folder into a new snapshot.
 #[derive(Debug, Clone)]
@@ -104,103 +107,12 @@ impl fmt::Display for Layer {
     }
 }
 
-/// OpenRC services. Numbers are lines of `overlay.toml`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Services {
-    /// Services to enable, with their runlevels.
-    pub enabled: BTreeMap<String, (Runlevel, usize)>,
-    /// Services of earlier overlays to disable.
-    pub removed: BTreeMap<String, usize>,
-    /// Services that conflict with this overlay.
-    pub conflicts: BTreeMap<String, usize>,
-}
-
 /// Input of golden files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Golden {
     /// Preceding overlays.
     pub after: Vec<OverlayName>,
     pub vars: Vars,
-}
-
-/// Position of a declaration, for faults.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceLocation {
-    /// Path relative to the overlay's folder.
-    pub file: String,
-    /// Line from 1; 0 for the whole file.
-    pub line: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverlayEntry {
-    pub source: Source,
-    /// Permission bits.
-    pub mode: u32,
-    /// User and group ID.
-    pub owner: (u64, u64),
-    /// Appends to earlier overlays.
-    pub append: bool,
-    /// Intentionally replaces a file of another mode, owner or kind.
-    pub replace: bool,
-    pub location: SourceLocation,
-}
-
-/// Source of an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    File(Bytes),
-    Template {
-        text: String,
-        /// Path of the template relative to the overlay's folder, for faults.
-        file: String,
-        /// Omit the file if it renders to white space.
-        omit_empty: bool,
-        uses: TemplateInputs,
-    },
-    /// The agent's binary, which the renderer adds.
-    Agent,
-    /// A symbolic link to this target.
-    Link(String),
-    /// A folder with its own mode or owner, or an empty folder.
-    Directory,
-}
-
-/// Runlevel of OpenRC; ordered by time of boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Runlevel {
-    Sysinit,
-    Boot,
-    Default,
-    Shutdown,
-}
-
-impl Runlevel {
-    pub const ALL: [Runlevel; 4] = [Runlevel::Sysinit, Runlevel::Boot, Runlevel::Default, Runlevel::Shutdown];
-
-    /// Returns the name of the folder under `/etc/runlevels`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Runlevel::Sysinit => "sysinit",
-            Runlevel::Boot => "boot",
-            Runlevel::Default => "default",
-            Runlevel::Shutdown => "shutdown",
-        }
-    }
-}
-
-impl fmt::Display for Runlevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// Returns whether a package, service or module name needs no quoting in apk, OpenRC and modprobe.
-pub fn is_plain_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    (1..=128).contains(&bytes.len())
-        && bytes[0].is_ascii_alphanumeric()
-        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(c))
 }
 
 /// Reads one overlay.
@@ -287,21 +199,6 @@ fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, 
     }
 }
 
-impl OverlayEntry {
-    /// Returns whether the entry is the same on every node, unless another overlay changes it.
-    pub fn is_plain(&self) -> bool {
-        !self.append && matches!(self.source, Source::File(_) | Source::Link(_) | Source::Directory)
-    }
-}
-
-impl Source {
-    /// Returns the first secret that a template uses.
-    pub fn secret<'a>(&'a self, variables: &BTreeMap<VarName, Variable>) -> Option<&'a VarName> {
-        let Source::Template { uses, .. } = self else { return None };
-        uses.vars.iter().find(|name| variables.get(*name).is_some_and(|variable| variable.secret))
-    }
-}
-
 /// Returns a digest over all inputs of a rendering.
 fn digest(overlay: &Overlay) -> Digest {
     let mut fields: Vec<String> = Vec::new();
@@ -333,8 +230,3 @@ fn digest(overlay: &Overlay) -> Digest {
     }));
     Digest::of_fields(fields.iter().map(String::as_bytes))
 }
-
-#[cfg(test)]
-mod template_tests;
-#[cfg(test)]
-mod tests;

@@ -2,19 +2,14 @@
 //! ends the boot.
 
 use crate::{
-    boot::{BootService, DhcpObservation},
-    environment::{
-        alarms::{Alarm, raise_condition},
-        lan_client::LanClient,
-        records::condition_event,
-    },
+    boot::BootService,
+    environment::{alarms::Alarm, lan_client::LanClient},
 };
 use meshd_model::{
     boot::Refusal,
-    fleet::{Actor, BootSession, ConditionKind, ObservedMachine, Stage},
+    fleet::{BootSession, ConditionKind, ObservedMachine, Stage},
 };
-use meshd_store::Tx;
-use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp, failpoint};
+use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
 use std::net::Ipv4Addr;
 
 impl BootService {
@@ -83,7 +78,7 @@ impl BootService {
     }
 
     /// Raises an alarm: a machine requests the boot of another one. Returns the refusal for it.
-    pub(super) async fn refuse_impersonation(
+    pub(crate) async fn refuse_impersonation(
         &self,
         id: NodeId,
         session: impl Into<Option<BootSessionId>>,
@@ -102,40 +97,4 @@ impl BootService {
 fn has_its_overlay(session: &BootSession) -> bool {
     let has_reached = |stage| session.reached(stage).is_some();
     [Stage::Overlay, Stage::Enrolled].into_iter().any(has_reached) && failpoint::defends("session-one-overlay")
-}
-
-/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
-/// address or sends a DISCOVER; anything else is a forgery.
-pub(super) fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
-    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
-    let is_open = session.is_fresh(now) || session.holds_address(now);
-    other && is_open && !seen.discovered && failpoint::defends("session-address-change")
-}
-
-/// Ends a boot session: it receives no further capability, and its tokens become void.
-pub(super) fn end_session(
-    tx: &mut Tx<'_>,
-    session: BootSession,
-    seen: &DhcpObservation,
-    now: Timestamp,
-) -> Option<NodeId> {
-    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
-    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
-    let detail = format!(
-        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
-        session.mac,
-        shown(session.address),
-        shown(seen.address)
-    );
-    let id = session.id;
-    tx.put_session(BootSession { ended: true, ..session });
-    let Some(node) = node else {
-        tx.event(condition_event(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
-        return None;
-    };
-    let tokens: Vec<_> =
-        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
-    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
-    raise_condition(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
-    Some(node)
 }

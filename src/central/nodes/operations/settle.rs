@@ -1,0 +1,49 @@
+//! Ends running orders: those that a newer order replaces, and those whose effect the record of the node shows.
+
+use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
+use meshd_store::Tx;
+use meshd_types::{NodeId, OperationId, Timestamp};
+
+/// Cancels older orders of a node that this one replaces: running ones of its kind, and pending ones if the node leaves service.
+pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: Timestamp) {
+    let older: Vec<OperationId> = tx
+        .before()
+        .open_operations_of(id)
+        .filter(|(other, record)| match record.state {
+            _ if other.id == head.id => false,
+            NodeOperationState::Pending => head.order.withdraws_pending(),
+            NodeOperationState::Running => head.order.replaces(&other.order),
+            _ => false,
+        })
+        .map(|(other, _)| other.id)
+        .collect();
+    for other in older {
+        let outcome = NodeOutcome::Cancelled(format!("replaced by operation {}", head.id));
+        tx.edit_node_operation(other, id, |record| record.finish(outcome, now));
+    }
+}
+
+/// Ends the running orders of a node whose effect its record shows. Called in each transaction that may end one. Returns their number.
+pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
+    let before = tx.before();
+    let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
+    let mut open: Vec<Operation> = before
+        .open_operations_of(id)
+        .filter(|(head, _)| head.order.takes_time())
+        .map(|(head, _)| head.clone())
+        .collect();
+    // Operations that this transaction stores.
+    let staged = tx.staged_operations().filter(|head| head.order.takes_time() && before.operation(head.id).is_none());
+    open.extend(staged.cloned());
+    let mut settled = 0;
+    for head in open {
+        let node = tx.node(id).cloned();
+        let observe = |record: &_| NodeOperation::observe(record, &head.order, node.as_ref(), newest, now);
+        let outcome = tx.node_operation(head.id, id).and_then(observe);
+        if let Some(outcome) = outcome {
+            tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));
+            settled += 1;
+        }
+    }
+    settled
+}

@@ -1,0 +1,51 @@
+//! OpenRC services that an overlay enables, and their runlevels.
+
+use std::{collections::BTreeMap, fmt};
+
+/// OpenRC services. Numbers are lines of `overlay.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Services {
+    /// Services to enable, with their runlevels.
+    pub enabled: BTreeMap<String, (Runlevel, usize)>,
+    /// Services of earlier overlays to disable.
+    pub removed: BTreeMap<String, usize>,
+    /// Services that conflict with this overlay.
+    pub conflicts: BTreeMap<String, usize>,
+}
+
+/// Runlevel of OpenRC; ordered by time of boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Runlevel {
+    Sysinit,
+    Boot,
+    Default,
+    Shutdown,
+}
+
+impl Runlevel {
+    pub const ALL: [Runlevel; 4] = [Runlevel::Sysinit, Runlevel::Boot, Runlevel::Default, Runlevel::Shutdown];
+
+    /// Returns the name of the folder under `/etc/runlevels`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Runlevel::Sysinit => "sysinit",
+            Runlevel::Boot => "boot",
+            Runlevel::Default => "default",
+            Runlevel::Shutdown => "shutdown",
+        }
+    }
+}
+
+impl fmt::Display for Runlevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Returns whether a package, service or module name needs no quoting in apk, OpenRC and modprobe.
+pub fn is_plain_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    (1..=128).contains(&bytes.len())
+        && bytes[0].is_ascii_alphanumeric()
+        && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(c))
+}
