@@ -45,7 +45,8 @@ impl FakeMachine {
         fake
     }
 
-    fn function(&self, (address, ids, class, group, driver, numa): PciFunctionRow) {
+    fn function(&self, row: PciFunctionRow) {
+        let (address, ids, class, group, driver, numa) = row;
         let (vendor, device) = ids.split_once(':').expect("vendor:device");
         let folder = format!("sys/devices/pci0000:00/{address}");
         for (name, text) in [

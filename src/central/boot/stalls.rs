@@ -8,7 +8,7 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, BootLoop, BootSession, Chain, ConditionKind, Node, Phase, Stage, Stall, boot_loop, stall,
+    Actor, BootLoop, BootSession, Chain, Condition, ConditionKind, Node, Phase, Stage, Stall, boot_loop, stall,
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -138,8 +138,14 @@ impl BootService {
         }
         let recorded = self.env.store.commit(|tx| {
             for id in &without_overlay {
-                let detail = "Linux runs, and its overlay was not fetched";
-                raise_if_new(tx, *id, None, (ConditionKind::OverlayMissing, detail), Actor::Central, now);
+                let detail = "Linux runs, and its overlay was not fetched".to_owned();
+                raise_if_new(
+                    tx,
+                    *id,
+                    None,
+                    Condition { kind: ConditionKind::OverlayMissing, since: now, detail },
+                    Actor::Central,
+                );
             }
             Ok::<_, StoreError>(())
         });

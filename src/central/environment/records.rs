@@ -1,6 +1,6 @@
 //! Records that many services write inside a transaction: a boot stage, a change of phase, a cleared condition.
 
-use meshd_model::fleet::{Actor, Cause, ConditionKind, Event, EventKind, Node, Phase, Stage};
+use meshd_model::fleet::{Actor, Cause, Condition, ConditionKind, Event, EventKind, Node, Phase, Stage};
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
@@ -47,12 +47,12 @@ pub(crate) fn raise_if_new(
     tx: &mut Tx<'_>,
     node: NodeId,
     session: impl Into<Option<BootSessionId>>,
-    (condition, detail): (ConditionKind, &str),
+    condition: Condition,
     cause: impl Into<Cause>,
-    now: Timestamp,
 ) {
-    if tx.edit_node(node, |node| node.raise(condition, detail, now)) == Some(true) {
-        tx.event(condition_event(now, cause, condition, detail).of_node(node).in_session(session.into()));
+    let Condition { kind, since, detail } = condition;
+    if tx.edit_node(node, |node| node.raise(kind, detail.clone(), since)) == Some(true) {
+        tx.event(condition_event(since, cause, kind, detail).of_node(node).in_session(session.into()));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{
         Generations,
-        render::{RenderError, Rendered},
+        render::{RenderError, RenderTarget, Rendered},
         render_context::Contexts,
     },
     locks::Leaf,
@@ -186,8 +186,8 @@ impl Generations {
         node: &Node,
     ) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.central_address.unwrap_or(Ipv4Addr::UNSPECIFIED));
-        let prepare =
-            |model: &Model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (None, endpoint));
+        let target = RenderTarget { node, session: None, endpoint };
+        let prepare = |model: &Model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target);
         Ok(self.env.store.read(prepare)?.render()?.overlay)
     }
 

@@ -6,7 +6,7 @@ use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{
         Generations,
-        render::{PreparedRender, RenderError},
+        render::{PreparedRender, RenderError, RenderTarget},
         render_context::Contexts,
     },
     locks::Leaf,
@@ -144,7 +144,7 @@ impl Generations {
             let profile = profile.unwrap_or_else(|| snapshot.site.default_profile.clone());
             return Some(NextBootSource::Known(NextBoot::Boots(pinned, profile)));
         }
-        Some(match self.prepare_render(snapshot, contexts, model, node, (None, endpoint)) {
+        Some(match self.prepare_render(snapshot, contexts, model, &RenderTarget { node, session: None, endpoint }) {
             Err(error) => NextBootSource::Known(failed_boot(&error)),
             Ok(prepared) => {
                 let profile = prepared.profile_name().clone();

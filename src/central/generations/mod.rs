@@ -20,6 +20,7 @@ mod revisions;
 
 pub(crate) use archive::archive_entry;
 pub use reload::{Reload, load_catalog};
+pub(crate) use render::RenderTarget;
 pub use render::{RenderError, Rendered};
 pub(crate) use render_context::Contexts;
 pub use revisions::{CompareError, RollbackError};

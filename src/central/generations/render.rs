@@ -76,6 +76,14 @@ meshd_types::hints!(RenderError {
     @source RenderError::NoProfile(source) => source;
 });
 
+/// The boot to render: of a node in a session, or its next boot.
+pub(crate) struct RenderTarget<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) session: Option<BootSessionId>,
+    /// Address and port of the central node for the machine.
+    pub(crate) endpoint: Endpoint,
+}
+
 /// The inputs of a render.
 pub(crate) struct PreparedRender {
     env: Arc<Environment>,
@@ -109,9 +117,9 @@ impl Generations {
         if let Some(pinned) = node.pinned {
             return self.pinned(snapshot, node, pinned).await;
         }
-        let prepared = self.env.store.read(|model| {
-            self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (session, endpoint))
-        });
+        let target = RenderTarget { node, session, endpoint };
+        let prepared =
+            self.env.store.read(|model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target));
         let prepared = prepared.map_err(Arc::new)?;
         let key = prepared.key;
         self.renders.once(key, move || prepared.run()).await
@@ -123,9 +131,9 @@ impl Generations {
         snapshot: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
-        node: &Node,
-        (session, endpoint): (Option<BootSessionId>, Endpoint),
+        target: &RenderTarget<'_>,
     ) -> Result<PreparedRender, RenderError> {
+        let RenderTarget { node, session, endpoint } = *target;
         let profile = boot::choose(&snapshot.site, node, session)?;
         let revision = revision(snapshot, &profile.name)?;
         let image = match &revision {
@@ -167,10 +175,9 @@ impl Generations {
     /// Faults of the next boot of a node, which need not be on record. Blocks.
     pub(crate) fn render_faults(self: &Arc<Self>, node: &Node) -> Vec<Fault> {
         let (snapshot, endpoint) = (self.env.snapshot(), self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED));
-        let prepared = self
-            .env
-            .store
-            .read(|model| self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, node, (None, endpoint)));
+        let target = RenderTarget { node, session: None, endpoint };
+        let prepared =
+            self.env.store.read(|model| self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target));
         match prepared.and_then(|prepared| prepared.generation()) {
             Err(RenderError::Faults { source, .. }) => source.0,
             _ => Vec::new(),

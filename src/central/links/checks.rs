@@ -4,7 +4,7 @@ use crate::{
     environment::records::{clear_condition, phase_event, raise_if_new, record_stage},
     links::{LinkCommand, LinkError, LinkId, LinkOrder, Links},
 };
-use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_model::fleet::{Actor, AuditContext, Condition, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use meshd_proto::{Check, CheckReport, CheckStatus, DoctorReport, FromCentral};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -92,7 +92,13 @@ impl Links {
             let Some(Some(change)) = edited else { return Ok(false) };
             if !passes {
                 let detail = failures.join("; ");
-                raise_if_new(tx, id, session, (ConditionKind::CheckFailed, &detail), Actor::Node, now);
+                raise_if_new(
+                    tx,
+                    id,
+                    session,
+                    Condition { kind: ConditionKind::CheckFailed, since: now, detail },
+                    Actor::Node,
+                );
             }
             compare_units(tx, id, session, now);
             if passes {
@@ -148,7 +154,10 @@ pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
 /// Raises a condition if the units differ from the approved ones (GP-16).
 pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
     match tx.edit_node(id, |node| node.compare_units()).flatten() {
-        Some(drift) => raise_if_new(tx, id, session, (ConditionKind::UnitDrift, &drift), Actor::Node, now),
+        Some(detail) => {
+            let condition = Condition { kind: ConditionKind::UnitDrift, since: now, detail };
+            raise_if_new(tx, id, session, condition, Actor::Node);
+        }
         None => clear_condition(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
     }
 }

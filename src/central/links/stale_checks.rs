@@ -7,7 +7,7 @@ use crate::{
     },
     links::Links,
 };
-use meshd_model::fleet::{Actor, ConditionKind, Phase, PhaseChange};
+use meshd_model::fleet::{Actor, Condition, ConditionKind, Phase, PhaseChange};
 use meshd_store::StoreError;
 use meshd_types::{NodeId, failpoint};
 use std::time::Duration;
@@ -36,7 +36,13 @@ impl Links {
                 let detail = format!("its last checks are more than {} minutes old", MAX_CHECK_AGE.as_secs() / 60);
                 let change = tx.edit_node(*id, |node| node.change(PhaseChange::ChecksFail).ok().flatten()).flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
-                raise_if_new(tx, *id, session, (ConditionKind::CheckFailed, &detail), Actor::Central, now);
+                raise_if_new(
+                    tx,
+                    *id,
+                    session,
+                    Condition { kind: ConditionKind::CheckFailed, since: now, detail },
+                    Actor::Central,
+                );
                 phase_event(tx, *id, session, change, Actor::Central, now);
             }
             Ok::<_, StoreError>(())

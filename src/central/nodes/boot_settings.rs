@@ -6,7 +6,7 @@ use super::{
     setting_changes::change_node_in,
 };
 use crate::{
-    generations::{Contexts, RenderError, archive_entry},
+    generations::{Contexts, RenderError, RenderTarget, archive_entry},
     nodes::NodeOps,
 };
 use meshd_config::{Edit, Faults, Site, kernel_arg};
@@ -32,13 +32,8 @@ impl NodeOps {
         let check = move || {
             let (snapshot, unspecified_endpoint) = (this.env.snapshot(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
             let prepared = |model: &Model| {
-                this.generations.prepare_render(
-                    &snapshot,
-                    &mut Contexts::new(&snapshot),
-                    model,
-                    &node,
-                    (None, unspecified_endpoint),
-                )
+                let target = RenderTarget { node: &node, session: None, endpoint: unspecified_endpoint };
+                this.generations.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target)
             };
             this.env.store.read(prepared).map_or(Ok(()), |prepared| prepared.check_bootable())
         };

@@ -43,7 +43,8 @@ pub(super) fn fence_in(
     id: NodeId,
     links: &Links,
     last_link: Option<u64>,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     links.check_no_newer_link(id, last_link)?;
     let node = existing_node(tx, id)?;

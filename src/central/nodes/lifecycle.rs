@@ -57,9 +57,11 @@ impl NodeOps {
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        (audit, why, now): (&AuditContext, &str, Timestamp),
+        audit: &AuditContext,
+        why: &str,
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
+        let now = self.env.now();
         let mut node = existing_node(tx, id)?;
         let changed = change(tx, &mut node)?;
         if changed.is_some() {

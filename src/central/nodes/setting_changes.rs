@@ -31,7 +31,8 @@ pub(super) fn profile_assigned(
     mut node: Node,
     site: &Site,
     profile: &ProfileName,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     check_no_running_work(tx.before(), node.id, audit)?;
     keep_slots(tx, &node, site, profile, audit)?;
@@ -65,8 +66,10 @@ fn keep_slots(
 pub(super) fn vars_changed(
     tx: &mut Tx<'_>,
     mut node: Node,
-    (set, unset): (&Vars, &[VarName]),
-    (audit, now): (&AuditContext, Timestamp),
+    set: &Vars,
+    unset: &[VarName],
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     let id = node.id;
     if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
@@ -89,7 +92,8 @@ pub(super) fn once_ordered(
     mut node: Node,
     site: &Site,
     once: NextBootOverride,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     if node.pinned.is_some() {
         return Err(OrderError::Pinned { node: node.id }.into());
@@ -110,7 +114,8 @@ pub(super) fn once_ordered(
 pub(super) fn once_cleared(
     tx: &mut Tx<'_>,
     mut node: Node,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     let once = node.boot_override.take().ok_or(OrderError::NothingOrdered { node: node.id })?;
     record_event(tx, &node, EventKind::BootOnce, format!("cleared: {}", once.words()), audit, now);
@@ -122,7 +127,8 @@ pub(super) fn pinned(
     tx: &mut Tx<'_>,
     mut node: Node,
     generation: Generation,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Node {
     (node.pinned, node.boot_override) = (Some(generation), None);
     record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), audit, now);
@@ -133,7 +139,8 @@ pub(super) fn pinned(
 pub(super) fn unpinned(
     tx: &mut Tx<'_>,
     mut node: Node,
-    (audit, now): (&AuditContext, Timestamp),
+    audit: &AuditContext,
+    now: Timestamp,
 ) -> Result<Node, OperateError> {
     let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: node.id })?;
     let detail = format!("no longer to generation {}", generation.0.short());

@@ -5,7 +5,9 @@ use crate::{
     environment::records::{phase_event, raise_if_new, record_stage},
     vms::rebooted,
 };
-use meshd_model::fleet::{Actor, BootSession, ConditionKind, Event, EventKind, PhaseChange, Stage, Transition};
+use meshd_model::fleet::{
+    Actor, BootSession, Condition, ConditionKind, Event, EventKind, PhaseChange, Stage, Transition,
+};
 use meshd_store::{Model, StoreError};
 use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
 use std::net::Ipv4Addr;
@@ -51,7 +53,13 @@ impl BootService {
             phase_event(tx, id, session, change, Actor::Node, now);
             if let Some(bare_session) = bare_session {
                 let detail = format!("Linux ran in boot {bare_session} without its overlay, and the node boots again");
-                raise_if_new(tx, id, bare_session, (OVERLAY_MISSING, &detail), Actor::Central, now);
+                raise_if_new(
+                    tx,
+                    id,
+                    bare_session,
+                    Condition { kind: OVERLAY_MISSING, since: now, detail },
+                    Actor::Central,
+                );
             }
             if used == Some(true) {
                 let event = Event::new(now, Actor::Node, EventKind::BootOnce, "applied to this boot only");

@@ -21,7 +21,7 @@ use crate::{
 use meshd_model::{
     boot::Refusal,
     fleet::{
-        Actor, AuditContext, BootSession, ConditionKind, ConflictingMachine, Event, EventKind, Identified,
+        Actor, AuditContext, BootSession, Condition, ConditionKind, ConflictingMachine, Event, EventKind, Identified,
         IdentityConflict, LONGEST_BOOT, Node, ObservedMachine, Phase, Principal, Stage, Verb, identify,
     },
 };
@@ -370,5 +370,5 @@ impl Identification<'_> {
 fn record_moved_nic(tx: &mut Tx<'_>, from: NodeId, to: NodeId, mac: MacAddr, now: Timestamp) {
     let detail = format!("its NIC {mac} is in node {to} now");
     tx.edit_node(from, |node| node.remove_nic(mac));
-    raise_if_new(tx, from, None, (ConditionKind::HardwareChanged, &detail), Actor::Node, now);
+    raise_if_new(tx, from, None, Condition { kind: ConditionKind::HardwareChanged, since: now, detail }, Actor::Node);
 }

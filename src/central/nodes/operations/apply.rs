@@ -19,7 +19,7 @@ use crate::{
     vms::check_no_running_work,
 };
 use meshd_model::{
-    fleet::{AuditContext, NextBootOverride, Node},
+    fleet::{NextBootOverride, Node},
     operations::{DrainPolicy, NodeOrder, NodeOutcome, Operation},
 };
 use meshd_store::Tx;
@@ -37,8 +37,8 @@ impl NodeOps {
         let now = self.env.now();
         let result = match prepared {
             Some(Err(error)) => Err(error),
-            Some(Ok(prepared)) => self.apply_order(tx, (id, prepared), &head.order, &head.by),
-            None => self.apply_order(tx, (id, Prepared::Nothing), &head.order, &head.by),
+            Some(Ok(prepared)) => self.apply_order(tx, head, id, prepared),
+            None => self.apply_order(tx, head, id, Prepared::Nothing),
         };
         let outcome = match &result {
             Ok(_) if head.order.takes_time() => None,
@@ -62,15 +62,16 @@ impl NodeOps {
     fn apply_order(
         &self,
         tx: &mut Tx<'_>,
-        (id, prepared): (NodeId, Prepared),
-        order: &NodeOrder,
-        audit: &AuditContext,
+        head: &Operation,
+        id: NodeId,
+        prepared: Prepared,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        match order {
+        let audit = &head.by;
+        match &head.order {
             NodeOrder::Approve { moved } => approve_in(tx, id, *moved, audit, now),
-            NodeOrder::Reject => self.revoke_service_in(tx, id, (audit, REJECTED, now), |_, node| Ok(node.reject()?)),
-            NodeOrder::Quarantine => self.revoke_service_in(tx, id, (audit, QUARANTINED, now), |tx, node| {
+            NodeOrder::Reject => self.revoke_service_in(tx, id, audit, REJECTED, |_, node| Ok(node.reject()?)),
+            NodeOrder::Quarantine => self.revoke_service_in(tx, id, audit, QUARANTINED, |tx, node| {
                 check_no_running_work(tx.before(), id, audit)?;
                 Ok(node.quarantine(audit.reason.clone())?)
             }),
@@ -88,29 +89,29 @@ impl NodeOps {
             NodeOrder::Resume => change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node)),
             NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
-                Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, (audit, now)),
+                Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, audit, now),
                 _ => Err(OperateError::NoNode { name: id.to_string() }),
             },
             NodeOrder::AssignProfile { profile } => {
-                change_node_in(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, (audit, now)))
+                change_node_in(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, audit, now))
             }
             NodeOrder::ChangeVars { set, unset } => {
-                change_node_in(tx, id, |tx, node| vars_changed(tx, node, (set, unset), (audit, now)))
+                change_node_in(tx, id, |tx, node| vars_changed(tx, node, set, unset, audit, now))
             }
             NodeOrder::Label { change } => label_in(tx, id, change, audit, now),
             NodeOrder::Pin { .. } => {
                 let Prepared::Generation(generation) = prepared else {
                     return Err(OrderError::RunsNothing { node: id }.into());
                 };
-                change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, (audit, now))))
+                change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, audit, now)))
             }
-            NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpinned(tx, node, (audit, now))),
+            NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpinned(tx, node, audit, now)),
             NodeOrder::BootOnce { profile, kernel_args } => {
                 let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
                 let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-                change_node_in(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, (audit, now)))
+                change_node_in(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, audit, now))
             }
-            NodeOrder::ClearBootOnce => change_node_in(tx, id, |tx, node| once_cleared(tx, node, (audit, now))),
+            NodeOrder::ClearBootOnce => change_node_in(tx, id, |tx, node| once_cleared(tx, node, audit, now)),
             // Begins outside this transaction: `start_reboots`.
             NodeOrder::Reboot => crate::nodes::lifecycle::existing_node(tx, id),
         }
