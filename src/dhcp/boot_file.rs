@@ -2,8 +2,7 @@
 
 use crate::{
     client_arch::{ArchEntry, LoaderTransport, arch_entry},
-    effect::ClientKind,
-    packet::{ClientMessage, VendorClass},
+    packet::{ClientKind, ClientMessage, VendorClass},
 };
 use meshd_types::ClientArch;
 use std::{collections::BTreeSet, net::Ipv4Addr};

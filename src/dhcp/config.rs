@@ -1,7 +1,7 @@
 //! Input of the engine: the networks to serve, reservations, and known NICs. Pure.
 
 use crate::{boot_file::BootSources, machines::NicRecord};
-use meshd_types::{DenyList, MacAddr, SystemUuid, VmName};
+use meshd_types::{DenyList, MacAddr};
 pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet};
 use std::net::Ipv4Addr;
 
@@ -40,14 +40,4 @@ pub struct Reservation {
     pub address: Ipv4Addr,
     /// The NIC that may send in the name of the owner: the parent of a virtual interface.
     pub parent: Option<MacAddr>,
-}
-
-/// A NIC of a VM. It gets an address but no boot file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservedNic {
-    pub vm: SystemUuid,
-    /// Name of the VM, and the host name for the client.
-    pub name: VmName,
-    pub mac: MacAddr,
-    pub address: Option<Ipv4Addr>,
 }

@@ -1,6 +1,12 @@
 //! Output of the engine: replies, changes to store, and the status of segments. Pure.
 
-use crate::{config::DhcpMode, machines::RelayPort, packet::Destination, warning::Warning};
+use crate::{
+    config::DhcpMode,
+    lease::PoolUse,
+    machines::RelayPort,
+    packet::{ClientKind, Destination},
+    warning::Warning,
+};
 use meshd_types::{ClientArch, MacAddr, SystemUuid, Timestamp};
 use std::net::Ipv4Addr;
 
@@ -70,16 +76,6 @@ pub struct ClientExchange {
     pub is_relayed: bool,
 }
 
-/// The program that sent a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientKind {
-    /// Firmware that is not iPXE.
-    Firmware,
-    Ipxe,
-    /// Any other client: an operating system, a switch, a BMC.
-    Other,
-}
-
 /// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
@@ -112,19 +108,6 @@ pub struct SegmentStatus {
     pub pool: PoolUse,
     /// Other DHCP and PXE servers on the segment, newest last.
     pub other_servers: Vec<OtherServer>,
-}
-
-/// Numbers of addresses of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolUse {
-    /// All addresses.
-    pub size: u32,
-    /// Addresses with a lease that has not expired.
-    pub leased: u32,
-    /// Addresses that were offered within the last minute.
-    pub offered: u32,
-    /// Addresses that are held back, because a client found them in use.
-    pub declined: u32,
 }
 
 /// A server that does not belong to the user.

@@ -3,10 +3,10 @@
 use crate::{
     boot_file::BootSources,
     client_arch::loader_names,
-    config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet},
+    config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
-    machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, UsedAddress},
+    machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic, UsedAddress},
     packet::{CLIENT_PORT, Origin, PROXY_PORT, SERVER_PORT},
 };
 use dhcproto::v4::{Decodable, Decoder, Message};

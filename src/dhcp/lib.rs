@@ -34,13 +34,13 @@ pub mod warning;
 mod tests;
 
 pub use boot_file::{BootFile, BootSources, NoLoader};
-pub use config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
-pub use effect::{
-    Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind,
-    SegmentStatus,
-};
+pub use config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet};
+pub use effect::{Change, ClientExchange, Effect, Lease, LeaseChange, OtherServer, Reply, ReplyKind, SegmentStatus};
 pub use engine::{Counters, Engine};
 pub use fuzz_invariants::check_invariants;
-pub use machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, UsedAddress};
-pub use packet::{ClientLink, ClientMessageType, Destination, Origin, VendorClass};
+pub use lease::PoolUse;
+pub use machines::{
+    Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic, UsedAddress,
+};
+pub use packet::{ClientKind, ClientLink, ClientMessageType, Destination, Origin, VendorClass};
 pub use warning::{DropReason, Warning};

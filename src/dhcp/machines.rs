@@ -1,7 +1,6 @@
 //! Input of the engine: what the user's records say of NICs, as a stream of changes. Pure.
 
-use crate::config::ReservedNic;
-use meshd_types::{MacAddr, NodeId, Timestamp};
+use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp, VmName};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Changes of records, in the order in which they happened.
@@ -33,6 +32,16 @@ pub struct NicRecord {
     pub machine: Option<MachineNic>,
     /// Addresses that the machine boots or runs with: no release or decline takes them away.
     pub used: Vec<UsedAddress>,
+}
+
+/// A NIC of a VM. It gets an address but no boot file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedNic {
+    pub vm: SystemUuid,
+    /// Name of the VM, and the host name for the client.
+    pub name: VmName,
+    pub mac: MacAddr,
+    pub address: Option<Ipv4Addr>,
 }
 
 impl NicRecord {

@@ -1,6 +1,11 @@
 //! Output of the engine: what an operator should know.
 
-use crate::{boot_file::NoLoader, effect::PoolUse, lease::PoolLevel, machines::RelayPort, packet::ClientMessageType};
+use crate::{
+    boot_file::NoLoader,
+    lease::{PoolLevel, PoolUse},
+    machines::RelayPort,
+    packet::ClientMessageType,
+};
 use meshd_types::{MacAddr, VmName};
 use std::{net::Ipv4Addr, sync::Arc};
 

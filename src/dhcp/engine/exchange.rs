@@ -3,11 +3,13 @@
 use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
-    config::{DhcpMode, ReservedNic, Subnet},
-    effect::{Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind},
+    config::{DhcpMode, Subnet},
+    effect::{Change, ClientExchange, Effect, Lease, LeaseChange, Reply, ReplyKind},
     lease::{Client, LeaseRequest},
-    machines::KnownNics,
-    packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
+    machines::{KnownNics, ReservedNic},
+    packet::{
+        ClientKind, ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT,
+    },
     warning::{DropReason, Warning},
 };
 use meshd_types::{DenyList, Hardware, Timestamp, failpoint};

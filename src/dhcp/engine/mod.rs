@@ -27,9 +27,9 @@ mod started_exchanges;
 
 use crate::{
     boot_file::{BootFile, BootSources},
-    config::{DhcpMode, Link, Owner, ReservedNic, Segment, Setup},
+    config::{DhcpMode, Link, Owner, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
-    machines::{KnownNics, NicRecord, RecordChange, RecordChanges},
+    machines::{KnownNics, NicRecord, RecordChange, RecordChanges, ReservedNic},
     packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
     warning::{DropReason, Warning},
 };

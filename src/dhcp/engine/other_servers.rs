@@ -1,14 +1,12 @@
 //! Other DHCP servers on a segment, found by their packets.
 
-use super::{Engine, segment_state::SegmentState};
+use super::Engine;
 use crate::{
-    config::DhcpMode,
     effect::{Effect, OtherServer},
     packet::ServerMessage,
-    warning::Warning,
 };
 use meshd_types::Timestamp;
-use std::{net::Ipv4Addr, time::Duration};
+use std::time::Duration;
 
 /// Most other servers of a segment. The one that was silent longest is removed first.
 const MAX_SERVERS: usize = 16;
@@ -21,7 +19,7 @@ pub(crate) struct OtherServers(Vec<OtherServer>);
 
 impl OtherServers {
     /// Records a packet of a server. Returns true for a new server.
-    fn record(&mut self, server: OtherServer) -> bool {
+    pub(crate) fn record(&mut self, server: OtherServer) -> bool {
         let known = self.0.iter().position(|other| other.address == server.address);
         if let Some(index) = known {
             self.0.remove(index);
@@ -36,16 +34,6 @@ impl OtherServers {
     pub(crate) fn recent(&mut self, now: Timestamp) -> Vec<OtherServer> {
         self.0.retain(|server| now.distance(server.last) < REMEMBERED);
         self.0.clone()
-    }
-}
-
-impl SegmentState {
-    /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
-        let is_new = self.other_servers.record(OtherServer { address, proxy, last: now });
-        let is_expected = self.mode == DhcpMode::Proxy && !proxy;
-        let warning = || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };
-        (is_new && !is_expected).then(warning)
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{exchange::Exchange, segment_state::SegmentState};
 use crate::{
     boot_file::BootFile,
-    effect::{ClientKind, Effect},
-    packet::{ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT},
+    effect::Effect,
+    packet::{ClientKind, ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT},
 };
 
 impl Exchange<'_> {

@@ -2,9 +2,10 @@
 
 use super::{addresses_in_use::UnprovenOffers, other_servers::OtherServers, started_exchanges::StartedExchanges};
 use crate::{
-    config::{DhcpMode, Link, Reservation, ReservedNic, Segment, Subnet},
-    effect::{Lease, PoolUse, SegmentStatus},
-    lease::{LeaseTable, PoolLevel},
+    config::{DhcpMode, Link, Reservation, Segment, Subnet},
+    effect::{Lease, OtherServer, SegmentStatus},
+    lease::{LeaseTable, PoolLevel, PoolUse},
+    machines::ReservedNic,
     warning::Warning,
 };
 use meshd_types::{MacAddr, Timestamp};
@@ -100,5 +101,13 @@ impl SegmentState {
         let pool = self.usage(now);
         self.level = self.level.min(self.level.next(pool, false));
         SegmentStatus { name: self.name.to_string(), mode: self.mode, pool, other_servers }
+    }
+
+    /// Records another server. Returns a warning if it is new and conflicts with the mode.
+    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+        let is_new = self.other_servers.record(OtherServer { address, proxy, last: now });
+        let is_expected = self.mode == DhcpMode::Proxy && !proxy;
+        let warning = || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };
+        (is_new && !is_expected).then(warning)
     }
 }

@@ -2,9 +2,8 @@
 
 use super::exchange::Exchange;
 use crate::{
-    effect::ClientKind,
     machines::RelayPort,
-    packet::{CLIENT_PORT, ClientLink, ClientMessage, Origin, PROXY_PORT, SERVER_PORT},
+    packet::{CLIENT_PORT, ClientKind, ClientLink, ClientMessage, Origin, PROXY_PORT, SERVER_PORT},
     warning::Warning,
 };
 use meshd_types::{MacAddr, failpoint};

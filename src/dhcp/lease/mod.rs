@@ -23,7 +23,7 @@ mod table;
 
 pub use binding::OFFER_HOLD;
 pub use declined::{DECLINE_WINDOW, DECLINED_HOLD};
-pub use pool_level::PoolLevel;
+pub use pool_level::{PoolLevel, PoolUse};
 pub(crate) use reservations::Client;
 pub(crate) use table::LeaseTable;
 

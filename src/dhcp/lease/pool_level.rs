@@ -1,12 +1,23 @@
 //! The fill level of a pool, with hysteresis: a level is reported when it is reached, and again only after the pool was well below it.
 
-use crate::effect::PoolUse;
-
 /// Percent of a pool in use at which a level begins.
 const FILLING: u64 = 80;
 const NEARLY_FULL: u64 = 95;
 /// A level is left only this many percent below its begin.
 const HYSTERESIS_PERCENT: u64 = 5;
+
+/// Numbers of addresses of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// All addresses.
+    pub size: u32,
+    /// Addresses with a lease that has not expired.
+    pub leased: u32,
+    /// Addresses that were offered within the last minute.
+    pub offered: u32,
+    /// Addresses that are held back, because a client found them in use.
+    pub declined: u32,
+}
 
 /// The fill level of a pool. Ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,11 +14,12 @@ use super::{
     binding::{Binding, BindingState, ByState},
     declined::{DECLINE_WINDOW, DECLINED_HOLD, DeclinedAddresses},
     neighbours::Neighbours,
+    pool_level::PoolUse,
     reservations::{Client, Reservations},
 };
 use crate::{
     config::{Reservation, Subnet},
-    effect::{Lease, LeaseChange, PoolUse},
+    effect::{Lease, LeaseChange},
 };
 use meshd_types::{MacAddr, Timestamp, failpoint};
 use std::{

@@ -1,7 +1,7 @@
 //! The class of a client: firmware and its architecture by options 60 and 93, iPXE by option 77.
 
 use super::options::Options;
-use crate::{client_arch::arch_entry, effect::ClientKind};
+use crate::client_arch::arch_entry;
 use dhcproto::v4::OptionCode;
 use meshd_types::ClientArch;
 
@@ -10,6 +10,16 @@ const IPXE: &[u8] = b"iPXE";
 
 /// The architectures in the class of U-Boot (`BOOTP_VCI_STRING`).
 const UBOOT_CLASSES: [(&[u8], u16); 2] = [(b"U-Boot.armv7", 21), (b"U-Boot.armv8", 22)];
+
+/// The program that sent a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// Firmware that is not iPXE.
+    Firmware,
+    Ipxe,
+    /// Any other client: an operating system, a switch, a BMC.
+    Other,
+}
 
 /// The network boot client of the firmware, by option 60.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

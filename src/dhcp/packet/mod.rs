@@ -26,7 +26,7 @@ mod reply;
 mod request;
 mod reply_destination;
 
-pub use client_class::VendorClass;
+pub use client_class::{ClientKind, VendorClass};
 pub use link::ClientLink;
 pub(crate) use options::Options;
 pub(crate) use other_server_probe::probe_mac;

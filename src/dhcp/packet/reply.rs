@@ -1,9 +1,13 @@
 //! Builds replies.
 
-use super::{client_class::VendorClass, option_list::OptionList, request::ClientMessage};
-use crate::{boot_file::BootFile, config::Subnet, effect::ClientKind};
+use super::{
+    client_class::{ClientKind, VendorClass},
+    option_list::OptionList,
+    request::ClientMessage,
+};
+use crate::boot_file::BootFile;
 use dhcproto::v4::{Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode};
-use meshd_types::ClientArch;
+use meshd_types::{ClientArch, Subnet};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// Shortest reply in bytes: BOOTP clients and some relays drop shorter packets (RFC 1542, 2.1; `Quirk::NoShortReply`).

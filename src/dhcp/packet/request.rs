@@ -4,12 +4,11 @@
 //! option is ignored.
 
 use super::{
-    client_class::{VendorClass, arch, client_kind, vendor},
+    client_class::{ClientKind, VendorClass, arch, client_kind, vendor},
     link::{ClientLink, infiniband_address},
     options::{HEADER, Options},
     relay_agent_information::RelayInformation,
 };
-use crate::effect::ClientKind;
 use dhcproto::v4::{MessageType, Opcode, OptionCode, UnknownOption, borrowed};
 use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
