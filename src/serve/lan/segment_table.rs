@@ -9,7 +9,7 @@ use meshd_central::{ConnectionFate, ForeignSegment};
 use meshd_types::{MacAddr, failpoint};
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::Arc,
     time::Duration,
 };
@@ -21,8 +21,6 @@ const MAX_ARRIVING: usize = 65_536;
 const MAX_ARRIVING_OF_SOURCE: usize = 8192;
 /// Maximum number of recorded sources of one connection: a second one already ends it.
 const MAX_SOURCES: usize = 4;
-/// Maximum number of clients with recorded fragments.
-const MAX_FRAGMENTING: usize = 4096;
 
 /// The Ethernet sources from which segments of an address may come.
 pub(super) enum Expected {
@@ -72,6 +70,7 @@ pub(super) struct SegmentTable {
     lost: u64,
     /// Number of fragments of all clients.
     fragments: u64,
+    /// Only of clients with an entry: the entries bound their number.
     fragments_of: BTreeMap<Ipv4Addr, Fragments>,
 }
 
@@ -100,16 +99,17 @@ impl SegmentTable {
         }
     }
 
-    /// Records a fragment. It ends no connection, because its sender need not know one. Returns it if its source is new and foreign.
+    /// Records a fragment of a client that has a connection. It ends no connection, because its sender need not know one. Returns it if its
+    /// source is new and foreign.
     fn add_fragment(
         &mut self,
         client: Ipv4Addr,
         source: MacAddr,
         expected: impl Fn(Ipv4Addr) -> Expected,
     ) -> Option<ForeignSegment> {
-        if self.fragments_of.len() >= MAX_FRAGMENTING && !self.fragments_of.contains_key(&client) {
-            self.fragments_of.clear();
-            self.add_lost(1);
+        // Segments of a later connection are not in this fragment.
+        if !self.has_entry(client) && failpoint::defends("fragment-clients") {
+            return None;
         }
         self.fragments += 1;
         let record = self.fragments_of.entry(client).or_insert(Fragments { last: 0, sources: Vec::new() });
@@ -177,6 +177,7 @@ impl SegmentTable {
             // The client may have used the ends again.
             if is_arriving(&self.entries, &ends, number) {
                 self.remove(ends);
+                self.forget_fragments(*ends.client.ip());
             }
         }
     }
@@ -198,13 +199,28 @@ impl SegmentTable {
         if entry.accepted > 0 {
             return;
         }
-        let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) = self.remove(ends) else {
-            return;
-        };
-        if let Some(first) = sources.first().copied() {
+        if let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) = self.remove(ends)
+            && let Some(first) = sources.first().copied()
+        {
             // Its SYN is known, and no server has accepted it yet. Segments of either connection were recorded.
             let next = Entry { sources, is_silent: false, ..Entry::new(lost_before, fragments_before) };
             self.insert_arriving(now, ends, first, next);
+        }
+        self.forget_fragments(*ends.client.ip());
+    }
+
+    fn has_entry(&self, client: Ipv4Addr) -> bool {
+        let port = |port| SocketAddrV4::new(client, port);
+        let (first, last) =
+            (SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), SocketAddrV4::new(Ipv4Addr::BROADCAST, u16::MAX));
+        let ends = Ends { client: port(0), server: first }..=Ends { client: port(u16::MAX), server: last };
+        self.entries.range(ends).next().is_some()
+    }
+
+    /// Removes the fragments of a client whose last connection has ended.
+    fn forget_fragments(&mut self, client: Ipv4Addr) {
+        if !self.has_entry(client) {
+            self.fragments_of.remove(&client);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Connections of machines and strangers, from their SYN to their end.
 
 use super::*;
-use std::net::SocketAddrV4;
 
 const MACHINE: MacAddr = MacAddr([2, 0, 0, 0, 0, 7]);
 const STRANGER: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
@@ -65,13 +64,27 @@ fn sender_of_fragments_is_named_also_if_they_began_before_the_lease() {
 }
 
 #[test]
-fn fragments_of_many_clients_are_bounded_and_forgotten_only_as_lost_frames() {
+fn fragments_are_recorded_only_while_their_client_has_a_connection() {
     let mut table = SegmentTable::default();
     table.observe(START, segment(1, true), MACHINE, anybody);
-    for client in 0..=u32::try_from(MAX_FRAGMENTING).unwrap() {
+    table.accept(ends(1));
+    for client in 0..10_000 {
         table.observe(START, Seen::Fragment { client: Ipv4Addr::from(client) }, STRANGER, anybody);
     }
-    assert!(table.fragments_of.len() <= MAX_FRAGMENTING && !table.sources(&ends(1)).1);
+    assert_eq!((table.fragments_of.len(), table.sources(&ends(1))), (0, (vec![MACHINE], true)));
+    let fragment = Seen::Fragment { client: *ends(1).client.ip() };
+    table.observe(START, fragment, STRANGER, anybody);
+    // The client uses its port again before the server notices the end of the first connection.
+    table.observe(START, segment(1, true), MACHINE, anybody);
+    table.close(START, ends(1));
+    assert_eq!((table.fragments_of.len(), table.sources(&ends(1)).1), (1, false));
+    table.accept(ends(1));
+    table.close(START, ends(1));
+    table.observe(START, segment(2, true), MACHINE, anybody);
+    table.observe(START, fragment, STRANGER, anybody);
+    assert_eq!(table.fragments_of.len(), 1);
+    table.observe(HANDSHAKE * 2, segment(3, true), MACHINE, anybody);
+    assert_eq!(table.fragments_of.len(), 0, "no server accepted the second connection");
 }
 
 #[test]
