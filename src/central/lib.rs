@@ -87,10 +87,14 @@ use meshd_config::Site;
 use meshd_image::{catalog::Catalog, overlay::AgentBinary};
 use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
-use meshd_types::Timestamp;
+use meshd_types::{MacAddr, Timestamp};
 use nodes::NodeOps;
 use reported_work::ReportedWork;
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 use tasks::Tasks;
 use vms::Workloads;
 
@@ -205,6 +209,12 @@ impl Central {
     /// Observes the boot LAN and raises the alarms of foreign segments, for ever.
     pub async fn watch_lan(&self) {
         tokio::join!(self.env.lan.run(), self.boot.watch_foreign_segments());
+    }
+
+    /// Returns true if a datagram of an address may come from this Ethernet source; raises an alarm about others. `earlier` sent the
+    /// datagrams before it.
+    pub fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
+        self.env.lan.admits_datagram(address, source, earlier)
     }
 
     /// Removes what the observation changed in the kernel.

@@ -93,8 +93,8 @@ impl SegmentPlan {
         let SegmentPlan { interface, http_port, agent_port, boots, connections } = self;
         tracing::info!(interface, %address, http = http_port, "segment is served");
         let mut tasks = DaemonTasks::default();
-        let (shared, token) = (central.clone(), stop.clone());
-        tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
+        let (shared, name, token) = (central.clone(), interface.clone(), stop.clone());
+        tasks.spawn("TFTP", async move { Ok(tftp::run(shared, &name, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
         tasks.spawn_infallible("HTTP boot API", http::run(limits, central.clone(), http, stop.clone()));
         let limits = agent::AgentLimits { connections: connections.agent, ..Default::default() };

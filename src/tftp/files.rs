@@ -1,8 +1,14 @@
-//! Traits that the user of the crate implements: a file look-up, and an observer for metrics and log.
+//! Traits that the user of the crate implements: a file look-up, an observer for metrics and log, and a receiver of datagrams.
 
 use crate::effect::Event;
 use bytes::Bytes;
-use std::{fmt::Debug, future::Future, io, net::Ipv4Addr};
+use std::{
+    fmt::Debug,
+    future::Future,
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::AsFd,
+};
 
 /// The files that the server offers.
 pub trait Files: Send + Sync + 'static {
@@ -14,6 +20,15 @@ pub trait Files: Send + Sync + 'static {
 
     /// Records that the client at this address acknowledged the last block. Transfers do not wait for it.
     fn completed(&self, client: Ipv4Addr, file: Self::Id) -> impl Future<Output = ()> + Send;
+}
+
+/// Receives the datagrams of clients in place of the UDP sockets, for example to check where they come from.
+pub trait ClientReceiver: AsFd + Send {
+    /// Passes waiting datagrams to `each`: sender, destination port, payload. Returns the number of packets that were read. Must not wait.
+    ///
+    /// # Errors
+    /// `WouldBlock` if no packet waits, and errors of the kernel.
+    fn receive(&mut self, each: &mut dyn FnMut(SocketAddrV4, u16, &[u8])) -> io::Result<usize>;
 }
 
 /// Receives events for metrics and log. Called on worker threads; it must not block. `()` ignores everything.

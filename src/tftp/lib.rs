@@ -11,7 +11,7 @@
 //! | `transfer` | one transfer as a state machine: windows, retransmission, backoff, minimum rate |
 //! | [`engine`] | all transfers of one worker: limits, and which transfer is evicted when the table is full |
 //! | [`effect`] | outputs of the engine: datagrams, completed files, events |
-//! | [`files`] | traits of the user: file look-up ([`Files`]) and observation ([`Observer`]) |
+//! | [`files`] | traits of the user: file look-up ([`Files`]), observation ([`Observer`]), reception ([`ClientReceiver`]) |
 //! | [`driver`] | sockets and threads: request port, workers, batched I/O, adaptive polling |
 //! | `fuzz_invariants` | checks the engine's invariants for arbitrary input; used by fuzz targets |
 //!
@@ -32,6 +32,6 @@ mod tests;
 pub use driver::{Sockets, TftpError, serve};
 pub use effect::{Effects, Event, Refusal};
 pub use engine::{Engine, Limits};
-pub use files::{Files, Observer, Problem};
+pub use files::{ClientReceiver, Files, Observer, Problem};
 pub use fuzz_invariants::check_invariants;
 pub use negotiation::{MAX_BLOCK, MAX_WINDOW};

@@ -1,14 +1,18 @@
 //! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
 
+use super::arp_theft::proxy_world;
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{World, dhcp::As, eventually, node::PxeNode},
+    world::{CENTRAL, World, dhcp::As, eventually, node::PxeNode},
 };
 use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_types::{Basis, MacAddr};
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
 
 /// The stranger's address; the machine's own is leased.
 const STRANGER: &str = "10.77.0.66";
@@ -161,4 +165,68 @@ fn overlay_capability_serves_its_machine_once_and_no_other_host() {
     assert!(world.events("capability_replayed").len() >= 2);
     let invented = format!("http://10.77.0.1:8080/overlay/{}/overlay.cpio.gz", "0".repeat(32));
     assert_eq!(machine.get(&invented).unwrap().status, 404);
+}
+
+/// The stranger sends, before each acknowledgement of the victim, packets in its name: an ERROR, acknowledgements of blocks that the victim
+/// does not have, and a request for another file from the same port.
+fn forge_during_transfer(world: &World, victim: &PxeNode<'_>) {
+    let address = victim.address.get().unwrap();
+    let requests: SocketAddr = format!("{CENTRAL}:69").parse().unwrap();
+    let thief = stranger(world);
+    // Its kernel knows the central node from now on, and does not draw the answers away by ARP.
+    thief.get(&victim.script_url()).unwrap();
+    thief.host().inside(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "8").unwrap()).unwrap();
+    thief.host().ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    let own = victim.host().inside(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
+    let port = own.local_addr().unwrap().port();
+    let forged = thief.host().inside(|| UdpSocket::bind((address, port)).unwrap()).unwrap();
+
+    own.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    own.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x001468\0", requests).unwrap();
+    let (mut next, mut size, mut buffer) = (1u16, 0, [0; 2048]);
+    loop {
+        let (length, server) = own.recv_from(&mut buffer).expect("the transfer goes on");
+        let number = match buffer[..length] {
+            [0, 6, ..] => 0,
+            [0, 3, high, low, ..] => u16::from_be_bytes([high, low]),
+            ref other => panic!("{other:?}"),
+        };
+        for packet in [&b"\0\x05\0\0\0"[..], &[0, 4, 0, next as u8], &[0, 4, 0, next as u8 + 1]] {
+            forged.send_to(packet, server).unwrap();
+        }
+        forged.send_to(b"\0\x01ipxe.efi\0octet\0", requests).unwrap();
+        own.send_to(&[0, 4, 0, number as u8], server).unwrap();
+        assert!(number <= next, "block {number} instead of {next}");
+        if number == next {
+            (next, size) = (next + 1, size + length - 4);
+            if length < 1472 {
+                break;
+            }
+        }
+    }
+    assert_eq!(size, 70_001);
+    let expected = format!("{STRANGER_MAC} sent a packet from {address}");
+    eventually(&format!("an alarm says: {expected}"), || {
+        let events = world.events("boot_impersonated");
+        let found = events.iter().any(|event| event["detail"].as_str().is_some_and(|text| text.contains(&expected)));
+        if found { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+}
+
+#[test]
+fn forged_tftp_packets_disturb_no_transfer() {
+    let world = World::new("auto");
+    let victim = PxeNode::new(&world, 1);
+    victim.dhcp(As::Firmware(0));
+    forge_during_transfer(&world, &victim);
+}
+
+#[test]
+fn forged_tftp_packets_disturb_no_transfer_in_proxy_mode() {
+    let world = proxy_world();
+    let victim = PxeNode::new(&world, 1);
+    let own = Ipv4Addr::new(10, 77, 0, 100);
+    victim.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
+    victim.address.set(Some(own));
+    forge_during_transfer(&world, &victim);
 }

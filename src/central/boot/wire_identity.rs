@@ -74,7 +74,7 @@ impl BootService {
         boots || node.is_some_and(|node| self.links.is_linked(node))
     }
 
-    /// Judges the segments that came from another machine than their connection, for ever.
+    /// Judges the segments and datagrams that came from another machine than their connection, for ever.
     pub(crate) async fn watch_foreign_segments(&self) {
         loop {
             let segment = self.env.lan.foreign_segment().await;
@@ -98,8 +98,8 @@ impl BootService {
         if fate.claim_alarm(node.as_ref().map(|node| node.id)) {
             let owner = expected.map_or_else(|| "another machine".to_owned(), |mac| mac.to_string());
             let detail = match is_routed {
-                true => format!("{source} sent a TCP segment from {address}, which is behind {owner}"),
-                false => format!("{source} sent a TCP segment from {address}, the address of {owner}"),
+                true => format!("{source} sent a packet from {address}, which is behind {owner}"),
+                false => format!("{source} sent a packet from {address}, the address of {owner}"),
             };
             self.wire_alarm(node.map(|node| node.id), source, detail).await;
         }

@@ -79,6 +79,13 @@ pub trait Lan: Send + Sync {
         None
     }
 
+    /// Returns true if a datagram of an address may come from this Ethernet source. `earlier` sent the datagrams before it. Reports others
+    /// as foreign segments.
+    fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
+        let _ = (address, source, earlier);
+        true
+    }
+
     /// Returns the next segment that came from another machine than its connection.
     fn foreign_segment(&self) -> Pin<Box<dyn Future<Output = ForeignSegment> + Send + '_>> {
         Box::pin(std::future::pending())

@@ -6,6 +6,7 @@
 //! | `receive` | receives UDP packets with their Ethernet source address |
 //! | `interfaces` | network interfaces of this host with their addresses |
 //! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
+//! | `client_datagrams` | receives UDP datagrams without those that another machine sent |
 //! | `arp_claimants` | sends ARP requests to find all machines that claim an address |
 //! | `neighbour_pins` | binds addresses to NICs in the kernel's neighbour table |
 //! | `tcp_segment` | parses an IPv4 packet as a TCP segment; no I/O |
@@ -14,6 +15,7 @@
 //! | `system` | implements the central node's `Lan` with the files above |
 
 mod arp_claimants;
+mod client_datagrams;
 mod connection_witness;
 mod datagram;
 mod interfaces;
@@ -25,6 +27,7 @@ mod system;
 mod tcp_segment;
 
 pub use arp_claimants::ArpProber;
+pub use client_datagrams::{ClientDatagrams, receive_only_from_this_host};
 pub use datagram::{Datagram, parse};
 pub use interfaces::InterfaceTable;
 pub use receive::{Received, Receiver, drop_all_received};

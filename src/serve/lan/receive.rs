@@ -23,7 +23,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// EtherType of IPv4.
 const ETH_P_IP: u16 = 0x0800;
 /// Packet type of a frame for another host. A bridge or a promiscuous interface also delivers these frames.
-const OTHER_HOST: u8 = 3;
+pub(super) const OTHER_HOST: u8 = 3;
 /// Minimum interval between two reads of this host's addresses.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -151,7 +151,7 @@ const RETURN: u16 = 0x06;
 
 /// Returns a filter for unfragmented UDP packets to these ports. The kernel drops all others. The filter sees packets from their IP header
 /// on.
-fn filter(ports: &[u16]) -> Vec<SockFilter> {
+pub(super) fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
     // Failed checks jump to the "drop" instruction, which follows the port comparisons.
     let mut program = vec![

@@ -277,14 +277,25 @@ fn record_source(
     if sources.contains(&source) || sources.len() >= MAX_SOURCES {
         return None;
     }
-    let allowed = expected(address);
+    let found = foreign(sources, address, source, expected(address), fate);
+    sources.push(source);
+    found
+}
+
+/// Returns a packet if its source is foreign after these sources of the same connection.
+pub(super) fn foreign(
+    sources: &[MacAddr],
+    address: Ipv4Addr,
+    source: MacAddr,
+    allowed: Expected,
+    fate: &Arc<ConnectionFate>,
+) -> Option<ForeignSegment> {
     let is_routed = matches!(allowed, Expected::Routers(_));
     let (is_foreign, expected) = match allowed {
         Expected::Machine(Some(machine)) => (machine != source, Some(machine)),
-        Expected::Machine(None) => (!sources.is_empty(), sources.first().copied()),
+        Expected::Machine(None) => (!sources.is_empty() && !sources.contains(&source), sources.first().copied()),
         Expected::Routers(routers) => (!routers.is_empty() && !routers.contains(&source), routers.first().copied()),
     };
-    sources.push(source);
     is_foreign.then(|| ForeignSegment { address, source, expected, is_routed, fate: Arc::clone(fate) })
 }
 

@@ -6,7 +6,7 @@ use super::{
     interfaces::{Interface, InterfaceTable},
     kernel_tables::KernelTables,
     neighbour_pins::NeighbourPins,
-    segment_table::Expected,
+    segment_table::{Expected, foreign},
     tcp_segment::Ends,
 };
 use meshd_central::{ConnectionFate, ForeignSegment, Lan, Neighbour, ObservedConnection, SegmentSources};
@@ -19,11 +19,15 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     pin::Pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
 };
 use tokio::sync::mpsc;
 
 /// Maximum number of foreign segments that wait for their alarm. Further ones are counted.
 const MAX_FOREIGN: usize = 1024;
+
+/// Interval between reports of foreign datagrams of one machine with one address.
+const DATAGRAM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Looks up addresses and observes connections on the interfaces on which machines boot.
 pub struct SystemLan {
@@ -33,6 +37,8 @@ pub struct SystemLan {
     fault: Mutex<Option<String>>,
     report: mpsc::Sender<ForeignSegment>,
     foreign: tokio::sync::Mutex<mpsc::Receiver<ForeignSegment>>,
+    /// Foreign datagrams that were reported, with the time.
+    datagrams: Mutex<BTreeMap<(Ipv4Addr, MacAddr), Instant>>,
 }
 
 /// The addresses of this host, and of machines that are bound to theirs.
@@ -79,6 +85,19 @@ impl SystemLan {
             fault: Mutex::default(),
             report,
             foreign: tokio::sync::Mutex::new(foreign),
+            datagrams: Mutex::default(),
+        }
+    }
+
+    /// Reports a foreign datagram, at most one of a machine and address in [`DATAGRAM_INTERVAL`].
+    fn report_datagram(&self, segment: ForeignSegment) {
+        let mut reported = self.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        reported.retain(|_, at| now - *at < DATAGRAM_INTERVAL);
+        let key = (segment.address, segment.source);
+        // A full channel drops the report; the next datagram repeats it.
+        if reported.len() < MAX_FOREIGN && !reported.contains_key(&key) && self.report.try_send(segment).is_ok() {
+            reported.insert(key, now);
         }
     }
 
@@ -231,6 +250,11 @@ impl Lan for SystemLan {
         let is_routed = matches!(self.addresses.expected(*client.ip()), Expected::Routers(_));
         let fate = witness.accept(ends);
         Some(Arc::new(WitnessedConnection { witness, ends, is_routed, fate }))
+    }
+
+    fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
+        let found = foreign(earlier.as_slice(), address, source, self.addresses.expected(address), &Arc::default());
+        found.map(|segment| self.report_datagram(segment)).is_none()
     }
 
     fn foreign_segment(&self) -> Pin<Box<dyn Future<Output = ForeignSegment> + Send + '_>> {

@@ -9,13 +9,17 @@
 mod served_names;
 mod telemetry;
 
-use super::bind::{self, BindError, Service};
+use super::{
+    bind::{self, BindError, Service},
+    lan::{ClientDatagrams, receive_only_from_this_host},
+};
 use meshd_central::Shared;
-use meshd_tftp::Sockets;
 pub use meshd_tftp::TftpError;
+use meshd_tftp::{ClientReceiver, Sockets};
 use served_names::BootFiles;
 use std::{
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     sync::Arc,
 };
 use telemetry::TftpTelemetry;
@@ -38,6 +42,26 @@ pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
 ///
 /// # Errors
 /// A socket failed, and the server stopped.
-pub async fn run(central: Shared, sockets: Sockets, shutdown: CancellationToken) -> Result<(), TftpError> {
+pub async fn run(
+    central: Shared,
+    interface: &str,
+    mut sockets: Sockets,
+    shutdown: CancellationToken,
+) -> Result<(), TftpError> {
+    match check_sources(&central, interface, &mut sockets) {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+            tracing::error!(interface, %error, "cannot check the Ethernet sources of TFTP packets");
+        }
+        _ => {}
+    }
     meshd_tftp::serve(Arc::new(BootFiles(central)), Arc::new(TftpTelemetry::default()), sockets, shutdown).await
+}
+
+/// Drops packets that another machine sends in the name of a client, and raises an alarm that names the machine.
+fn check_sources(central: &Shared, interface: &str, sockets: &mut Sockets) -> io::Result<()> {
+    let SocketAddr::V4(requests) = sockets.local_addr()? else { return Ok(()) };
+    let open = |transfers| -> io::Result<Box<dyn ClientReceiver>> {
+        Ok(Box::new(ClientDatagrams::open(central.clone(), interface, requests, transfers)?))
+    };
+    sockets.receive_from(open, receive_only_from_this_host)
 }

@@ -14,7 +14,7 @@ mod path_mtu;
 mod worker;
 
 use crate::{
-    files::{Files, Observer, Problem},
+    files::{ClientReceiver, Files, Observer, Problem},
     packet::MAX_REQUEST,
 };
 use bytes::Bytes;
@@ -29,7 +29,7 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use worker::{Completed, WorkerHandle, worker};
+use worker::{CheckedReceiver, Completed, WorkerHandle, WorkerSockets, worker};
 
 /// Most workers: one for two cores leaves time for other servers. One serves some 300 MB/s in lock step and a few GB/s in windows; more
 /// than needed make smaller batches and cost more.
@@ -42,13 +42,14 @@ const COMPLETED_AT_ONCE: usize = 256;
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bound sockets of one server.
-#[derive(Debug)]
 pub struct Sockets {
     requests: UdpSocket,
     /// One for each worker.
     transfers: Vec<UdpSocket>,
     /// One for each worker, to ask the kernel for the MTU of a path.
     mtu: Vec<UdpSocket>,
+    /// One for each worker, or none.
+    receivers: Vec<Box<dyn ClientReceiver>>,
 }
 
 /// The server stopped without a request to stop.
@@ -87,7 +88,23 @@ impl Sockets {
             requests: open(address)?,
             transfers: transfers.collect::<Result<_, E>>()?,
             mtu: (0..workers).map(|_| bind(any_port)).collect::<Result<_, E>>()?,
+            receivers: Vec::new(),
         })
+    }
+
+    /// Receives from a receiver for each worker, in addition to the sockets. `open` gets the port of the worker's transfers: the receiver
+    /// receives from there and from the request port. `restrict` is called with each socket, which then drops what the receivers receive.
+    ///
+    /// # Errors
+    /// The first error of `open` or `restrict`.
+    pub fn receive_from(
+        &mut self,
+        open: impl Fn(u16) -> io::Result<Box<dyn ClientReceiver>>,
+        restrict: impl Fn(&UdpSocket) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let ports = self.transfers.iter().map(|socket| Ok(socket.local_addr()?.port()));
+        self.receivers = ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
+        [&self.requests].into_iter().chain(&self.transfers).try_for_each(restrict)
     }
 
     /// Returns the address of the request port.
@@ -109,18 +126,26 @@ pub async fn serve<F: Files, O: Observer>(
     sockets: Sockets,
     shutdown: CancellationToken,
 ) -> Result<(), TftpError> {
+    let request_port = sockets.requests.local_addr()?.port();
     let requests = tokio::net::UdpSocket::from_std(sockets.requests)?;
     let (sender, completed) = mpsc::channel(COMPLETED_BACKLOG);
     let (mut workers, mut threads) = (Vec::new(), JoinSet::new());
-    for (socket, mtu) in sockets.transfers.into_iter().zip(sockets.mtu) {
-        let (handle, run) = worker((socket, path_mtu(mtu)), Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
+    let (hasher, count) = (RandomState::new(), sockets.transfers.len());
+    let mut receivers = sockets.receivers.into_iter();
+    for (number, (socket, mtu)) in sockets.transfers.into_iter().zip(sockets.mtu).enumerate() {
+        let hasher = hasher.clone();
+        let is_own = move |client: &SocketAddrV4| worker_of(&hasher, client, count) == number;
+        let checked =
+            receivers.next().map(|receiver| CheckedReceiver { receiver, request_port, is_own: Box::new(is_own) });
+        let sockets = WorkerSockets { socket, path_mtu: path_mtu(mtu), checked };
+        let (handle, run) = worker(sockets, Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
         workers.push(handle);
         threads.spawn_blocking(run);
     }
     drop(sender);
     let serving = async {
         let ended = tokio::select! {
-            () = listen(&requests, &workers, observer.as_ref()) => None,
+            () = listen(&requests, &hasher, &workers, observer.as_ref()) => None,
             ended = threads.join_next() => ended,
             () = shutdown.cancelled() => None,
         };
@@ -143,15 +168,24 @@ fn flatten_join(ended: Result<io::Result<()>, tokio::task::JoinError>) -> io::Re
     })
 }
 
+/// Returns the number of the worker that has all transfers of a client.
+fn worker_of(hasher: &RandomState, client: &SocketAddrV4, count: usize) -> usize {
+    hasher.hash_one(client) as usize % count
+}
+
 /// Receives requests and passes all requests of one client to the same worker.
-async fn listen<O: Observer>(requests: &tokio::net::UdpSocket, workers: &[WorkerHandle], observer: &O) {
-    let hasher = RandomState::new();
+async fn listen<O: Observer>(
+    requests: &tokio::net::UdpSocket,
+    hasher: &RandomState,
+    workers: &[WorkerHandle],
+    observer: &O,
+) {
     // One byte more than allowed, so that the engine detects a longer request.
     let mut buffer = [0; MAX_REQUEST + 1];
     loop {
         match requests.recv_from(&mut buffer).await {
             Ok((length, SocketAddr::V4(client))) => {
-                let worker = &workers[hasher.hash_one(client) as usize % workers.len()];
+                let worker = &workers[worker_of(hasher, &client, workers.len())];
                 if !worker.send((client, Bytes::copy_from_slice(&buffer[..length]))) {
                     observer.problem(Problem::RequestQueueFull);
                 }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     effect::{Effects, Payload, Transmission},
     engine::{Engine, Limits, Lookup, PathMtu},
-    files::{Files, Observer, Problem},
+    files::{ClientReceiver, Files, Observer, Problem},
 };
 use bytes::Bytes;
 use nix::{
@@ -87,9 +87,25 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Creates a worker for a bound socket: its handle, and the function for its thread.
+/// Sockets of one worker.
+pub(super) struct WorkerSockets {
+    /// Bound to the port of its transfers.
+    pub(super) socket: UdpSocket,
+    pub(super) path_mtu: PathMtu,
+    pub(super) checked: Option<CheckedReceiver>,
+}
+
+/// A receiver of datagrams to the port of the worker's transfers, and to the request port.
+pub(super) struct CheckedReceiver {
+    pub(super) receiver: Box<dyn ClientReceiver>,
+    pub(super) request_port: u16,
+    /// True for the clients of this worker: every worker receives all requests.
+    pub(super) is_own: Box<dyn Fn(&SocketAddrV4) -> bool + Send>,
+}
+
+/// Creates a worker for bound sockets: its handle, and the function for its thread.
 pub(super) fn worker<F: Files, O: Observer>(
-    (socket, path_mtu): (UdpSocket, PathMtu),
+    sockets: WorkerSockets,
     files: Arc<F>,
     observer: Arc<O>,
     completed: mpsc::Sender<Completed<F::Id>>,
@@ -99,9 +115,10 @@ pub(super) fn worker<F: Files, O: Observer>(
     let (sender, requests) = sync_channel(MAX_REQUESTS);
     let handle = WorkerHandle { requests: sender, wakeup: Arc::clone(&wakeup) };
     let run = move || {
+        let WorkerSockets { socket, path_mtu, checked } = sockets;
         let engine = Engine::new(LIMITS, path_mtu);
         let (socket, polling) = (BatchSocket::new(socket), AdaptivePolling::new());
-        Worker { socket, engine, requests, wakeup, files, observer, completed, polling }.run()
+        Worker { socket, checked, engine, requests, wakeup, files, observer, completed, polling }.run()
     };
     Ok((handle, run))
 }
@@ -109,6 +126,7 @@ pub(super) fn worker<F: Files, O: Observer>(
 /// The state of the worker thread.
 struct Worker<F: Files, O> {
     socket: BatchSocket,
+    checked: Option<CheckedReceiver>,
     engine: Engine<F::Id>,
     requests: Receiver<RawRequest>,
     wakeup: Arc<Wakeup>,
@@ -125,7 +143,7 @@ impl<F: Files, O: Observer> Worker<F, O> {
         let mut until = None;
         loop {
             let now = Instant::now();
-            let received = self.receive(now, &mut out)?;
+            let received = self.receive(now, &mut out)? + self.receive_checked(now, until.is_none(), &mut out)?;
             let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
             self.engine.tick(now, &mut out);
             self.flush(&mut out)?;
@@ -146,7 +164,26 @@ impl<F: Files, O: Observer> Worker<F, O> {
 
     fn receive(&mut self, now: Instant, out: &mut Effects<F::Id>) -> io::Result<usize> {
         let engine = &mut self.engine;
-        match self.socket.receive(|from, bytes| engine.receive(now, from, bytes, out)) {
+        let received = self.socket.receive(|from, bytes| engine.receive(now, from, bytes, out));
+        self.count(received)
+    }
+
+    fn receive_checked(&mut self, now: Instant, takes_requests: bool, out: &mut Effects<F::Id>) -> io::Result<usize> {
+        let Some(CheckedReceiver { receiver, request_port, is_own }) = &mut self.checked else { return Ok(0) };
+        let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
+        let received = receiver.receive(&mut |client, port, bytes| {
+            if port != *request_port {
+                self.engine.receive(now, client, bytes, out);
+            } else if takes_requests && is_own(&client) {
+                self.engine.request(now, client, bytes, files, out);
+            }
+        });
+        self.count(received)
+    }
+
+    /// Returns the number of received packets. Reports an error and waits a moment, because it would repeat at once.
+    fn count(&self, received: io::Result<usize>) -> io::Result<usize> {
+        match received {
             Ok(received) => Ok(received),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
             Err(error) => {
@@ -222,12 +259,14 @@ impl<F: Files, O: Observer> Worker<F, O> {
     fn wait(&self, now: Instant, until: Option<Instant>) -> io::Result<()> {
         let next = self.engine.next_deadline().into_iter().chain(until).min();
         let left = next.map(|at| at.saturating_duration_since(now));
-        let mut files = [
-            PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLIN),
+        let mut files = vec![
             PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLIN),
         ];
+        let checked = self.checked.iter().map(|checked| PollFd::new(checked.receiver.as_fd(), PollFlags::POLLIN));
+        files.extend(checked);
         wait_for(&mut files, left)?;
-        if files[1].any() == Some(true) {
+        if files[0].any() == Some(true) {
             let _ = self.wakeup.event.read();
         }
         Ok(())

@@ -83,7 +83,7 @@ fn alarms(world: &World) -> usize {
     named.map(|event| usize::try_from(event["count"].as_u64().unwrap_or(1)).unwrap()).sum()
 }
 
-fn proxy_world() -> World {
+pub(super) fn proxy_world() -> World {
     let mut world = World::prepared("auto");
     let authoritative = "mode = \"authoritative\"\nrange = \"10.77.0.100-10.77.0.110\"\nlease = \"1h\"\n";
     world.edit_site(authoritative, "mode = \"proxy\"\n");
