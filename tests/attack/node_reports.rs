@@ -37,8 +37,8 @@ use tokio::{
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}\rover";
 
 /// A node of the attacker.
-struct Compromised<'a> {
-    attacker: Attacker<'a>,
+pub(super) struct Compromised<'a> {
+    pub(super) attacker: Attacker<'a>,
     own: Ticket,
     identity: Identity,
 }
@@ -48,13 +48,13 @@ impl<'a> Compromised<'a> {
         Self::of(Attacker::new(world), world, number)
     }
 
-    fn of(attacker: Attacker<'a>, world: &World, number: u8) -> Self {
+    pub(super) fn of(attacker: Attacker<'a>, world: &World, number: u8) -> Self {
         let own = ticket(world, number);
         let identity = attacker.enrol(&own);
         Compromised { attacker, own, identity }
     }
 
-    async fn link(&self, facts: Facts) -> Link {
+    pub(super) async fn link(&self, facts: Facts) -> Link {
         let mut link = self.attacker.hello_of(&self.identity, self.own.boot.node, self.own.boot.session, facts).await;
         let first = link.hear().await;
         assert!(matches!(first, Some(FromCentral::Welcome(_))), "{first:?}");

@@ -4,8 +4,8 @@
 use crate::boot::BootService;
 use meshd_model::{boot::Refusal, fleet::BootSession};
 use meshd_store::StoreError;
-use meshd_types::{NodeId, failpoint};
-use std::net::Ipv4Addr;
+use meshd_types::{MacAddr, NodeId, failpoint};
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// Maximum number of addresses that are probed at the same time; each takes a second. Further machines wait.
 pub(super) const MAX_PROBES: usize = 64;
@@ -19,12 +19,12 @@ impl BootService {
         id: NodeId,
         address: Ipv4Addr,
     ) -> Result<(), Refusal> {
-        if session.is_relayed || !self.is_unproven(session, address) || !failpoint::defends("claimed-address") {
+        if session.is_relayed || !self.is_unproven(session.mac, address) || !failpoint::defends("claimed-address") {
             return Ok(());
         }
         let _permit = self.address_probes.acquire().await;
         // Another request of this session may have been answered meanwhile.
-        if !self.is_unproven(session, address) {
+        if !self.is_unproven(session.mac, address) {
             return Ok(());
         }
         if self.env.store.read(|model| model.session(session.id).is_none_or(|boot| boot.ended)) {
@@ -34,7 +34,7 @@ impl BootService {
             true => Some("a router or server of the site".to_owned()),
             false => {
                 let holders = self.env.lan.holders(address).await;
-                holders.into_iter().find(|holder| *holder != session.mac).map(|other| format!("{other} on the wire"))
+                other_than(holders, session.mac).map(|other| format!("{other} on the wire"))
             }
         };
         let Some(owner) = owner else { return Ok(()) };
@@ -49,11 +49,19 @@ impl BootService {
     }
 
     /// True if only the machine itself claims that it has an address.
-    fn is_unproven(&self, session: &BootSession, address: Ipv4Addr) -> bool {
-        let is_bound = self.env.lan.pinned(address).is_some_and(|(mac, _)| mac == session.mac);
-        let is_leased =
-            || self.env.store.read(|model| model.lease(address).is_some_and(|lease| lease.mac == session.mac));
+    fn is_unproven(&self, machine: MacAddr, address: Ipv4Addr) -> bool {
+        let is_bound = self.env.lan.pinned(address).is_some_and(|(mac, _)| mac == machine);
+        let is_leased = || self.env.store.read(|model| model.lease(address).is_some_and(|lease| lease.mac == machine));
         !is_bound && !is_leased()
+    }
+
+    /// Returns another machine that answers for an address, unless the address is known to be that of this machine.
+    pub(super) async fn other_holder(&self, address: Ipv4Addr, machine: MacAddr) -> Option<MacAddr> {
+        if !self.is_unproven(machine, address) {
+            return None;
+        }
+        let _permit = self.address_probes.acquire().await;
+        other_than(self.env.lan.holders(address).await, machine)
     }
 
     /// True for the address of a router or server that the site or this host's routes name: it is never bound to a machine. DHCP packets name
@@ -65,4 +73,8 @@ impl BootService {
         });
         is_in_site || self.env.lan.default_router() == Some(address)
     }
+}
+
+fn other_than(holders: BTreeSet<MacAddr>, machine: MacAddr) -> Option<MacAddr> {
+    holders.into_iter().find(|holder| *holder != machine)
 }

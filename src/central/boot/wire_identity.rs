@@ -29,8 +29,8 @@ impl BootService {
         }
     }
 
-    /// Binds the address of a new link to the NIC that opened it. Raises an alarm instead if the address is leased to another node, which
-    /// would get no answer at its next boot.
+    /// Binds the address of a new link to the NIC that opened it. Raises an alarm instead if the address is leased to another node, or if
+    /// another machine answers for it: that machine would get no answer. Takes a second if meshd did not lease the address.
     pub async fn pin_link(&self, node: NodeId, client: &LanClient) {
         let (IpAddr::V4(address), Some(mac)) = (client.address, client.local_mac()) else { return };
         match self.other_lessee(address, mac, node).filter(|_| failpoint::defends("leased-address")) {
@@ -38,7 +38,13 @@ impl BootService {
                 let detail = format!("{mac} has the link of {node} from {address}, which is leased to {owner}");
                 self.wire_alarm(Some(other), mac, detail).await;
             }
-            None => self.bind(address, mac),
+            None => match self.other_holder(address, mac).await.filter(|_| failpoint::defends("link-address")) {
+                Some(other) => {
+                    let detail = format!("{mac} has the link of {node} from {address}, the address of {other}");
+                    self.wire_alarm(Some(node), mac, detail).await;
+                }
+                None => self.bind(address, mac),
+            },
         }
     }
 

@@ -94,7 +94,6 @@ async fn greet_and_run<P: AgentSettings>(
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
     let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
     let (link, welcome) = up.map_err(refusal)?;
-    service.plane.linked(client.peer.node, &connection.lan).await;
     tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
     let ended = async {
         socket.send(&FromCentral::Welcome(welcome)).await?;
@@ -105,7 +104,14 @@ async fn greet_and_run<P: AgentSettings>(
         service.plane.revoked(client.peer.node).await;
         tokio::time::sleep(LAST_WORD).await;
     };
+    let bound = async {
+        service.plane.linked(client.peer.node, &connection.lan).await;
+        std::future::pending().await
+    };
     let ended = tokio::select! {
+        // First: the welcome follows the binding of a leased address.
+        biased;
+        never = bound => never,
         ended = ended => ended,
         () = cut_off => Err(End::CutOff),
         () = connection.lan.ended() => Err(End::Foreign),

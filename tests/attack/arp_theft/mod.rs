@@ -4,6 +4,8 @@
 use super::{
     boot_lan::{STRANGER_MAC, stranger},
     boot_theft::ask_briefly,
+    client::Attacker,
+    node_reports::Compromised,
     relayed::{ROUTER, ROUTER_MAC, far_world},
 };
 use crate::world::{
@@ -13,6 +15,7 @@ use crate::world::{
     node::{Overlay, PxeNode, Script},
     program::Program,
 };
+use meshd_proto::Facts;
 use meshd_types::MacAddr;
 use serde_json::Value;
 use std::{net::Ipv4Addr, process::Command};
@@ -301,4 +304,23 @@ fn address_is_bound_during_boot_and_free_after_stop_or_crash() {
     assert!(pins(&world).contains(&bound), "{}", pins(&world));
     assert!(world.stop().success());
     assert_eq!(pins(&world), "", "meshd has stopped");
+}
+
+#[test]
+fn link_from_address_of_another_machine_does_not_bind_it() {
+    let world = proxy_world();
+    let victim = PxeNode::new(&world, 2);
+    let address = Ipv4Addr::new(10, 77, 0, 100);
+    victim.host().ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    let node = Compromised::of(Attacker::at(&world, address), &world, 1);
+    let link = node.attacker.run(node.link(Facts::default()));
+    eventually("an alarm names both", || {
+        let events = world.events("boot_impersonated");
+        let names = |event: &Value| {
+            event["detail"].as_str().unwrap().contains(&format!("from {address}, the address of {}", victim.mac))
+        };
+        if events.iter().any(names) { Ok(()) } else { Err(format!("{events:?}")) }
+    });
+    assert_eq!(pins(&world), "");
+    drop(link);
 }
