@@ -87,6 +87,9 @@ pub enum BackupError {
     TooManyFiles { path: PathBuf, files: usize },
     #[error("cannot restore into {}: the folder is not empty; name a new folder", path.display())]
     NotEmpty { path: PathBuf },
+    /// The files of the backup need more space than a restore may use.
+    #[error("cannot restore into {}: the backup has more than the {space} bytes that may be used there; name a folder on a larger disk", path.display())]
+    NoSpace { path: PathBuf, space: u64 },
     /// The restored site file cannot be rewritten.
     #[error("the site file in the backup cannot be read: {0}")]
     Site(String),

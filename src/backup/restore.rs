@@ -7,11 +7,11 @@ use meshd_model::{
     operations::{NodeOperationState, NodeOutcome},
 };
 use meshd_store::{Store, StoreError};
-use meshd_types::{NodeId, OperationId, SafePath, Secret, Timestamp};
+use meshd_types::{NodeId, OperationId, SafePath, Secret, Timestamp, failpoint};
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, OpenOptions, Permissions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
@@ -26,6 +26,8 @@ const ORIGINAL: &str = "site.toml.original";
 
 /// Maximum number of orders that one transaction cancels.
 const BATCH: usize = 256;
+/// A restore leaves this part of the file system free.
+const SPARE: u64 = 20;
 
 /// Result of a restore.
 #[derive(Clone, Debug)]
@@ -47,7 +49,7 @@ pub async fn restore(path: &Path, key: &Secret<String>, into: &Path, now: Timest
     make_empty(into)?;
     let staging = into.join(STAGING);
     let restored = async {
-        let manifest = unpack_whole(path, key, &staging)?;
+        let manifest = unpack_whole(path, key, &staging, usable_space(into).map_err(failed("read", into))?)?;
         rewrite_site(&staging)?;
         let nodes = open_store(&staging, &manifest, now).await?;
         move_out(&staging, into)?;
@@ -70,9 +72,21 @@ fn make_empty(into: &Path) -> Result<(), BackupError> {
     }
 }
 
-fn unpack_whole(path: &Path, key: &Secret<String>, staging: &Path) -> Result<Manifest, BackupError> {
+/// Returns the bytes that a restore may write, so that a hostile backup does not fill the disk of other services.
+fn usable_space(folder: &Path) -> io::Result<u64> {
+    let space = rustix::fs::statvfs(folder)?;
+    Ok(space.f_bavail.saturating_sub(space.f_blocks / SPARE).saturating_mul(space.f_frsize))
+}
+
+/// Unpacks and verifies a backup of at most `space` bytes.
+pub(super) fn unpack_whole(
+    path: &Path,
+    key: &Secret<String>,
+    staging: &Path,
+    space: u64,
+) -> Result<Manifest, BackupError> {
     make_folder(staging).map_err(failed("make the folder", staging))?;
-    let (mut links, mut modes) = (BTreeMap::new(), BTreeMap::new());
+    let (mut links, mut modes, mut left) = (BTreeMap::new(), BTreeMap::new(), Some(space));
     let manifest = read(path, key, |member, mode, unpacked| {
         let path = staging.join(member.relative());
         make_parents(staging, member)?;
@@ -84,21 +98,35 @@ fn unpack_whole(path: &Path, key: &Secret<String>, staging: &Path) -> Result<Man
             // Links are created last, so that no file is written through one.
             Unpacked::Link(target) => drop(links.insert(path, target)),
             Unpacked::File(content) => {
-                let mut file = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(&path)?;
-                io::copy(content, &mut file)?;
-                file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+                let most = left.unwrap_or_default();
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+                left = most.checked_sub(io::copy(&mut content.take(most.saturating_add(1)), &mut file)?);
+                if left.is_none() {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                file.set_permissions(permissions(mode))?;
                 file.sync_all()?;
             }
         }
         Ok(())
-    })?;
+    });
+    if left.is_none() {
+        return Err(BackupError::NoSpace { path: staging.to_owned(), space });
+    }
+    let manifest = manifest?;
     for (path, target) in links {
         symlink(target, &path).map_err(failed("write", &path))?;
     }
     for (path, mode) in modes {
-        fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777)).map_err(failed("write", &path))?;
+        fs::set_permissions(&path, permissions(mode)).map_err(failed("write", &path))?;
     }
     Ok(manifest)
+}
+
+/// Returns the permissions of a restored file. It belongs to the user who restores it: set-user-ID, and writing by others, would only serve
+/// other users.
+fn permissions(mode: u32) -> Permissions {
+    Permissions::from_mode(mode & if failpoint::defends("restored-modes") { 0o755 } else { 0o7777 })
 }
 
 fn make_folder(path: &Path) -> io::Result<()> {

@@ -297,6 +297,30 @@ async fn restore_follows_no_link_of_a_backup_to_another_site() {
 }
 
 #[tokio::test]
+async fn restored_file_has_no_permissions_for_other_users() {
+    let made = made_with(false, |dir| {
+        write(&dir.join("overlays/base/rootfs/root-shell"), "x", 0o6777);
+        write(&dir.join("overlays/base/rootfs/open/file"), "x", 0o666);
+        fs::set_permissions(dir.join("overlays/base/rootfs/open"), fs::Permissions::from_mode(0o7777)).unwrap();
+    })
+    .await;
+    let into = made.path("new");
+    restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
+    let mode = |name: &str| fs::metadata(into.join("overlays/base/rootfs").join(name)).unwrap().permissions().mode();
+    let modes = ["root-shell", "open", "open/file"].map(|name| mode(name) & 0o7777);
+    assert_eq!(modes, [0o755, 0o755, 0o644]);
+}
+
+#[tokio::test]
+async fn backup_that_would_fill_the_disk_is_refused() {
+    let made = made(false).await;
+    let size = made.manifest.size();
+    let unpacked = |space, name: &str| restore::unpack_whole(&made.file(), &key("right"), &made.path(name), space);
+    assert!(unpacked(size, "whole").is_ok());
+    assert!(matches!(unpacked(size - 1, "part"), Err(BackupError::NoSpace { space, .. }) if space == size - 1));
+}
+
+#[tokio::test]
 async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
     let elsewhere = tempfile::tempdir().unwrap();
