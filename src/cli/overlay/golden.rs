@@ -3,13 +3,20 @@
 use super::find;
 use crate::cli::{Context, Failure, output::print::write, overlay::render::overlays};
 use clap::Args;
-use meshd_config::{Fault, Faults, files::read_regular, reader::MAX_FILE};
+use meshd_config::{Fault, Faults, reader::MAX_FILE};
 use meshd_image::{catalog::Overlay, overlay::sample::golden};
+use meshd_types::failpoint;
+use rustix::{
+    fs::{Dir, Mode, OFlags, ResolveFlags, mkdirat, openat2},
+    io::Errno,
+    path::Arg,
+};
 use similar::TextDiff;
 use std::{
     collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    path::Path,
 };
 
 /// Without names: all overlays that have golden files, or with --update all overlays.
@@ -24,6 +31,9 @@ pub(in crate::cli) struct Golden {
 
 type Files = BTreeMap<String, String>;
 
+/// Folder of the golden files of an overlay.
+const GOLDEN: &str = "golden";
+
 impl Golden {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let site = context.site()?;
@@ -34,7 +44,7 @@ impl Golden {
         };
         let (mut faults, mut differing, mut compared) = (Vec::new(), String::new(), 0);
         for overlay in chosen {
-            let folder = overlay.folder.join("golden");
+            let folder = overlay.folder.join(GOLDEN);
             if !self.update && !folder.is_dir() {
                 if !self.names.is_empty() {
                     let hint = format!("write them: meshd overlay golden {} --update", overlay.name);
@@ -45,8 +55,8 @@ impl Golden {
             compared += 1;
             match golden(&overlays, overlay) {
                 Err(found) => faults.extend(found.0),
-                Ok(expected) if self.update => update(&folder, &expected)?,
-                Ok(expected) => differing += &compare(&folder, &expected)?,
+                Ok(expected) if self.update => update(&overlay.folder, &expected)?,
+                Ok(expected) => differing += &compare(&overlay.folder, &expected)?,
             }
         }
         write(&differing)?;
@@ -66,26 +76,52 @@ fn golden_failure(folder: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("{}: {error}", folder.display()), "check its permissions")
 }
 
-/// Replaces the content of the folder with the expected files.
-pub(super) fn update(folder: &Path, expected: &Files) -> Result<(), Failure> {
+/// Opens a file or folder of a folder. Follows no link: the author of an overlay may have put one where a command of root reads and writes.
+fn open_in(folder: &File, name: impl Arg, flags: OFlags) -> io::Result<File> {
+    let is_safe = failpoint::defends("golden-links");
+    let resolve = if is_safe { ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
+    let mode = if flags.contains(OFlags::CREATE) { Mode::from(0o666) } else { Mode::empty() };
+    match openat2(folder, name, flags | OFlags::CLOEXEC, mode, resolve) {
+        Err(Errno::LOOP) => Err(io::Error::new(io::ErrorKind::InvalidInput, "links are not followed here")),
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// Opens a folder of a folder, and makes it if it is absent.
+fn make_in(folder: &File, name: &Path) -> io::Result<File> {
+    match mkdirat(folder, name, Mode::from(0o777)) {
+        Ok(()) | Err(Errno::EXIST) => open_in(folder, name, OFlags::RDONLY | OFlags::DIRECTORY),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces the golden files of the overlay in `overlay` with the expected ones.
+pub(super) fn update(overlay: &Path, expected: &Files) -> Result<(), Failure> {
     let write = || {
-        if folder.exists() {
-            fs::remove_dir_all(folder)?;
+        // If it is a link, the link is removed.
+        match fs::remove_dir_all(overlay.join(GOLDEN)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
+        let golden = make_in(&File::open(overlay)?, Path::new(GOLDEN))?;
         for (path, text) in expected {
-            let path = folder.join(path);
-            fs::create_dir_all(path.parent().unwrap_or(folder))?;
-            fs::write(path, text)?;
+            let path = Path::new(path);
+            let parents = path.parent().into_iter().flat_map(Path::iter);
+            let folder = parents.map(Path::new).try_fold(golden.try_clone()?, |above, name| make_in(&above, name))?;
+            let name = path.file_name().unwrap_or_default();
+            let mut file = open_in(&folder, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+            file.write_all(text.as_bytes())?;
         }
         Ok(())
     };
-    write().map_err(|error| golden_failure(folder, &error))
+    write().map_err(|error| golden_failure(&overlay.join(GOLDEN), &error))
 }
 
 /// Returns the differences as unified diffs.
-fn compare(folder: &Path, expected: &Files) -> Result<String, Failure> {
-    let mut found = Files::new();
-    read(folder, folder, &mut found).map_err(|error| golden_failure(folder, &error))?;
+fn compare(overlay: &Path, expected: &Files) -> Result<String, Failure> {
+    let (mut found, folder) = (Files::new(), overlay.join(GOLDEN));
+    let opened = File::open(overlay).and_then(|overlay| open_in(&overlay, GOLDEN, OFlags::RDONLY | OFlags::DIRECTORY));
+    opened.and_then(|golden| read(&golden, "", &mut found)).map_err(|error| golden_failure(&folder, &error))?;
     let mut paths: Vec<&String> = expected.keys().chain(found.keys()).collect();
     paths.sort();
     paths.dedup();
@@ -109,15 +145,61 @@ fn compare(folder: &Path, expected: &Files) -> Result<String, Failure> {
     Ok(out)
 }
 
-fn read(root: &Path, folder: &Path, found: &mut Files) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path: PathBuf = entry?.path();
-        if path.is_dir() {
-            read(root, &path, found)?;
+/// Reads all files of a folder, whose path below `golden/` is `prefix`.
+fn read(folder: &File, prefix: &str, found: &mut Files) -> io::Result<()> {
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [c".", c".."].contains(&name) {
+            continue;
+        }
+        let path = format!("{prefix}{}", name.to_string_lossy());
+        let failed = |what: String| io::Error::other(format!("{path}: {what}"));
+        // Opening a pipe must not wait.
+        let file =
+            open_in(folder, name, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|error| failed(error.to_string()))?;
+        let kind = file.metadata()?.file_type();
+        if kind.is_dir() {
+            read(&file, &format!("{path}/"), found)?;
         } else {
-            let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-            found.insert(relative, String::from_utf8_lossy(&read_regular(&path, MAX_FILE)?).into_owned());
+            let mut bytes = Vec::new();
+            file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            if !kind.is_file() || bytes.len() as u64 > MAX_FILE {
+                return Err(failed(format!("it is not a file of at most {MAX_FILE} bytes")));
+            }
+            found.insert(path, String::from_utf8_lossy(&bytes).into_owned());
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn golden_files_are_read_and_written_through_no_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (overlay, private) = (dir.path().join("overlay"), dir.path().join("private"));
+        fs::create_dir(&overlay).unwrap();
+        fs::create_dir(&private).unwrap();
+        fs::write(private.join("key"), "a private key").unwrap();
+        let expected = Files::from([("node/etc/motd".to_owned(), "hello\n".to_owned())]);
+        update(&overlay, &expected).unwrap();
+        update(&overlay, &expected).unwrap();
+        assert_eq!(compare(&overlay, &expected).unwrap(), "");
+        symlink(&private, overlay.join("golden/node/linked")).unwrap();
+        let refused = compare(&overlay, &expected).map_err(|failure| failure.parts().0.to_owned());
+        assert!(
+            refused.as_ref().is_err_and(|error| error.contains("node/linked: links are not followed")),
+            "{refused:?}"
+        );
+        fs::remove_dir_all(overlay.join(GOLDEN)).unwrap();
+        symlink(&private, overlay.join(GOLDEN)).unwrap();
+        assert!(compare(&overlay, &expected).is_err());
+        update(&overlay, &expected).unwrap();
+        assert_eq!(fs::read_dir(&private).unwrap().count(), 1, "the target of the link is unchanged");
+        assert_eq!(compare(&overlay, &expected).unwrap(), "");
+    }
 }

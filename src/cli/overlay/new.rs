@@ -65,7 +65,7 @@ impl New {
         })?;
         let reading = read_all(&site.overlays_dir);
         if let Some(overlay) = reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone())) {
-            update(&folder.join("golden"), &golden(&reading.overlays, overlay)?)?;
+            update(&folder, &golden(&reading.overlays, overlay)?)?;
         }
         message!("next: edit it, name it in a profile of {}, and run `meshd overlay check`", site.file.display());
         write(&format!("{}\n", folder.display()))
