@@ -6,7 +6,10 @@ use super::{
     products::Numbers,
     tokens::{Tag, Token, tags},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic,
+};
 
 /// Maximum size of a template, in bytes.
 const MAX_TEXT: usize = 256 * 1024;
@@ -46,8 +49,14 @@ pub(super) fn check<'t>(text: &'t str, integers: BTreeSet<&'t str>) -> Result<u6
         let what = format!("is a template of {} bytes, more than {MAX_TEXT}", text.len());
         return Err(TooComplex { line: 0, what, hint: "move the constant part into a plain file" });
     }
+    // minijinja counts columns in 16 bits: in a debug build, its tokenizer panics at a syntax error beyond them.
+    let tags = panic::catch_unwind(|| tags(text)).map_err(|_| TooComplex {
+        line: 0,
+        what: "has a syntax error beyond column 65,534".to_owned(),
+        hint: "break the line to see the error",
+    })?;
     let mut scan = Scan { numbers: Numbers::new(integers), ..Scan::default() };
-    for tag in tags(text) {
+    for tag in tags {
         scan.tag(&tag).map_err(|(what, hint)| TooComplex { line: tag.line, what, hint })?;
     }
     let repeats = MAX_CAPTURED / text.len().max(1) as u64;

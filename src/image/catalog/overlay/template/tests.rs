@@ -27,6 +27,16 @@ fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
 }
 
 #[test]
+fn syntax_error_beyond_column_65534_is_a_fault() {
+    let root = one("description = \"x\"\n", &[]);
+    let long = "x".repeat(100_000);
+    put(&root, "etc/right.j2", format!("{{{{ node.id }}}}{long}{{{{ node.id }}}}{long}").as_bytes());
+    put(&root, "etc/wrong.j2", format!("{long}{{% if").as_bytes());
+    let faults = read_all(root.path()).faults;
+    assert!(faults.len() == 1 && faults[0].to_string().contains("etc/wrong.j2"), "{faults:?}");
+}
+
+#[test]
 fn comparisons_of_long_lists_are_bounded() {
     let root = one("description = \"x\"\n", &[]);
     let list = "{% set l = range(4096)|map('string')|list %}";
