@@ -131,8 +131,8 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     archive.folder("blobs", &site.blobs_dir, Links::Keep, &skipped)?;
     archive.folder("images", &site.images_dir, Links::Follow, &|_| false)?;
     archive.folder("overlays", &site.overlays_dir, Links::Follow, &|_| false)?;
-    for (name, path) in &site.secrets {
-        archive.file(&format!("secrets/{name}"), path)?;
+    for (name, secret) in &site.secrets {
+        archive.file(&format!("secrets/{name}"), &secret.file)?;
     }
     archive.finish(Manifest {
         site: site.name.clone(),

@@ -137,7 +137,7 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     let site = meshd_config::load(&restored.site_file).unwrap();
     assert_eq!(site.admin.socket, into.join("admin.sock"), "not that of the old central node, which may still run");
     assert_eq!(site.state_dir, into.join("state"));
-    assert_eq!(site.secrets.values().collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
+    assert_eq!(site.secrets.values().map(|secret| &secret.file).collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
     let store = Store::open(&site.state_dir).unwrap();
     let left = store.read(|model| (model.nodes().count(), model.tokens().count(), model.api_tokens().count()));
     assert_eq!(left, (1, 0, 0), "tokens are void");

@@ -1,6 +1,6 @@
 //! The validated site, as [`super::load`] returns it.
 
-use super::{Group, MacPrefix, Profile, Vms};
+use super::{Group, MacPrefix, Profile, SecretSource, Vms};
 use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,8 +47,8 @@ pub struct Site {
     pub profiles: BTreeMap<ProfileName, Profile>,
     /// All groups, in the order of the file.
     pub groups: Vec<Group>,
-    /// Files of secrets by variable name.
-    pub secrets: BTreeMap<VarName, PathBuf>,
+    /// Secrets by variable name.
+    pub secrets: BTreeMap<VarName, SecretSource>,
 }
 
 impl Site {

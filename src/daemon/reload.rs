@@ -51,7 +51,7 @@ async fn look(central: &Shared) -> Option<Digest> {
     let site = central.site();
     let blobs = [IMAGES, BUNDLES].map(|kind| site.blobs_dir.join(kind));
     let mut roots = vec![site.file.clone(), site.overlays_dir.clone(), agent_path(&site)];
-    roots.extend(blobs.into_iter().chain(site.secrets.values().cloned()));
+    roots.extend(blobs.into_iter().chain(site.secrets.values().map(|secret| secret.file.clone())));
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }
 

@@ -84,9 +84,11 @@ fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], 
     set("site.images_dir", path(&user_site.images_dir))?;
     set("site.overlays_dir", path(&user_site.overlays_dir))?;
     set("boot.loaders_dir", path(&user_site.boot.loaders_dir))?;
-    for (name, file) in &user_site.secrets {
+    for (name, secret) in &user_site.secrets {
         let mut named = InlineTable::new();
-        named.insert("file", path(file));
+        named.insert("file", path(&secret.file));
+        let overlays = secret.overlays.iter().map(|names| names.iter().map(|name| name.as_str()).collect::<Array>());
+        named.extend(overlays.map(|names| ("overlays", Value::from(names))));
         set(&format!("secrets.{name}"), named.into())?;
     }
     if let Some(binary) = &user_site.agent.binary {

@@ -77,7 +77,7 @@ fn derived_site_resolves_secret_files_of_user_site() {
     let rack = dir.path().join("rack");
     fs::create_dir(&rack).expect("made");
     let site = derive(&user, &Layout::of(&rack, None), &[], 1).expect("valid");
-    let secrets: Vec<_> = site.secrets.into_values().collect();
+    let secrets: Vec<_> = site.secrets.into_values().map(|secret| secret.file).collect();
     assert_eq!(secrets, [dir.path().join("keys/own")]);
 }
 

@@ -287,7 +287,7 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     };
     let key = MarkKey::load_or_create(&site.state_dir, random)
         .map_err(|error| Faults::from(Fault::of_file(site.state_dir.clone(), error.to_string(), "check the disk")))?;
-    Ok(catalog.with_secrets(secrets, &key))
+    Ok(catalog.with_secrets(secrets, &site.secrets, &key))
 }
 
 /// Faults for groups with unknown overlays: a group without nodes is not rendered.

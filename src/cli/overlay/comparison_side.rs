@@ -77,7 +77,7 @@ impl Side {
             Some(dir) => read_overlays(dir)?,
             None => overlays(&site)?,
         };
-        overlays.secret_marks = super::render::marks(&site);
+        super::render::add_secrets(&mut overlays, &site);
         let profile = profile::find(&site, name)?;
         let mut renderer = Renderer::new(&site, overlays).with_agent();
         let files = renderer.render(profile, None)?.files;

@@ -17,7 +17,7 @@ use meshd_model::{
     image_kind::ImageKindName,
 };
 use meshd_types::{Architecture, Digest, NodeId, VarName};
-use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
+use std::{net::Ipv4Addr, path::Path};
 
 /// Node ID for a rendering without a named node.
 const ANY_NODE: &str = "00000000";
@@ -35,13 +35,15 @@ pub(crate) struct Renderer<'s> {
 /// Reads the overlays of a site. Does not read secrets; each secret of the site has a placeholder digest.
 pub(crate) fn reading(site: &Site) -> Reading {
     let mut reading = read_all(&site.overlays_dir);
-    reading.overlays.secret_marks = marks(site);
+    add_secrets(&mut reading.overlays, site);
     reading
 }
 
-/// Returns a placeholder digest for each secret of the site.
-pub(crate) fn marks(site: &Site) -> BTreeMap<VarName, Digest> {
-    site.secrets.keys().map(|name| (name.clone(), Digest::of(name.as_str().as_bytes()))).collect()
+/// Adds a placeholder digest for each secret of the site.
+pub(crate) fn add_secrets(overlays: &mut Overlays, site: &Site) {
+    let mark = |name: &VarName| (name.clone(), Digest::of(name.as_str().as_bytes()));
+    overlays.secret_marks = site.secrets.keys().map(mark).collect();
+    overlays.limit_secrets(&site.secrets);
 }
 
 /// Returns the overlays of a site if none has a fault.

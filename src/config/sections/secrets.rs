@@ -1,13 +1,24 @@
-//! `[secrets]`: the file of each secret that overlays use. The site never contains the values.
+//! `[secrets]`: the file of each secret, and the overlays that may use it. The site never contains the values.
 
 use crate::reader::{Document, Table};
-use meshd_types::VarName;
-use std::{collections::BTreeMap, path::PathBuf};
+use meshd_types::{OverlayName, VarName};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 const MAX_SECRETS: usize = 256;
 
-/// Reads `[secrets]`: `name = { file = "/path" }`. Files are not opened.
-pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, PathBuf> {
+/// Location of a secret, and its users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretSource {
+    pub file: PathBuf,
+    /// The overlays that may use the secret; `None` permits all.
+    pub overlays: Option<BTreeSet<OverlayName>>,
+}
+
+/// Reads `[secrets]`: `name = { file = "/path", overlays = ["name"] }`. Files are not opened.
+pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, SecretSource> {
     let mut secrets = BTreeMap::new();
     let entries = root.table("secrets").map(|table| table.entries()).unwrap_or_default();
     if entries.len() > MAX_SECRETS {
@@ -15,8 +26,12 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, P
     }
     for entry in entries {
         let file = entry.table.required("file", entry.table.path("file"), "write its file: { file = \"/path\" }");
+        let names = entry.table.list("overlays");
+        let overlays = entry.table.has("overlays").then(|| names.into_iter().map(|name| name.value).collect());
         match entry.name.parse::<VarName>() {
-            Ok(name) => drop(file.map(|file| secrets.insert(name, file.value))),
+            Ok(name) => {
+                drop(file.map(|file| secrets.insert(name, SecretSource { file: file.value, overlays })));
+            }
             Err(error) => document.error(&entry.name, &error),
         }
     }

@@ -17,6 +17,7 @@ mod vms;
 use super::*;
 use meshd_types::Architecture;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 const SAMPLE: &str = include_str!("../../../site.toml");
 /// The shortest site.
@@ -295,9 +296,19 @@ fn prometheus_listener_exists_only_if_configured() {
 #[test]
 fn secret_is_read_by_name_and_file_and_refused_inline() {
     let site = |section: &str| with_section(&format!("[secrets]\n{section}"));
-    let secrets = site("munge_key = { file = \"keys/munge\" }").expect("valid").secrets;
-    assert_eq!(secrets.get(&"munge_key".parse().expect("a name")), Some(&"/etc/keys/munge".into()));
-    for wrong in ["a = \"hunter2\"", "A = { file = \"/x\" }", "a = {}", "a = { file = \"/x\", value = \"y\" }"] {
+    let secrets = site("munge_key = { file = \"keys/munge\" }\nk = { file = \"/k\", overlays = [\"slurm\"] }");
+    let secrets = secrets.expect("valid").secrets;
+    let source = |name: &str| secrets.get(&name.parse().expect("a name")).cloned();
+    assert_eq!(source("munge_key"), Some(SecretSource { file: "/etc/keys/munge".into(), overlays: None }));
+    let only = BTreeSet::from(["slurm".parse().expect("a name")]);
+    assert_eq!(source("k"), Some(SecretSource { file: "/k".into(), overlays: Some(only) }));
+    for wrong in [
+        "a = \"hunter2\"",
+        "a = { file = \"/x\", overlays = [\"A b\"] }",
+        "A = { file = \"/x\" }",
+        "a = {}",
+        "a = { file = \"/x\", value = \"y\" }",
+    ] {
         let faults = one_fault(site(wrong), wrong);
         assert!(!faults.to_string().contains("hunter2"), "{faults}");
     }

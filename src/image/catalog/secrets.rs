@@ -1,12 +1,12 @@
 //! Secrets of overlays, read from the files that the site names. Values exist only here and in the overlay of one boot.
 
-use meshd_config::{Fault, Faults, files::open_regular};
+use meshd_config::{Fault, Faults, SecretSource, files::open_regular};
 use meshd_types::{MAX_VAR_TEXT, Secret, VarName};
 use std::{
     collections::BTreeMap,
     io::{self, Read as _},
     os::unix::fs::PermissionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Values by variable name.
@@ -16,9 +16,9 @@ pub type Secrets = BTreeMap<VarName, Secret<String>>;
 ///
 /// # Errors
 /// All faults of all files. No fault contains a secret.
-pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Faults> {
+pub fn read_secrets(sources: &BTreeMap<VarName, SecretSource>) -> Result<Secrets, Faults> {
     let (mut secrets, mut faults) = (Secrets::new(), Vec::new());
-    for (name, file) in files {
+    for (name, SecretSource { file, .. }) in sources {
         match read(file) {
             Ok(text) => drop(secrets.insert(name.clone(), Secret::new(text))),
             Err((what, hint)) => faults.push(Fault::of_file(file, format!("secret `{name}` {what}"), hint)),
@@ -56,7 +56,7 @@ fn read(path: &Path) -> Result<String, (String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, path::PathBuf};
 
     #[test]
     fn secret_is_read_from_its_file_and_unsafe_file_is_refused() {
@@ -65,8 +65,9 @@ mod tests {
             let path = dir.path().join(name);
             fs::write(&path, content).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
-            (name.parse::<VarName>().expect("a name"), path)
+            (name.parse::<VarName>().expect("a name"), SecretSource { file: path, overlays: None })
         };
+        let named = |name: &str, file: PathBuf| (name.parse().expect("a name"), SecretSource { file, overlays: None });
         let good = BTreeMap::from([write("a", b"hunter2\n", 0o600), write("b", b"two\n\n", 0o400)]);
         let secrets = read_secrets(&good).expect("both");
         let values: Vec<&str> = secrets.values().map(|secret| secret.expose().as_str()).collect();
@@ -76,13 +77,13 @@ mod tests {
             (write("d", b"\n", 0o600), "is empty"),
             (write("e", &[0xff, 0xfe], 0o600), "is not text"),
             (write("f", &vec![b'x'; MAX_VAR_TEXT + 1], 0o600), "is longer than 16384 bytes"),
-            (("g".parse().expect("a name"), dir.path().join("absent")), "secret `g` cannot be read: No such file"),
-            (("h".parse().expect("a name"), dir.path().to_owned()), "is not a file"),
+            (named("g", dir.path().join("absent")), "secret `g` cannot be read: No such file"),
+            (named("h", dir.path().to_owned()), "is not a file"),
         ];
         let pipe = dir.path().join("pipe");
         let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status();
         assert!(made.expect("mkfifo is there").success());
-        let pipe = BTreeMap::from([("p".parse().expect("a name"), pipe)]);
+        let pipe = BTreeMap::from([named("p", pipe)]);
         assert!(read_secrets(&pipe).expect_err("nobody waits for it").to_string().contains("is not a file"));
         let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect()).expect_err("all of them");
         for (_, expected) in &bad {

@@ -8,7 +8,7 @@ use super::{
     versions::VersionFolder,
 };
 use bytes::Bytes;
-use meshd_config::Faults;
+use meshd_config::{Faults, SecretSource};
 use meshd_trust::MarkKey;
 use meshd_types::{BundleName, Digest, ImageName, VarName};
 use std::{
@@ -72,11 +72,12 @@ impl Catalog {
         Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
     }
 
-    /// Returns the snapshot with these secrets. Renderings change with the marks of the secrets.
+    /// Returns the snapshot with the secrets of a site. Renderings change with the marks of the secrets.
     #[must_use]
-    pub fn with_secrets(mut self, secrets: Secrets, key: &MarkKey) -> Self {
+    pub fn with_secrets(mut self, secrets: Secrets, sources: &BTreeMap<VarName, SecretSource>, key: &MarkKey) -> Self {
         let mark = |(name, secret): (&VarName, _)| (name.clone(), key.mark(name.as_str(), secret));
         self.overlays.secret_marks = secrets.iter().map(mark).collect();
+        self.overlays.limit_secrets(sources);
         self.overlays_digest = self.overlays.digest();
         self.secrets = secrets;
         self

@@ -78,6 +78,10 @@ fn missing_public_or_readable_secret_is_a_fault() {
     assert!(found.contains("one/overlay.toml:2: variable `key` is a secret that the site does not have"), "{found}");
     assert!(found.contains("[secrets]: key = { file = \"/path\" }"), "{found}");
     let mut sample = from(root.path(), &["one"]);
+    sample.overlays.secret_users = [("key".parse().expect("a name"), ["two".parse().expect("a name")].into())].into();
+    let found = sample.render().expect_err("of another overlay").to_string();
+    assert!(found.contains("one/overlay.toml:2: variable `key` is a secret of other overlays"), "{found}");
+    let mut sample = from(root.path(), &["one"]);
     sample.node.vars = [("key".parse().expect("a name"), VarValue::Text(VALUE.into()))].into();
     let found = sample.render().expect_err("shown").to_string();
     assert!(found.contains("is a secret and set where everybody reads it") && !found.contains(VALUE), "{found}");

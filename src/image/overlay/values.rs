@@ -90,7 +90,7 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
 fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>) -> BTreeMap<String, Value> {
     let mut values = BTreeMap::new();
     for (name, variable) in &overlay.variables {
-        let value = value(input, name, variable).unwrap_or_else(|(what, hint)| {
+        let value = value(input, overlay, name, variable).unwrap_or_else(|(what, hint)| {
             let location = SourceLocation { file: "overlay.toml".into(), line: variable.line };
             faults.push(fault(overlay, &location, format!("variable `{name}` {what}"), hint));
             // An empty value of the right type replaces an invalid value, so that one cause gives one fault.
@@ -101,13 +101,23 @@ fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>
     values
 }
 
-fn value(input: &RenderInput<'_>, name: &VarName, variable: &Variable) -> Result<Value, (String, String)> {
+fn value(
+    input: &RenderInput<'_>,
+    overlay: &Overlay,
+    name: &VarName,
+    variable: &Variable,
+) -> Result<Value, (String, String)> {
     let set = input.node.vars.get(name);
     if variable.secret {
         if set.is_some() {
             let hint =
                 format!("remove it there, and write {name} = {{ file = \"/path\" }} under [secrets] in site.toml");
             return Err(("is a secret and set where everybody reads it".into(), hint));
+        }
+        if !input.overlays.may_use(&overlay.name, name) {
+            let hint =
+                format!("use another secret, or add the overlay to `overlays` of {name} under [secrets] in site.toml");
+            return Err(("is a secret of other overlays".into(), hint));
         }
         if input.overlays.secret_marks.contains_key(name) {
             return Ok(Value::from(placeholder(name)));

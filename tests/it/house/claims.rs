@@ -43,7 +43,8 @@ fn holds_module(file: &Path, module: &str) -> bool {
     let folders: Vec<String> = folders.map(|part| part.trim_end_matches("_tests").to_owned()).collect();
     let significant = |part: &&str| !["tests", "mod", "lib"].contains(part);
     let folders: Vec<&str> = folders.iter().map(String::as_str).filter(significant).collect();
-    let module: Vec<&str> = module.split("::").filter(significant).collect();
+    let module: Vec<&str> =
+        module.split("::").map(|part| part.trim_end_matches("_tests")).filter(significant).collect();
     folders.ends_with(&module)
 }
 

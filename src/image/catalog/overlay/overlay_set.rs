@@ -1,8 +1,8 @@
 //! All overlays of a site: named ones, and those of single nodes.
 
 use super::{Layer, Overlay, read_overlay};
-use meshd_config::{Fault, Faults};
-use meshd_types::{Digest, NodeId, OverlayName, VarName};
+use meshd_config::{Fault, Faults, SecretSource};
+use meshd_types::{Digest, NodeId, OverlayName, VarName, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -27,6 +27,8 @@ pub struct Overlays {
     /// Placeholder of each secret of the site in a rendering: a mark that changes with the value and does not
     /// reveal it.
     pub secret_marks: BTreeMap<VarName, Digest>,
+    /// The overlays that may use a secret; all may use a secret that is not here.
+    pub secret_users: BTreeMap<VarName, BTreeSet<OverlayName>>,
 }
 
 impl Overlays {
@@ -35,8 +37,27 @@ impl Overlays {
         let named = self.named.iter().map(|(name, overlay)| (name.to_string(), overlay.digest));
         let nodes = self.nodes.iter().map(|(id, overlay)| (format!("{NODES}/{id}"), overlay.digest));
         let marks = self.secret_marks.iter().map(|(name, mark)| (format!("secret {name}"), *mark));
-        let fields: Vec<(String, Digest)> = named.chain(nodes).chain(marks).collect();
+        let users = self.secret_users.iter().map(|(name, overlays)| {
+            let overlays = overlays.iter().map(|overlay| overlay.as_str().as_bytes());
+            (format!("users of {name}"), Digest::of_fields(overlays))
+        });
+        let fields: Vec<(String, Digest)> = named.chain(nodes).chain(marks).chain(users).collect();
         Digest::of_fields(fields.iter().flat_map(|(name, digest)| [name.as_bytes(), digest.0.as_slice()]))
+    }
+
+    /// Takes over which overlays may use the secrets of a site.
+    pub fn limit_secrets(&mut self, secrets: &BTreeMap<VarName, SecretSource>) {
+        let limited = secrets.iter().filter_map(|(name, source)| Some((name.clone(), source.overlays.clone()?)));
+        self.secret_users = limited.collect();
+    }
+
+    /// True if an overlay may use a secret.
+    pub fn may_use(&self, overlay: &Layer, secret: &VarName) -> bool {
+        let is_user = |users: &BTreeSet<OverlayName>| match overlay {
+            Layer::Named(name) => users.contains(name),
+            Layer::Node(_) => false,
+        };
+        self.secret_users.get(secret).is_none_or(is_user) || !failpoint::defends("secret-users")
     }
 
     /// Returns all overlays, those of nodes last.

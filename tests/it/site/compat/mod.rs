@@ -82,7 +82,7 @@ fn old_site_file_with_every_key_is_valid() {
     let site = meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((site.name.as_str(), site.profiles.len(), site.reservations.len()), ("rack-a", 3, 2));
     assert_eq!((site.http.port, site.agent.port, site.segments.len()), (8080, 8443, 3));
-    let secrets: Vec<_> = site.secrets.values().map(PathBuf::as_path).collect();
+    let secrets: Vec<_> = site.secrets.values().map(|secret| secret.file.as_path()).collect();
     assert_eq!(secrets, [Path::new("/etc/meshd/secrets/munge.key")]);
 }
 
