@@ -8,21 +8,25 @@ use axum::{
     http::{StatusCode, header::CONNECTION},
     middleware,
     response::{IntoResponse as _, Response},
-    serve::IncomingStream,
+    serve::{IncomingStream, Listener},
 };
 use clap::Args;
 use meshd_api::{ErrorView, routes as api};
+use meshd_types::failpoint;
 use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SessionOrigin, SignIn};
 use std::{
-    fs,
+    collections::BTreeMap,
+    fs, io,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// State of an established connection in `/proc/net/tcp`. The kernel shows connections that their program has closed as those of root.
 const ESTABLISHED: &str = "01";
+/// Maximum number of connections of one user: another user of the machine must not use up the files of this command.
+const MAX_CONNECTIONS: usize = 64;
 /// Answer to a request of an unknown user.
 const UNKNOWN_USER: &str =
     "cannot find the user of this connection: the program closed it early\nhint: load the page again\n";
@@ -46,6 +50,7 @@ impl Ui {
                 |error| Failure::new(format!("cannot listen on port {}: {error}", self.port), "use another --port");
             let listener = listener.map_err(busy)?;
             let address = listener.local_addr()?;
+            let listener = UserListener { listener, connections: ConnectionCounts::default() };
             let (code, text) = LinkCode::new(random());
             write(&format!("http://{address}{PREFIX}/enter?code={}\n", text.expose()))?;
             message!("the link works once; the web UI ends with Ctrl-C");
@@ -65,25 +70,84 @@ impl Ui {
     }
 }
 
-/// User ID of the program that opened a connection. meshd reads it when it accepts the connection, because a browser may close the
-/// connection before meshd has answered; `None` if the program closed it even earlier.
-#[derive(Clone, Copy)]
-struct User(Option<u32>);
+/// Number of open connections of each user.
+type ConnectionCounts = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
 
-impl Connected<IncomingStream<'_, TcpListener>> for User {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        let local = stream.io().local_addr().ok();
-        User(local.and_then(|local| user_of(*stream.remote_addr(), local)))
+/// Accepts connections up to a limit for each user. Closes further ones.
+struct UserListener {
+    listener: TcpListener,
+    connections: ConnectionCounts,
+}
+
+/// The user of a connection, which counts until the last clone is dropped.
+#[derive(Clone, Debug)]
+struct User(Arc<CountedConnection>);
+
+#[derive(Debug)]
+struct CountedConnection {
+    /// User ID of the program that opened the connection. meshd reads it when it accepts the connection, because a browser may close the
+    /// connection before meshd has answered; `None` if the program closed it even earlier.
+    uid: Option<u32>,
+    connections: ConnectionCounts,
+}
+
+impl CountedConnection {
+    /// Counts a connection; `None` if its user has too many.
+    fn open(uid: Option<u32>, connections: &ConnectionCounts) -> Option<Self> {
+        let mut counts = connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(uid).or_default();
+        if *count >= MAX_CONNECTIONS && failpoint::defends("ui-connections") {
+            return None;
+        }
+        *count += 1;
+        Some(CountedConnection { uid, connections: Arc::clone(connections) })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        let mut counts = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.uid);
+            }
+        }
+    }
+}
+
+impl Listener for UserListener {
+    type Io = TcpStream;
+    type Addr = Option<User>;
+
+    async fn accept(&mut self) -> (TcpStream, Option<User>) {
+        loop {
+            let (stream, peer) = Listener::accept(&mut self.listener).await;
+            let uid = stream.local_addr().ok().and_then(|local| user_of(peer, local));
+            if let Some(connection) = CountedConnection::open(uid, &self.connections) {
+                return (stream, Some(User(Arc::new(connection))));
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Option<User>> {
+        Ok(None)
+    }
+}
+
+impl Connected<IncomingStream<'_, UserListener>> for User {
+    fn connect_info(stream: IncomingStream<'_, UserListener>) -> Self {
+        stream.remote_addr().clone().expect("every accepted connection has a user")
     }
 }
 
 /// Binds sessions to the user whose browser opened the link: a browser sends the cookie to every port of 127.0.0.1, and so to programs of
 /// other users. A request of an unknown user is refused, and neither ends a session nor uses up the link.
 fn with_user(router: Router) -> Router {
-    router.layer(middleware::map_request(async |ConnectInfo(User(uid)): ConnectInfo<User>, mut request: Request| {
+    router.layer(middleware::map_request(async |ConnectInfo(User(user)): ConnectInfo<User>, mut request: Request| {
         // The next request of a browser needs a new connection.
         let unknown = (StatusCode::FORBIDDEN, [(CONNECTION, "close")], UNKNOWN_USER);
-        let uid = uid.ok_or_else(|| unknown.into_response())?;
+        let uid = user.uid.ok_or_else(|| unknown.into_response())?;
         request.extensions_mut().insert(SessionOrigin::of_user(uid));
         Ok::<_, Response>(request)
     }))

@@ -51,6 +51,19 @@ impl Drop for Ui {
     }
 }
 
+/// Opens so many connections and prints how many stay open, as soon as the others are closed.
+const HOARD: &str = "
+import select, socket, sys, time
+address, port, count, limit = sys.argv[1], *map(int, sys.argv[2:])
+connections = [socket.create_connection((address, port)) for _ in range(count)]
+ends = time.monotonic() + 10
+while len(connections) > limit and time.monotonic() < ends:
+    closed = select.select(connections, [], [], 0.1)[0]
+    connections = [one for one in connections if one not in closed]
+print(len(connections), flush=True)
+sys.stdin.read()
+";
+
 /// A request of a user of this machine.
 fn curl(user: &str, cookie: &str, url: &str) -> String {
     let mut command = Command::new("setpriv");
@@ -104,6 +117,22 @@ fn cancelled_request_ends_neither_session_nor_link_of_meshd_ui() {
     assert_eq!(&begin, b"HTTP/1.1 200");
     ui.cancelled(|| connection, "/ui/", &cookie);
     lives("the connection ended after it was accepted");
+}
+
+#[test]
+fn user_of_the_machine_holds_few_connections_to_meshd_ui() {
+    let world = World::new("approve");
+    let (_ui, link) = Ui::start(&world);
+    let (address, port) = link["http://".len()..].split('/').next().unwrap().split_once(':').unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--clear-groups", "/usr/bin/python3", "-c", HOARD, address, port, "200", "64"]);
+    let mut hoard = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut open = String::new();
+    BufReader::new(hoard.stdout.take().unwrap()).read_line(&mut open).unwrap();
+    assert_eq!(open.trim(), "64");
+    assert!(curl("0", "", &link).starts_with("HTTP/1.1 303"), "the operator signs in");
+    drop(hoard.stdin.take());
+    hoard.wait().unwrap();
 }
 
 #[test]
