@@ -130,20 +130,32 @@ impl ConnectionState {
 }
 
 /// Chooses the connection to evict, if any. A new connection may turn out to be idle, so no busy connection is evicted before that is
-/// known.
+/// known, except for those of a credential above its share: else new connections wait for each other in the rest of the table.
 fn weakest(states: &[(u64, ConnectionState)], limit: usize) -> Option<u64> {
     let mut of_source: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, state) in states {
         *of_source.entry(&state.source).or_default() += 1;
     }
     let candidates = states.iter().filter_map(|(id, state)| {
-        let trusted = matches!(state.source, Source::Credential(_));
+        let trusted = is_trusted(state);
         let within_share = of_source.get(&state.source).is_some_and(|own| *own <= limit / SHARE);
         let young = state.is_young(within_share);
         let id = (!young).then_some(*id);
         (!young || !state.busy).then_some(((trusted, state.busy, within_share, state.rank()), id))
     });
-    candidates.min().and_then(|(_, id)| id)
+    let first = candidates.min().and_then(|(_, id)| id);
+    let hoards = |state: &ConnectionState| {
+        is_trusted(state) && of_source.get(&state.source).is_some_and(|own| *own > limit / SHARE)
+    };
+    let hoarded = states.iter().filter(|(_, state)| hoards(state) && !state.is_young(false));
+    first.or_else(|| {
+        let weakest = hoarded.min_by_key(|(_, state)| (state.busy, state.rank()));
+        weakest.map(|(id, _)| *id).filter(|_| failpoint::defends("credential-share"))
+    })
+}
+
+fn is_trusted(state: &ConnectionState) -> bool {
+    matches!(state.source, Source::Credential(_))
 }
 
 /// Limits the connections of one API.
@@ -291,6 +303,15 @@ mod tests {
         let busy = [state(LAB, true, 10, 9000), state(LAB, true, 10, 5000), state(LAB, true, 1, 0)];
         assert_eq!(evicted(&busy, 3), Some(1));
         assert_eq!(evicted(&[state(LAB, true, 1, 0), state(LAB, false, 0, 0)], 2), None);
+    }
+
+    #[test]
+    fn credential_above_its_share_makes_room_for_new_connections() {
+        let viewer = || Source::Credential("viewer".to_owned());
+        let mut all = vec![state(viewer(), true, 60, 100); 3];
+        all.push(state(LAB, false, 0, 0));
+        assert!(evicted(&all, 4).is_some_and(|id| id < 3), "it has more than a quarter of the connections");
+        assert_eq!(evicted(&[state(viewer(), true, 60, 100), state(LAB, false, 0, 0)], 4), None);
     }
 
     #[test]

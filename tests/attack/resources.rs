@@ -6,8 +6,9 @@ use crate::{
     world::{CENTRAL, World, tftp},
 };
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -103,6 +104,46 @@ fn tftp_serves_machine_while_one_host_stalls_4200_transfers() {
     let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into()))).unwrap();
     assert_eq!(read.unwrap().len(), 70_001);
     drop(connections);
+}
+
+/// Opens streams with a token, then connections that begin a TLS handshake. Prints a line when all are open.
+const HOARD: &str = r#"
+import socket, ssl, sys
+address, port, token, streams, idle = sys.argv[1], int(sys.argv[2]), open(sys.argv[3]).read().strip(), *map(int, sys.argv[4:])
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+connect = lambda: socket.create_connection((address, port))
+request = f"GET /v1/events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+held = []
+for _ in range(streams):
+    stream = context.wrap_socket(connect())
+    stream.sendall(request)
+    stream.recv(12)
+    held.append(stream)
+for _ in range(idle):
+    connection = connect()
+    connection.sendall(b"\x16\x03\x01\x02\x00\x01")
+    held.append(connection)
+print(len(held), flush=True)
+sys.stdin.read()
+"#;
+
+#[test]
+fn streams_of_a_viewer_and_idle_connections_do_not_block_the_admin_api() {
+    let office = Office::open();
+    let token = office.token("vi", "viewer");
+    let mut command = Command::new("python3");
+    command.args(["-c", HOARD, ADMIN, &PORT.to_string(), &token, "200", "600"]);
+    let hoard = office.desk.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut hoard = hoard.unwrap();
+    let mut held = String::new();
+    BufReader::new(hoard.stdout.take().unwrap()).read_line(&mut held).unwrap();
+    assert_eq!(held.trim(), "800");
+    let output = office.curl_output("X-Nothing: 1", "/v1/status");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    drop(hoard.stdin.take());
+    hoard.wait().unwrap();
+    assert!(text.contains("401"), "{:?}: {text}", output.status);
 }
 
 #[test]
