@@ -1,7 +1,8 @@
 //! Removes a rack: recorded processes, leftovers of a crash, networks and files.
 
 use super::record::Record;
-use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id};
+use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id, site::Layout};
+use meshd_image::builder::ListOwner;
 use std::{fs, io, path::Path, time::Duration};
 
 /// Longest time that meshd may take to drain its connections, and QEMU to end.
@@ -29,6 +30,7 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
         results.extend(stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
         results.push(namespace.delete());
     }
+    results.push(withdraw_lists(dir));
     results.push(remove_files(dir, logs));
     results.push(Record::remove(dir));
     results.into_iter().collect()
@@ -43,6 +45,14 @@ fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = Proces
         line.windows(folder.len()).any(|part| part == folder)
     };
     namespace.processes().into_iter().filter(ours).filter_map(ProcessId::of)
+}
+
+/// Removes the rack's lists in its folder of blobs, which other sites may share. Only the state folder has the ID of the lists.
+fn withdraw_lists(dir: &Path) -> Result<(), LabError> {
+    // Without a valid site file or an ID, the rack did not serve.
+    let Ok(site) = meshd_config::load(&Layout::of(dir, None).site) else { return Ok(()) };
+    let Ok(owner) = ListOwner::read(&site.state_dir, &site.name) else { return Ok(()) };
+    owner.withdraw(&site.blobs_dir).map_err(LabError::file("remove the rack's lists below", site.blobs_dir))
 }
 
 fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {

@@ -119,6 +119,16 @@ impl ListOwner {
         Ok(())
     }
 
+    /// Removes all lists of this site, which ends. Blocks.
+    ///
+    /// # Errors
+    /// A list cannot be removed.
+    pub fn withdraw(&self, blobs_dir: &Path) -> io::Result<()> {
+        let folder = blobs_dir.join(IN_USE);
+        let own = list_names(&folder).into_iter().filter(|list| self.owns(list));
+        own.map(|list| fs::remove_file(folder.join(list))).collect()
+    }
+
     /// Returns a list of another site that contains a digest.
     ///
     /// # Errors
@@ -190,6 +200,8 @@ mod tests {
         assert!(two.list_of_other(blobs, &digest).expect("read").is_some());
         assert_eq!(one.list_of_other(blobs, &digest).expect("read"), None);
         assert!(one.list_of_namesake(blobs).is_some() && two.list_of_namesake(blobs).is_some());
+        one.withdraw(blobs).expect("withdrawn");
+        assert_eq!((two.list_of_namesake(blobs), one.list_of_namesake(blobs).is_some()), (None, true));
     }
 
     #[test]
