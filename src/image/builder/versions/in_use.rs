@@ -125,8 +125,8 @@ impl ListOwner {
     /// A list cannot be removed.
     pub fn withdraw(&self, blobs_dir: &Path) -> io::Result<()> {
         let folder = blobs_dir.join(IN_USE);
-        let own = list_names(&folder).into_iter().filter(|list| self.owns(list));
-        own.map(|list| fs::remove_file(folder.join(list))).collect()
+        let mut own = list_names(&folder).into_iter().filter(|list| self.owns(list));
+        own.try_for_each(|list| fs::remove_file(folder.join(list)))
     }
 
     /// Returns a list of another site that contains a digest.
