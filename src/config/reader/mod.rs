@@ -89,13 +89,29 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
         let line = error.span().map_or(0, |span| line_of(&lines, span.start));
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
-        let hint = match message.as_str() {
-            "duplicate key" => "this key or section is in the file already: keep one of the two",
-            _ => "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`",
+        let word = error.span().and_then(|span| unquoted_word(text, span.start)).map(table::brief);
+        let (message, hint) = match (message.as_str(), word) {
+            ("duplicate key", _) => (message, "this key or section is in the file already: keep one of the two"),
+            ("recursion limit", _) => ("too many levels of nesting".to_owned(), "use at most 80 levels"),
+            (_, Some(word)) if ["null", "nil", "None"].contains(&word.as_str()) => {
+                (format!("`{word}` is not a value"), "remove the key: an absent key has its default")
+            }
+            (_, Some(word)) => {
+                (format!("`{word}` is not a value"), "write a text in quotes, or true, false or a number")
+            }
+            _ => (message, "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`"),
         };
         Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint: hint.into() })
     })?;
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
+}
+
+/// Returns the word without quotes that is the value at `start`; the parser takes some of them for misspelled numbers.
+fn unquoted_word(text: &str, start: usize) -> Option<&str> {
+    let (before, value) = text.split_at_checked(start)?;
+    let is_value = before.trim_end_matches([' ', '\t']).ends_with(['=', ',']);
+    let word = value.split(|c: char| c.is_whitespace() || ",]}#".contains(c)).next()?;
+    (is_value && word.starts_with(|c: char| c.is_alphabetic())).then_some(word)
 }
 
 /// Reads a UTF-8 file of at most [`MAX_FILE`] bytes. `hint` is used if it does not exist.

@@ -76,6 +76,46 @@ fn syntax_error_names_its_line() {
 }
 
 #[test]
+fn word_without_quotes_is_named() {
+    let refused = |text: &str| {
+        let faults = parse(text, Path::new("x.toml")).expect_err("no TOML");
+        (faults.0[0].line, faults.0[0].message.clone(), faults.0[0].hint.to_string())
+    };
+    for word in ["null", "None", "ib0", "node1", "yes", "True", "truely"] {
+        for text in [format!("a = 1\nb = {word}\n"), format!("a = 1\nb = [1, {word}]\n")] {
+            let (line, message, hint) = refused(&text);
+            assert_eq!((line, message), (2, format!("`{word}` is not a value")), "{text}");
+            assert!(hint.starts_with(if ["null", "None"].contains(&word) { "remove" } else { "write" }), "{hint}");
+        }
+    }
+    assert_eq!(refused("a = 1\n[b\n").0, 2);
+}
+
+#[test]
+fn odd_files_are_read_or_refused_with_their_line() {
+    let root = |text: &str| parse(text, Path::new("x.toml")).map(|document| document.root().entries().len());
+    assert_eq!(root("\u{feff}a = 1\r\nb = 2\r\n"), Ok(2), "byte order mark and CRLF");
+    let deep = |open: &str, close: &str| format!("a = 1\nb = {}1{}\n", open.repeat(100_000), close.repeat(100_000));
+    for (text, line) in [
+        ("a = 1\nb = \"x\0y\"\n".to_owned(), 2),
+        ("a = 1\n\0\n".to_owned(), 2),
+        ("a = 1\rb = 2\n".to_owned(), 1),
+        ("a = 1\na = 2\n".to_owned(), 2),
+        ("[a]\n[a]\n".to_owned(), 2),
+        ("a = 1\nb = 99999999999999999999\n".to_owned(), 2),
+        (deep("[", "]"), 2),
+        (deep("{x=", "}"), 2),
+        (format!("a = 1\n{}x = 1\n", "b.".repeat(100_000)), 2),
+        (format!("a = 1\n[{}x]\n", "b.".repeat(100_000)), 2),
+    ] {
+        let faults = root(&text).expect_err("refused");
+        let shown = faults.to_string();
+        assert_eq!(faults.0[0].line, line, "{}", shown.chars().take(300).collect::<String>());
+        assert!(shown.len() < 2_000, "{}", shown.chars().take(300).collect::<String>());
+    }
+}
+
+#[test]
 fn path_for_a_shell_is_a_fault() {
     let text = "a = \"~/x\"\nb = \"$HOME/x\"\nc = \"x~/$y\"\n";
     let document = parse(text, Path::new("x.toml")).expect("TOML");
