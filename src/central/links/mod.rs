@@ -211,7 +211,7 @@ impl Links {
         // An expired action still needs its outcome; the agent does not start it.
         links.actions.retain(|_, outstanding| {
             let ActionOrder { expires_at, action, .. } = &outstanding.order;
-            expires_at.after(action.window().saturating_sub(action.ttl())) > now
+            now.distance(expires_at.before(action.ttl())) < action.window()
         });
         let is_due = |outstanding: &&mut Outstanding| {
             outstanding.order.node == node && outstanding.session.is_none_or(|ordered| ordered == session)

@@ -17,7 +17,7 @@ impl StartedExchanges {
     /// Records a DISCOVER.
     pub(crate) fn record(&mut self, now: Timestamp, mac: MacAddr, xid: u32) {
         if self.0.len() >= MAX_CLIENTS {
-            self.0.retain(|_, (_, at)| now.since(*at) <= MAX_DURATION);
+            self.0.retain(|_, (_, at)| now.distance(*at) <= MAX_DURATION);
         }
         if self.0.len() >= MAX_CLIENTS {
             self.0.clear();
@@ -27,7 +27,7 @@ impl StartedExchanges {
 
     /// Returns true if a REQUEST with this transaction ID belongs to the client's last DISCOVER.
     pub(crate) fn contains(&self, now: Timestamp, mac: MacAddr, xid: u32) -> bool {
-        self.0.get(&mac).is_some_and(|(begun, at)| *begun == xid && now.since(*at) <= MAX_DURATION)
+        self.0.get(&mac).is_some_and(|(begun, at)| *begun == xid && now.distance(*at) <= MAX_DURATION)
     }
 }
 
@@ -37,13 +37,14 @@ mod tests {
 
     #[test]
     fn request_matches_only_last_discover_of_its_client() {
-        let (now, mac) = (Timestamp::from_millis(0), MacAddr([2, 0, 0, 0, 0, 1]));
+        let (now, mac) = (Timestamp::from_millis(1_000_000), MacAddr([2, 0, 0, 0, 0, 1]));
         let mut started_exchanges = StartedExchanges::default();
         assert!(!started_exchanges.contains(now, mac, 1));
         started_exchanges.record(now, mac, 1);
         started_exchanges.record(now, mac, 2);
         assert!(!started_exchanges.contains(now, mac, 1) && started_exchanges.contains(now, mac, 2));
         assert!(!started_exchanges.contains(now.after(MAX_DURATION * 2), mac, 2), "that was long ago");
+        assert!(!started_exchanges.contains(now.before(MAX_DURATION * 2), mac, 2), "the clock went back");
     }
 
     #[test]

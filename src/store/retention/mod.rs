@@ -217,7 +217,7 @@ impl<T: Record> Retained<T> {
         let topic = self.topic(class, source, record);
         let earlier = self.folds.remove(&topic);
         let evicted = earlier.and_then(|fold| {
-            if record.at().since(fold.record.at()) > FOLD_LIFETIME {
+            if record.at().distance(fold.record.at()) > FOLD_LIFETIME {
                 return None;
             }
             record.add_earlier(&fold.record);
@@ -253,13 +253,13 @@ impl<T: Record> Retained<T> {
 
     /// Removes expired folds and full budgets; at most once in [`SWEEP`].
     fn sweep(&mut self, now: Timestamp) {
-        if now.since(self.swept).max(self.swept.since(now)) < SWEEP {
+        if now.distance(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
         let budgets = &mut self.budgets;
         self.folds.retain(|(class, source, _, subject), fold| {
-            let is_open = now.since(fold.record.at()) <= FOLD_LIFETIME;
+            let is_open = now.distance(fold.record.at()) <= FOLD_LIFETIME;
             if !is_open
                 && subject.is_some()
                 && let Some(budget) = budgets.get_mut(&(*class, source.clone()))

@@ -127,6 +127,17 @@ fn events_beyond_budget_fold_into_one_record_with_count_and_times() {
 }
 
 #[test]
+fn fold_of_a_clock_in_the_future_ends_when_the_clock_goes_back() {
+    let mut log = TestLog::default();
+    let future = 80 * 365 * 24 * 3600;
+    (0..1_000).for_each(|_| log.add_all(alarm(id(0), "02:00:00:00:66:66", future)));
+    (0..100).for_each(|_| log.add_all(alarm(id(0), "02:00:00:00:66:66", 5)));
+    let present: u32 = log.1.values().filter(|event| event.at == at(5)).map(|event| event.count).sum();
+    assert_eq!(present, 100);
+    assert!(log.1.values().all(|event| event.first_at.is_none_or(|first| first <= event.at)));
+}
+
+#[test]
 fn folded_records_of_many_sources_are_bounded() {
     let mut log = TestLog::default();
     for n in 0..300 {
