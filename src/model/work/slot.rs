@@ -197,7 +197,13 @@ pub fn derive_slot(
 ) -> Slot {
     let unit = unit_of(&id, facts);
     let (state, reason) = match holder {
-        Some(vm) => assigned_state(vm),
+        Some(vm) => {
+            let (state, reason) = assigned_state(vm);
+            match approved.and_then(|approved| approved.disabled.as_ref()) {
+                Some(why) => (state, format!("{reason}; disabled for other VMs: {why}")),
+                None => (state, reason),
+            }
+        }
         None => match (free_state(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
             ((SlotState::Available, _), Some(disk)) => idle_disk_state(facts, disk),
             (found, _) => found,

@@ -92,6 +92,10 @@ fn slot_state_follows_state_of_its_vm() {
     vm.obstacle = Some("QEMU does not end".to_owned());
     let blocked = derive_slot(id(ONE), &facts, None, Some(&vm), false);
     assert_eq!((blocked.state, blocked.reason.contains("QEMU")), (SlotState::CleanupBlocked, true));
+    let mut approved = approve(ONE, &facts, None);
+    approved.disabled = Some("a fan is loud".to_owned());
+    let disabled = derive_slot(id(ONE), &facts, Some(&approved), Some(&vm), false);
+    assert!(disabled.reason.ends_with("; disabled for other VMs: a fan is loud"), "{}", disabled.reason);
 }
 
 #[test]
