@@ -89,9 +89,21 @@ pub(crate) fn refusal(error: &ApiError) -> Markup {
     html! {
         div.alert.bad role="alert" {
             strong { (display_text(&view.message)) }
-            @if !view.hint.is_empty() { p { (display_text(&view.hint)) } }
+            @if !view.hint.is_empty() { p { (hint(&view.hint)) } }
             @if !view.correlation_id.is_empty() { p.quiet { "In the log of meshd: " code { (view.correlation_id) } } }
         }
+    }
+}
+
+/// Renders a hint. If it names a command, it says so and links to the page of the command's noun.
+pub(crate) fn hint(text: &str) -> Markup {
+    let noun = text.split_once("`meshd ").and_then(|(_, command)| command.split([' ', '`']).next());
+    let is_about =
+        |noun: &str, path: &str| path.strip_prefix('/').and_then(|path| path.strip_suffix('s')) == Some(noun);
+    let page = noun.and_then(|noun| PAGES.iter().find(|(path, _)| is_about(noun, path)));
+    html! {
+        @if noun.is_some() { "In a terminal: " } (display_text(text))
+        @if let Some((path, title)) = page { ". Page: " a href=(format!("{PREFIX}{path}")) { (title) } }
     }
 }
 

@@ -140,3 +140,12 @@ async fn audit_row_breaks_in_text_columns_only() {
         "{style}"
     );
 }
+
+#[test]
+fn hint_with_a_command_links_to_the_page_of_its_noun() {
+    let hint = |text| crate::html::hint(text).into_string();
+    let vms = hint("retry after the VM disappears from `meshd vm list`");
+    assert!(vms.starts_with("In a terminal: retry") && vms.contains("<a href=\"/ui/vms\">VMs</a>"), "{vms}");
+    assert_eq!(hint("run `meshd backup restore`"), "In a terminal: run `meshd backup restore`");
+    assert_eq!(hint("drain the node"), "drain the node");
+}

@@ -361,7 +361,7 @@ pub(super) fn notes(fields: &Fields) -> OrderNotes {
 
 fn outcome(result: &BulkNode) -> Markup {
     if let Some(error) = &result.error {
-        return html! { (html::badge("bad", "refused")) " " (display_text(&error.message)) " " (display_text(&error.hint)) };
+        return html! { (html::badge("bad", "refused")) " " (display_text(&error.message)) " " (html::hint(&error.hint)) };
     }
     html! {
         (html::badge("good", "done")) " "
