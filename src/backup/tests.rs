@@ -3,8 +3,9 @@
 use super::*;
 use meshd_config::Site;
 use meshd_model::{
-    fleet::{AuditContext, Fingerprint, Node, Principal, Verb},
+    fleet::{AuditContext, Fingerprint, Lease, Node, Principal, Verb},
     operations::{NodeOperation, NodeOperationState, NodeOrder, Operation, OperationStage},
+    work::{ApprovedSlot, SlotId},
 };
 use meshd_store::{EventFilter, Store, StoreError};
 use meshd_trust::{ApiToken, Role, TokenRecord};
@@ -146,6 +147,48 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     assert_eq!(orders, [NodeOperationState::Cancelled], "an order of the day of the backup is not executed");
     let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
     assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
+}
+
+#[tokio::test]
+async fn restored_backup_has_the_same_nodes_leases_and_slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = site(dir.path());
+    let store = store(dir.path()).await;
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+    let at = Timestamp::from_millis(5);
+    let id: SlotId = format!("{}/0000:41:00.0", Basis::Mac(mac).node_id()).parse().unwrap();
+    let put = store.commit(|tx| {
+        tx.put_lease(Lease { mac, address: [10, 77, 0, 100].into(), expires_at: at, vm: None });
+        tx.put_slot(ApprovedSlot {
+            id,
+            functions: [("0000:41:00.0".to_owned(), "10de:2335".to_owned())].into(),
+            disk: None,
+            fabric: Some("mlx5_0".to_owned()),
+            nic: None,
+            disabled: Some("a fan is loud".to_owned()),
+            approved_at: at,
+        });
+        Ok::<_, StoreError>(())
+    });
+    put.await.unwrap();
+    let records = |store: &Store| {
+        store.read(|model| {
+            let nodes: Vec<_> = model.nodes().cloned().collect();
+            let leases: Vec<_> = model.leases().cloned().collect();
+            (nodes, leases, model.slots().clone())
+        })
+    };
+    let before = records(&store);
+    assert_eq!((before.0.len(), before.1.len(), before.2.len()), (1, 1, 1));
+    let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
+    let source =
+        BackupSource { site: &site, store: store.snapshot().unwrap(), authority, created_at: at, blobs: false };
+    let file = dir.path().join("backup");
+    create(source, &key("right"), File::create(&file).unwrap()).unwrap();
+    fs::write(digest_file(&file), digest_line(&file, &file).unwrap()).unwrap();
+    let restored = restore(&file, &key("right"), &dir.path().join("new"), at).await.unwrap();
+    let site = meshd_config::load(&restored.site_file).unwrap();
+    assert_eq!(records(&Store::open(&site.state_dir).unwrap()), before);
 }
 
 #[tokio::test]
