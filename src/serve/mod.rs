@@ -6,8 +6,7 @@
 //! | `rebind` | binds handles again with their interface |
 //! | `self_test` | uses the boot services as a machine would |
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
-//! | `lingering_close` | closes connections without the loss of their last response |
-//! | `limiter` | connection limits of one API |
+//! | `connections` | connections of the APIs: accept loop, limits, close |
 //! | `log` | a log with a rate limit for each cause |
 //! | `metrics` | metrics for Prometheus |
 //! | `dhcp` | DHCP |
@@ -21,8 +20,7 @@ pub mod bind;
 pub mod rebind;
 pub mod self_test;
 pub mod lan;
-mod lingering_close;
-pub mod limiter;
+pub mod connections;
 mod log;
 pub mod metrics;
 pub mod dhcp;

@@ -35,7 +35,10 @@ pub use transport::https::{Https, HttpsError, bind as bind_https};
 pub use transport::socket::{Socket, SocketError, bind};
 
 use crate::serve::{
-    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+    connections::{
+        accept::AcceptLoop,
+        limiter::{ConnectionLimiter, ConnectionPermit},
+    },
     metrics::Metrics,
 };
 use axum::{Router, extract::FromRef, http::Extensions};
@@ -44,7 +47,7 @@ use std::{
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
-use tokio::{net::UnixStream, task::JoinSet};
+use tokio::net::UnixStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Maximum request body, in bytes: a VM with its cloud-init data.
@@ -144,38 +147,9 @@ struct Serving {
 
 async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
     let limiter = ConnectionLimiter::new("admin-socket", connections);
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = serving.shutdown.cancelled() => break,
-            accepted = socket.listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let uid = match stream.peer_cred() {
-                    Ok(peer) => peer.uid(),
-                    Err(error) => {
-                        tracing::warn!(%error, "refused a connection to the admin socket: unknown peer");
-                        continue;
-                    }
-                };
-                let entered = limiter.enter(Source::Credential(format!("uid:{uid}")));
-                let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
-                connections.spawn(serve(stream, uid, permit, serving.clone()));
-            }
-            // The usual cause is a lack of file descriptors. Other connections release theirs during the pause.
-            Err(error) => {
-                tracing::error!(%error, "cannot accept on the admin socket");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-    drop(socket);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN_TIME, drained).await.is_err() {
-        connections.shutdown().await;
-    }
+    let shutdown = serving.shutdown.clone();
+    let accept = AcceptLoop { api: "admin-socket", limiter: &limiter, shutdown: &shutdown, drain: Some(DRAIN_TIME) };
+    accept.run(socket, |(stream, uid), permit| Some(serve(stream, uid, permit, serving.clone()))).await;
 }
 
 async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: Serving) {

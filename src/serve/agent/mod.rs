@@ -40,8 +40,11 @@ pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
 use crate::serve::{
     bind,
-    limiter::{ConnectionLimiter, ConnectionPermit, Source},
-    lingering_close::{LingerLimits, LingeringClose},
+    connections::{
+        accept::AcceptLoop,
+        limiter::{ConnectionLimiter, ConnectionPermit},
+        lingering_close::{LingerLimits, LingeringClose},
+    },
 };
 use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -52,8 +55,7 @@ use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -75,8 +77,6 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Pause after the kernel had no file descriptor left for a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Limits of one listener.
 #[derive(Clone, Copy, Debug)]
@@ -153,50 +153,32 @@ pub async fn run<P: AgentSettings>(
     });
     let router = routes::router(Arc::clone(&service));
     let arriving = ConnectionLimiter::new("agent", arriving);
-    let mut connections = JoinSet::new();
     let interface = bind::bound_interface(&listener);
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => report(ended),
-            // Only the accept takes part in the race, so the end of another connection does not drop an accepted one.
-            accepted = accept(&listener) => {
-                let Some((stream, from)) = accepted else { continue };
-                let entered = arriving.enter(Source::Address(from.ip()));
-                let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
-                // The authority may be replaced at any time, so each connection reads the current TLS configuration.
-                let (acceptor, service, router) =
-                    (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
-                let Ok(at) = stream.local_addr() else { continue };
-                let lan = service.plane.client(interface.as_deref(), from, at);
-                connections.spawn(async move {
-                    let eviction = permit.eviction.clone();
-                    let accepted = Accepted { stream, from, lan: lan.clone(), permit };
-                    let served = serve(&acceptor, &service, router, accepted);
-                    tokio::select! {
-                        served = eviction.run_until_cancelled(served) => if served.is_none() {
-                            tracing::debug!(%from, "a connection of the agent API was evicted for another one");
-                        },
-                        () = lan.ended() => {
-                            tracing::debug!(%from, "a request ended: a segment came from another machine");
-                        }
-                    }
-                });
+    let accept = AcceptLoop { api: "agent", limiter: &arriving, shutdown: &shutdown, drain: None };
+    let serve = |(stream, from): (TcpStream, SocketAddr), permit: ConnectionPermit| {
+        // The authority may be replaced at any time, so each connection reads the current TLS configuration.
+        let acceptor = TlsAcceptor::from(service.plane.tls());
+        let service = Arc::clone(&service);
+        let router = router.clone();
+        let at = stream.local_addr().ok()?;
+        let lan = service.plane.client(interface.as_deref(), from, at);
+        Some(async move {
+            let eviction = permit.eviction.clone();
+            let accepted = Accepted { stream, from, lan: lan.clone(), permit };
+            let served = serve(&acceptor, &service, router, accepted);
+            tokio::select! {
+                served = eviction.run_until_cancelled(served) => if served.is_none() {
+                    tracing::debug!(%from, "a connection of the agent API was evicted for another one");
+                },
+                () = lan.ended() => {
+                    tracing::debug!(%from, "a request ended: a segment came from another machine");
+                }
             }
-        }
-    }
-    drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        report(ended);
-    }
+        })
+    };
+    accept.run(listener, serve).await;
     service.tasks.close();
     service.tasks.wait().await;
-}
-
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a connection of the agent API panicked");
-    }
 }
 
 async fn serve<P: AgentSettings>(
@@ -220,17 +202,6 @@ async fn serve<P: AgentSettings>(
             () = conversed => {}
             () = service.plane.revoked(node) => tracing::info!(%from, %node, "a request of a revoked node ended"),
         },
-    }
-}
-
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
-    match listener.accept().await {
-        Ok(accepted) => Some(accepted),
-        Err(error) => {
-            tracing::warn!(%error, "cannot accept a connection on the agent API");
-            sleep(ACCEPT_PAUSE).await;
-            None
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
-use crate::serve::limiter::Meter;
+use crate::serve::connections::limiter::Meter;
 use axum::extract::ws::WebSocket;
 use meshd_proto::{PendingHello, PendingReply};
 

@@ -5,7 +5,7 @@ use super::{
     refusal::{Refusal, check_version},
     volumes,
 };
-use crate::serve::{limiter::Source, metrics::count_request};
+use crate::serve::{connections::limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
     body::Bytes,

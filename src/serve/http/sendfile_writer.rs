@@ -9,7 +9,7 @@
 //! Other slices, such as response heads, are written as usual.
 
 use super::blob_files::BlobFile;
-use crate::serve::limiter::Meter;
+use crate::serve::connections::limiter::Meter;
 use meshd_central::LanClient;
 use socket2::SockRef;
 use std::{

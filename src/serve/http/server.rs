@@ -5,8 +5,11 @@ use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
 use crate::serve::bind;
-use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
-use crate::serve::lingering_close::{LingerLimits, LingeringClose};
+use crate::serve::connections::{
+    accept::AcceptLoop,
+    limiter::{ConnectionLimiter, ConnectionPermit, HTTP},
+    lingering_close::{LingerLimits, LingeringClose},
+};
 use crate::serve::log::Log;
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -55,8 +58,6 @@ impl Default for Limits {
 const MAX_HEAD: usize = 16 * 1024;
 /// Maximum number of headers per request. iPXE sends three.
 const MAX_HEADERS: usize = 64;
-/// Pause after a failed accept. The usual cause, a lack of file descriptors, does not disappear at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
 /// machine's segment. A failed accept is logged and retried.
@@ -65,30 +66,20 @@ pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shut
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
     let (interface, log) = (bind::bound_interface(&listener), Arc::<Log>::default());
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
+    let accept = AcceptLoop { api: HTTP, limiter: &limiter, shutdown: &shutdown, drain: None };
+    let serve = |(stream, from): (TcpStream, SocketAddr), permit| {
+        let at = stream.local_addr().ok()?;
+        let client = api.client(interface.as_deref(), from, at);
+        let connection = Connection {
+            limits,
+            router: router.clone(),
+            tasks: tasks.clone(),
+            shutdown: shutdown.clone(),
+            log: Arc::clone(&log),
         };
-        match accepted {
-            Ok((stream, SocketAddr::V4(from))) => {
-                let entered = shutdown.run_until_cancelled(limiter.enter(Source::Address((*from.ip()).into()))).await;
-                let Some(permit) = entered else { break };
-                let Ok(at) = stream.local_addr() else { continue };
-                let client = api.client(interface.as_deref(), SocketAddr::V4(from), at);
-                let (router, tasks, shutdown) = (router.clone(), tasks.clone(), shutdown.clone());
-                let connection = Connection { limits, router, tasks, shutdown, log: Arc::clone(&log) };
-                connection.tasks.clone().spawn(connection.serve(stream, client, permit));
-            }
-            // The listener has only IPv4 sockets.
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept an HTTP connection; is the limit of open files too low?");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
+        Some(connection.serve(stream, client, permit))
+    };
+    accept.run(listener, serve).await;
     tasks.close();
     tasks.wait().await;
 }

@@ -3,8 +3,11 @@
 use super::{CONTENT_TYPE, Metrics};
 use crate::serve::{
     bind::{self, BindError, Service},
-    limiter::{ConnectionLimiter, Source},
-    lingering_close::{LingerLimits, LingeringClose},
+    connections::{
+        accept::AcceptLoop,
+        limiter::{ConnectionLimiter, ConnectionPermit},
+        lingering_close::{LingerLimits, LingeringClose},
+    },
     rebind::WatchedListener,
 };
 use axum::{
@@ -22,10 +25,7 @@ use meshd_central::Shared;
 use meshd_config::MetricsListener;
 use meshd_types::failpoint;
 use std::{net::SocketAddrV4, time::Duration};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -35,8 +35,6 @@ const MAX_CONNECTIONS: usize = 16;
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Maximum duration of a connection, so that a slow reader does not hold a connection longer.
 const CONNECTION_TIME: Duration = Duration::from_secs(300);
-/// Pause after a failed accept. The usual cause, a lack of file descriptors, does not disappear at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bound listener of `[metrics]`.
 pub struct Listener(WatchedListener);
@@ -68,30 +66,15 @@ pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdo
 
 async fn accept(router: Router, listener: TcpListener, shutdown: CancellationToken) {
     let limiter = ConnectionLimiter::new("metrics", MAX_CONNECTIONS);
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((stream, from)) => {
-                let entered = limiter.enter(Source::Address(from.ip()));
-                let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
-                let router = router.clone();
-                connections.spawn(async move {
-                    let conversed = tokio::time::timeout(CONNECTION_TIME, serve_connection(stream, router));
-                    permit.eviction.run_until_cancelled(conversed).await
-                });
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot accept on the metrics listener");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    connections.shutdown().await;
+    let accept = AcceptLoop { api: "metrics", limiter: &limiter, shutdown: &shutdown, drain: Some(Duration::ZERO) };
+    let serve = |(stream, _), permit: ConnectionPermit| {
+        let router = router.clone();
+        Some(async move {
+            let conversed = tokio::time::timeout(CONNECTION_TIME, serve_connection(stream, router));
+            permit.eviction.run_until_cancelled(conversed).await;
+        })
+    };
+    accept.run(listener, serve).await;
 }
 
 async fn serve_connection(stream: TcpStream, router: Router) {

@@ -11,7 +11,7 @@ use crate::serve::{
             connection::{AdminConnection, serve_connection},
         },
     },
-    limiter::{ConnectionLimiter, Source},
+    connections::limiter::{ConnectionLimiter, Source},
 };
 use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
 use hyper_util::service::TowerToHyperService;

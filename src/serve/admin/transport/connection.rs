@@ -2,8 +2,8 @@
 //! writes.
 
 use crate::serve::admin::transport::caller::Caller;
-use crate::serve::limiter::{ConnectionPermit, Meter};
-use crate::serve::lingering_close::{LingerLimits, LingeringClose};
+use crate::serve::connections::limiter::{ConnectionPermit, Meter};
+use crate::serve::connections::lingering_close::{LingerLimits, LingeringClose};
 use axum::{Router, http::Extensions};
 use hyper::{Request, body::Incoming};
 use hyper_util::{

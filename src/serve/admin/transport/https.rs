@@ -9,7 +9,10 @@ use crate::serve::{
         },
     },
     bind::{self, BindError, Service},
-    limiter::{ConnectionLimiter, ConnectionPermit, Source},
+    connections::{
+        accept::AcceptLoop,
+        limiter::{ConnectionLimiter, ConnectionPermit},
+    },
     rebind::WatchedListener,
 };
 use axum::http::Extensions;
@@ -21,16 +24,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 /// Timeout for a TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// Pause after the kernel had no file descriptor left for a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Sub-folder of the state folder for the self-signed certificate.
 const FOLDER: &str = "admin";
 
@@ -122,35 +120,11 @@ async fn accept(
     serving: Serving,
     drain: Duration,
 ) {
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            () = serving.shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a connection of the admin API panicked");
-                }
-                continue;
-            }
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of the admin API");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let entered = limiter.enter(Source::Address(peer.ip()));
-        let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
-        connections.spawn(serve(acceptor.clone(), stream, peer, permit, serving.clone()));
-    }
-    drop(listener);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(drain, drained).await.is_err() {
-        connections.shutdown().await;
-    }
+    let shutdown = serving.shutdown.clone();
+    let accept = AcceptLoop { api: "admin-https", limiter: &limiter, shutdown: &shutdown, drain: Some(drain) };
+    accept
+        .run(listener, |(stream, peer), permit| Some(serve(acceptor.clone(), stream, peer, permit, serving.clone())))
+        .await;
 }
 
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permit: ConnectionPermit, serving: Serving) {

@@ -1,14 +1,12 @@
 //! The admin socket: created with its mode, never taken over from a running meshd.
 
+use crate::serve::connections::{accept::Listener, limiter::Source};
 use std::{
     fs, io,
-    os::unix::{
-        fs::{FileTypeExt as _, PermissionsExt as _},
-        net::UnixStream,
-    },
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 
 /// Socket mode. Write access grants the admin role to the owner and the group.
 const MODE: u32 = 0o660;
@@ -36,6 +34,17 @@ pub struct Socket {
     path: PathBuf,
 }
 
+/// A connection, and the user ID of its program.
+impl Listener for Socket {
+    type Stream = (UnixStream, u32);
+
+    async fn accept(&self) -> io::Result<(Self::Stream, Source)> {
+        let (stream, _) = self.listener.accept().await?;
+        let uid = stream.peer_cred()?.uid();
+        Ok(((stream, uid), Source::Credential(format!("uid:{uid}"))))
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         // A missing file needs no removal. The next start detects any other error.
@@ -57,7 +66,7 @@ pub fn bind(path: &Path) -> Result<Socket, SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
         Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Foreign(path.to_owned())),
-        Ok(_) => match UnixStream::connect(path) {
+        Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(SocketError::Taken(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) => return Err(failed(error)),
