@@ -84,8 +84,8 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
         }
         let AcceptedOrder { operation, results } = central.nodes.order(&nodes, order, caller.role, &context).await?;
         let finished = results.is_some();
-        let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await?;
-        Ok::<_, Refused>(Json(BulkDone { operation: Some(operation), finished, ..done }))
+        let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await;
+        Ok::<_, Refused>(Json(BulkDone { operation, finished, ..done }))
     };
     binder.post(one, to_one).post(several, to_several)
 }
@@ -159,15 +159,10 @@ async fn run_checks(
     Body(BulkRequest { nodes, .. }): Body<BulkRequest>,
 ) -> Answer<BulkDone> {
     let checked = central.nodes.run_checks(&nodes, &context).await?;
-    bulk_done(&central, &context, checked, true).await.map(Json)
+    Ok(Json(bulk_done(&central, &context, checked, true).await))
 }
 
-async fn bulk_done(
-    central: &Shared,
-    context: &AuditContext,
-    came: NodeResults,
-    with_report: bool,
-) -> Result<BulkDone, Refused> {
+async fn bulk_done(central: &Shared, context: &AuditContext, came: NodeResults, with_report: bool) -> BulkDone {
     let mut results = Vec::with_capacity(came.len());
     let mut failed = Vec::new();
     for (id, result) in came {
@@ -184,12 +179,13 @@ async fn bulk_done(
         });
     }
     let count = failed.len();
-    store(central, context, failed).await?;
-    Ok(BulkDone { operation: None, finished: true, failed: count, results })
+    write_audit(central, context, failed).await;
+    BulkDone { operation: None, finished: true, failed: count, results }
 }
 
-/// Writes one line to the audit log for each node that refused the order.
-async fn store(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
+/// Writes one line to the audit log for each node that refused the order. A failure is logged only: the order is executed, and its
+/// results are the answer.
+async fn write_audit(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) {
     let now = central.now();
     let line = |(id, refused): (NodeId, Refused)| {
         let mut audit = Audit::done(now, context.clone());
@@ -197,5 +193,7 @@ async fn store(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Re
         (audit.node, audit.target) = (Some(id), Some(id.to_string()));
         audit
     };
-    Ok(central.env.write_audit(failed.into_iter().map(line).collect()).await?)
+    if let Err(error) = central.env.write_audit(failed.into_iter().map(line).collect()).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot record refused orders in the audit log");
+    }
 }

@@ -123,8 +123,9 @@ async fn operation_over_10000_nodes_has_one_record_each_in_bounded_commits() {
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, 10_000).await;
     OPERATION_CHANGES.take();
-    let AcceptedOrder { operation, results } = order(&rig, &ids, label("yes")).await;
-    assert!(results.is_none(), "it is answered before it is executed");
+    let accepted = order(&rig, &ids, label("yes")).await;
+    let operation = accepted.operation.unwrap();
+    assert!(accepted.results.is_none(), "it is answered before it is executed");
     let accepting = OPERATION_CHANGES.take();
     assert_eq!(accepting.len(), 10_000_usize.div_ceil(BATCH));
     assert_eq!(counts(&rig, operation), [10_000, 0, 0, 0, 0]);
@@ -146,7 +147,7 @@ async fn accepted_operation_goes_on_after_a_restart_and_changes_each_node_once()
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, MANY).await;
-    let AcceptedOrder { operation, .. } = order(&rig, &ids, label("yes")).await;
+    let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     rig.central.nodes.drive_operations().await;
     let done = labelled(&rig, &ids);
     assert!(done > 0 && done < ids.len(), "it is in the middle: {done}");
@@ -163,7 +164,7 @@ async fn cancel_ends_the_nodes_that_have_not_started() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, MANY).await;
-    let AcceptedOrder { operation, .. } = order(&rig, &ids, label("yes")).await;
+    let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     rig.central.nodes.drive_operations().await;
     let done = labelled(&rig, &ids);
     let by = ordered(Verb::OperationCancel);
@@ -181,7 +182,7 @@ async fn second_order_is_refused_while_one_is_pending_but_removal_withdraws_it()
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, MANY).await;
-    let AcceptedOrder { operation, .. } = order(&rig, &ids, label("yes")).await;
+    let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     let one = ids[0];
     let refused = rig.central.nodes.order_one(one, label("no"), Role::Admin, &ordered(Verb::Label)).await;
     assert!(matches!(refused, Err(OperateError::Busy { operation: by, .. }) if by == operation), "{refused:?}");
@@ -201,7 +202,7 @@ async fn refused_rejection_cancels_no_pending_order() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, MANY).await;
-    let operation = order(&rig, &ids, label("yes")).await.operation;
+    let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     let boots = rig.central.store().commit(|tx| {
         tx.edit_node(ids[0], |node| node.phase = Phase::Booting);
         Ok::<_, StoreError>(())
@@ -238,7 +239,7 @@ async fn full_queue_of_a_link_delays_only_its_own_reboot() {
     link(&machine, commands).await;
     let mut ids = add_nodes(&rig, MANY).await;
     ids.push(machine.id());
-    let operation = order(&rig, &ids, NodeOrder::Reboot).await.operation;
+    let operation = order(&rig, &ids, NodeOrder::Reboot).await.operation.unwrap();
     let driven = async {
         while rig.central.store().read(|model| model.operation_counts(operation).of(NodeOperationState::Pending)) > 0 {
             rig.central.nodes.drive_operations().await;
@@ -256,7 +257,7 @@ async fn cancellation_has_its_audit_line_in_its_own_transaction() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let ids = add_nodes(&rig, MANY).await;
-    let operation = order(&rig, &ids, label("yes")).await.operation;
+    let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     let audit = ordered(Verb::OperationCancel);
     rig.central.nodes.cancel_operation(operation, &audit).await.unwrap();
     let lines = rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
@@ -343,13 +344,13 @@ async fn drain_is_running_until_its_work_ends_and_cancelled_by_resume() {
     let id = machine.id();
     let drain = || NodeOrder::Drain { workloads: meshd_model::operations::DrainPolicy::Wait, grace_s: None };
     assert!(machine.heartbeat(1).await);
-    let first = order(&rig, &[id], drain()).await.operation;
+    let first = order(&rig, &[id], drain()).await.operation.unwrap();
     assert_eq!(record(&rig, first, id).state, NodeOperationState::Running);
-    let second = order(&rig, &[id], drain()).await.operation;
+    let second = order(&rig, &[id], drain()).await.operation.unwrap();
     assert_eq!(record(&rig, first, id).state, NodeOperationState::Cancelled, "the second one replaces it");
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     assert_eq!(record(&rig, second, id).state, NodeOperationState::Cancelled);
-    let third = order(&rig, &[id], drain()).await.operation;
+    let third = order(&rig, &[id], drain()).await.operation.unwrap();
     let started = record(&rig, third, id).started_at;
     rig.clock.turn(Duration::from_secs(5));
     assert!(machine.heartbeat(0).await);

@@ -44,7 +44,7 @@ impl NodeOps {
         let results = recorded.await?;
         self.disconnect_changed(&results, &head.order);
         failpoint::point("operation-applied");
-        self.run_follow_ups(&results, head).await?;
+        self.run_follow_ups(&results, head).await;
         Ok(Some(results))
     }
 

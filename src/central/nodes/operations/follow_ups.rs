@@ -1,15 +1,17 @@
 //! Effects outside the store, after a transaction. A restart makes them unnecessary: it begins without links and scans all nodes.
 
-use crate::nodes::{
-    NodeOps, OperateError,
-    fence::FENCED,
-    lifecycle::{QUARANTINED, REJECTED, REMOVED},
+use crate::{
+    environment::alarms::log_failure,
+    nodes::{
+        NodeOps, OperateError,
+        fence::FENCED,
+        lifecycle::{QUARANTINED, REJECTED, REMOVED},
+    },
 };
 use meshd_model::{
     fleet::Node,
     operations::{DrainPolicy, NodeOrder, Operation},
 };
-use meshd_store::StoreError;
 use meshd_types::NodeId;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,12 +30,12 @@ impl NodeOps {
         }
     }
 
-    /// Runs the effects of one batch.
+    /// Runs the effects of one batch. They cannot fail, because the order is executed.
     pub(super) async fn run_follow_ups(
         self: &Arc<Self>,
         results: &BTreeMap<NodeId, Result<Node, OperateError>>,
         head: &Operation,
-    ) -> Result<(), StoreError> {
+    ) {
         let changed: Vec<NodeId> = results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
         match &head.order {
             NodeOrder::Approve { .. } => self.enrolment.notify_decision(),
@@ -53,13 +55,20 @@ impl NodeOps {
             | NodeOrder::ChangeVars { .. }
             | NodeOrder::BootOnce { .. }
             | NodeOrder::ClearBootOnce
-            | NodeOrder::Unpin => self.generations.scan(changed).await?,
+            | NodeOrder::Unpin => self.scan(changed).await,
             NodeOrder::Pin { .. } if !changed.is_empty() => {
-                self.generations.scan(changed).await?;
+                self.scan(changed).await;
                 self.generations.update_in_use().await;
             }
             _ => {}
         }
-        Ok(())
+    }
+
+    /// Records what nodes boot next. The order is executed already: after an error, the scan follows later.
+    async fn scan(&self, nodes: Vec<NodeId>) {
+        if let Err(error) = self.generations.scan(nodes.clone()).await {
+            log_failure(Err(error), "cannot record yet what nodes boot next");
+            nodes.into_iter().for_each(|id| self.generations.scan_soon(id));
+        }
     }
 }

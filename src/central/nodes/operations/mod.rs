@@ -73,8 +73,15 @@ meshd_types::hints!(BulkError {
 /// Why a transaction stored nothing.
 enum Unstored {
     Bulk(BulkError),
-    /// The only node refused the order.
-    Refused(OperateError),
+    /// The only node refused the order. A record of it would help nobody, and repetitions would drive other operations out of the store; the
+    /// audit log has it.
+    Refused(NodeId, OperateError),
+}
+
+impl From<BulkError> for Unstored {
+    fn from(error: BulkError) -> Self {
+        Unstored::Bulk(error)
+    }
 }
 
 impl From<StoreError> for Unstored {
@@ -89,7 +96,8 @@ pub type NodeResults = Vec<(NodeId, Result<Node, OperateError>)>;
 /// An accepted order.
 #[derive(Debug)]
 pub struct AcceptedOrder {
-    pub operation: OperationId,
+    /// `None` if the only node refused the order: no record is stored.
+    pub operation: Option<OperationId>,
     /// The result for each node, in the order of the request; `None` if the operation goes on in the background: for an order to more than
     /// [`MAX_ANSWERED`] nodes, or after an error of the store.
     pub results: Option<NodeResults>,
@@ -146,24 +154,31 @@ impl NodeOps {
             targets: u32::try_from(targets.len()).unwrap_or(u32::MAX),
             stage: OperationStage::Accepted,
         };
-        let mut results = BTreeMap::new();
-        if targets.len() <= BATCH && head.order != NodeOrder::Reboot {
-            results = self.accept_and_apply(&head, targets).await?;
-        } else {
-            results.extend(self.accept(&head, targets).await?);
+        let is_executed = targets.len() <= BATCH && head.order != NodeOrder::Reboot;
+        let accepted =
+            if is_executed { self.accept_and_apply(&head, targets).await } else { self.accept(&head, targets).await };
+        let mut results: BTreeMap<NodeId, Result<Node, OperateError>> = match accepted {
+            Ok(results) => results.into_iter().collect(),
+            Err(Unstored::Bulk(error)) => return Err(error),
+            Err(Unstored::Refused(node, refusal)) => {
+                return Ok(AcceptedOrder { operation: None, results: Some(vec![(node, Err(refusal))]) });
+            }
+        };
+        let operation = Some(id);
+        if !is_executed {
             failpoint::point("operation-accepted");
             if targets.len() > MAX_ANSWERED {
-                return Ok(AcceptedOrder { operation: id, results: None });
+                return Ok(AcceptedOrder { operation, results: None });
             }
             if let Err(error) = self.finish(&head, &mut results).await {
                 // The order is acknowledged: the background finishes it.
                 log_failure(Err(error), "cannot finish an operation within its request");
-                return Ok(AcceptedOrder { operation: id, results: None });
+                return Ok(AcceptedOrder { operation, results: None });
             }
         }
         drop(claim);
         let ordered = targets.iter().filter_map(|target| Some((target.id, results.remove(&target.id)?))).collect();
-        Ok(AcceptedOrder { operation: id, results: Some(ordered) })
+        Ok(AcceptedOrder { operation, results: Some(ordered) })
     }
 
     /// A random ID that no stored operation has.
@@ -201,18 +216,17 @@ impl NodeOps {
         Ok(futures_util::future::join_all(checks).await)
     }
 
-    /// Stores and executes a small operation in one transaction. An order to one node that refuses it is not stored: repetitions would drive
-    /// other operations out of the store. The audit log has it.
+    /// Stores and executes a small operation in one transaction.
     async fn accept_and_apply(
         self: &Arc<Self>,
         head: &Operation,
         targets: &[BulkTarget],
-    ) -> Result<BTreeMap<NodeId, Result<Node, OperateError>>, BulkError> {
+    ) -> Result<NodeResults, Unstored> {
         let ids: Vec<NodeId> = targets.iter().map(|target| target.id).collect();
         let mut prepared = self.prepare(&ids, &head.order).await;
         let recorded = self.env.store.commit(|tx| {
-            check_revisions(tx.before(), targets).map_err(Unstored::Bulk)?;
-            check_room(tx.before(), &head.order, targets.len()).map_err(|error| Unstored::Bulk(error.into()))?;
+            check_revisions(tx.before(), targets)?;
+            check_room(tx.before(), &head.order, targets.len())?;
             tx.remove_surplus_operations(targets.len());
             tx.put_operation(head.clone());
             let mut results = BTreeMap::new();
@@ -222,28 +236,24 @@ impl NodeOps {
                     None => self.apply_to_node(tx, head, *id, prepared.remove(id)),
                 };
                 match result {
-                    Err(refusal) if ids.len() == 1 => return Err(Unstored::Refused(refusal)),
+                    Err(refusal) if ids.len() == 1 => return Err(Unstored::Refused(*id, refusal)),
                     result => results.insert(*id, result),
                 };
             }
             Ok(results)
         });
-        let results = match recorded.await {
-            Ok(results) => results,
-            Err(Unstored::Refused(refusal)) => return Ok(BTreeMap::from([(ids[0], Err(refusal))])),
-            Err(Unstored::Bulk(error)) => return Err(error),
-        };
+        let results = recorded.await?;
         self.disconnect_changed(&results, &head.order);
         failpoint::point("order-committed");
-        self.run_follow_ups(&results, head).await?;
-        Ok(results)
+        self.run_follow_ups(&results, head).await;
+        Ok(results.into_iter().collect())
     }
 
     /// Stores the records of an operation in bounded batches. The last batch accepts it. Returns the nodes that refuse the order.
-    async fn accept(&self, head: &Operation, targets: &[BulkTarget]) -> Result<NodeResults, BulkError> {
+    async fn accept(&self, head: &Operation, targets: &[BulkTarget]) -> Result<NodeResults, Unstored> {
         self.env.store.read(|model| {
             check_revisions(model, targets)?;
-            Ok::<_, BulkError>(check_room(model, &head.order, targets.len())?)
+            check_room(model, &head.order, targets.len())
         })?;
         let mut refused = Vec::new();
         let last = targets.len().div_ceil(BATCH);
@@ -254,15 +264,19 @@ impl NodeOps {
                 if number == 1 || number == last {
                     tx.put_operation(Operation { stage, ..head.clone() });
                 }
+                if let [only] = targets {
+                    let refusal = add_node(tx, head, only.id).or_else(|| self.reboot_refusal(tx, head, only.id));
+                    return refusal.map_or_else(|| Ok(Vec::new()), |refusal| Err(Unstored::Refused(only.id, refusal)));
+                }
                 let add = |target: &BulkTarget| Some((target.id, Err(add_node(tx, head, target.id)?)));
-                Ok::<NodeResults, StoreError>(batch.iter().filter_map(add).collect())
+                Ok(batch.iter().filter_map(add).collect::<NodeResults>())
             });
             match recorded.await {
                 Ok(more) => refused.extend(more),
                 Err(error) => {
                     // The earlier batches must not refuse later orders to their nodes.
                     self.active.discarded.lock().push(head.id);
-                    return Err(error.into());
+                    return Err(error);
                 }
             }
             failpoint::point("operation-accepting");
@@ -314,11 +328,11 @@ fn check_revisions(model: &Model, targets: &[BulkTarget]) -> Result<(), BulkErro
 }
 
 /// Refuses an order if too many others are not finished, unless it takes nodes out of service.
-fn check_room(model: &Model, order: &NodeOrder, added: usize) -> Result<(), OperateError> {
+fn check_room(model: &Model, order: &NodeOrder, added: usize) -> Result<(), BulkError> {
     let open = model.open_operation_count();
     if open + added <= MAX_OPEN_NODE_OPERATIONS || order.withdraws_pending() {
         Ok(())
     } else {
-        Err(OperateError::TooManyOrders { open })
+        Err(OperateError::TooManyOrders { open }.into())
     }
 }

@@ -60,11 +60,7 @@ impl NodeOps {
         id: NodeId,
         now: Timestamp,
     ) -> Result<(ActionOrder, Option<BootSessionId>), OperateError> {
-        let node = existing_node(tx, id)?;
-        check_no_running_work(tx.before(), id, &head.by)?;
-        if !self.links.is_linked(id) {
-            return Err(LinkError::NotLinked { node: id, order: LinkOrder::Reboot }.into());
-        }
+        let node = self.check_reboot(tx, head, id)?;
         replace_older(tx, head, id, now);
         let number = u64::from_be_bytes(self.env.random());
         tx.edit_node_operation(head.id, id, |record| {
@@ -75,6 +71,22 @@ impl NodeOps {
         let detail = format!("action {number}: {:?}", action.action);
         tx.event(Event::new(now, &head.by, EventKind::NodeAction, detail).of_node(id));
         Ok((action, node.boot))
+    }
+
+    /// Refuses a reboot that the node cannot carry out now.
+    fn check_reboot(&self, tx: &Tx<'_>, head: &Operation, id: NodeId) -> Result<Node, OperateError> {
+        let node = existing_node(tx, id)?;
+        check_no_running_work(tx.before(), id, &head.by)?;
+        if !self.links.is_linked(id) {
+            return Err(LinkError::NotLinked { node: id, order: LinkOrder::Reboot }.into());
+        }
+        Ok(node)
+    }
+
+    /// Why the node cannot carry out the reboot of an operation now; `None` also for other orders.
+    pub(super) fn reboot_refusal(&self, tx: &Tx<'_>, head: &Operation, id: NodeId) -> Option<OperateError> {
+        let is_reboot = head.order == NodeOrder::Reboot;
+        is_reboot.then(|| self.check_reboot(tx, head, id).err()).flatten()
     }
 
     /// Waits until each node has answered a reboot, or until none can any more.

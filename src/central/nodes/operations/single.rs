@@ -1,6 +1,6 @@
 //! An order to one node: an operation with one node.
 
-use super::BulkError;
+use super::{AcceptedOrder, BulkError};
 use crate::nodes::{NodeOps, OperateError};
 use meshd_api::{BulkTarget, DrainPolicy};
 use meshd_model::{
@@ -27,10 +27,15 @@ impl NodeOps {
             Err(BulkError::Store(error)) => return Err(error.into()),
             Err(BulkError::Count { .. } | BulkError::Changed { .. }) => return Err(no_node(id)),
         };
-        let Some(mut results) = accepted.results else {
-            return Err(OperateError::Unfinished { node: id, operation: accepted.operation });
-        };
-        results.pop().map_or_else(|| Err(no_node(id)), |(_, result)| result)
+        match accepted {
+            AcceptedOrder { results: None, operation: Some(operation) } => {
+                Err(OperateError::Unfinished { node: id, operation })
+            }
+            AcceptedOrder { results, .. } => {
+                let result = results.and_then(|mut results| results.pop());
+                result.map_or_else(|| Err(no_node(id)), |(_, result)| result)
+            }
+        }
     }
 }
 
