@@ -41,9 +41,15 @@ pub fn blocking_check(checks: &[Check]) -> Option<String> {
     STORAGE_CHECKS.iter().find(|name| !ran(name)).map(|name| format!("check {name} did not run"))
 }
 
-/// Wipes a disk of a recent survey unless it is blocked or a check of the node forbids it. Blocks, for hours on a large hard disk.
-pub fn wipe(tree: &Tree, disk: &DiskFacts, checks: &[Check], cancelled: &CancellationToken) -> Result<(), String> {
-    match disk.blocked.clone().or_else(|| blocking_check(checks)) {
+/// Wipes a disk of a recent survey unless it is blocked or a check of the node forbids it. `checks` runs only for a disk that is not
+/// blocked. Blocks, for hours on a large hard disk.
+pub fn wipe(
+    tree: &Tree,
+    disk: &DiskFacts,
+    checks: impl FnOnce() -> Vec<Check>,
+    cancelled: &CancellationToken,
+) -> Result<(), String> {
+    match disk.blocked.clone().or_else(|| blocking_check(&checks())) {
         Some(reason) => Err(reason),
         None => ExclusiveDisk::open(tree, disk)?.wipe(cancelled),
     }
@@ -105,11 +111,14 @@ mod tests {
         let all = crate::disks::survey(&fake.tree, &[]);
         let disk = find(&all, &"eui.1".parse().expect("an identity")).expect("one disk").expect("a disk");
         let token = CancellationToken::new();
-        assert_eq!(wipe(&fake.tree, disk, &[], &token), Err("check store did not run".to_owned()));
+        assert_eq!(wipe(&fake.tree, disk, Vec::new, &token), Err("check store did not run".to_owned()));
         let blocked = DiskFacts { blocked: Some("the profile marks eui.1 as data".to_owned()), ..disk.clone() };
-        assert!(wipe(&fake.tree, &blocked, &passing_checks(), &token).is_err_and(|error| error.contains("as data")));
+        assert!(
+            wipe(&fake.tree, &blocked, || panic!("no check runs"), &token)
+                .is_err_and(|error| error.contains("as data"))
+        );
         assert!(!is_zero());
-        assert_eq!(wipe(&fake.tree, disk, &passing_checks(), &token), Ok(()));
+        assert_eq!(wipe(&fake.tree, disk, passing_checks, &token), Ok(()));
         assert!(is_zero());
     }
 }

@@ -117,9 +117,7 @@ impl NetworkSupervisor {
             MissingPart::Bridge => links::make_bridge(bridge, node.mac),
             MissingPart::Address => {
                 // An existing address belongs to a former subnet.
-                for former in settings::bridge_addresses(&self.tree, &self.spec) {
-                    links::remove_address(bridge.as_str(), former)?;
-                }
+                links::remove_addresses(bridge.as_str())?;
                 links::add_address(bridge.as_str(), subnet.gateway(), subnet.bits())
             }
             MissingPart::LinkUp => links::set_up(bridge.as_str()),

@@ -82,7 +82,7 @@ impl DiskRelease {
 
     fn wipe(&self, left: &ReleasedDisk, cancelled: &CancellationToken) -> Result<(), String> {
         let Some(found) = self.idle_disk(left)? else { return Ok(()) };
-        wipe::wipe(&Tree::new(&self.config.root), &found, &self.config.checks.run(), cancelled)
+        wipe::wipe(&Tree::new(&self.config.root), &found, || self.config.checks.run(), cancelled)
             .map_err(|reason| format!("cannot wipe disk {}: {reason}", left.disk))
     }
 }
