@@ -1,4 +1,5 @@
-//! What one boot costs the central node, beside a calibration of the machine in the same run. Prints a table; asserts nothing.
+//! What one boot costs the central node, beside a calibration of the machine in the same run.
+//! Prints a table; asserts nothing.
 //!
 //! Rows with a peer (TFTP, HTTP, DHCP) are in `benches/peers/`, whole boots in `benches/storm/`.
 
@@ -9,7 +10,9 @@ use frame::{Goal, RUNS, Rack, Table, calibrate, placements, rate};
 use meshd_config::Site;
 use meshd_image::{
     catalog::{Catalog, read_overlays},
-    overlay::{AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput, deliver, render_public},
+    overlay::{
+        AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput, deliver, render_public,
+    },
 };
 use meshd_model::image_kind::ImageKindName;
 use meshd_proto::{BootPart, VERSION};
@@ -33,7 +36,8 @@ fn main() -> anyhow::Result<()> {
 fn certificates(table: &mut Table) {
     let dir = tempfile::tempdir().expect("a folder");
     let now = Timestamp::from_millis(1_700_000_000_000);
-    let authority = CertificateAuthority::load_or_create(dir.path(), "bench", now).expect("an authority");
+    let authority =
+        CertificateAuthority::load_or_create(dir.path(), "bench", now).expect("an authority");
     let key = rcgen::KeyPair::generate().expect("a key");
     let params = rcgen::CertificateParams::default();
     let csr = params.serialize_request(&key).and_then(|request| request.pem()).expect("a request");
@@ -56,8 +60,14 @@ impl Rendering {
         let name = "alpine-lab".parse().expect("a name");
         let image = ImageFacts::placeholder(name, ImageKindName::Alpine, Digest::of(b"image"));
         // About the size of the real one, and about as hard to compress.
-        let binary: Vec<u8> = (0..3_300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        Rendering { site, catalog: Catalog::new(Vec::new(), overlays), agent: AgentBinary::new(&binary), image }
+        let binary: Vec<u8> =
+            (0..3_300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        Rendering {
+            site,
+            catalog: Catalog::new(Vec::new(), overlays),
+            agent: AgentBinary::new(&binary),
+            image,
+        }
     }
 
     fn render(&self, number: u32) -> PublicOverlay {
@@ -103,9 +113,16 @@ fn overlays(table: &mut Table) {
 fn changes(table: &mut Table) -> anyhow::Result<()> {
     const NODES: u32 = 10_000;
     let rack = Rack::new(NODES)?;
-    let mut took = (0..RUNS).map(|run| rack.change(u32::try_from(run)?)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut took = (0..RUNS)
+        .map(|run| rack.change(u32::try_from(run)?))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     took.sort_unstable();
-    table.alone("profile change known for 10,000 nodes", "s", took[RUNS / 2].as_secs_f64(), Goal::AtMost(5.0));
+    table.alone(
+        "profile change known for 10,000 nodes",
+        "s",
+        took[RUNS / 2].as_secs_f64(),
+        Goal::AtMost(5.0),
+    );
     Ok(())
 }
 
@@ -117,8 +134,9 @@ fn commits(table: &mut Table) {
     let store = Arc::new(Store::open(dir.path()).expect("a store"));
     let round = |number: u32| {
         runtime.block_on(async {
-            let writers: Vec<_> =
-                (0..WRITERS).map(|writer| tokio::spawn(lease(store.clone(), writer, number))).collect();
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| tokio::spawn(lease(store.clone(), writer, number)))
+                .collect();
             for writer in writers {
                 writer.await.expect("no panic");
             }

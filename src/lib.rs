@@ -1,4 +1,5 @@
-//! The program `meshd`: servers, start-up, command line. The crates below `src/` hold everything else; see docs/architecture.md.
+//! The program `meshd`: servers, start-up, command line. The crates below `src/` hold everything
+//! else; see docs/architecture.md.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -6,7 +7,8 @@
 //! | `daemon` | bind, spawn in boot-chain order, drain |
 //! | `cli` | the words that an operator types |
 //!
-//! Without the feature `server` this crate is empty: the program `mesh-agent` uses `meshd_agent` alone.
+//! Without the feature `server` this crate is empty: the program `mesh-agent` uses `meshd_agent`
+//! alone.
 
 #[cfg(feature = "server")]
 pub mod cli;

@@ -1,9 +1,11 @@
-//! Power-on to online: meshd beside stock Alpine netboot from dnsmasq and nginx, `cargo bench --bench boot -- [--rounds N]`.
+//! Power-on to online: meshd beside stock Alpine netboot from dnsmasq and nginx,
+//! `cargo bench --bench boot -- [--rounds N]`.
 //!
-//! Both boot the same kernel, modules and packages in the same VM on the same wire, in turns; the median counts. Stock
-//! is what Alpine's wiki describes: its own initramfs as mkinitfs makes it, packages, modloop and apkovl by HTTP, its default
-//! services. It is online when its last service has called nginx; meshd's node is online when its agent has enrolled, its link is
-//! up and its checks have passed, by the central node's own record.
+//! Both boot the same kernel, modules and packages in the same VM on the same wire, in turns; the
+//! median counts. Stock is what Alpine's wiki describes: its own initramfs as mkinitfs makes it,
+//! packages, modloop and apkovl by HTTP, its default services. It is online when its last service
+//! has called nginx; meshd's node is online when its agent has enrolled, its link is up and its
+//! checks have passed, by the central node's own record.
 
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 #[path = "../frame/mod.rs"]
@@ -29,13 +31,23 @@ fn main() -> anyhow::Result<()> {
     let bench = Bench::prepare()?;
     let mut contenders = [
         Contender { name: "meshd", program: None, measure: Box::new(|| bench.meshd()) },
-        Contender { name: "stock Alpine", program: Some("dnsmasq"), measure: Box::new(|| bench.stock()) },
+        Contender {
+            name: "stock Alpine",
+            program: Some("dnsmasq"),
+            measure: Box::new(|| bench.stock()),
+        },
     ];
     let medians = frame::medians(rounds, &mut contenders);
     drop(contenders);
     let mut table = Table::new();
     if let [Some([ours]), Some([stock])] = medians[..] {
-        table.compare("power-on to online", "s", ours, ("dnsmasq+nginx", stock), Goal::AtMost(GOAL));
+        table.compare(
+            "power-on to online",
+            "s",
+            ours,
+            ("dnsmasq+nginx", stock),
+            Goal::AtMost(GOAL),
+        );
     }
     table.finish("boot");
     Ok(())
@@ -68,12 +80,17 @@ impl Bench {
             "there is no target/release/meshd, or no target/agent/x86_64/mesh-agent: make build"
         );
         let mut options = Options::new(dir, repository.join("site.toml"), program);
-        options = options.set("agent.binary", &agent.display().to_string()).set("enroll.policy", "auto");
+        options =
+            options.set("agent.binary", &agent.display().to_string()).set("enroll.policy", "auto");
         options.nodes = 1;
         options.powered = false;
         options.blobs = Some(blobs.clone());
         Rack::prepare(&options, &mut |word| eprintln!("{word}"))?;
-        let stock = stock::Files::prepare(repository, &blobs, &PathBuf::from(repository).join(".lab/bench-stock"))?;
+        let stock = stock::Files::prepare(
+            repository,
+            &blobs,
+            &PathBuf::from(repository).join(".lab/bench-stock"),
+        )?;
         Ok(Bench { options, stock })
     }
 

@@ -1,4 +1,5 @@
-//! Stock Alpine netboot as its wiki describes it: dnsmasq answers firmware, nginx has kernel, initramfs, modloop, packages and apkovl.
+//! Stock Alpine netboot as its wiki describes it: dnsmasq answers firmware, nginx has kernel,
+//! initramfs, modloop, packages and apkovl.
 
 use anyhow::Context as _;
 use meshd_image::{
@@ -18,7 +19,8 @@ use std::{
 /// The server's address on the rack's network.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const RANGE: &str = "10.77.0.210,10.77.0.220,1h";
-/// The initramfs as Alpine's release builder makes it for its netboot bundle, in place of the recipe's own section.
+/// The initramfs as Alpine's release builder makes it for its netboot bundle, in place of the
+/// recipe's own section.
 const INITRAMFS: &str = r#"[initramfs]
 features = ["base", "network", "dhcp", "squashfs", "virtio", "nvme", "https"]
 modules = []
@@ -60,7 +62,9 @@ impl Files {
         let _ = fs::remove_dir_all(&www);
         fs::create_dir_all(&www)?;
         let ImageKind::Alpine(parts) = &manifest.parts;
-        for (part, blob) in [("vmlinuz", parts.kernel), ("initramfs", parts.initramfs), ("modloop", parts.modloop)] {
+        for (part, blob) in
+            [("vmlinuz", parts.kernel), ("initramfs", parts.initramfs), ("modloop", parts.modloop)]
+        {
             fs::copy(blob_path(blobs, &blob.digest), www.join(part))?;
         }
         unpack(&blob_path(blobs, &parts.packages.digest), &www)?;
@@ -87,12 +91,24 @@ impl Files {
         );
         fs::write(root.join("nginx.conf"), text)?;
         let mut nginx = Command::new("/usr/sbin/nginx");
-        nginx.arg("-p").arg(&root).arg("-c").arg(root.join("nginx.conf")).args(["-g", "user root;"]);
+        nginx
+            .arg("-p")
+            .arg(&root)
+            .arg("-c")
+            .arg(root.join("nginx.conf"))
+            .args(["-g", "user root;"]);
         machine.start(&mut nginx, &root.join("talk"))?;
         let mut dnsmasq = Command::new("/usr/sbin/dnsmasq");
-        dnsmasq.args(["--keep-in-foreground", "--conf-file=/dev/null", "--log-facility=-", "--port=0"]);
+        dnsmasq.args([
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--log-facility=-",
+            "--port=0",
+        ]);
         dnsmasq.args(["--user=root", "--interface=eth0", "--bind-interfaces", "--pid-file="]);
-        dnsmasq.arg(format!("--dhcp-range={RANGE}")).arg(format!("--dhcp-boot=http://{SERVER}/boot.ipxe"));
+        dnsmasq
+            .arg(format!("--dhcp-range={RANGE}"))
+            .arg(format!("--dhcp-boot=http://{SERVER}/boot.ipxe"));
         dnsmasq.arg(format!("--dhcp-leasefile={}", root.join("leases").display()));
         machine.start(&mut dnsmasq, &root.join("dnsmasq.log"))?;
         Ok(Server { _machine: machine, log })
@@ -151,7 +167,10 @@ fn apkovl(dir: &Path, out: &Path) -> anyhow::Result<()> {
         ("etc/apk/world", "alpine-base\nbusybox-mdev-openrc\n".to_owned()),
         ("etc/apk/repositories", format!("http://{SERVER}/packages\n")),
         ("etc/hostname", "stock\n".to_owned()),
-        ("etc/network/interfaces", "auto lo\niface lo inet loopback\nauto eth0\niface eth0 inet dhcp\n".to_owned()),
+        (
+            "etc/network/interfaces",
+            "auto lo\niface lo inet loopback\nauto eth0\niface eth0 inet dhcp\n".to_owned(),
+        ),
         ("etc/init.d/online", service),
     ];
     for (path, text) in files {
@@ -167,21 +186,38 @@ fn apkovl(dir: &Path, out: &Path) -> anyhow::Result<()> {
             symlink(format!("/etc/init.d/{service}"), folder.join(service))?;
         }
     }
-    run(Command::new("tar").args(["--owner=0", "--group=0", "-czf"]).arg(out).arg("-C").arg(&root).arg("etc"))
+    run(Command::new("tar")
+        .args(["--owner=0", "--group=0", "-czf"])
+        .arg(out)
+        .arg("-C")
+        .arg(&root)
+        .arg("etc"))
 }
 
 /// Takes the packages out of their initrd.
 fn unpack(initrd: &Path, www: &Path) -> anyhow::Result<()> {
     let plain = www.join("packages.cpio");
-    let gzip = Command::new("gzip").arg("-dc").stdin(File::open(initrd)?).stdout(File::create(&plain)?).status()?;
+    let gzip = Command::new("gzip")
+        .arg("-dc")
+        .stdin(File::open(initrd)?)
+        .stdout(File::create(&plain)?)
+        .status()?;
     anyhow::ensure!(gzip.success(), "gzip failed");
-    let cpio = Command::new("cpio").args(["-idm", "--quiet"]).current_dir(www).stdin(File::open(&plain)?).status()?;
+    let cpio = Command::new("cpio")
+        .args(["-idm", "--quiet"])
+        .current_dir(www)
+        .stdin(File::open(&plain)?)
+        .status()?;
     anyhow::ensure!(cpio.success(), "cpio failed");
     Ok(fs::remove_file(plain)?)
 }
 
 fn run(command: &mut Command) -> anyhow::Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
-    anyhow::ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    anyhow::ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }

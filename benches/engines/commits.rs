@@ -1,4 +1,5 @@
-//! Durable changes a second: one writer that waits for each, and 64 writers whose changes share a flush.
+//! Durable changes a second: one writer that waits for each, and 64 writers whose changes share a
+//! flush.
 
 use super::{
     engine::{ALL, Kind, lease},
@@ -8,8 +9,10 @@ use std::time::{Duration, Instant};
 
 /// How long one run of a contender takes.
 const SPAN: Duration = Duration::from_millis(500);
-/// Writers, as a rack that powers on has them. The peers get their changes as one batch, which is the best that they can do.
-const GROUPS: [(u32, &str); 2] = [(1, "durable changes, 1 writer"), (64, "durable changes, 64 writers")];
+/// Writers, as a rack that powers on has them. The peers get their changes as one batch, which is
+/// the best that they can do.
+const GROUPS: [(u32, &str); 2] =
+    [(1, "durable changes, 1 writer"), (64, "durable changes, 64 writers")];
 
 pub fn rows(table: &mut Table) -> anyhow::Result<()> {
     for (writers, name) in GROUPS {

@@ -1,4 +1,5 @@
-//! One altered bit in the files that a kill leaves: is it refused, is it harmless, or is something gone without a word? The test of ADR 15.
+//! One altered bit in the files that a kill leaves: is it refused, is it harmless, or is something
+//! gone without a word? The test of ADR 15.
 
 use super::{
     engine::{ALL, Kind, Leases, lease, record},
@@ -14,7 +15,8 @@ use std::{
 
 /// Changes, each acknowledged alone before the next one.
 const CHANGES: u32 = 300;
-/// Bits that are altered, one in each try. Bytes that are zero are padding in most files, so none is altered.
+/// Bits that are altered, one in each try. Bytes that are zero are padding in most files, so none
+/// is altered.
 const TRIES: u64 = 60;
 
 #[derive(Default)]
@@ -35,7 +37,8 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
     let outcomes: Vec<_> = ALL.iter().map(|kind| damaged(*kind)).collect();
     set_hook(hook);
     for (kind, outcome) in ALL.iter().zip(outcomes) {
-        let Outcome { refused, whole, lost, most, undamaged } = outcome.with_context(|| kind.name)?;
+        let Outcome { refused, whole, lost, most, undamaged } =
+            outcome.with_context(|| kind.name)?;
         let name = format!("a bit altered after a kill: {}, lost silently", kind.name);
         let goal = if kind.name == ALL[0].name { Goal::AtMost(0.0) } else { Goal::None };
         table.alone(&name, "", f64::from(lost), goal);
@@ -50,7 +53,8 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
 
 fn damaged(kind: Kind) -> anyhow::Result<Outcome> {
     let folder = tempfile::tempdir()?;
-    let (live, killed, tried) = (folder.path().join("live"), folder.path().join("killed"), folder.path().join("tried"));
+    let (live, killed, tried) =
+        (folder.path().join("live"), folder.path().join("killed"), folder.path().join("tried"));
     fs::create_dir(&live)?;
     let mut engine = (kind.open)(&live)?;
     let mut all = Leases::new();
@@ -62,14 +66,17 @@ fn damaged(kind: Kind) -> anyhow::Result<Outcome> {
     copy(&live, &killed)?;
     drop(engine);
     let places = written(&killed)?;
-    let missing = |read: &Leases| all.iter().filter(|(key, value)| read.get(*key) != Some(value)).count();
+    let missing =
+        |read: &Leases| all.iter().filter(|(key, value)| read.get(*key) != Some(value)).count();
     copy(&killed, &tried)?;
-    let mut outcome = Outcome { undamaged: missing(&(kind.open)(&tried)?.read()?), ..Outcome::default() };
+    let mut outcome =
+        Outcome { undamaged: missing(&(kind.open)(&tried)?.read()?), ..Outcome::default() };
     fs::remove_dir_all(&tried)?;
     for number in 0..TRIES {
         copy(&killed, &tried)?;
         // The same places in each run, spread over all files.
-        let place = number * (places.len() as u64) / TRIES + number * 7_919 % (places.len() as u64 / TRIES).max(1);
+        let place = number * (places.len() as u64) / TRIES
+            + number * 7_919 % (places.len() as u64 / TRIES).max(1);
         let (file, at) = &places[usize::try_from(place)? % places.len()];
         alter(&tried.join(file), *at, u8::try_from(number % 8)?)?;
         let read = catch_unwind(AssertUnwindSafe(|| (kind.open)(&tried)?.read()));
@@ -104,7 +111,12 @@ fn written(folder: &Path) -> anyhow::Result<Vec<(PathBuf, u64)>> {
             }
             let relative = path.strip_prefix(folder)?.to_owned();
             let bytes = fs::read(&path)?;
-            found.extend((0u64..).zip(&bytes).filter(|(_, byte)| **byte != 0).map(|(at, _)| (relative.clone(), at)));
+            found.extend(
+                (0u64..)
+                    .zip(&bytes)
+                    .filter(|(_, byte)| **byte != 0)
+                    .map(|(at, _)| (relative.clone(), at)),
+            );
         }
     }
     anyhow::ensure!(!found.is_empty(), "nothing was written");

@@ -34,7 +34,10 @@ pub struct Kind {
 pub const ALL: [Kind; 4] = [
     Kind { name: "meshd", open: |folder| Ok(Box::new(Ours::open(folder)?)) },
     Kind { name: "sled", open: |folder| Ok(Box::new(Sled(sled::open(folder)?))) },
-    Kind { name: "redb", open: |folder| Ok(Box::new(Redb(redb::Database::create(folder.join("file"))?))) },
+    Kind {
+        name: "redb",
+        open: |folder| Ok(Box::new(Redb(redb::Database::create(folder.join("file"))?))),
+    },
     Kind { name: "fjall", open: |folder| Ok(Box::new(Fjall::open(folder)?)) },
 ];
 
@@ -79,7 +82,8 @@ impl Engine for Ours {
             }
         };
         self.runtime.block_on(async {
-            let writers: Vec<_> = leases.iter().map(|lease| tokio::spawn(put(lease.clone()))).collect();
+            let writers: Vec<_> =
+                leases.iter().map(|lease| tokio::spawn(put(lease.clone()))).collect();
             for writer in writers {
                 writer.await??;
             }
@@ -106,7 +110,10 @@ impl Engine for Sled {
     }
 
     fn read(&self) -> anyhow::Result<Leases> {
-        self.0.iter().map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).context("read")).collect()
+        self.0
+            .iter()
+            .map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).context("read"))
+            .collect()
     }
 }
 
@@ -158,6 +165,9 @@ impl Engine for Fjall {
     }
 
     fn read(&self) -> anyhow::Result<Leases> {
-        self.leases.iter().map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).context("read")).collect()
+        self.leases
+            .iter()
+            .map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).context("read"))
+            .collect()
     }
 }

@@ -1,6 +1,8 @@
-//! The store's journal beside sled, redb and fjall: how many changes a second are durable, and what an altered bit does to them.
+//! The store's journal beside sled, redb and fjall: how many changes a second are durable, and what
+//! an altered bit does to them.
 //!
-//! ADR 15 has the decision that these rows measure anew. meshd's rows include its own work for a lease: checks, JSON and indexes.
+//! ADR 15 has the decision that these rows measure anew. meshd's rows include its own work for a
+//! lease: checks, JSON and indexes.
 
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 #[path = "../frame/mod.rs"]

@@ -1,5 +1,6 @@
-//! Nothing stays behind: not after a panic (values are dropped), not after Ctrl-C (what was made is written down here and swept),
-//! not after `kill -9` (the next bench finds namespaces whose maker is gone).
+//! Nothing stays behind: not after a panic (values are dropped), not after Ctrl-C (what was made is
+//! written down here and swept), not after `kill -9` (the next bench finds namespaces whose maker
+//! is gone).
 
 use anyhow::Context as _;
 use meshd_lab::{Namespace, ProcessId};
@@ -22,7 +23,8 @@ pub struct Made {
     pub folders: Vec<PathBuf>,
 }
 
-static MADE: Mutex<Made> = Mutex::new(Made { processes: Vec::new(), namespaces: Vec::new(), folders: Vec::new() });
+static MADE: Mutex<Made> =
+    Mutex::new(Made { processes: Vec::new(), namespaces: Vec::new(), folders: Vec::new() });
 
 /// Locks the list. Make things while you hold it, and write them down before you let go.
 pub fn made() -> MutexGuard<'static, Made> {
@@ -34,18 +36,24 @@ pub fn namespace(suffix: &str) -> Namespace {
     Namespace::with_name(Path::new("ip"), format!("{PREFIX}{}-{suffix}", std::process::id()))
 }
 
-/// Call it first: checks for root, removes what a killed bench left, and sees to signals from now on.
+/// Call it first: checks for root, removes what a killed bench left, and sees to signals from now
+/// on.
 pub fn begin() -> anyhow::Result<()> {
     anyhow::ensure!(
         rustix::process::geteuid().is_root(),
         "benchmarks against peers make network namespaces: run them as root (`make bench` uses sudo)"
     );
     sweep_strangers();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("a runtime for signals")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("a runtime for signals")?;
     let (mut interrupt, mut terminate) = runtime
         .block_on(async {
-            Ok::<_, std::io::Error>((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?))
+            Ok::<_, std::io::Error>((
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            ))
         })
         .context("watch for signals")?;
     thread::spawn(move || {
@@ -98,7 +106,8 @@ pub fn kill_inside(namespace: &Namespace) {
 fn sweep_strangers() {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-        let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        let maker =
+            name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         if maker.is_some_and(|pid| ProcessId::of(pid).is_none()) {
             remove(&Namespace::with_name(Path::new("ip"), name));
         }

@@ -1,8 +1,8 @@
-//! What the benchmarks stand on: two network namespaces joined by a wire, servers that are started and always stopped, a site with
-//! an image, and a table of figures.
+//! What the benchmarks stand on: two network namespaces joined by a wire, servers that are started
+//! and always stopped, a site with an image, and a table of figures.
 //!
-//! A bench starts with [`begin`], makes a [`Wire`], starts one server at a time in its server namespace, loads it from the client
-//! namespace, and prints rows to a [`Table`].
+//! A bench starts with [`begin`], makes a [`Wire`], starts one server at a time in its server
+//! namespace, loads it from the client namespace, and prints rows to a [`Table`].
 
 mod calibrate;
 mod cleanup;

@@ -1,5 +1,6 @@
-//! Placements on a rack of made-up nodes, as an operator's order does them: a central node in this process decides and writes each down, while
-//! the rack fills up. Its store lies in memory, so that no disk is measured.
+//! Placements on a rack of made-up nodes, as an operator's order does them: a central node in this
+//! process decides and writes each down, while the rack fills up. Its store lies in memory, so that
+//! no disk is measured.
 
 use super::{Goal, Table, central};
 use anyhow::Context as _;
@@ -9,7 +10,8 @@ use meshd_model::{
     work::{ApprovedSlot, SlotId, functions},
 };
 use meshd_proto::{
-    Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts, UnitState, vm::VmSpec,
+    Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts,
+    UnitState, vm::VmSpec,
 };
 use meshd_store::StoreError;
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
@@ -52,7 +54,8 @@ fn node(number: u16) -> Node {
     let mac = MacAddr([2, 0, 0, 0, high, low]);
     let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
     let numa = |id| NumaFacts { id, threads: 128, memory_kib: 512 << 20 };
-    let hosting = Hosting { qemu: true, qemu_img: true, numa: vec![numa(0), numa(1)], ..Hosting::default() };
+    let hosting =
+        Hosting { qemu: true, qemu_img: true, numa: vec![numa(0), numa(1)], ..Hosting::default() };
     node.facts = Some(Facts {
         cpu: CpuFacts { threads: 256, ..CpuFacts::default() },
         memory: MemoryFacts { total_kib: 1 << 30, available_kib: 1 << 30 },
@@ -68,7 +71,11 @@ fn node(number: u16) -> Node {
         unproven: false,
     };
     node.checks = meshd_proto::CHECKS.map(check).into();
-    node.evidence = Some(CheckProvenance { session: BOOT, kernel_boot_id: String::new(), at: Timestamp::EPOCH });
+    node.evidence = Some(CheckProvenance {
+        session: BOOT,
+        kernel_boot_id: String::new(),
+        at: Timestamp::EPOCH,
+    });
     (node.phase, node.boot) = (Phase::Online, Some(BOOT));
     node
 }
@@ -91,21 +98,26 @@ fn ask(number: u16) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     // All bytes equal would be one that many machines have.
     let uuid = SystemUuid([8, 1, 8, 2, 8, 3, 8, 4, 8, 5, 8, 6, 8, 7, high, low]);
-    let mut ask = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
+    let mut ask =
+        VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
     (ask.spec.vcpus, ask.spec.memory) = (8, "64G".parse().expect("a size"));
     ask.units.each = if number.is_multiple_of(5) { Vec::new() } else { vec![UnitSelector::Any] };
     ask
 }
 
-/// 10,000 placements on 1,000 nodes, none of them double: where every slot has to be approved, and where none has.
+/// 10,000 placements on 1,000 nodes, none of them double: where every slot has to be approved, and
+/// where none has.
 pub fn placements(table: &mut Table) -> anyhow::Result<()> {
     for policy in ["approve", "auto"] {
         let (mut took, units) = fill(policy)?;
         took.sort_unstable();
-        let (median, worst) = (took[took.len() / 2].as_secs_f64() * 1e3, took[took.len() - 1].as_secs_f64() * 1e3);
+        let (median, worst) =
+            (took[took.len() / 2].as_secs_f64() * 1e3, took[took.len() - 1].as_secs_f64() * 1e3);
         let row = format!("one of 10,000 placements on 1,000 nodes, slots = \"{policy}\"");
         table.alone(&row, "ms", median, Goal::AtMost(1.0));
-        table.note(&format!("the longest of them took {worst:.2} ms; {units} units were given, none twice"));
+        table.note(&format!(
+            "the longest of them took {worst:.2} ms; {units} units were given, none twice"
+        ));
     }
     Ok(())
 }

@@ -79,7 +79,8 @@ impl Server {
         mut ready: impl FnMut() -> bool,
     ) -> anyhow::Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut server = Server { process: Process::start(namespace, command)?, namespace: namespace.clone() };
+        let mut server =
+            Server { process: Process::start(namespace, command)?, namespace: namespace.clone() };
         let end = Instant::now() + PATIENCE;
         while !ready() {
             if let Some(status) = server.process.ended()? {
@@ -102,7 +103,8 @@ impl Server {
         let _ = self.process.child.wait();
     }
 
-    /// CPU time so far, user and system, of the server, its children, and its children that have ended.
+    /// CPU time so far, user and system, of the server, its children, and its children that have
+    /// ended.
     pub fn cpu(&self) -> Duration {
         self.namespace.processes().into_iter().map(cpu_of).sum()
     }
@@ -111,7 +113,8 @@ impl Server {
     pub fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+            * 1024
     }
 }
 
@@ -122,9 +125,16 @@ pub fn cpu_of(pid: u32) -> Duration {
 
 fn ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold blanks: fields are counted from its last bracket. utime, stime, cutime, cstime are 14 to 17.
+    // The command name may hold blanks: fields are counted from its last bracket. utime, stime,
+    // cutime, cstime are 14 to 17.
     let (_, rest) = stat.rsplit_once(')')?;
-    Some(rest.split_ascii_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum())
+    Some(
+        rest.split_ascii_whitespace()
+            .skip(11)
+            .take(4)
+            .filter_map(|field| field.parse::<u64>().ok())
+            .sum(),
+    )
 }
 
 impl Drop for Server {

@@ -3,7 +3,9 @@
 use anyhow::Context as _;
 use meshd::daemon;
 use meshd_central::Shared;
-use meshd_image::catalog::image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path, manifest_path};
+use meshd_image::catalog::image::{
+    AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path, manifest_path,
+};
 use meshd_model::fleet::{Fingerprint, Generation, Node, Phase, Verb};
 use meshd_proto::{Facts, PciFacts};
 use meshd_store::StoreError;
@@ -39,21 +41,29 @@ impl Rack {
         Ok(Rack { runtime, central, site, dir })
     }
 
-    /// From an edit of the one profile to the moment at which it is known what each node would boot. `edit` is new each time.
+    /// From an edit of the one profile to the moment at which it is known what each node would
+    /// boot. `edit` is new each time.
     pub fn change(&self, edit: u32) -> anyhow::Result<Duration> {
         let text = format!("{}kernel_args = [\"bench={edit}\"]\n", self.site);
         fs::write(self.dir.path().join("site.toml"), text)?;
         let begun = Instant::now();
         self.runtime.block_on(async {
-            let reload = self.central.generations.reload(&self.central.env.own_audit_context(Verb::Reload)).await;
+            let reload = self
+                .central
+                .generations
+                .reload(&self.central.env.own_audit_context(Verb::Reload))
+                .await;
             anyhow::ensure!(reload.changed, "{:?}", reload.faults);
             self.central.generations.scan_stale().await;
             Ok(())
         })?;
         let took = begun.elapsed();
-        let waits = |node: &Node| node.conditions.iter().any(|it| it.kind.as_str() == "reboot_required");
-        let known =
-            self.central.store().read(|model| model.nodes().all(|node| node.generation.is_some() && waits(node)));
+        let waits =
+            |node: &Node| node.conditions.iter().any(|it| it.kind.as_str() == "reboot_required");
+        let known = self
+            .central
+            .store()
+            .read(|model| model.nodes().all(|node| node.generation.is_some() && waits(node)));
         anyhow::ensure!(known, "it is not known of every node");
         Ok(took)
     }
@@ -70,7 +80,10 @@ pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
     for file in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         fs::write(dir.join(file), file)?;
     }
-    fs::write(dir.join("agent"), meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""))?;
+    fs::write(
+        dir.join("agent"),
+        meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""),
+    )?;
     fs::write(dir.join("site.toml"), &site)?;
     write_image(&dir.join("state/blobs"))?;
     Ok((daemon::build(meshd_config::load(&dir.join("site.toml"))?)?, site))

@@ -1,4 +1,5 @@
-//! The real `meshd serve` on a site of its own, with an image of the size of a real one whose bytes mean nothing.
+//! The real `meshd serve` on a site of its own, with an image of the size of a real one whose bytes
+//! mean nothing.
 
 use super::{SERVER, SERVER_INTERFACE, Server, Wire};
 use anyhow::Context as _;
@@ -53,8 +54,8 @@ impl Default for Site {
     }
 }
 
-/// Digests of an image's parts: by HTTP `/blob/DIGEST/kernel`, by TFTP `blob/DIGEST/kernel`, and as files `www/kernel` of the wire's
-/// folder for peers to serve.
+/// Digests of an image's parts: by HTTP `/blob/DIGEST/kernel`, by TFTP `blob/DIGEST/kernel`, and as
+/// files `www/kernel` of the wire's folder for peers to serve.
 pub struct Image {
     pub kernel: Digest,
     pub initramfs: Digest,
@@ -78,8 +79,15 @@ impl Site {
     pub fn start(&self, wire: &Wire) -> anyhow::Result<Server> {
         let log = File::options().create(true).append(true).open(wire.path("meshd.log"))?;
         let mut command = meshd(wire);
-        command.arg("serve").env("RUST_LOG", self.log).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let ready = || meshd(wire).args(["node", "list"]).output().is_ok_and(|answer| answer.status.success());
+        command
+            .arg("serve")
+            .env("RUST_LOG", self.log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let ready = || {
+            meshd(wire).args(["node", "list"]).output().is_ok_and(|answer| answer.status.success())
+        };
         let server = Server::start(&wire.server, &mut command, ready);
         server.with_context(|| fs::read_to_string(wire.path("meshd.log")).unwrap_or_default())
     }
@@ -96,10 +104,15 @@ impl Site {
              [profiles.discovery]\nimage = \"bench\"\noverlays = [\"base\", \"agent\"]\n{more}\n"
         );
         fs::write(wire.path("site.toml"), text)?;
-        fs::write(wire.path("agent"), sample_agent(Architecture::X86_64, &noise(self.agent_bytes, 9)))?;
+        fs::write(
+            wire.path("agent"),
+            sample_agent(Architecture::X86_64, &noise(self.agent_bytes, 9)),
+        )?;
         fs::create_dir_all(wire.path("loaders"))?;
         // As large as Debian's.
-        for (loader, size) in [("undionly.kpxe", 72_000), ("snponly.efi", 250_000), ("ipxe.efi", 1_050_000)] {
+        for (loader, size) in
+            [("undionly.kpxe", 72_000), ("snponly.efi", 250_000), ("ipxe.efi", 1_050_000)]
+        {
             let size = self.loader_bytes.unwrap_or(size);
             fs::write(wire.path("loaders").join(loader), noise(size, 8))?;
         }
@@ -120,7 +133,8 @@ impl Site {
             fs::write(path, bytes)?;
             made.push(blob);
         }
-        let [kernel, initramfs, packages, modloop] = made.try_into().map_err(|_| anyhow::anyhow!("four parts"))?;
+        let [kernel, initramfs, packages, modloop] =
+            made.try_into().map_err(|_| anyhow::anyhow!("four parts"))?;
         let image = Image {
             kernel: kernel.digest,
             initramfs: initramfs.digest,
@@ -158,7 +172,11 @@ impl Wire {
     /// Runs a verb of the command line against the server.
     pub fn meshd(&self, args: &[&str]) -> anyhow::Result<Output> {
         let output = meshd(self).args(args).output()?;
-        anyhow::ensure!(output.status.success(), "meshd {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        anyhow::ensure!(
+            output.status.success(),
+            "meshd {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
         Ok(output)
     }
 
@@ -168,7 +186,8 @@ impl Wire {
     }
 }
 
-/// Bytes that no compressor makes smaller, always the same ones for a seed (xorshift64*, Vigna 2014).
+/// Bytes that no compressor makes smaller, always the same ones for a seed (xorshift64*, Vigna
+/// 2014).
 fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(size + 8);

@@ -43,22 +43,40 @@ pub struct Table {
 impl Table {
     /// Prints the head.
     pub fn new() -> Self {
-        println!("{:<44} {:>8} {:>10} {:>24} {:>7} {:>9}", "work", "unit", "ours", "peer", "ratio", "goal");
+        println!(
+            "{:<44} {:>8} {:>10} {:>24} {:>7} {:>9}",
+            "work", "unit", "ours", "peer", "ratio", "goal"
+        );
         Table::default()
     }
 
     /// One row with a peer; the goal is for the ratio.
-    pub fn compare(&mut self, work: &str, unit: &str, ours: f64, (name, peer): (&str, f64), goal: Goal) {
+    pub fn compare(
+        &mut self,
+        work: &str,
+        unit: &str,
+        ours: f64,
+        (name, peer): (&str, f64),
+        goal: Goal,
+    ) {
         let ratio = ours / peer;
         let peer = format!("{name} {}", Figure(peer));
         let verdict = self.judge(goal, ratio);
-        println!("{work:<44} {unit:>8} {:>10} {peer:>24} {ratio:>7.2} {goal:>9}{verdict}", Figure(ours).to_string());
+        println!(
+            "{work:<44} {unit:>8} {:>10} {peer:>24} {ratio:>7.2} {goal:>9}{verdict}",
+            Figure(ours).to_string()
+        );
     }
 
     /// One row without peer; the goal is for the figure.
     pub fn alone(&mut self, work: &str, unit: &str, ours: f64, goal: Goal) {
         let verdict = self.judge(goal, ours);
-        println!("{work:<44} {unit:>8} {:>10} {:>24} {:>7} {goal:>9}{verdict}", Figure(ours).to_string(), "", "");
+        println!(
+            "{work:<44} {unit:>8} {:>10} {:>24} {:>7} {goal:>9}{verdict}",
+            Figure(ours).to_string(),
+            "",
+            ""
+        );
     }
 
     /// A line beside the table, such as a peer that is missing.
@@ -115,9 +133,13 @@ pub struct Contender<'a, const N: usize> {
     pub measure: Box<dyn FnMut() -> anyhow::Result<[f64; N]> + 'a>,
 }
 
-/// Lets everyone run in turns, `runs` times, so that a disturbance hits all of them. Gives the median of each figure, or `None` for
-/// a contender that is not installed or failed; that is said, and the others go on.
-pub fn medians<const N: usize>(runs: usize, contenders: &mut [Contender<'_, N>]) -> Vec<Option<[f64; N]>> {
+/// Lets everyone run in turns, `runs` times, so that a disturbance hits all of them. Gives the
+/// median of each figure, or `None` for a contender that is not installed or failed; that is said,
+/// and the others go on.
+pub fn medians<const N: usize>(
+    runs: usize,
+    contenders: &mut [Contender<'_, N>],
+) -> Vec<Option<[f64; N]>> {
     let mut samples: Vec<Option<Vec<[f64; N]>>> = contenders
         .iter()
         .map(|contender| match contender.program.filter(|program| !super::installed(program)) {

@@ -33,7 +33,8 @@ impl Wire {
             let mut made = cleanup::made();
             let dir = tempfile::Builder::new().prefix("meshbench-").tempdir()?;
             made.folders.push(dir.path().to_owned());
-            let wire = Wire { dir, server: cleanup::namespace("s"), client: cleanup::namespace("c") };
+            let wire =
+                Wire { dir, server: cleanup::namespace("s"), client: cleanup::namespace("c") };
             for namespace in [&wire.server, &wire.client] {
                 made.namespaces.push(namespace.clone());
                 namespace.create()?;
@@ -43,7 +44,8 @@ impl Wire {
         let Wire { server, client, .. } = &wire;
         let peer = ["peer", "name", CLIENT_INTERFACE, "netns", client.name()];
         server.ip(&[&["link", "add", SERVER_INTERFACE, "type", "veth"], &peer[..]].concat())?;
-        for (namespace, interface, address) in [(server, SERVER_INTERFACE, SERVER), (client, CLIENT_INTERFACE, CLIENT)]
+        for (namespace, interface, address) in
+            [(server, SERVER_INTERFACE, SERVER), (client, CLIENT_INTERFACE, CLIENT)]
         {
             namespace.ip(&["address", "add", &format!("{address}/16"), "dev", interface])?;
             namespace.ip(&["link", "set", interface, "up"])?;
@@ -63,7 +65,9 @@ impl Drop for Wire {
             cleanup::remove(namespace);
         }
         let mut made = cleanup::made();
-        made.namespaces.retain(|other| other.name() != self.server.name() && other.name() != self.client.name());
+        made.namespaces.retain(|other| {
+            other.name() != self.server.name() && other.name() != self.client.name()
+        });
         made.folders.retain(|folder| folder != self.dir.path());
     }
 }

@@ -1,5 +1,6 @@
-//! DHCP: the highest rate of discover-offer-request-ack that `perfdhcp` gets through with less than 1 % of drops. meshd and Kea keep
-//! their leases on the disk; the echo responder keeps nothing, so it shows what perfdhcp itself can do here.
+//! DHCP: the highest rate of discover-offer-request-ack that `perfdhcp` gets through with less than
+//! 1 % of drops. meshd and Kea keep their leases on the disk; the echo responder keeps nothing, so
+//! it shows what perfdhcp itself can do here.
 
 mod echo;
 mod kea;
@@ -10,7 +11,9 @@ use crate::frame::{CLIENT, Contender, Goal, RUNS, SERVER, Site, Table, Wire, med
 /// perfdhcp writes its own address as giaddr, so it is the relay of a segment.
 fn behind_relay() -> Site {
     let pool = "range = \"10.78.16.0-10.78.255.250\"\nnetmask = \"255.255.0.0\"\nlease = \"1h\"";
-    let more = format!("[[segment]]\nrelay = \"{CLIENT}\"\naddress = \"{SERVER}\"\nmode = \"authoritative\"\n{pool}\n");
+    let more = format!(
+        "[[segment]]\nrelay = \"{CLIENT}\"\naddress = \"{SERVER}\"\nmode = \"authoritative\"\n{pool}\n"
+    );
     Site { dhcp: "mode = \"off\"".to_owned(), more, ..Site::default() }
 }
 
@@ -47,10 +50,18 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
             }),
         },
     ];
-    let [ours, kea, echo] = medians(RUNS, &mut contenders)[..] else { unreachable!("three contenders") };
+    let [ours, kea, echo] = medians(RUNS, &mut contenders)[..] else {
+        unreachable!("three contenders")
+    };
     let Some([ours]) = ours else { return Ok(()) };
     if let Some([kea]) = kea {
-        table.compare("DHCP 4-way, durable leases, drops < 1 %", "/s", ours, ("Kea", kea), Goal::AtLeast(2.5));
+        table.compare(
+            "DHCP 4-way, durable leases, drops < 1 %",
+            "/s",
+            ours,
+            ("Kea", kea),
+            Goal::AtLeast(2.5),
+        );
     }
     if let Some([echo]) = echo {
         table.compare("the same", "/s", ours, ("echo", echo), Goal::AtLeast(0.8));

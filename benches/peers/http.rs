@@ -1,7 +1,8 @@
-//! HTTP: a kernel to 32 connections at once, and boot scripts to 64, against nginx with sendfile. The load is `wrk`.
+//! HTTP: a kernel to 32 connections at once, and boot scripts to 64, against nginx with sendfile.
+//! The load is `wrk`.
 //!
-//! Each of our scripts is another machine's: those whose boot sessions DHCP has opened ask in turn. nginx answers with one script that
-//! never changes.
+//! Each of our scripts is another machine's: those whose boot sessions DHCP has opened ask in turn.
+//! nginx answers with one script that never changes.
 
 mod machines;
 mod nginx;
@@ -12,7 +13,8 @@ use std::cell::OnceCell;
 
 /// Where both servers listen.
 const PORT: u16 = 8080;
-/// Machines that ask for scripts: as many as may load at once by default, for the rest would have to wait.
+/// Machines that ask for scripts: as many as may load at once by default, for the rest would have
+/// to wait.
 const MACHINES: u16 = 256;
 
 /// All rows of HTTP.
@@ -76,13 +78,19 @@ fn scripts(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
             name: "meshd",
             program: None,
             measure: Box::new(|| {
-                let site = Site { dhcp: "mode = \"off\"".to_owned(), more: machines::segment(), ..Site::default() };
+                let site = Site {
+                    dhcp: "mode = \"off\"".to_owned(),
+                    more: machines::segment(),
+                    ..Site::default()
+                };
                 let (_server, _) = site.serve(wire)?;
                 let text = machines::power_on(wire, MACHINES)?;
                 let _ = script.set(text);
-                // Each machine's first script is written to the disk and rendered; that is the storm's row.
+                // Each machine's first script is written to the disk and rendered; that is the
+                // storm's row.
                 wrk::load(wire, &["-c64", "-t1", "-d3s", &url("")], Some(&lua))?;
-                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("")], Some(&lua))?.requests_a_second])
+                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("")], Some(&lua))?
+                    .requests_a_second])
             }),
         },
         Contender {
@@ -90,13 +98,20 @@ fn scripts(wire: &Wire, table: &mut Table) -> anyhow::Result<()> {
             program: Some("nginx"),
             measure: Box::new(|| {
                 let _server = nginx::start(wire, script.get().map_or("", String::as_str))?;
-                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("script")], None)?.requests_a_second])
+                Ok([wrk::load(wire, &["-c64", "-t2", "-d5s", &url("script")], None)?
+                    .requests_a_second])
             }),
         },
     ];
     let [ours, peer] = medians(RUNS, &mut contenders)[..] else { unreachable!("two contenders") };
     if let (Some([ours]), Some([peer])) = (ours, peer) {
-        table.compare("HTTP boot script per node, 64 connections", "/s", ours, ("nginx", peer), Goal::AtLeast(0.4));
+        table.compare(
+            "HTTP boot script per node, 64 connections",
+            "/s",
+            ours,
+            ("nginx", peer),
+            Goal::AtLeast(0.4),
+        );
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! TFTP: many readers of one kernel. dnsmasq and tftpd-hpa do not speak RFC 7440; asked for windows, they answer in lock step. async-tftp
-//! is the package of the design card, which meshd's engine replaced: ADR 6.
+//! TFTP: many readers of one kernel. dnsmasq and tftpd-hpa do not speak RFC 7440; asked for
+//! windows, they answer in lock step. async-tftp is the package of the design card, which meshd's
+//! engine replaced: ADR 6.
 //!
-//! CPU is that of all processes of the server, from `/proc/PID/stat`; on veth the kernel counts most of the client's receiving to it.
+//! CPU is that of all processes of the server, from `/proc/PID/stat`; on veth the kernel counts
+//! most of the client's receiving to it.
 
 mod echo;
 mod load;
@@ -30,7 +32,12 @@ const LOCK_STEP: Load = Load { clients: 64, block: 1468, window: 1, rounds: 1 };
 /// All rows of TFTP.
 pub fn rows(table: &mut Table) -> anyhow::Result<()> {
     let works = [
-        Work { name: "64 clients, lock step", load: LOCK_STEP, speed: Goal::AtLeast(1.3), cpu: Goal::AtMost(0.6) },
+        Work {
+            name: "64 clients, lock step",
+            load: LOCK_STEP,
+            speed: Goal::AtLeast(1.3),
+            cpu: Goal::AtMost(0.6),
+        },
         Work {
             name: "1 client, lock step",
             load: Load { clients: 1, rounds: 10, ..LOCK_STEP },
@@ -53,8 +60,16 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
 
 fn compare(table: &mut Table, wire: &Wire, work: &Work) {
     let figures = |done: &Done, cpu: Duration| {
-        anyhow::ensure!(done.complete == work.load.clients, "{} of {} clients", done.complete, work.load.clients);
-        Ok([done.bytes as f64 / 1e6 / done.time.as_secs_f64(), cpu.as_secs_f64() * 1e9 / done.bytes as f64])
+        anyhow::ensure!(
+            done.complete == work.load.clients,
+            "{} of {} clients",
+            done.complete,
+            work.load.clients
+        );
+        Ok([
+            done.bytes as f64 / 1e6 / done.time.as_secs_f64(),
+            cpu.as_secs_f64() * 1e9 / done.bytes as f64,
+        ])
     };
     let run = |server| {
         move || {
@@ -65,7 +80,11 @@ fn compare(table: &mut Table, wire: &Wire, work: &Work) {
         }
     };
     let mut contenders: Vec<Contender<'_, 2>> = Server::ALL
-        .map(|server| Contender { name: server.name(), program: server.program(), measure: Box::new(run(server)) })
+        .map(|server| Contender {
+            name: server.name(),
+            program: server.program(),
+            measure: Box::new(run(server)),
+        })
         .into();
     if work.load.window == 1 {
         let measure = || {
@@ -94,7 +113,8 @@ fn compare(table: &mut Table, wire: &Wire, work: &Work) {
     }
 }
 
-/// As many as a rack that powers on at once, in lock step: who finishes? Once each, because peers take the whole time.
+/// As many as a rack that powers on at once, in lock step: who finishes? Once each, because peers
+/// take the whole time.
 fn crowd(table: &mut Table, wire: &Wire) -> anyhow::Result<()> {
     let load = Load { clients: 500, ..LOCK_STEP };
     for server in Server::ALL {

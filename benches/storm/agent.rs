@@ -1,13 +1,15 @@
-//! A machine's agent: the real one's mind, with sockets that have the machine's own address, and facts that are made up.
+//! A machine's agent: the real one's mind, with sockets that have the machine's own address, and
+//! facts that are made up.
 
 use crate::{
-    Storm, fabric, fault::Fault, frame::AGENT_PORT, http, machine::Machine as Host, overlay::Opened, tally::Step,
+    Storm, fabric, fault::Fault, frame::AGENT_PORT, http, machine::Machine as Host,
+    overlay::Opened, tally::Step,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{
-    Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello, NicFacts,
-    SERVER_NAME,
+    Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat,
+    Hello, NicFacts, SERVER_NAME,
 };
 use meshd_types::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -15,7 +17,9 @@ use rustls::{
     ClientConfig,
     client::{Resumption, WebPkiServerVerifier},
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, pem::PemObject as _},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, pem::PemObject as _,
+    },
 };
 use serde::Serialize;
 use std::{
@@ -53,7 +57,9 @@ impl Trust {
             roots.add(certificate).map_err(|error| agent(&error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider)).build();
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+                .build();
         Ok(Trust { provider, verifier: verifier.map_err(|error| agent(&error))? })
     }
 }
@@ -82,7 +88,8 @@ pub async fn run(storm: &Storm, host: &mut Host, opened: Opened) -> Result<(), F
     host.begin(Step::Enrol);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| agent(&error))?;
     let mut machine = LinkStateMachine::new(opened.config.node, opened.boot.token.is_some(), None);
-    let mut agent = Agent { storm, host, opened, key, certificate: Vec::new(), link: None, linked: false };
+    let mut agent =
+        Agent { storm, host, opened, key, certificate: Vec::new(), link: None, linked: false };
     let started = Instant::now();
     let mut events = VecDeque::new();
     loop {
@@ -126,7 +133,9 @@ impl Agent<'_> {
             } => incoming,
         };
         match incoming {
-            Some(Ok(Message::Text(text))) => serde_json::from_str(&text).map_or(Event::KeepAlive, Event::Message),
+            Some(Ok(Message::Text(text))) => {
+                serde_json::from_str(&text).map_or(Event::KeepAlive, Event::Message)
+            }
             Some(Ok(Message::Close(_))) | None => self.lost("the link was closed"),
             Some(Ok(_)) => Event::KeepAlive,
             Some(Err(error)) => self.lost(&error.to_string()),
@@ -142,7 +151,9 @@ impl Agent<'_> {
 
     async fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Enrol => Some(self.enrol().await.unwrap_or_else(|fault| Event::ConnectionLost(fault.to_string()))),
+            Action::Enrol => Some(
+                self.enrol().await.unwrap_or_else(|fault| Event::ConnectionLost(fault.to_string())),
+            ),
             Action::OpenLink => Some(match self.open_link().await {
                 Ok(link) => {
                     self.link = Some(Box::new(link));
@@ -156,7 +167,8 @@ impl Agent<'_> {
             }
             Action::Hello => {
                 let (node, session) = (self.opened.config.node, self.opened.boot.session);
-                let hello = Hello { version: meshd_proto::VERSION, node, session, facts: self.facts() };
+                let hello =
+                    Hello { version: meshd_proto::VERSION, node, session, facts: self.facts() };
                 self.say(&FromAgent::Hello(Box::new(hello))).await
             }
             Action::Heartbeat => {
@@ -172,7 +184,9 @@ impl Agent<'_> {
                 }
                 sent
             }
-            Action::RunChecks => Some(Event::ChecksDone(CheckReport { checks: checks(), ..CheckReport::default() })),
+            Action::RunChecks => {
+                Some(Event::ChecksDone(CheckReport { checks: checks(), ..CheckReport::default() }))
+            }
             Action::Close => {
                 self.link = None;
                 None
@@ -209,12 +223,22 @@ impl Agent<'_> {
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&self.key).and_then(|request| request.pem());
         let csr_pem = request.map_err(|error| agent(&error))?;
-        let (version, node, session) = (meshd_proto::VERSION, self.opened.config.node, self.opened.boot.session);
+        let (version, node, session) =
+            (meshd_proto::VERSION, self.opened.config.node, self.opened.boot.session);
         let body = json(&EnrolRequest { version, node, session, token, csr_pem })?;
         let mut stream = self.tls().await?;
-        let answer = http::exchange(&mut stream, "POST", SERVER_NAME, meshd_proto::ENROL_PATH, body.as_bytes()).await;
+        let answer = http::exchange(
+            &mut stream,
+            "POST",
+            SERVER_NAME,
+            meshd_proto::ENROL_PATH,
+            body.as_bytes(),
+        )
+        .await;
         let response: EnrolResponse = match answer {
-            Err(Fault::Http(status)) if status == "status 401" => return Ok(Event::Refused(status)),
+            Err(Fault::Http(status)) if status == "status 401" => {
+                return Ok(Event::Refused(status));
+            }
             answer => serde_json::from_slice(&answer?).map_err(|error| agent(&error))?,
         };
         // Its life is only looked at by the machine itself.
@@ -225,16 +249,23 @@ impl Agent<'_> {
     }
 
     async fn open_link(&mut self) -> Result<Socket, Fault> {
-        let request = format!("wss://{SERVER_NAME}{}", meshd_proto::LINK_PATH).into_client_request();
+        let request =
+            format!("wss://{SERVER_NAME}{}", meshd_proto::LINK_PATH).into_client_request();
         let request = request.map_err(|error| agent(&error))?;
         let stream = self.tls().await?;
-        let limits = WebSocketConfig::default().read_buffer_size(4096).max_message_size(Some(meshd_proto::MAX_MESSAGE));
+        let limits = WebSocketConfig::default()
+            .read_buffer_size(4096)
+            .max_message_size(Some(meshd_proto::MAX_MESSAGE));
         let opened = timeout(CALL, client_async_with_config(request, stream, Some(limits))).await?;
         opened.map(|(socket, _)| socket).map_err(|error| agent(&error))
     }
 
     async fn tls(&self) -> Result<TlsStream<TcpStream>, Fault> {
-        let trust = self.storm.trust.get_or_try_init(|| async { Trust::new(&self.opened.roots_pem) }).await?;
+        let trust = self
+            .storm
+            .trust
+            .get_or_try_init(|| async { Trust::new(&self.opened.roots_pem) })
+            .await?;
         let config = ClientConfig::builder_with_provider(Arc::clone(&trust.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| agent(&error))?
@@ -243,7 +274,9 @@ impl Agent<'_> {
             config.with_no_client_auth()
         } else {
             let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
-            config.with_client_auth_cert(self.certificate.clone(), key).map_err(|error| agent(&error))?
+            config
+                .with_client_auth_cert(self.certificate.clone(), key)
+                .map_err(|error| agent(&error))?
         };
         config.resumption = Resumption::disabled();
         let name = ServerName::try_from(SERVER_NAME).map_err(|error| agent(&error))?;
@@ -302,7 +335,12 @@ fn checks() -> Vec<Check> {
         remediation: String::new(),
         unproven: false,
     };
-    vec![pass("services", "4 started"), pass("identity", "uuid"), pass("clock", "set"), pass("memory", "enough")]
+    vec![
+        pass("services", "4 started"),
+        pass("identity", "uuid"),
+        pass("clock", "set"),
+        pass("memory", "enough"),
+    ]
 }
 
 fn json<T: Serialize>(value: &T) -> Result<String, Fault> {

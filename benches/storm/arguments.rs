@@ -20,18 +20,22 @@ impl Arguments {
     /// Reads pairs of a name and a value.
     pub fn read(words: impl Iterator<Item = String>) -> anyhow::Result<Self> {
         let seconds = Duration::from_secs;
-        let mut arguments = Arguments { nodes: 1000, over: seconds(5), bulk: false, limit: seconds(120) };
+        let mut arguments =
+            Arguments { nodes: 1000, over: seconds(5), bulk: false, limit: seconds(120) };
         // `cargo bench` adds `--bench`.
         let mut words = words.filter(|word| word != "--bench");
         while let Some(name) = words.next() {
             let value = words.next().with_context(|| format!("{name} needs a value"))?;
-            let number = || value.parse::<u32>().with_context(|| format!("{name} {value} is no number"));
+            let number =
+                || value.parse::<u32>().with_context(|| format!("{name} {value} is no number"));
             match name.as_str() {
                 "--nodes" => arguments.nodes = number()?,
                 "--over" => arguments.over = seconds(number()?.into()),
                 "--seconds" => arguments.limit = seconds(number()?.into()),
                 "--bulk" => arguments.bulk = value == "yes",
-                _ => anyhow::bail!("{name} is not known; --nodes N --over SECONDS --bulk yes|no --seconds LIMIT are"),
+                _ => anyhow::bail!(
+                    "{name} is not known; --nodes N --over SECONDS --bulk yes|no --seconds LIMIT are"
+                ),
             }
         }
         anyhow::ensure!((1..=MAX_NODES).contains(&arguments.nodes), "--nodes is 1 to {MAX_NODES}");

@@ -57,7 +57,8 @@ impl Client<'_> {
             let patience = Duration::from_secs(*seconds);
             let Some(offer) = self.ask(who, DISCOVER, &[], patience).await? else { continue };
             let address = Ipv4Addr::new(offer[16], offer[17], offer[18], offer[19]);
-            let server = option(&offer, 54).ok_or(Fault::Dhcp("an offer without server identifier"))?;
+            let server =
+                option(&offer, 54).ok_or(Fault::Dhcp("an offer without server identifier"))?;
             let chosen = [(50, address.octets().to_vec()), (54, server.to_vec())];
             let Some(ack) = self.ask(who, REQUEST, &chosen, patience).await? else { continue };
             // Refused: a client begins anew (RFC 2131, 3.1).

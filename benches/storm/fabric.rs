@@ -1,7 +1,9 @@
-//! The network that the machines stand in: a subnet behind a relay, each machine with an address of its own.
+//! The network that the machines stand in: a subnet behind a relay, each machine with an address of
+//! its own.
 //!
-//! The server sees one neighbour, the relay, which is what a hall of racks looks like; thousands of neighbours on one wire would
-//! overflow the kernel's table. Every address of the subnet belongs to the machines' namespace, so that sockets can be bound to it.
+//! The server sees one neighbour, the relay, which is what a hall of racks looks like; thousands of
+//! neighbours on one wire would overflow the kernel's table. Every address of the subnet belongs to
+//! the machines' namespace, so that sockets can be bound to it.
 
 use crate::{
     dhcp::{DISCOVER, OFFER, option},
@@ -46,8 +48,8 @@ pub struct Fabric {
     waiting: Mutex<HashMap<Awaited, oneshot::Sender<Vec<u8>>>>,
 }
 
-/// A transaction ID, and whether an offer is waited for or the answer to a request: an offer that comes late is no answer to the
-/// request that followed the first one.
+/// A transaction ID, and whether an offer is waited for or the answer to a request: an offer that
+/// comes late is no answer to the request that followed the first one.
 type Awaited = (u32, bool);
 
 impl Fabric {
@@ -65,7 +67,8 @@ impl Fabric {
         loop {
             let (length, _) = self.relay.recv_from(&mut packet).await?;
             let Some(awaited) = awaited(&packet[..length], OFFER) else { continue };
-            let waiter = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&awaited);
+            let waiter =
+                self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&awaited);
             if let Some(waiter) = waiter {
                 // Whoever gave up meanwhile asks again.
                 let _ = waiter.send(packet[..length].to_vec());
@@ -87,7 +90,8 @@ impl Fabric {
     }
 }
 
-/// What a packet asks for, or answers; `first` is the message type that belongs to the first half of an exchange.
+/// What a packet asks for, or answers; `first` is the message type that belongs to the first half
+/// of an exchange.
 fn awaited(packet: &[u8], first: u8) -> Option<Awaited> {
     let xid = packet.get(4..8)?.try_into().ok()?;
     Some((u32::from_be_bytes(xid), option(packet, 53)? == [first]))

@@ -1,4 +1,5 @@
-//! One machine from power-on to its agent: every step that firmware, iPXE, initramfs and mesh-init take over the network.
+//! One machine from power-on to its agent: every step that firmware, iPXE, initramfs and mesh-init
+//! take over the network.
 
 use crate::{
     Storm, agent,
@@ -107,7 +108,9 @@ impl Machine {
         self.exchanges += 1;
         let Machine { mac, uuid, .. } = *self;
         let xid = self.number << 8 | self.exchanges & 0xff;
-        let lease = Client { mac, uuid, fabric: &self.storm.fabric, tally: &self.storm.tally, xid }.obtain(who).await?;
+        let lease = Client { mac, uuid, fabric: &self.storm.fabric, tally: &self.storm.tally, xid }
+            .obtain(who)
+            .await?;
         self.storm.tally.repeated(format!("DHCP as {who:?}"), lease.tries - 1);
         self.address = lease.address;
         Ok(())
@@ -137,7 +140,8 @@ impl Machine {
         get(stream, "/boot.ipxe").await?;
         let Machine { mac, uuid, number, .. } = self;
         // As iPXE fills in the entry script; texts of vendors in hexadecimal.
-        let serial: Vec<String> = format!("SN-{number:06}").bytes().map(|byte| format!("{byte:02x}")).collect();
+        let serial: Vec<String> =
+            format!("SN-{number:06}").bytes().map(|byte| format!("{byte:02x}")).collect();
         let ask = format!(
             "/boot/script?mac={mac}&uuid={uuid}&arch=x86_64&manufacturer_hex=42-65-6e-63-68&product_hex=53-74-6f-72-6d\
              &serial_hex={}",
@@ -176,20 +180,28 @@ impl Machine {
 
 async fn get(stream: &mut TcpStream, url: &str) -> Result<Vec<u8>, Fault> {
     let host = format!("{SERVER}:{HTTP_PORT}");
-    let path = url.strip_prefix("http://").map_or(url, |rest| rest.strip_prefix(&host).unwrap_or(rest));
+    let path =
+        url.strip_prefix("http://").map_or(url, |rest| rest.strip_prefix(&host).unwrap_or(rest));
     http::exchange(stream, "GET", &host, path, b"").await
 }
 
 fn read_script(text: &str) -> Result<Script, Fault> {
-    let lines = || text.lines().filter(|line| line.starts_with("kernel ") || line.starts_with("initrd "));
-    let urls = lines().filter_map(|line| line.split(' ').find(|word| word.starts_with("http://"))).map(str::to_owned);
-    let (overlay, bulk): (Vec<String>, Vec<String>) = urls.partition(|url| url.contains("/overlay/"));
+    let lines =
+        || text.lines().filter(|line| line.starts_with("kernel ") || line.starts_with("initrd "));
+    let urls = lines()
+        .filter_map(|line| line.split(' ').find(|word| word.starts_with("http://")))
+        .map(str::to_owned);
+    let (overlay, bulk): (Vec<String>, Vec<String>) =
+        urls.partition(|url| url.contains("/overlay/"));
     let modloop = text.split_whitespace().find_map(|word| word.strip_prefix("modloop="));
     if let (Some(overlay), Some(modloop)) = (overlay.into_iter().next(), modloop) {
         return Ok(Script { bulk, overlay, modloop: modloop.to_owned() });
     }
     let number = |line: &str| line.strip_prefix("sleep ")?.trim().parse().ok();
     let seconds = text.lines().find_map(number).unwrap_or(SCRIPT_PAUSE.as_secs());
-    let reason = text.lines().find_map(|line| line.strip_prefix("# refusal ")).unwrap_or("its place in line");
+    let reason = text
+        .lines()
+        .find_map(|line| line.strip_prefix("# refusal "))
+        .unwrap_or("its place in line");
     Err(Fault::Wait { reason: reason.to_owned(), seconds })
 }

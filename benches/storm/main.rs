@@ -1,10 +1,12 @@
-//! A boot storm: thousands of machines power on, and every one of them goes through every protocol step of the boot chain with
-//! real packets, real TLS and a real link, until the central node calls it online.
+//! A boot storm: thousands of machines power on, and every one of them goes through every protocol
+//! step of the boot chain with real packets, real TLS and a real link, until the central node calls
+//! it online.
 //!
 //! `cargo bench --bench storm -- [--nodes N] [--over SECONDS] [--bulk yes] [--seconds LIMIT]`
 //!
-//! Without bulk the image's parts, the loader and the agent are a few hundred bytes each; every request for them is made all the
-//! same. Machines and central node share the processors of this machine. What the rows mean stands in docs/performance.md.
+//! Without bulk the image's parts, the loader and the agent are a few hundred bytes each; every
+//! request for them is made all the same. Machines and central node share the processors of this
+//! machine. What the rows mean stands in docs/performance.md.
 
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 #[path = "../frame/mod.rs"]
@@ -41,7 +43,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Between two looks at how far the machines are.
 const LOOK: Duration = Duration::from_millis(500);
-/// Files that are open at once beside one for each machine: its link, or what it fetches before there is one.
+/// Files that are open at once beside one for each machine: its link, or what it fetches before
+/// there is one.
 const SPARE_FILES: u64 = 4096;
 
 /// What all machines share.
@@ -85,7 +88,11 @@ fn site(arguments: &Arguments) -> Site {
         fabric::RANGE
     );
     let site = Site { more: segment, ..Site::default() };
-    if arguments.bulk { site } else { Site { agent_bytes: 400, part_bytes: [400; 4], loader_bytes: Some(400), ..site } }
+    if arguments.bulk {
+        site
+    } else {
+        Site { agent_bytes: 400, part_bytes: [400; 4], loader_bytes: Some(400), ..site }
+    }
 }
 
 /// Both ends inherit it.
@@ -102,12 +109,23 @@ fn raise_file_limit(nodes: u32) -> anyhow::Result<()> {
     })
 }
 
-async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame::Server) -> anyhow::Result<()> {
+async fn weather(
+    arguments: &Arguments,
+    wire: &Wire,
+    site: &Site,
+    server: frame::Server,
+) -> anyhow::Result<()> {
     let storm = Arc::new(Storm {
         fabric: fabric::Fabric::open()?,
         tally: Tally::default(),
         trust: OnceCell::new(),
-        facts: facts::collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None, &Facts::default()),
+        facts: facts::collect(
+            &Tree::new(Path::new("/")),
+            Path::new("/nowhere"),
+            None,
+            None,
+            &Facts::default(),
+        ),
         loader: "snponly.efi",
         over: CancellationToken::new(),
     });
@@ -124,7 +142,9 @@ async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame:
         });
     }
     watch(arguments, &storm, begin, Step::Link).await?;
-    let report = tokio::task::block_in_place(|| report::Report::new(arguments, wire, &server, &storm, begin, cpu))?;
+    let report = tokio::task::block_in_place(|| {
+        report::Report::new(arguments, wire, &server, &storm, begin, cpu)
+    })?;
     report.print();
     tokio::task::block_in_place(|| views::measure(arguments, wire, &server))?;
     println!("storm: meshd is killed and started again; every agent dials anew");
@@ -141,7 +161,12 @@ async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame:
 }
 
 /// Waits until every machine that has not given up has finished a step, or time is up.
-async fn watch(arguments: &Arguments, storm: &Storm, begin: report::Moment, step: Step) -> anyhow::Result<()> {
+async fn watch(
+    arguments: &Arguments,
+    storm: &Storm,
+    begin: report::Moment,
+    step: Step,
+) -> anyhow::Result<()> {
     let all = usize::try_from(arguments.nodes)?;
     let mut looks = tokio::time::interval(LOOK);
     let end = Instant::now() + arguments.limit;

@@ -25,8 +25,12 @@ pub fn open(initrd: &[u8]) -> Result<Opened, Fault> {
         let mut entry = entry.map_err(|_| damaged("its tar"))?;
         let path = entry.path_bytes().into_owned();
         let mut text = String::new();
-        let mut read =
-            || entry.read_to_string(&mut text).map(|_| std::mem::take(&mut text)).map_err(|_| damaged("a file"));
+        let mut read = || {
+            entry
+                .read_to_string(&mut text)
+                .map(|_| std::mem::take(&mut text))
+                .map_err(|_| damaged("a file"))
+        };
         match path.as_slice() {
             b"etc/meshd/agent.json" => config = Some(json(&read()?)?),
             b"etc/meshd/boot.json" => boot = Some(json(&read()?)?),

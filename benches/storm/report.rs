@@ -1,4 +1,5 @@
-//! What the storm comes to: percentiles of each step, when the central node called each machine online, and what it cost.
+//! What the storm comes to: percentiles of each step, when the central node called each machine
+//! online, and what it cost.
 
 use crate::{
     Storm,
@@ -20,7 +21,8 @@ const GOAL: Duration = Duration::from_secs(120);
 /// Ten thousand agents that dial again at once are all back within it.
 const RETURN_GOAL: Duration = Duration::from_secs(60);
 
-/// A moment by both clocks, with the processor time that this program had used by then: it calibrates before it storms.
+/// A moment by both clocks, with the processor time that this program had used by then: it
+/// calibrates before it storms.
 #[derive(Clone, Copy)]
 pub struct Moment {
     timer: Instant,
@@ -31,7 +33,11 @@ pub struct Moment {
 impl Moment {
     /// This one.
     pub fn now() -> Self {
-        Moment { timer: Instant::now(), wall: SystemTime::now(), own_cpu: cpu_of(std::process::id()) }
+        Moment {
+            timer: Instant::now(),
+            wall: SystemTime::now(),
+            own_cpu: cpu_of(std::process::id()),
+        }
     }
 
     /// Since then.
@@ -44,7 +50,8 @@ impl Moment {
 pub fn progress(elapsed: Duration, tally: &Tally) {
     let mut out = std::io::stdout();
     if out.is_terminal() {
-        let counts: Vec<String> = STEPS.iter().map(|(step, _)| tally.finished(*step).to_string()).collect();
+        let counts: Vec<String> =
+            STEPS.iter().map(|(step, _)| tally.finished(*step).to_string()).collect();
         print!("\r{:>6.1} s  {} \x1b[K", elapsed.as_secs_f64(), counts.join(" > "));
         // Only for show.
         let _ = out.flush();
@@ -56,7 +63,8 @@ pub fn print_return(arguments: &Arguments, storm: &Storm, began: Moment, memory:
     let (took, back) = (began.elapsed(), storm.tally.finished(Step::Return));
     println!();
     storm.tally.print_step(Step::Return);
-    let met = usize::try_from(arguments.nodes).is_ok_and(|nodes| back == nodes) && took <= RETURN_GOAL;
+    let met =
+        usize::try_from(arguments.nodes).is_ok_and(|nodes| back == nodes) && took <= RETURN_GOAL;
     println!(
         "storm: {back} of {} agents back {:.1} s after meshd was killed, {} MB at most; goal {} s: {}",
         arguments.nodes,
@@ -94,7 +102,9 @@ impl Report {
         let end = Instant::now() + SETTLE;
         let online = loop {
             let online = online(&wire.json(&["node", "list", "-o", "json"])?, begin);
-            if online.len() + usize::try_from(storm.tally.lost())? >= expected || Instant::now() > end {
+            if online.len() + usize::try_from(storm.tally.lost())? >= expected
+                || Instant::now() > end
+            {
                 break online;
             }
         };
@@ -122,7 +132,8 @@ impl Report {
             self.own_cpu.as_secs_f64()
         );
         let last = self.online.last().copied().unwrap_or_default();
-        let verdict = if self.online.len() == self.nodes && last <= GOAL { "met" } else { "MISSED" };
+        let verdict =
+            if self.online.len() == self.nodes && last <= GOAL { "met" } else { "MISSED" };
         println!(
             "storm: {} of {} machines online in {:.1} s, {} gave up; goal {} s: {verdict}",
             self.online.len(),
@@ -134,7 +145,8 @@ impl Report {
     }
 }
 
-/// Since the first power-on, for each machine that the central node calls online, by its own record.
+/// Since the first power-on, for each machine that the central node calls online, by its own
+/// record.
 fn online(nodes: &Value, begin: Moment) -> Vec<Duration> {
     let begin = begin.wall.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let nodes = nodes.as_array().into_iter().flatten().filter(|node| node["phase"] == "online");

@@ -83,7 +83,10 @@ impl Tally {
 
     /// Prints every step, but for the return.
     pub fn print(&self) {
-        println!("{:<40} {:>8} {:>9} {:>9} {:>9} {:>9}", "step, seconds", "machines", "p50", "p90", "p99", "max");
+        println!(
+            "{:<40} {:>8} {:>9} {:>9} {:>9} {:>9}",
+            "step, seconds", "machines", "p50", "p90", "p99", "max"
+        );
         self.with(|inner| {
             for (step, name) in STEPS.into_iter().filter(|(step, _)| *step != Step::Return) {
                 print_times(name, inner.steps.entry(step).or_default());
@@ -116,5 +119,12 @@ pub fn print_times(name: &str, times: &mut [Duration]) {
         let index = ((times.len() as f64 * part).ceil() as usize).saturating_sub(1);
         times.get(index).map_or(f64::NAN, Duration::as_secs_f64)
     };
-    println!("{name:<40} {:>8} {:>9.3} {:>9.3} {:>9.3} {:>9.3}", times.len(), at(0.5), at(0.9), at(0.99), at(1.0));
+    println!(
+        "{name:<40} {:>8} {:>9.3} {:>9.3} {:>9.3} {:>9.3}",
+        times.len(),
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(1.0)
+    );
 }

@@ -12,7 +12,8 @@ const BLOCK: usize = 1468;
 /// Reads a file whole. Gives how often something had to be sent twice.
 pub async fn fetch(from: Ipv4Addr, name: &str) -> Result<u32, Fault> {
     let socket = fabric::datagrams(from).await?;
-    let mut packet = [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0blksize\x001468\0"].concat();
+    let mut packet =
+        [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0blksize\x001468\0"].concat();
     let (mut buffer, mut peer, mut expected) = ([0; BLOCK + 4], (SERVER, 69).into(), 1u16);
     let (mut tries, mut repeats) = (0, 0);
     loop {
@@ -36,7 +37,9 @@ pub async fn fetch(from: Ipv4Addr, name: &str) -> Result<u32, Fault> {
                     return Ok(repeats);
                 }
             }
-            [0, 5, ..] => return Err(Fault::Tftp(String::from_utf8_lossy(&buffer[4..length]).into_owned())),
+            [0, 5, ..] => {
+                return Err(Fault::Tftp(String::from_utf8_lossy(&buffer[4..length]).into_owned()));
+            }
             _ => repeats += 1,
         }
         (peer, tries) = (from, 0);

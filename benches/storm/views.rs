@@ -1,4 +1,5 @@
-//! What operators see of a rack while all of its agents are linked: filtered lists and the overview of the web UI.
+//! What operators see of a rack while all of its agents are linked: filtered lists and the overview
+//! of the web UI.
 
 use crate::{
     arguments::Arguments,
@@ -36,8 +37,13 @@ struct Request {
 fn curl(args: &[&str]) -> anyhow::Result<Request> {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--fail", "--output", "/dev/null"]);
-    let output = command.args(["--write-out", "%{time_total} %{size_download}"]).args(args).output()?;
-    anyhow::ensure!(output.status.success(), "curl: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let output =
+        command.args(["--write-out", "%{time_total} %{size_download}"]).args(args).output()?;
+    anyhow::ensure!(
+        output.status.success(),
+        "curl: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     let text = String::from_utf8(output.stdout)?;
     let (seconds, bytes) = text.trim().split_once(' ').context("two numbers")?;
     Ok(Request { seconds: seconds.parse()?, bytes: bytes.parse()? })
@@ -93,7 +99,11 @@ pub fn measure(arguments: &Arguments, wire: &Wire, server: &Server) -> anyhow::R
     println!("views of {} nodes, all of them linked:", arguments.nodes);
     let socket = wire.path("admin.sock").display().to_string();
     let list = |query: &str| {
-        median(&["--unix-socket", &socket, &format!("http://meshd/v1/nodes?limit=100&fields=id,name,phase&{query}")])
+        median(&[
+            "--unix-socket",
+            &socket,
+            &format!("http://meshd/v1/nodes?limit=100&fields=id,name,phase&{query}"),
+        ])
     };
     row("100 nodes of one phase, by name", list("phase=online&sort=name")?.seconds, "s", LIST_GOAL);
     row("nodes with a text that one has", list("q=0000000f")?.seconds, "s", LIST_GOAL);
@@ -103,8 +113,15 @@ pub fn measure(arguments: &Arguments, wire: &Wire, server: &Server) -> anyhow::R
     row("overview of the web UI, until its last byte", page.seconds, "s", PAGE_GOAL.1);
     let idle = spent(server, &ui, || Ok(()))?;
     let watched = spent(server, &ui, || ui.page(curl).map(drop))?;
-    row("processor time for one page that follows the rack", (watched - idle).max(0.0), "s/s", CPU_GOAL);
-    println!("  (meshd and meshd ui use {idle:.3} s/s without the page, for the links of all agents)");
+    row(
+        "processor time for one page that follows the rack",
+        (watched - idle).max(0.0),
+        "s/s",
+        CPU_GOAL,
+    );
+    println!(
+        "  (meshd and meshd ui use {idle:.3} s/s without the page, for the links of all agents)"
+    );
     Ok(())
 }
 

@@ -15,7 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
+/// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or
+/// empty, NUMA node.
 pub type PciFunctionRow = (&'static str, &'static str, &'static str, i32, &'static str, i32);
 
 /// Interface, destination, mask and gateway.
@@ -35,7 +36,8 @@ impl FakeMachine {
     pub fn new(cmdline: &str, rows: &[PciFunctionRow]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let fake = FakeMachine { dir, tree, probe_errors: BTreeMap::new(), writes: RefCell::default() };
+        let fake =
+            FakeMachine { dir, tree, probe_errors: BTreeMap::new(), writes: RefCell::default() };
         fake.file("proc/cmdline", &format!("{cmdline}\n"));
         for module in ["vfio", "vfio_iommu_type1", "vfio_pci"] {
             fake.folder(&format!("sys/module/{module}"));
@@ -59,11 +61,20 @@ impl FakeMachine {
         ] {
             self.file(&format!("{folder}/{name}"), &text);
         }
-        self.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../devices/pci0000:00/{address}"));
+        self.link(
+            &format!("sys/bus/pci/devices/{address}"),
+            &format!("../../../devices/pci0000:00/{address}"),
+        );
         if group >= 0 {
-            self.link(&format!("{folder}/iommu_group"), &format!("../../../kernel/iommu_groups/{group}"));
+            self.link(
+                &format!("{folder}/iommu_group"),
+                &format!("../../../kernel/iommu_groups/{group}"),
+            );
             let members = format!("sys/kernel/iommu_groups/{group}/devices");
-            self.link(&format!("{members}/{address}"), &format!("../../../../devices/pci0000:00/{address}"));
+            self.link(
+                &format!("{members}/{address}"),
+                &format!("../../../../devices/pci0000:00/{address}"),
+            );
         }
         if !driver.is_empty() {
             self.bind(address, driver);
@@ -103,26 +114,39 @@ impl FakeMachine {
         let folder = format!("sys/devices/pci0000:00/{function}/net/{name}");
         self.file(&format!("{folder}/address"), &format!("{mac}\n"));
         self.link(&format!("{folder}/device"), "../..");
-        self.link(&format!("sys/class/net/{name}"), &format!("../../devices/pci0000:00/{function}/net/{name}"));
+        self.link(
+            &format!("sys/class/net/{name}"),
+            &format!("../../devices/pci0000:00/{function}/net/{name}"),
+        );
     }
 
     /// Writes the IPv4 routes.
     pub fn routes(&self, routes: &[FakeRoute<'_>]) {
         let number = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
-        let mut table = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n".to_owned();
+        let mut table =
+            "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n".to_owned();
         for (name, net, mask, gateway) in routes {
-            table += &format!("{name} {} {} 1 0 0 0 {} 0 0 0\n", number(*net), number(*gateway), number(*mask));
+            table += &format!(
+                "{name} {} {} 1 0 0 0 {} 0 0 0\n",
+                number(*net),
+                number(*gateway),
+                number(*mask)
+            );
         }
         self.file("proc/net/route", &table);
     }
 
-    /// Adds a disk of a function with one partition; `number` is the device number of the partition.
+    /// Adds a disk of a function with one partition; `number` is the device number of the
+    /// partition.
     pub fn disk(&self, name: &str, function: &str, number: &str) {
         let folder = format!("sys/devices/pci0000:00/{function}/nvme/nvme0/{name}");
         self.file(&format!("{folder}/uevent"), &format!("MAJOR=259\nDEVNAME={name}\n"));
         self.file(&format!("{folder}/{name}p1/partition"), "1\n");
         self.file(&format!("{folder}/{name}p1/dev"), &format!("{number}\n"));
-        self.link(&format!("sys/block/{name}"), &format!("../devices/pci0000:00/{function}/nvme/nvme0/{name}"));
+        self.link(
+            &format!("sys/block/{name}"),
+            &format!("../devices/pci0000:00/{function}/nvme/nvme0/{name}"),
+        );
     }
 
     /// Adds a process that has a device node open.
@@ -133,7 +157,8 @@ impl FakeMachine {
 
     /// Removes a function from the bus.
     pub fn vanish(&self, address: &str) {
-        fs::remove_file(self.dir.path().join(format!("sys/bus/pci/devices/{address}"))).expect("it was there");
+        fs::remove_file(self.dir.path().join(format!("sys/bus/pci/devices/{address}")))
+            .expect("it was there");
     }
 
     /// Makes probes of a group fail.
@@ -160,7 +185,9 @@ impl KernelOps for FakeMachine {
         if !drivers.iter().any(|driver| driver == "vfio-pci") {
             return Err(ProbeError::Failed(format!("there is no /dev/vfio/{group}")));
         }
-        let viable = drivers.iter().all(|driver| ["vfio-pci", "pcieport", "pci-stub"].contains(&driver.as_str()));
+        let viable = drivers
+            .iter()
+            .all(|driver| ["vfio-pci", "pcieport", "pci-stub"].contains(&driver.as_str()));
         if viable { Ok(()) } else { Err(ProbeError::NotViable) }
     }
 
@@ -168,7 +195,8 @@ impl KernelOps for FakeMachine {
         self.writes.borrow_mut().push(format!("{path} <- {text}"));
         let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
         if path == "/sys/bus/pci/drivers_probe" {
-            let driver_override = self.tree.text(&format!("/sys/bus/pci/devices/{text}/driver_override"));
+            let driver_override =
+                self.tree.text(&format!("/sys/bus/pci/devices/{text}/driver_override"));
             if let Some(driver) = driver_override.filter(|driver| driver != "(null)") {
                 self.bind(text, &driver);
             }
@@ -194,7 +222,9 @@ impl LoopDevice {
         let image = dir.path().join("image");
         fs::File::create(&image).and_then(|file| file.set_len(bytes)).expect("made");
         fs::create_dir(dir.path().join("mounted")).expect("made");
-        let device = run("losetup", &["-f", "--show", image.to_str().expect("a plain path")]).trim().to_owned();
+        let device = run("losetup", &["-f", "--show", image.to_str().expect("a plain path")])
+            .trim()
+            .to_owned();
         LoopDevice { dir, device }
     }
 
@@ -224,9 +254,10 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // Errors mean that the device is already unmounted or detached.
-        for (program, args) in
-            [("umount", vec![self.mount_point()]), ("losetup", vec!["-d".to_owned(), self.device.clone()])]
-        {
+        for (program, args) in [
+            ("umount", vec![self.mount_point()]),
+            ("losetup", vec!["-d".to_owned(), self.device.clone()]),
+        ] {
             let _ = Command::new(program).args(args).stderr(Stdio::null()).status();
         }
     }
@@ -234,12 +265,20 @@ impl Drop for LoopDevice {
 
 /// Runs a program and returns its output. Panics if the program fails.
 pub fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a test again in a new network and mount namespace. Returns true for the run in the namespace.
+/// Runs a test again in a new network and mount namespace. Returns true for the run in the
+/// namespace.
 pub fn in_namespace(test: &str) -> bool {
     const INSIDE: &str = "MESHD_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -251,7 +290,11 @@ pub fn in_namespace(test: &str) -> bool {
     command.args(["--net", "--mount", "--"]).arg(std::env::current_exe().expect("this program"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
     let output = command.output().expect("unshare runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false
 }
@@ -262,11 +305,15 @@ pub struct NetworkNamespace(Child);
 impl NetworkNamespace {
     pub fn new() -> Self {
         let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
-        let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
+        let mut child =
+            Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
         let own = namespace(std::process::id()).expect("known");
         let deadline = Instant::now() + Duration::from_secs(60);
         while namespace(child.id()).is_ok_and(|current| current == own) {
-            assert!(child.try_wait().expect("known").is_none() && Instant::now() < deadline, "no new namespace");
+            assert!(
+                child.try_wait().expect("known").is_none() && Instant::now() < deadline,
+                "no new namespace"
+            );
             std::thread::yield_now();
         }
         NetworkNamespace(child)
@@ -281,7 +328,9 @@ impl NetworkNamespace {
         let file = format!("/sys/class/net/{device}/address");
         // A mount namespace with the sysfs of this network namespace.
         let script = format!("mount -t sysfs none /sys && cat {file}");
-        run("nsenter", &["-t", &self.pid(), "-n", "unshare", "--mount", "sh", "-c", &script]).trim().to_owned()
+        run("nsenter", &["-t", &self.pid(), "-n", "unshare", "--mount", "sh", "-c", &script])
+            .trim()
+            .to_owned()
     }
 
     /// Runs `ip` in the namespace.
@@ -297,8 +346,9 @@ impl Drop for NetworkNamespace {
     }
 }
 
-/// Writes an executable script by another process. A file that this process writes cannot be executed while a child of another test,
-/// between `fork` and `exec`, holds its descriptor (ETXTBSY).
+/// Writes an executable script by another process. A file that this process writes cannot be
+/// executed while a child of another test, between `fork` and `exec`, holds its descriptor
+/// (ETXTBSY).
 pub fn write_program(path: &Path, text: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])

@@ -72,14 +72,18 @@ fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
         return Ok(());
     }
     let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
-    let detail = format!("unsupported version {version}: this agent reads versions {oldest} to {ours}");
+    let detail =
+        format!("unsupported version {version}: this agent reads versions {oldest} to {ours}");
     Err(FileError::Content { path: path.to_owned(), detail })
 }
 
 /// Reads an enrolment ticket. A ticket contains a token, so only its owner may read the file.
 pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     let ticket: Ticket = parse(path)?;
-    let mode = fs::metadata(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?.mode() & 0o777;
+    let mode = fs::metadata(path)
+        .map_err(|source| FileError::Read { path: path.to_owned(), source })?
+        .mode()
+        & 0o777;
     if mode & 0o077 != 0 {
         return Err(FileError::Exposed { path: path.to_owned(), mode });
     }
@@ -88,8 +92,8 @@ pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     Ok(ticket)
 }
 
-/// Moves a ticket into the state folder as the two files of an overlay, so that only one file contains the token. On failure the ticket
-/// remains.
+/// Moves a ticket into the state folder as the two files of an overlay, so that only one file
+/// contains the token. On failure the ticket remains.
 pub fn import_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileError> {
     let ticket = ticket(path)?;
     create_private_folder(config.parent().unwrap_or(Path::new("/")))?;
@@ -119,8 +123,8 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
     write(path, text, true)
 }
 
-/// Like [`replace`], without flush, so that a failing disk does not block the link's thread. After a power failure the old file may
-/// reappear.
+/// Like [`replace`], without flush, so that a failing disk does not block the link's thread. After
+/// a power failure the old file may reappear.
 pub(super) fn replace_unsynced(path: &Path, text: &str) -> Result<(), FileError> {
     write(path, text, false)
 }

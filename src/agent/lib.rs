@@ -38,8 +38,8 @@ use std::sync::OnceLock;
 
 static VERSION: OnceLock<String> = OnceLock::new();
 
-/// Sets the commit and its time in Unix seconds for [`version`]. The program sets them, because only the program is rebuilt for each
-/// commit.
+/// Sets the commit and its time in Unix seconds for [`version`]. The program sets them, because
+/// only the program is rebuilt for each commit.
 pub fn set_build(commit: &str, time: &str) {
     let time = Timestamp::from_millis(time.trim().parse::<i64>().unwrap_or(0).saturating_mul(1000));
     let _ = VERSION.set(format!("{} ({commit}, {time})", env!("CARGO_PKG_VERSION")));

@@ -62,7 +62,8 @@ pub struct CreateToken {
     /// ID or name of a known node.
     #[serde(default)]
     pub node: Option<String>,
-    /// System UUID, serial number or MAC address from which the ID of an unknown machine is derived.
+    /// System UUID, serial number or MAC address from which the ID of an unknown machine is
+    /// derived.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub basis: Option<Basis>,
@@ -109,7 +110,8 @@ pub struct TokenView {
 pub struct RotateCa {
     /// Time in seconds for which nodes trust the old root in addition to the new one.
     pub grace_s: Option<u64>,
-    /// True to enrol linked nodes again: each receives the new root and a one-time token over its link. Requires `grace_s` 0.
+    /// True to enrol linked nodes again: each receives the new root and a one-time token over its
+    /// link. Requires `grace_s` 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub enrol_again: bool,
 }

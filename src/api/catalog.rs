@@ -1,4 +1,5 @@
-//! Images, overlays and volumes, as `meshd image list`, `meshd overlay list` and `meshd volume list` print them.
+//! Images, overlays and volumes, as `meshd image list`, `meshd overlay list` and
+//! `meshd volume list` print them.
 
 use crate::routes::var_value;
 use meshd_config::{Profile, Site};
@@ -10,7 +11,9 @@ use meshd_image::{
     },
     overlay::{Kind, RenderedFile},
 };
-use meshd_types::{Digest, ImageName, ProfileName, SafePath, Timestamp, VarName, VarValue, VmName, VolumeFileName};
+use meshd_types::{
+    Digest, ImageName, ProfileName, SafePath, Timestamp, VarName, VarValue, VmName, VolumeFileName,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 use utoipa::ToSchema;
@@ -43,7 +46,10 @@ impl ImageView {
             let uses = site.profiles.values().filter(|profile| profile.image == *name);
             uses.map(|profile| profile.name.clone()).collect()
         };
-        Ok(all.into_iter().map(|image| ImageView { profiles: profiles(&image.name), image }).collect())
+        Ok(all
+            .into_iter()
+            .map(|image| ImageView { profiles: profiles(&image.name), image })
+            .collect())
     }
 
     /// Returns the state as text for operators.
@@ -98,7 +104,9 @@ impl OverlayView {
         for (service, (level, _)) in &overlay.services.enabled {
             services.entry(level.to_string()).or_default().push(service.clone());
         }
-        let uses = |profile: &&Profile| profile.overlays.iter().any(|name| name.as_str() == overlay.name.to_string());
+        let uses = |profile: &&Profile| {
+            profile.overlays.iter().any(|name| name.as_str() == overlay.name.to_string())
+        };
         OverlayView {
             name: overlay.name.to_string(),
             description: overlay.description.clone(),
@@ -107,7 +115,12 @@ impl OverlayView {
             packages: overlay.packages.iter().cloned().collect(),
             services,
             variables: overlay.variables.keys().map(ToString::to_string).collect(),
-            profiles: site.profiles.values().filter(uses).map(|profile| profile.name.clone()).collect(),
+            profiles: site
+                .profiles
+                .values()
+                .filter(uses)
+                .map(|profile| profile.name.clone())
+                .collect(),
         }
     }
 
@@ -130,7 +143,11 @@ pub struct OverlayDetail {
 impl OverlayDetail {
     /// Creates the details of an overlay.
     pub fn new(overlay: &Overlay, site: &Site) -> Self {
-        let declares = overlay.variables.iter().map(|(name, variable)| VariableView::new(name, variable)).collect();
+        let declares = overlay
+            .variables
+            .iter()
+            .map(|(name, variable)| VariableView::new(name, variable))
+            .collect();
         let removes = overlay.removed.keys().map(ToString::to_string).collect();
         OverlayDetail { overlay: OverlayView::new(overlay, site), declares, removes }
     }
@@ -186,12 +203,14 @@ pub struct OverlaySourceView {
     pub size: u64,
     /// True if the content is appended to the file of earlier overlays.
     pub append: bool,
-    /// True if the file uses secrets or is readable only by its owner on the node. No response contains its content.
+    /// True if the file uses secrets or is readable only by its owner on the node. No response
+    /// contains its content.
     pub secret: bool,
     /// Target of a link. meshd does not follow links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// First 64 KiB of the content; present if the request names a path and the content is UTF-8 text.
+    /// First 64 KiB of the content; present if the request names a path and the content is UTF-8
+    /// text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Reason for the absence of `text`: `secret`, `binary` or `invalid_utf8`.
@@ -225,7 +244,8 @@ impl OverlaySourceView {
         }
     }
 
-    /// Creates the view of an overlay entry with at most [`OverlayFileView::MAX_TEXT`] bytes of its content.
+    /// Creates the view of an overlay entry with at most [`OverlayFileView::MAX_TEXT`] bytes of its
+    /// content.
     pub fn with_text(path: &SafePath, entry: &OverlayEntry, overlay: &Overlay) -> Self {
         let view = OverlaySourceView::new(path, entry, overlay);
         let content = match &entry.source {
@@ -263,14 +283,16 @@ pub struct OverlayFileView {
     /// SHA-256 of the content, or of the target of a link.
     #[schema(value_type = String)]
     pub digest: Digest,
-    /// Overlays from which the file comes; `(meshd)` for a file that meshd generates from declarations.
+    /// Overlays from which the file comes; `(meshd)` for a file that meshd generates from
+    /// declarations.
     pub origin: String,
     /// True if the file contains secrets. The response omits them.
     pub secret: bool,
     /// Target of a link. meshd does not follow links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// First 64 KiB of the content as text, if the request names a path. Placeholders replace secrets.
+    /// First 64 KiB of the content as text, if the request names a path. Placeholders replace
+    /// secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
@@ -302,8 +324,13 @@ impl OverlayFileView {
 
     /// Creates the view of a rendered file with its text.
     pub fn with_text(file: &RenderedFile) -> Self {
-        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes.get(..Self::MAX_TEXT).unwrap_or(bytes)).into_owned();
-        OverlayFileView { text: file.content().map(|bytes| shown(bytes)), ..OverlayFileView::new(file) }
+        let shown = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes.get(..Self::MAX_TEXT).unwrap_or(bytes)).into_owned()
+        };
+        OverlayFileView {
+            text: file.content().map(|bytes| shown(bytes)),
+            ..OverlayFileView::new(file)
+        }
     }
 }
 

@@ -45,14 +45,16 @@ pub struct OtherServerView {
     pub last: Timestamp,
 }
 
-/// A lease. A MAC address has one lease, even if firmware and operating system send different client identifiers.
+/// A lease. A MAC address has one lease, even if firmware and operating system send different
+/// client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseView {
     #[schema(value_type = String)]
     pub address: Ipv4Addr,
     #[schema(value_type = String)]
     pub mac: MacAddr,
-    /// `active` or `expired`. meshd keeps an expired lease until it needs the address, so that a machine gets the same address again.
+    /// `active` or `expired`. meshd keeps an expired lease until it needs the address, so that a
+    /// machine gets the same address again.
     pub state: String,
     #[schema(value_type = String)]
     pub expires_at: Timestamp,

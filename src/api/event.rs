@@ -1,6 +1,8 @@
 //! Events and audit records.
 
-use meshd_model::fleet::{Audit, AuditContext, AuditSeq, ConditionKind, Event, EventKind, EventSeq, Phase, Stage};
+use meshd_model::fleet::{
+    Audit, AuditContext, AuditSeq, ConditionKind, Event, EventKind, EventSeq, Phase, Stage,
+};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -29,10 +31,12 @@ pub struct EventView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub by: Option<AuditContext>,
-    /// ID that connects the event with its cause: that of the order, else the boot session of the node.
+    /// ID that connects the event with its cause: that of the order, else the boot session of the
+    /// node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// Reason: the text of the order; for a change of phase without an order, what the node reported or which timer expired.
+    /// Reason: the text of the order; for a change of phase without an order, what the node
+    /// reported or which timer expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Stage that the machine reached.
@@ -51,7 +55,8 @@ pub struct EventView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub condition: Option<ConditionKind>,
-    /// Number of occurrences; absent for 1. meshd merges repeated events of a source that exceeds its rate limit.
+    /// Number of occurrences; absent for 1. meshd merges repeated events of a source that exceeds
+    /// its rate limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// Time of the first occurrence; `at` is the time of the last one.
@@ -84,7 +89,9 @@ impl EventView {
         match event.kind {
             EventKind::Stage { stage } => view.stage = Some(stage),
             EventKind::Phase { from, to } => (view.from, view.to) = (Some(from), Some(to)),
-            EventKind::Raised { condition } | EventKind::Cleared { condition } => view.condition = Some(condition),
+            EventKind::Raised { condition } | EventKind::Cleared { condition } => {
+                view.condition = Some(condition)
+            }
             _ => {}
         }
         view

@@ -1,5 +1,5 @@
-//! The admin API as types: routes with their request and response bodies, shared by the server, the command line, the web UI
-//! and tests. The OpenAPI document is generated from them.
+//! The admin API as types: routes with their request and response bodies, shared by the server, the
+//! command line, the web UI and tests. The OpenAPI document is generated from them.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -17,7 +17,8 @@
 //! | `task` | tasks and their output |
 //! | `vm` | VMs and VM templates |
 //!
-//! Values are JSON. Times are RFC 3339 in UTC. Sizes are in bytes unless a field states another unit.
+//! Values are JSON. Times are RFC 3339 in UTC. Sizes are in bytes unless a field states another
+//! unit.
 
 mod access;
 mod catalog;
@@ -34,26 +35,30 @@ mod task;
 mod vm;
 
 pub use access::{
-    ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
+    ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa,
+    TokenView,
 };
 pub use catalog::{
-    ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, VolumeView,
+    ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView,
+    VolumeView,
 };
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
-    BootSummary, BootView, CancelledOperation, NodeDetail, NodeOperationView, NodeView, OperationView, StageView,
-    TaskStep, TimelineView,
+    BootSummary, BootView, CancelledOperation, NodeDetail, NodeOperationView, NodeView,
+    OperationView, StageView, TaskStep, TimelineView,
 };
 pub use order::{
-    AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
-    DiffView, DoctorView, Drain, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace, Replaced,
-    RevisionDiffView, RevisionView, Rollback,
+    AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
+    ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, MakeBackup, Pin,
+    ReloadView, Rename, Replace, Replaced, RevisionDiffView, RevisionView, Rollback,
 };
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
-pub use status::{ActivitiesView, ActivityView, CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
+pub use status::{
+    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, Status, StatusView, UnitCount,
+};
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
 
@@ -65,7 +70,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 pub const REASON_HEADER: &str = "x-reason";
 /// Request header: `true` permits an order that loses VMs.
 pub const FORCE_HEADER: &str = "x-force";
-/// Request header: idempotency key. An order with an earlier key gets the earlier response and is not carried out again.
+/// Request header: idempotency key. An order with an earlier key gets the earlier response and is
+/// not carried out again.
 pub const KEY_HEADER: &str = "idempotency-key";
 /// Response header: the response repeats an earlier one with the same idempotency key.
 pub const REPLAYED_HEADER: &str = "idempotency-replayed";
@@ -75,7 +81,8 @@ pub const CORRELATION_HEADER: &str = "x-correlation-id";
 pub const GENERATION_HEADER: &str = "x-meshd-generation";
 /// Response header of a rendered overlay: the profile of the overlay.
 pub const PROFILE_HEADER: &str = "x-meshd-profile";
-/// Response header of a page of a list: the value of `after` for the next page. Absent on the last page.
+/// Response header of a page of a list: the value of `after` for the next page. Absent on the last
+/// page.
 pub const CURSOR_HEADER: &str = "x-next-cursor";
 /// Response header of a page of a list: number of rows of all pages.
 pub const TOTAL_HEADER: &str = "x-total-count";
@@ -83,7 +90,8 @@ pub const TOTAL_HEADER: &str = "x-total-count";
 /// Unreserved characters, which need no percent-encoding (RFC 3986, 2.3).
 const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Percent-encodes a text as a path segment or a query value, because names may contain any character.
+/// Percent-encodes a text as a path segment or a query value, because names may contain any
+/// character.
 pub fn segment(text: &str) -> String {
     let out = utf8_percent_encode(text, &UNRESERVED).to_string();
     // A segment of dots only would change the path (RFC 3986, 5.2.4).

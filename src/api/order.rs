@@ -2,7 +2,9 @@
 
 use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
-use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary};
+use meshd_model::fleet::{
+    DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary,
+};
 use meshd_model::operations::DrainPolicy;
 use meshd_proto::DoctorReport;
 use meshd_types::{MacAddr, NodeId, OperationId, Secret, VarName, Vars};
@@ -66,7 +68,8 @@ pub struct BulkDone {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub operation: Option<OperationId>,
-    /// False if the operation is executed in the background: follow it. True if `results` has all nodes.
+    /// False if the operation is executed in the background: follow it. True if `results` has all
+    /// nodes.
     #[serde(default = "is_finished_by_default")]
     pub finished: bool,
     /// Number of nodes for which the order failed.
@@ -132,7 +135,8 @@ pub struct Drain {
     /// Policy for running workloads: `wait` waits for their end, `stop` stops them.
     #[schema(value_type = String)]
     pub workloads: DrainPolicy,
-    /// Shutdown time of guests in seconds, at most 3600, for the policy `stop`. This time replaces the grace period of each VM.
+    /// Shutdown time of guests in seconds, at most 3600, for the policy `stop`. This time replaces
+    /// the grace period of each VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<u32>,
 }
@@ -194,7 +198,8 @@ pub struct GenerationView {
     pub next: bool,
     /// True if the node is pinned to this generation.
     pub pinned: bool,
-    /// True if all files of the generation are archived. Only such a generation can be compared or booted again.
+    /// True if all files of the generation are archived. Only such a generation can be compared or
+    /// booted again.
     pub archived: bool,
 }
 
@@ -222,7 +227,8 @@ pub struct DiffView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rollback {
-    /// Generation of the profile or a prefix of its digest. Default: the generation before the one that its nodes boot.
+    /// Generation of the profile or a prefix of its digest. Default: the generation before the one
+    /// that its nodes boot.
     pub to: Option<String>,
     /// True to end the rollback: nodes boot the profile of the site file again.
     pub off: bool,
@@ -279,7 +285,8 @@ pub struct MakeBackup {
     pub blobs: bool,
 }
 
-/// A node, and the revision of its record that the caller read. Without a revision, the order is executed in any case.
+/// A node, and the revision of its record that the caller read. Without a revision, the order is
+/// executed in any case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BulkTarget {

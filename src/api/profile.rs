@@ -67,7 +67,8 @@ impl ProfileView {
 /// A value of a profile and the profile that set it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SettingView {
-    /// Key in `site.toml`, such as `image` or `vars.slots`. Each element of a list is a separate setting.
+    /// Key in `site.toml`, such as `image` or `vars.slots`. Each element of a list is a separate
+    /// setting.
     pub key: String,
     #[schema(schema_with = var_value)]
     pub value: VarValue,

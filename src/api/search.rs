@@ -23,7 +23,8 @@ pub struct SearchHit {
     pub name: String,
     /// Phase of the node, or state of the VM or task.
     pub state: String,
-    /// Field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`, `uuid`, `group` or `argv`.
+    /// Field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`,
+    /// `uuid`, `group` or `argv`.
     pub field: String,
     /// Value of that field.
     pub value: String,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 use utoipa::ToSchema;
 
-/// Body of `slots/{node}/{unit}/approve`: the resources that the slot receives in addition to its unit.
+/// Body of `slots/{node}/{unit}/approve`: the resources that the slot receives in addition to its
+/// unit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApproveSlot {
@@ -15,7 +16,8 @@ pub struct ApproveSlot {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub disk: Option<DeviceChoice<DiskIdentity>>,
-    /// Fabric device of the node, or `nearest`. Slots that share a fabric device cannot be allocated at the same time.
+    /// Fabric device of the node, or `nearest`. Slots that share a fabric device cannot be
+    /// allocated at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub fabric: Option<DeviceChoice<String>>,
@@ -61,7 +63,8 @@ pub struct SlotView {
     /// Fabric device nearest to the unit, as reported by the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near_fabric: Option<String>,
-    /// Resources on another NUMA node than the unit. Before approval, this field describes the nearest resources.
+    /// Resources on another NUMA node than the unit. Before approval, this field describes the
+    /// nearest resources.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mismatch: String,
     /// True if an operator approved the slot.
@@ -73,7 +76,8 @@ impl From<Slot> for SlotView {
         let Slot { id, state, reason, numa, functions, approved, near, mismatch } = slot;
         let is_approved = approved.is_some();
         let nic = approved.as_ref().and_then(|approved| approved.nic);
-        let (disk, fabric) = approved.map_or((None, None), |approved| (approved.disk, approved.fabric));
+        let (disk, fabric) =
+            approved.map_or((None, None), |approved| (approved.disk, approved.fabric));
         let NearestDevices { disk: near_disk, fabric: near_fabric } = near;
         SlotView {
             id,

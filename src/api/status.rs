@@ -99,17 +99,40 @@ pub struct Finding {
 impl Finding {
     /// Creates a finding without a problem.
     pub fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Ok, found: found.into(), next: String::new() }
+        Finding {
+            check: check.into(),
+            status: Status::Ok,
+            found: found.into(),
+            next: String::new(),
+        }
     }
 
     /// Creates a warning, which needs the attention of an operator.
-    pub fn warn(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Warn, found: found.into(), next: next.into() }
+    pub fn warn(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Finding {
+            check: check.into(),
+            status: Status::Warn,
+            found: found.into(),
+            next: next.into(),
+        }
     }
 
     /// Creates a finding that keeps machines from booting.
-    pub fn fail(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Fail, found: found.into(), next: next.into() }
+    pub fn fail(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Finding {
+            check: check.into(),
+            status: Status::Fail,
+            found: found.into(),
+            next: next.into(),
+        }
     }
 
     /// Creates a failure from an error. The text of an error is `<cause>; <advice>`.
@@ -151,7 +174,8 @@ pub struct ActivityView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// `requested`: no node has confirmed the activity. `accepted`: a node works on it. `failed`: it needs an operator, or is retried.
+    /// `requested`: no node has confirmed the activity. `accepted`: a node works on it. `failed`:
+    /// it needs an operator, or is retried.
     #[schema(value_type = String)]
     pub state: ActivityState,
     /// Progress of the activity.
@@ -164,7 +188,8 @@ pub struct ActivityView {
 
 impl From<Activity> for ActivityView {
     fn from(activity: Activity) -> Self {
-        let Activity { kind, object, id, name, node, request, since, state, progress, reason } = activity;
+        let Activity { kind, object, id, name, node, request, since, state, progress, reason } =
+            activity;
         ActivityView { kind, object, id, name, node, request, since, state, progress, reason }
     }
 }

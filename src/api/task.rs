@@ -32,7 +32,8 @@ pub struct RunTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
-    /// User of the program: `default` (a user of this task alone), `root`, or `{"uid": 1000}`. `root` requires the role admin.
+    /// User of the program: `default` (a user of this task alone), `root`, or `{"uid": 1000}`.
+    /// `root` requires the role admin.
     #[serde(default)]
     #[schema(schema_with = task_user)]
     pub user: TaskUser,
@@ -48,8 +49,8 @@ pub struct TaskView {
     /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
     #[schema(value_type = String)]
     pub state: TaskState,
-    /// Cause of the end: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, `proxy_failed`, or a
-    /// fault of a node.
+    /// Cause of the end: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`,
+    /// `start_timeout`, `proxy_failed`, or a fault of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Description of the end for operators.

@@ -130,7 +130,14 @@ impl VmView {
             } else {
                 Vec::new()
             },
-            unit_selectors: vm.request.units.each.iter().map(ToString::to_string).chain(whole).collect(),
+            unit_selectors: vm
+                .request
+                .units
+                .each
+                .iter()
+                .map(ToString::to_string)
+                .chain(whole)
+                .collect(),
             numa_node: spec.numa_node,
             numa_mismatch: vm.locality.mismatch,
             volumes: spec.volumes.clone(),
@@ -141,7 +148,8 @@ impl VmView {
         }
     }
 
-    /// Returns the disks that the deletion of the VM wipes, with the names of their volumes, for operators.
+    /// Returns the disks that the deletion of the VM wipes, with the names of their volumes, for
+    /// operators.
     pub fn wiped_disks(&self) -> Vec<String> {
         let disk = |volume: &Volume| {
             let disk = volume.source.disk().filter(|_| volume.source.is_wiped())?;

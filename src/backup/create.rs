@@ -1,6 +1,9 @@
 //! Creates a backup: a snapshot of the store, and all files of the site.
 
-use super::{BackupError, DigestReader, MANIFEST, MAX_MANIFEST, MEMBER_TEXT, Manifest, Member, encryption, failed};
+use super::{
+    BackupError, DigestReader, MANIFEST, MAX_MANIFEST, MEMBER_TEXT, Manifest, Member, encryption,
+    failed,
+};
 use age::stream::StreamWriter;
 use meshd_config::{
     Site,
@@ -50,15 +53,22 @@ impl FileGroup {
 
     fn add(&mut self, dir: &Path, above: &str) -> Result<(), BackupError> {
         for path in sorted_entries(dir)? {
-            let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| !is_fresh(last)) else {
+            let Some(last) =
+                path.file_name().and_then(|last| last.to_str()).filter(|last| !is_fresh(last))
+            else {
                 continue;
             };
             let about = fs::symlink_metadata(&path).map_err(failed("read", &path))?;
             if about.is_dir() {
                 self.add(&path, &format!("{above}{last}/"))?;
             } else if about.is_file() {
-                let content = read_regular(&path, MAX_AUTHORITY_FILE).map_err(failed("read", &path))?;
-                self.0.push((format!("{above}{last}"), about.permissions().mode() & 0o7777, content));
+                let content =
+                    read_regular(&path, MAX_AUTHORITY_FILE).map_err(failed("read", &path))?;
+                self.0.push((
+                    format!("{above}{last}"),
+                    about.permissions().mode() & 0o7777,
+                    content,
+                ));
             }
         }
         Ok(())
@@ -71,7 +81,8 @@ fn sorted_entries(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed("read", dir))?,
     };
-    let paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>();
+    let paths =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>();
     let mut paths = paths.map_err(failed("read", dir))?;
     paths.sort();
     Ok(paths)
@@ -103,7 +114,11 @@ const PRIVATE: u32 = 0o600;
 ///
 /// # Errors
 /// After a failure, `out` contains no valid backup.
-pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
+pub fn create(
+    source: BackupSource<'_>,
+    key: &Secret<String>,
+    out: impl Write,
+) -> Result<Manifest, BackupError> {
     let BackupSource { site, store, authority, created_at, blobs } = source;
     let packer = Packer::new(encryption::encrypt(out, key)?);
     let mut archive = BackupArchive {
@@ -114,20 +129,35 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
         open_folders: Vec::new(),
     };
     for (name, file, length) in store {
-        archive.put(&format!("{STATE}/{}/{name}", meshd_store::FOLDER), PRIVATE, length, file, Path::new(&name))?;
+        archive.put(
+            &format!("{STATE}/{}/{name}", meshd_store::FOLDER),
+            PRIVATE,
+            length,
+            file,
+            Path::new(&name),
+        )?;
     }
     for (name, mode, content) in &authority.0 {
         let size = content.len() as u64;
-        archive.put(&format!("{STATE}/{AUTHORITY}/{name}"), *mode, size, content.as_slice(), Path::new(name))?;
+        archive.put(
+            &format!("{STATE}/{AUTHORITY}/{name}"),
+            *mode,
+            size,
+            content.as_slice(),
+            Path::new(name),
+        )?;
     }
     archive.file("site.toml", &site.file)?;
     let blobs_dir = absolute(&site.blobs_dir);
-    let separate = [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
+    let separate =
+        [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
     let apart = |path: &Path| path == blobs_dir || separate.iter().any(|folder| path == folder);
     archive.folder(STATE, &site.state_dir, Links::Keep, &apart)?;
     let all_blobs = blobs_dir.join(BLOBS);
     let disposable = DISPOSABLE.map(|folder| blobs_dir.join(folder));
-    let skipped = |path: &Path| (path == all_blobs && !blobs) || disposable.iter().any(|folder| path == folder);
+    let skipped = |path: &Path| {
+        (path == all_blobs && !blobs) || disposable.iter().any(|folder| path == folder)
+    };
     archive.folder("blobs", &site.blobs_dir, Links::Keep, &skipped)?;
     archive.folder("images", &site.images_dir, Links::Follow, &|_| false)?;
     archive.folder("overlays", &site.overlays_dir, Links::Follow, &|_| false)?;
@@ -150,8 +180,9 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
 enum Links {
     /// It is archived as a link: meshd or the node gives it its meaning.
     Keep,
-    /// Its target is archived in its place, down to `rootfs/`: meshd follows links of operators to overlays and recipes as well. A link
-    /// to a folder that contains it stays a link: meshd does not search an overlay above `rootfs/`, so that it follows no such link.
+    /// Its target is archived in its place, down to `rootfs/`: meshd follows links of operators to
+    /// overlays and recipes as well. A link to a folder that contains it stays a link: meshd does
+    /// not search an overlay above `rootfs/`, so that it follows no such link.
     Follow,
 }
 
@@ -188,16 +219,21 @@ impl<W: Write> BackupArchive<W> {
         from: &Path,
     ) -> Result<(), BackupError> {
         let path = safe(name, from)?;
-        let mut reader = DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
+        let mut reader =
+            DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
         self.packer.file(&path, mode, size, &mut reader).map_err(failed("back up", from))?;
         self.insert(name, reader.member(), from)
     }
 
-    /// Records a member. Links between folders can multiply files without end, and a restore reads no larger manifest.
+    /// Records a member. Links between folders can multiply files without end, and a restore reads
+    /// no larger manifest.
     fn insert(&mut self, name: &str, member: Member, from: &Path) -> Result<(), BackupError> {
         self.manifest_size += name.len() as u64 + MEMBER_TEXT;
         if self.manifest_size > MAX_MANIFEST {
-            return Err(BackupError::TooManyFiles { path: from.to_owned(), files: self.members.len() });
+            return Err(BackupError::TooManyFiles {
+                path: from.to_owned(),
+                files: self.members.len(),
+            });
         }
         self.members.insert(name.to_owned(), member);
         Ok(())
@@ -209,7 +245,8 @@ impl<W: Write> BackupArchive<W> {
         self.put(name, about.permissions().mode() & 0o7777, about.len(), file, from)
     }
 
-    /// Adds a folder except the absolute paths for which `skip` returns true. Files that disappear meanwhile are ignored.
+    /// Adds a folder except the absolute paths for which `skip` returns true. Files that disappear
+    /// meanwhile are ignored.
     fn folder(
         &mut self,
         name: &str,
@@ -234,15 +271,18 @@ impl<W: Write> BackupArchive<W> {
         for path in sorted_entries(from)? {
             let last = path.file_name().unwrap_or_default();
             let Some(last) = last.to_str().filter(|last| safe(last, &path).is_ok()) else {
-                self.left_out
-                    .push(format!("{name}/{}: its name is not plain UTF-8", last.to_string_lossy().escape_debug()));
+                self.left_out.push(format!(
+                    "{name}/{}: its name is not plain UTF-8",
+                    last.to_string_lossy().escape_debug()
+                ));
                 continue;
             };
             if is_fresh(last) || skip(&absolute(&path)) {
                 continue;
             }
             match self.entry(&format!("{name}/{last}"), &path, links, skip) {
-                Err(BackupError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(BackupError::File { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound => {}
                 done => done?,
             }
         }
@@ -265,7 +305,8 @@ impl<W: Write> BackupArchive<W> {
             about = target;
         }
         if about.is_symlink() {
-            let target = fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
+            let target =
+                fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
             self.packer.link(&safe(name, path)?, &target).map_err(failed("back up", path))?;
             self.insert(name, Member { size: 0, digest: Digest::of(target.as_bytes()) }, path)?;
         } else if about.is_dir() {
@@ -287,7 +328,8 @@ impl<W: Write> BackupArchive<W> {
     }
 
     fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {
-        let (members, left_out) = (std::mem::take(&mut self.members), std::mem::take(&mut self.left_out));
+        let (members, left_out) =
+            (std::mem::take(&mut self.members), std::mem::take(&mut self.left_out));
         let manifest = Manifest { members, left_out, ..manifest };
         let text = serde_json::to_vec(&manifest).expect("plain data");
         let path = Path::new(MANIFEST);

@@ -1,4 +1,5 @@
-//! Encrypts backups in the age format with a passphrase (age-encryption.org/v1): `age -d FILE | tar -tz` lists one.
+//! Encrypts backups in the age format with a passphrase (age-encryption.org/v1):
+//! `age -d FILE | tar -tz` lists one.
 
 use super::{BackupError, damaged, failed};
 use age::{
@@ -24,7 +25,8 @@ pub(super) const MAGIC: &str = "age-encryption.org/";
 pub(super) const VERSION: &str = "v1";
 /// scrypt's N is 2^18, as in the program age: one second and 256 MiB.
 const WORK_FACTOR: u8 = if cfg!(test) { 10 } else { 18 };
-/// Maximum scrypt cost that is accepted, so that a crafted file cannot exhaust the machine: four seconds and 1 GiB.
+/// Maximum scrypt cost that is accepted, so that a crafted file cannot exhaust the machine: four
+/// seconds and 1 GiB.
 const MAX_WORK_FACTOR: u8 = 20;
 
 fn passphrase(key: &Secret<String>) -> SecretString {
@@ -36,7 +38,10 @@ fn passphrase(key: &Secret<String>) -> SecretString {
 }
 
 /// Returns an encrypting writer; call `finish` on it.
-pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWriter<W>, BackupError> {
+pub(super) fn encrypt<W: Write>(
+    out: W,
+    key: &Secret<String>,
+) -> Result<StreamWriter<W>, BackupError> {
     // The length is no secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {
@@ -49,12 +54,17 @@ pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWr
     encryptor.wrap_output(out).map_err(failed("write", Path::new("the backup")))
 }
 
-/// Decrypts a backup. Each chunk is authenticated; the end is authenticated only when the result was read to its end.
-pub(super) fn decrypt<R: BufRead>(input: R, path: &Path, key: &Secret<String>) -> Result<StreamReader<R>, BackupError> {
+/// Decrypts a backup. Each chunk is authenticated; the end is authenticated only when the result
+/// was read to its end.
+pub(super) fn decrypt<R: BufRead>(
+    input: R,
+    path: &Path,
+    key: &Secret<String>,
+) -> Result<StreamReader<R>, BackupError> {
     let failure = |error: DecryptError| match error {
-        DecryptError::DecryptionFailed | DecryptError::KeyDecryptionFailed | DecryptError::NoMatchingKeys => {
-            BackupError::Key { path: path.to_owned() }
-        }
+        DecryptError::DecryptionFailed
+        | DecryptError::KeyDecryptionFailed
+        | DecryptError::NoMatchingKeys => BackupError::Key { path: path.to_owned() },
         error => damaged(path, error.to_string()),
     };
     let mut identity = scrypt::Identity::new(passphrase(key));
@@ -64,7 +74,8 @@ pub(super) fn decrypt<R: BufRead>(input: R, path: &Path, key: &Secret<String>) -
     decrypted.map_err(failure)
 }
 
-/// Returns the path of the file with the backup's SHA-256 for `sha256sum -c`: the format has no digest that needs no key.
+/// Returns the path of the file with the backup's SHA-256 for `sha256sum -c`: the format has no
+/// digest that needs no key.
 pub fn digest_file(backup: &Path) -> PathBuf {
     let mut name = OsString::from(backup);
     name.push(".sha256");
@@ -82,7 +93,9 @@ pub fn digest_line(file: &Path, name: &Path) -> Result<String, BackupError> {
 
 fn digest_of(file: &Path) -> Result<Digest, BackupError> {
     let mut hash = sha2::Sha256::new();
-    File::open(file).and_then(|mut file| io::copy(&mut file, &mut hash)).map_err(failed("read", file))?;
+    File::open(file)
+        .and_then(|mut file| io::copy(&mut file, &mut hash))
+        .map_err(failed("read", file))?;
     Ok(Digest(hash.finalize().into()))
 }
 

@@ -6,8 +6,9 @@
 //! | `restore` | restores a backup into a new folder, whole or not at all |
 //! | `encryption` | encrypts and decrypts the age format; the digest file beside a backup |
 //!
-//! The file has the age format with a passphrase, so the program `age` decrypts it too. The content is a gzip-compressed tar.
-//! Its last member, `manifest.json`, contains the digests of all other members:
+//! The file has the age format with a passphrase, so the program `age` decrypts it too. The content
+//! is a gzip-compressed tar. Its last member, `manifest.json`, contains the digests of all other
+//! members:
 //!
 //! | member | content |
 //! | --- | --- |
@@ -51,7 +52,8 @@ const MAX_MANIFEST: u64 = 64 << 20;
 
 /// Bytes of a member in the manifest, beside its name: digest, size and punctuation.
 const MEMBER_TEXT: u64 = 128;
-/// Maximum size of the names of all entries, counted as in the manifest, which does not list folders.
+/// Maximum size of the names of all entries, counted as in the manifest, which does not list
+/// folders.
 const MAX_NAMES: u64 = 2 * MAX_MANIFEST;
 
 /// Failures with backups.
@@ -80,7 +82,9 @@ pub enum BackupError {
     #[error("cannot verify {} without its key: there is no {}; use --key-file", path.display(), file.display())]
     NoDigest { path: PathBuf, file: PathBuf },
     /// The key is short enough to be guessed.
-    #[error("the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32")]
+    #[error(
+        "the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32"
+    )]
     ShortKey { length: usize },
     /// No restore reads a larger manifest.
     #[error("cannot back up {}: it follows {files} other files, more than a backup holds; remove links between folders of overlays or images", path.display())]
@@ -134,10 +138,12 @@ impl Manifest {
     }
 }
 
-/// Reads a backup and verifies its digests: with the key those of all members, else that of the file. Returns the manifest if the key is given.
+/// Reads a backup and verifies its digests: with the key those of all members, else that of the
+/// file. Returns the manifest if the key is given.
 ///
 /// # Errors
-/// The backup is damaged, of another format, or encrypted with another key; without the key also a missing digest file.
+/// The backup is damaged, of another format, or encrypted with another key; without the key also a
+/// missing digest file.
 pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Option<Manifest>, BackupError> {
     check_format(path)?;
     match key {
@@ -150,10 +156,15 @@ pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Option<Manife
 fn check_format(path: &Path) -> Result<(), BackupError> {
     let mut line = Vec::new();
     let file = File::open(path).map_err(failed("read", path))?;
-    BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
+    BufReader::new(file)
+        .take(MAX_LINE)
+        .read_until(b'\n', &mut line)
+        .map_err(failed("read", path))?;
     match String::from_utf8_lossy(&line).trim_end().strip_prefix(encryption::MAGIC) {
         Some(encryption::VERSION) => Ok(()),
-        Some(other) => Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") }),
+        Some(other) => {
+            Err(BackupError::Format { path: path.to_owned(), found: format!("age {other}") })
+        }
         None => Err(BackupError::NoBackup { path: path.to_owned() }),
     }
 }
@@ -178,7 +189,8 @@ fn read(
         }
         match unpacked {
             Unpacked::File(content) if name == MANIFEST => {
-                manifest = Some(serde_json::from_reader::<_, Manifest>(content.take(MAX_MANIFEST))?);
+                manifest =
+                    Some(serde_json::from_reader::<_, Manifest>(content.take(MAX_MANIFEST))?);
             }
             Unpacked::File(content) => {
                 let mut reader = DigestReader { content, hash: sha2::Sha256::new(), size: 0 };
@@ -187,7 +199,9 @@ fn read(
                 found.insert(name, reader.member());
             }
             Unpacked::Link(_) if !may_be_link(&name) && failpoint::defends("backup-links") => {
-                return Err(io::Error::other(format!("{name} is a link, which meshd backs up nowhere")));
+                return Err(io::Error::other(format!(
+                    "{name} is a link, which meshd backs up nowhere"
+                )));
             }
             Unpacked::Link(target) => {
                 found.insert(name, Member { size: 0, digest: Digest::of(target.as_bytes()) });
@@ -208,11 +222,17 @@ fn read(
     }
 }
 
-/// Returns false for the members through which a restore itself reads and writes: a link would lead it to other files of this machine.
+/// Returns false for the members through which a restore itself reads and writes: a link would lead
+/// it to other files of this machine.
 fn may_be_link(name: &str) -> bool {
-    let fixed = [format!("state/{}", meshd_store::FOLDER), format!("state/{AUTHORITY}"), "secrets".to_owned()];
+    let fixed = [
+        format!("state/{}", meshd_store::FOLDER),
+        format!("state/{AUTHORITY}"),
+        "secrets".to_owned(),
+    ];
     let is_fixed = |folder: &String| {
-        name.strip_prefix(folder.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        name.strip_prefix(folder.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     name.contains('/') && !fixed.iter().any(is_fixed)
 }

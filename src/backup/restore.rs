@@ -40,16 +40,23 @@ pub struct Restored {
     pub nodes: usize,
 }
 
-/// Restores a backup into an absent or empty folder; `now` is the time of the event. All tokens become void, because it is unknown
-/// whether one was used or revoked after the backup.
+/// Restores a backup into an absent or empty folder; `now` is the time of the event. All tokens
+/// become void, because it is unknown whether one was used or revoked after the backup.
 ///
 /// # Errors
-/// The folder is not empty; the backup is damaged, of another format or key; the disk is full. The folder stays unchanged.
-pub async fn restore(path: &Path, key: &Secret<String>, into: &Path, now: Timestamp) -> Result<Restored, BackupError> {
+/// The folder is not empty; the backup is damaged, of another format or key; the disk is full. The
+/// folder stays unchanged.
+pub async fn restore(
+    path: &Path,
+    key: &Secret<String>,
+    into: &Path,
+    now: Timestamp,
+) -> Result<Restored, BackupError> {
     make_empty(into)?;
     let staging = into.join(STAGING);
     let restored = async {
-        let manifest = unpack_whole(path, key, &staging, usable_space(into).map_err(failed("read", into))?)?;
+        let manifest =
+            unpack_whole(path, key, &staging, usable_space(into).map_err(failed("read", into))?)?;
         rewrite_site(&staging)?;
         let nodes = open_store(&staging, &manifest, now).await?;
         move_out(&staging, into)?;
@@ -72,7 +79,8 @@ fn make_empty(into: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Returns the bytes that a restore may write, so that a hostile backup does not fill the disk of other services.
+/// Returns the bytes that a restore may write, so that a hostile backup does not fill the disk of
+/// other services.
 fn usable_space(folder: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(folder)?;
     Ok(space.f_bavail.saturating_sub(space.f_blocks / SPARE).saturating_mul(space.f_frsize))
@@ -99,8 +107,10 @@ pub(super) fn unpack_whole(
             Unpacked::Link(target) => drop(links.insert(path, target)),
             Unpacked::File(content) => {
                 let most = left.unwrap_or_default();
-                let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-                left = most.checked_sub(io::copy(&mut content.take(most.saturating_add(1)), &mut file)?);
+                let mut file =
+                    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+                left = most
+                    .checked_sub(io::copy(&mut content.take(most.saturating_add(1)), &mut file)?);
                 if left.is_none() {
                     return Err(io::ErrorKind::StorageFull.into());
                 }
@@ -123,8 +133,8 @@ pub(super) fn unpack_whole(
     Ok(manifest)
 }
 
-/// Returns the permissions of a restored file. It belongs to the user who restores it: set-user-ID, and writing by others, would only serve
-/// other users.
+/// Returns the permissions of a restored file. It belongs to the user who restores it: set-user-ID,
+/// and writing by others, would only serve other users.
 fn permissions(mode: u32) -> Permissions {
     Permissions::from_mode(mode & if failpoint::defends("restored-modes") { 0o755 } else { 0o7777 })
 }
@@ -141,12 +151,14 @@ fn make_parents(staging: &Path, member: &SafePath) -> io::Result<()> {
 fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
     let (file, original) = (staging.join("site.toml"), staging.join(ORIGINAL));
     let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
-    let mut site: DocumentMut = text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;
+    let mut site: DocumentMut =
+        text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;
     let table = site.entry("site").or_insert(Item::Table(Table::new()));
     for key in ["state", "blobs", "images", "overlays"] {
         table[format!("{key}_dir").as_str()] = value(key);
     }
-    // The old socket may belong to a running meshd, which would receive orders for the restored site.
+    // The old socket may belong to a running meshd, which would receive orders for the restored
+    // site.
     let admin = site.entry("admin").or_insert(Item::Table(Table::new()));
     admin["socket"] = value(SOCKET);
     let secrets = site.get_mut("secrets").and_then(Item::as_table_like_mut);
@@ -154,18 +166,25 @@ fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
         secret["file"] = value(format!("secrets/{}", name.get()));
     }
     fs::rename(&file, &original).map_err(failed("write", &original))?;
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&file).and_then(|mut out| {
-        out.write_all(site.to_string().as_bytes())?;
-        out.sync_all()
-    });
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&file).and_then(
+        |mut out| {
+            out.write_all(site.to_string().as_bytes())?;
+            out.sync_all()
+        },
+    );
     written.map_err(failed("write", &file))
 }
 
 /// Opens the store, which verifies it, and records the restore.
-async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
+async fn open_store(
+    staging: &Path,
+    manifest: &Manifest,
+    now: Timestamp,
+) -> Result<usize, BackupError> {
     let store = Store::open_restored(&staging.join("state"))?;
     let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
-    let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
+    let api_tokens: Vec<_> =
+        store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
     let vms: Vec<_> = store.read(|model| model.vms().cloned().collect());
     cancel_pending_orders(&store, now).await?;
@@ -185,7 +204,8 @@ async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Resu
     Ok(nodes)
 }
 
-/// Cancels the orders that had not started when the backup was made: nobody expects a reboot or a removal now.
+/// Cancels the orders that had not started when the backup was made: nobody expects a reboot or a
+/// removal now.
 async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), BackupError> {
     let pending: Vec<(OperationId, NodeId)> = store.read(|model| {
         let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
@@ -195,7 +215,8 @@ async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), Back
     for batch in pending.chunks(BATCH) {
         let cancelled = store.commit(|tx| {
             for (operation, node) in batch {
-                let outcome = NodeOutcome::Cancelled("the site was restored from a backup".to_owned());
+                let outcome =
+                    NodeOutcome::Cancelled("the site was restored from a backup".to_owned());
                 tx.edit_node_operation(*operation, *node, |record| record.finish(outcome, now));
             }
             Ok::<_, StoreError>(())
@@ -208,7 +229,8 @@ async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), Back
 /// The site file is moved last: a folder without it is not used as a site.
 fn move_out(staging: &Path, into: &Path) -> Result<(), BackupError> {
     let entries = fs::read_dir(staging).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let mut names: Vec<_> = entries.map_err(failed("read", staging))?.iter().map(fs::DirEntry::file_name).collect();
+    let mut names: Vec<_> =
+        entries.map_err(failed("read", staging))?.iter().map(fs::DirEntry::file_name).collect();
     names.sort_by_key(|name| name == "site.toml");
     for name in names {
         let path = into.join(&name);

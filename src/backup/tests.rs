@@ -30,7 +30,10 @@ fn site(dir: &Path) -> Site {
     let text = include_str!("../../site.toml")
         .replace("\"/var/lib/meshd\"", "\"var\"")
         .replace("#[secrets]", "[secrets]")
-        .replace("#munge_key = { file = \"/etc/meshd/secrets/munge.key\" }", "munge_key = { file = \"munge\" }");
+        .replace(
+            "#munge_key = { file = \"/etc/meshd/secrets/munge.key\" }",
+            "munge_key = { file = \"munge\" }",
+        );
     write(&dir.join("site.toml"), &text, 0o644);
     write(&dir.join("munge"), "a secret of an overlay", 0o600);
     write(&dir.join("var/ca/ca.key"), "the authority's key", 0o600);
@@ -89,7 +92,8 @@ impl Made {
     }
 
     fn write_digest(&self) {
-        fs::write(digest_file(&self.file()), digest_line(&self.file(), &self.file()).unwrap()).unwrap();
+        fs::write(digest_file(&self.file()), digest_line(&self.file(), &self.file()).unwrap())
+            .unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -109,7 +113,13 @@ async fn made_with(blobs: bool, add: impl FnOnce(&Path)) -> Made {
     let store = store(dir.path()).await;
     let created_at = Timestamp::from_millis(9);
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
-    let source = BackupSource { site: &site, store: store.snapshot().unwrap().files, authority, created_at, blobs };
+    let source = BackupSource {
+        site: &site,
+        store: store.snapshot().unwrap().files,
+        authority,
+        created_at,
+        blobs,
+    };
     let out = File::create(dir.path().join("backup")).unwrap();
     let manifest = create(source, &key("right"), out).unwrap();
     let made = Made { dir, manifest };
@@ -122,29 +132,58 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     let made = made(false).await;
     assert_eq!(verify(&made.file(), Some(&key("right"))).unwrap().as_ref(), Some(&made.manifest));
     let into = made.path("new/rack");
-    let restored = restore(&made.file(), &key("right"), &into, Timestamp::from_millis(11)).await.unwrap();
+    let restored =
+        restore(&made.file(), &key("right"), &into, Timestamp::from_millis(11)).await.unwrap();
     assert_eq!(restored.nodes, 1);
     let mode = |name: &str| fs::metadata(into.join(name)).unwrap().permissions().mode() & 0o777;
     let text = |name: &str| fs::read_to_string(into.join(name)).unwrap();
-    assert_eq!((text("state/ca/ca.key").as_str(), mode("state/ca/ca.key")), ("the authority's key", 0o600));
-    assert_eq!((text("state/ca/0a/issuer.key").as_str(), mode("state/ca/0a")), ("the issuer's key", 0o700));
-    assert_eq!((text("secrets/munge_key").as_str(), mode("secrets/munge_key")), ("a secret of an overlay", 0o600));
-    assert_eq!((text("overlays/base/rootfs/etc/run").as_str(), mode("overlays/base/rootfs/etc/run")), ("x", 0o755));
+    assert_eq!(
+        (text("state/ca/ca.key").as_str(), mode("state/ca/ca.key")),
+        ("the authority's key", 0o600)
+    );
+    assert_eq!(
+        (text("state/ca/0a/issuer.key").as_str(), mode("state/ca/0a")),
+        ("the issuer's key", 0o700)
+    );
+    assert_eq!(
+        (text("secrets/munge_key").as_str(), mode("secrets/munge_key")),
+        ("a secret of an overlay", 0o600)
+    );
+    assert_eq!(
+        (text("overlays/base/rootfs/etc/run").as_str(), mode("overlays/base/rootfs/etc/run")),
+        ("x", 0o755)
+    );
     assert_eq!(text("blobs/images/small.json"), "a manifest", "through its link");
     assert!(!into.join("blobs/sha256/00").exists() && !into.join("state/ca/ca.new").exists());
     assert!(!into.join("state/blobs").exists(), "blobs are backed up once");
-    assert_eq!(text("site.toml.original"), fs::read_to_string(made.dir.path().join("site.toml")).unwrap());
+    assert_eq!(
+        text("site.toml.original"),
+        fs::read_to_string(made.dir.path().join("site.toml")).unwrap()
+    );
 
     let site = meshd_config::load(&restored.site_file).unwrap();
-    assert_eq!(site.admin.socket, into.join("admin.sock"), "not that of the old central node, which may still run");
+    assert_eq!(
+        site.admin.socket,
+        into.join("admin.sock"),
+        "not that of the old central node, which may still run"
+    );
     assert_eq!(site.state_dir, into.join("state"));
-    assert_eq!(site.secrets.values().map(|secret| &secret.file).collect::<Vec<_>>(), [&into.join("secrets/munge_key")]);
+    assert_eq!(
+        site.secrets.values().map(|secret| &secret.file).collect::<Vec<_>>(),
+        [&into.join("secrets/munge_key")]
+    );
     let store = Store::open(&site.state_dir).unwrap();
-    let left = store.read(|model| (model.nodes().count(), model.tokens().count(), model.api_tokens().count()));
+    let left = store
+        .read(|model| (model.nodes().count(), model.tokens().count(), model.api_tokens().count()));
     assert_eq!(left, (1, 0, 0), "tokens are void");
     let operation = OperationId([7; 4]);
-    let orders: Vec<_> = store.read(|model| model.node_operations(operation).map(|record| record.state).collect());
-    assert_eq!(orders, [NodeOperationState::Cancelled], "an order of the day of the backup is not executed");
+    let orders: Vec<_> =
+        store.read(|model| model.node_operations(operation).map(|record| record.state).collect());
+    assert_eq!(
+        orders,
+        [NodeOperationState::Cancelled],
+        "an order of the day of the backup is not executed"
+    );
     let events = store.events(EventFilter { limit: 9, ..EventFilter::default() }).unwrap();
     assert_eq!(events.last().map(|(_, event)| event.kind.word()), Some("restored"));
 }
@@ -181,8 +220,13 @@ async fn restored_backup_has_the_same_nodes_leases_and_slots() {
     let before = records(&store);
     assert_eq!((before.0.len(), before.1.len(), before.2.len()), (1, 1, 1));
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
-    let source =
-        BackupSource { site: &site, store: store.snapshot().unwrap(), authority, created_at: at, blobs: false };
+    let source = BackupSource {
+        site: &site,
+        store: store.snapshot().unwrap(),
+        authority,
+        created_at: at,
+        blobs: false,
+    };
     let file = dir.path().join("backup");
     create(source, &key("right"), File::create(&file).unwrap()).unwrap();
     fs::write(digest_file(&file), digest_line(&file, &file).unwrap()).unwrap();
@@ -195,7 +239,8 @@ async fn restored_backup_has_the_same_nodes_leases_and_slots() {
 async fn backup_excludes_caches_and_unfinished_builds() {
     for blobs in [false, true] {
         let names = made(blobs).await.manifest.members.into_keys();
-        let disposable: Vec<_> = names.filter(|name| name.contains("/cache/") || name.contains("/work/")).collect();
+        let disposable: Vec<_> =
+            names.filter(|name| name.contains("/cache/") || name.contains("/work/")).collect();
         assert!(disposable.is_empty(), "blobs: {blobs}: {disposable:?}");
     }
 }
@@ -212,13 +257,19 @@ async fn backup_with_blobs_restores_blobs() {
 async fn backup_reveals_nothing_without_the_key() {
     let made = made(true).await;
     let bytes = fs::read(made.file()).unwrap();
-    // What is encrypted is packed, so that words in it prove nothing: no piece of the packed bytes may be there either.
+    // What is encrypted is packed, so that words in it prove nothing: no piece of the packed bytes
+    // may be there either.
     let encrypted: std::collections::BTreeSet<&[u8]> = bytes.windows(8).collect();
     let mut plain = Vec::new();
-    encryption::decrypt(&bytes[..], &made.file(), &key("right")).unwrap().read_to_end(&mut plain).unwrap();
+    encryption::decrypt(&bytes[..], &made.file(), &key("right"))
+        .unwrap()
+        .read_to_end(&mut plain)
+        .unwrap();
     assert!(plain.len() > 500, "{} bytes", plain.len());
-    let found =
-        plain.chunks_exact(8).filter(|piece| piece.iter().any(|byte| *byte != 0) && encrypted.contains(piece)).count();
+    let found = plain
+        .chunks_exact(8)
+        .filter(|piece| piece.iter().any(|byte| *byte != 0) && encrypted.contains(piece))
+        .count();
     assert_eq!(found, 0, "of {} pieces", plain.len() / 8);
     for text in ["authority", "secret", "munge", "manifest", "base"] {
         assert!(!bytes.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");
@@ -254,12 +305,14 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
     let into = made.path("new");
     let refused = async |bytes: &[u8]| {
         fs::write(made.file(), bytes).unwrap();
-        let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
+        let refused =
+            restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
         assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{refused}");
         assert!(verify(&made.file(), None).is_err());
         refused
     };
-    // In the first chunk, the middle and the end; a key that fits nothing looks the same as a header that does.
+    // In the first chunk, the middle and the end; a key that fits nothing looks the same as a
+    // header that does.
     let payload = bytes.windows(5).position(|line| line == b"\n--- ").unwrap() + 64;
     for at in [payload, bytes.len() / 2, bytes.len() - 38, bytes.len() - 1] {
         let mut altered = bytes.clone();
@@ -271,7 +324,10 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
         let mut altered = bytes.clone();
         altered[at] ^= 1;
         let error = refused(&altered).await;
-        assert!(matches!(error, BackupError::Damaged { .. } | BackupError::Key { .. }), "at {at}: {error}");
+        assert!(
+            matches!(error, BackupError::Damaged { .. } | BackupError::Key { .. }),
+            "at {at}: {error}"
+        );
     }
     for length in [bytes.len() - 1, bytes.len() - 36, bytes.len() / 2, payload, 100] {
         let error = refused(&bytes[..length]).await;
@@ -302,12 +358,14 @@ async fn altered_backup_with_matching_digest_is_detected_with_the_key() {
 /// A backup with one link and valid digests, as only somebody with the passphrase makes it.
 fn backup_with_link(made: &Made, link: &str, target: &str) {
     let file = File::create(made.file()).unwrap();
-    let mut packer = meshd_image::overlay::Packer::new(encryption::encrypt(file, &key("right")).unwrap());
+    let mut packer =
+        meshd_image::overlay::Packer::new(encryption::encrypt(file, &key("right")).unwrap());
     let path = |name: &str| SafePath::new(name).unwrap();
     let site_file = fs::read(made.path("site.toml")).unwrap();
     packer.link(&path(link), target).unwrap();
     packer.file(&path("site.toml"), 0o644, site_file.len() as u64, &site_file[..]).unwrap();
-    let member = |size: usize, bytes: &[u8]| Member { size: size as u64, digest: Digest::of(bytes) };
+    let member =
+        |size: usize, bytes: &[u8]| Member { size: size as u64, digest: Digest::of(bytes) };
     let mut manifest = made.manifest.clone();
     manifest.members.clear();
     manifest.members.insert(link.to_owned(), member(0, target.as_bytes()));
@@ -321,8 +379,11 @@ fn backup_with_link(made: &Made, link: &str, target: &str) {
 async fn restore_follows_no_link_of_a_backup_to_another_site() {
     let made = made(false).await;
     let other_site = made.path("var");
-    let tokens =
-        || Store::open(&other_site).unwrap().read(|model| (model.tokens().count(), model.api_tokens().count()));
+    let tokens = || {
+        Store::open(&other_site)
+            .unwrap()
+            .read(|model| (model.tokens().count(), model.api_tokens().count()))
+    };
     for (link, target) in [
         ("state", other_site.clone()),
         ("state/store", other_site.join("store")),
@@ -344,12 +405,18 @@ async fn restored_file_has_no_permissions_for_other_users() {
     let made = made_with(false, |dir| {
         write(&dir.join("overlays/base/rootfs/root-shell"), "x", 0o6777);
         write(&dir.join("overlays/base/rootfs/open/file"), "x", 0o666);
-        fs::set_permissions(dir.join("overlays/base/rootfs/open"), fs::Permissions::from_mode(0o7777)).unwrap();
+        fs::set_permissions(
+            dir.join("overlays/base/rootfs/open"),
+            fs::Permissions::from_mode(0o7777),
+        )
+        .unwrap();
     })
     .await;
     let into = made.path("new");
     restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
-    let mode = |name: &str| fs::metadata(into.join("overlays/base/rootfs").join(name)).unwrap().permissions().mode();
+    let mode = |name: &str| {
+        fs::metadata(into.join("overlays/base/rootfs").join(name)).unwrap().permissions().mode()
+    };
     let modes = ["root-shell", "open", "open/file"].map(|name| mode(name) & 0o7777);
     assert_eq!(modes, [0o755, 0o755, 0o644]);
 }
@@ -358,9 +425,13 @@ async fn restored_file_has_no_permissions_for_other_users() {
 async fn backup_that_would_fill_the_disk_is_refused() {
     let made = made(false).await;
     let size = made.manifest.size();
-    let unpacked = |space, name: &str| restore::unpack_whole(&made.file(), &key("right"), &made.path(name), space);
+    let unpacked = |space, name: &str| {
+        restore::unpack_whole(&made.file(), &key("right"), &made.path(name), space)
+    };
     assert!(unpacked(size, "whole").is_ok());
-    assert!(matches!(unpacked(size - 1, "part"), Err(BackupError::NoSpace { space, .. }) if space == size - 1));
+    assert!(
+        matches!(unpacked(size - 1, "part"), Err(BackupError::NoSpace { space, .. }) if space == size - 1)
+    );
 }
 
 #[tokio::test]
@@ -375,7 +446,10 @@ async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
         symlink("..", dir.join("overlays/base/loop")).unwrap();
         symlink("absent", dir.join("overlays/dangling")).unwrap();
         fs::write(dir.join("images").join(OsStr::from_bytes(b"bad\xff")), "x").unwrap();
-        let pipe = std::process::Command::new("mkfifo").arg(dir.join("overlays/base/pipe")).status().unwrap();
+        let pipe = std::process::Command::new("mkfifo")
+            .arg(dir.join("overlays/base/pipe"))
+            .status()
+            .unwrap();
         assert!(pipe.success());
     })
     .await;
@@ -389,7 +463,10 @@ async fn overlay_that_is_a_link_is_backed_up_and_strange_files_are_left_out() {
     let restored = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
     assert_eq!(restored.manifest.left_out, made.manifest.left_out);
     assert_eq!(fs::read_to_string(into.join("overlays/linked/rootfs/etc/x")).unwrap(), "a file");
-    assert_eq!(fs::read_link(into.join("overlays/linked/rootfs/etc/link")).unwrap(), Path::new("x"));
+    assert_eq!(
+        fs::read_link(into.join("overlays/linked/rootfs/etc/link")).unwrap(),
+        Path::new("x")
+    );
     assert_eq!(fs::read_link(into.join("overlays/base/loop")).unwrap(), Path::new(".."));
     assert_eq!(fs::read_link(into.join("overlays/dangling")).unwrap(), Path::new("absent"));
 }

@@ -10,7 +10,10 @@ use meshd_agent::task::task_enter;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
-use std::{convert::Infallible, ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode, time::SystemTime};
+use std::{
+    convert::Infallible, ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode,
+    time::SystemTime,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The build note. meshd reads it from the file and refuses programs without it (catalog/agent).
@@ -49,7 +52,13 @@ struct Paths {
     #[arg(long, global = true, default_value = meshd_agent::vm::FOLDER, value_name = "FOLDER")]
     vm_dir: PathBuf,
     /// Folders of tasks; keep it in tmpfs
-    #[arg(long, global = true, hide = true, default_value = "/run/meshd-tasks", value_name = "FOLDER")]
+    #[arg(
+        long,
+        global = true,
+        hide = true,
+        default_value = "/run/meshd-tasks",
+        value_name = "FOLDER"
+    )]
     tasks_dir: PathBuf,
     /// Root of the file system that facts and checks are read from
     #[arg(long, global = true, hide = true, default_value = "/")]
@@ -63,8 +72,8 @@ struct Paths {
 enum Verb {
     /// Enrol, keep the link, run tasks
     Run {
-        /// A ticket of `meshd token create`, for a machine that is not netbooted; it is removed once it is taken in. Give it a
-        /// --state-dir that outlives a reboot
+        /// A ticket of `meshd token create`, for a machine that is not netbooted; it is removed
+        /// once it is taken in. Give it a --state-dir that outlives a reboot
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
@@ -150,12 +159,16 @@ fn main() -> ExitCode {
         Verb::Run { token_file } => run(paths, token_file),
         Verb::Id => id(&paths),
         Verb::Facts => print_facts(&paths),
-        Verb::Doctor { output, lines } => doctor(&paths, if lines { ReportFormat::Lines } else { output }),
+        Verb::Doctor { output, lines } => {
+            doctor(&paths, if lines { ReportFormat::Lines } else { output })
+        }
         Verb::Vfio(Vfio::Bind) => vfio_bind(&paths),
         Verb::TaskEnter { procs, uid, dir, shm, argv } => {
             task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
         }
-        Verb::ClearKeys { uid } => keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg),
+        Verb::ClearKeys { uid } => {
+            keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)
+        }
         Verb::VmEnter { uid, gid, procs, pins, folder, pass, argv } => {
             let entry = vm_enter::VmExec { uid, gid, procs, pins, folder, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
@@ -168,11 +181,25 @@ fn main() -> ExitCode {
 }
 
 fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(filter)
+        .init();
     let Paths { config, boot_file, state_dir, vm_dir, tasks_dir, root, reboot } = paths;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, tasks_dir };
+    let options = link_driver::Options {
+        config,
+        boot_file,
+        token_file,
+        state_dir,
+        root,
+        reboot,
+        vm_dir,
+        tasks_dir,
+    };
     // One thread is enough for one connection, and saves memory of the node.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -188,7 +215,8 @@ fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
 
 async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     shutdown.cancel();
     Ok(())
@@ -197,8 +225,9 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
 fn id(paths: &Paths) -> anyhow::Result<ExitCode> {
     let hardware = facts::hardware(&Tree::new(&paths.root));
     let basis = hardware.basis(&DenyList::new());
-    let basis = basis
-        .ok_or_else(|| anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?"))?;
+    let basis = basis.ok_or_else(|| {
+        anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?")
+    })?;
     print(&format!("{}\n{basis}\n", basis.node_id()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -207,8 +236,13 @@ fn print_facts(paths: &Paths) -> anyhow::Result<ExitCode> {
     // A machine without an overlay has facts too.
     let config = files::config(&paths.config).ok();
     let boot = config.as_ref().and_then(|config| files::boot(&paths.boot_file, config).ok());
-    let facts =
-        facts::collect(&Tree::new(&paths.root), &paths.vm_dir, config.as_ref(), boot.as_ref(), &Default::default());
+    let facts = facts::collect(
+        &Tree::new(&paths.root),
+        &paths.vm_dir,
+        config.as_ref(),
+        boot.as_ref(),
+        &Default::default(),
+    );
     print(&(serde_json::to_string_pretty(&facts)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -237,15 +271,20 @@ fn vfio_bind(paths: &Paths) -> anyhow::Result<ExitCode> {
     for unit in &bound {
         print(&format!("{unit}\n"))?;
     }
-    let usable = bound
-        .iter()
-        .all(|bound| matches!(bound.unit.state, meshd_proto::UnitState::Ready | meshd_proto::UnitState::InUse));
+    let usable = bound.iter().all(|bound| {
+        matches!(bound.unit.state, meshd_proto::UnitState::Ready | meshd_proto::UnitState::InUse)
+    });
     Ok(if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn vm_enter(entry: vm_enter::VmExec, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
+fn vm_enter(
+    entry: vm_enter::VmExec,
+    pass: &[OsString],
+    argv: &[String],
+) -> anyhow::Result<ExitCode> {
     let (program, args) = program_of(argv)?;
-    let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::PassedFile::parse(pass)).collect();
+    let pass: Result<Vec<_>, _> =
+        pass.iter().map(|pass| vm_enter::PassedFile::parse(pass)).collect();
     let entered = pass.and_then(|pass| vm_enter::VmExec { pass, ..entry }.enter(program, args));
     Ok(cannot_run(entered, vm_enter::CANNOT_RUN))
 }

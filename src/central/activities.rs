@@ -12,12 +12,16 @@ use meshd_types::Timestamp;
 pub const MAX_ACTIVITIES: usize = 500;
 
 impl Central {
-    /// Returns activities that are not finished, failed and old ones first, and the number of those beyond [`MAX_ACTIVITIES`].
+    /// Returns activities that are not finished, failed and old ones first, and the number of those
+    /// beyond [`MAX_ACTIVITIES`].
     pub fn activities(&self) -> (Vec<Activity>, usize) {
         let now = self.now();
         let mut all = self.env.store.read(|model| {
             let boots = model.newest_sessions().filter_map(|session| {
-                let node = session.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(session.mac));
+                let node = session
+                    .node
+                    .and_then(|id| model.node(id))
+                    .or_else(|| model.node_of_mac(session.mac));
                 activities::boot(session, node, now)
             });
             boots.chain(self.work(model)).chain(self.orders(model, now)).collect::<Vec<_>>()
@@ -48,9 +52,12 @@ impl Central {
             open.filter_map(move |(head, record)| match head.order {
                 _ if record.observe(&head.order, Some(node), newest, now).is_some() => None,
                 NodeOrder::Reboot => Some(activities::reboot(node, record)),
-                NodeOrder::Drain { .. } => {
-                    Some(activities::drain(node, record, &active_work(model, node.id), self.links.is_linked(node.id)))
-                }
+                NodeOrder::Drain { .. } => Some(activities::drain(
+                    node,
+                    record,
+                    &active_work(model, node.id),
+                    self.links.is_linked(node.id),
+                )),
                 _ => None,
             })
         });

@@ -1,7 +1,8 @@
-//! The operations of the central node, as services. The servers translate between their protocols and the methods of these services.
+//! The operations of the central node, as services. The servers translate between their protocols
+//! and the methods of these services.
 //!
-//! Each change of state is one [`Store::commit`]. Each service owns its state and its locks. A service uses only services that are
-//! listed above it:
+//! Each change of state is one [`Store::commit`]. Each service owns its state and its locks. A
+//! service uses only services that are listed above it:
 //!
 //! | module | content |
 //! | --- | --- |
@@ -21,8 +22,8 @@
 //!
 //! # Lock order
 //!
-//! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4, 5 and 7 in debug builds. A lock of a level is never
-//! taken under another one of the same level.
+//! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4, 5 and 7 in debug
+//! builds. A lock of a level is never taken under another one of the same level.
 //!
 //! | level | lock | protects |
 //! | --- | --- | --- |
@@ -52,11 +53,12 @@ pub mod vms;
 pub use activities::MAX_ACTIVITIES;
 pub use admin::{ApiTokenError, KeyUse, RunningOrder, Snapshot};
 pub use boot::{
-    DhcpChange, DhcpObservation, Fetched, LeaseChange, MachineNic, NetworkUpdate, NicRecord, OtherServer,
-    OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
+    DhcpChange, DhcpObservation, Fetched, LeaseChange, MachineNic, NetworkUpdate, NicRecord,
+    OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
 };
 pub use enrolment::{
-    AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,
+    AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError,
+    TOKEN_LIFE, TokenError,
 };
 pub use environment::{
     lan_client::{ConnectionFate, ForeignSegment, LanClient, ObservedConnection, SegmentSources},
@@ -66,13 +68,13 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
-    AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError, NodeRecords, NodeResults,
-    OperateError, OrderError,
+    AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError,
+    NodeRecords, NodeResults, OperateError, OrderError,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
-    ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError, SlotError, SlotParts,
-    VmError, VmVerb, VolumeUseError,
+    ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError,
+    SlotError, SlotParts, VmError, VmVerb, VolumeUseError,
 };
 
 use admin::Admin;
@@ -136,7 +138,8 @@ pub struct Central {
 impl Central {
     /// Composes the services. Nothing runs yet.
     pub fn new(parts: Parts) -> Shared {
-        let Parts { site, catalog, loaders, agent_binary, store, authority, clock, entropy, lan } = parts;
+        let Parts { site, catalog, loaders, agent_binary, store, authority, clock, entropy, lan } =
+            parts;
         let agent = Arc::new(AgentBinary::new(&agent_binary));
         let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
@@ -146,7 +149,13 @@ impl Central {
         let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), reported.clone()));
         let workloads = Arc::new(Workloads::new(env.clone(), links.clone(), reported.clone()));
         let generations = Arc::new(Generations::new(env.clone(), enrolment.clone()));
-        let boot = BootService::new(env.clone(), links.clone(), enrolment.clone(), generations.clone(), loaders);
+        let boot = BootService::new(
+            env.clone(),
+            links.clone(),
+            enrolment.clone(),
+            generations.clone(),
+            loaders,
+        );
         let boot = Arc::new(boot);
         let nodes = Arc::new(NodeOps {
             env: env.clone(),
@@ -175,7 +184,8 @@ impl Central {
         })
     }
 
-    /// Returns the store. Servers use the methods of the services; only tests read and write records themselves.
+    /// Returns the store. Servers use the methods of the services; only tests read and write
+    /// records themselves.
     pub fn store(&self) -> &Store {
         &self.env.store
     }
@@ -211,9 +221,14 @@ impl Central {
         tokio::join!(self.env.lan.run(), self.boot.watch_foreign_segments());
     }
 
-    /// Returns true if a datagram of an address may come from this Ethernet source; raises an alarm about others. `earlier` sent the
-    /// datagrams before it.
-    pub fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
+    /// Returns true if a datagram of an address may come from this Ethernet source; raises an alarm
+    /// about others. `earlier` sent the datagrams before it.
+    pub fn admits_datagram(
+        &self,
+        address: Ipv4Addr,
+        source: MacAddr,
+        earlier: Option<MacAddr>,
+    ) -> bool {
         self.env.lan.admits_datagram(address, source, earlier)
     }
 
@@ -227,8 +242,14 @@ impl Central {
         self.env.lan.faults()
     }
 
-    /// Returns the client of an accepted connection. `interface` is that of the listener, if it is bound to one.
-    pub fn lan_client(&self, interface: Option<&str>, client: SocketAddr, server: SocketAddr) -> LanClient {
+    /// Returns the client of an accepted connection. `interface` is that of the listener, if it is
+    /// bound to one.
+    pub fn lan_client(
+        &self,
+        interface: Option<&str>,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> LanClient {
         let observed = match (interface, client, server) {
             (Some(interface), SocketAddr::V4(client), SocketAddr::V4(server)) => {
                 self.env.lan.observe(interface, client, server)

@@ -1,4 +1,5 @@
-//! Mutexes with a fixed order, so that no two threads wait for each other. The table of all locks is in [`super`].
+//! Mutexes with a fixed order, so that no two threads wait for each other. The table of all locks
+//! is in [`super`].
 
 use std::{
     cell::Cell,
@@ -21,9 +22,11 @@ thread_local! {
     static LOCK_COUNTS: Cell<[usize; INNERMOST + 1]> = const { Cell::new([0; INNERMOST + 1]) };
 }
 
-/// A mutex that a thread takes only while it holds none of the same or a higher level. Debug builds check the order.
+/// A mutex that a thread takes only while it holds none of the same or a higher level. Debug builds
+/// check the order.
 ///
-/// A panic in another thread does not poison the mutex: the boot services continue, and joining the task reports the panic.
+/// A panic in another thread does not poison the mutex: the boot services continue, and joining the
+/// task reports the panic.
 #[derive(Default)]
 pub(crate) struct Ordered<const LEVEL: usize, T>(Mutex<T>);
 
@@ -39,7 +42,10 @@ impl<const LEVEL: usize, T> Ordered<LEVEL, T> {
 
     pub(crate) fn lock(&self) -> Guard<'_, LEVEL, T> {
         let mut counts = LOCK_COUNTS.get();
-        debug_assert!(counts[LEVEL..].iter().all(|count| *count == 0), "lock order: level {LEVEL} under {counts:?}");
+        debug_assert!(
+            counts[LEVEL..].iter().all(|count| *count == 0),
+            "lock order: level {LEVEL} under {counts:?}"
+        );
         counts[LEVEL] += 1;
         LOCK_COUNTS.set(counts);
         Guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))

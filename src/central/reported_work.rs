@@ -1,7 +1,9 @@
-//! What nodes report of their work, in memory: VMs and tasks without a record, for example after a restore, and details of their VMs.
+//! What nodes report of their work, in memory: VMs and tasks without a record, for example after a
+//! restore, and details of their VMs.
 //!
-//! Nodes report again after each welcome. A node that loses its credentials is forgotten at once: see [`ReportedWork::forget`]. meshd never
-//! ends work that is not on record; only an operator does.
+//! Nodes report again after each welcome. A node that loses its credentials is forgotten at once:
+//! see [`ReportedWork::forget`]. meshd never ends work that is not on record; only an operator
+//! does.
 
 use super::locks::{Leaf, LeafGuard};
 use meshd_proto::vm::{VmFetching, VmReport};
@@ -42,7 +44,8 @@ impl ReportedWork {
         replace(&mut self.addresses.lock(), node, addresses);
     }
 
-    /// Forgets what a node reported: it lost its credentials, or an operator confirmed that the machine is off.
+    /// Forgets what a node reported: it lost its credentials, or an operator confirmed that the
+    /// machine is off.
     pub(crate) fn forget(&self, node: NodeId) {
         if !failpoint::defends("report-forgotten") {
             return;
@@ -72,7 +75,12 @@ impl OrphanVms {
     }
 
     pub(crate) fn nodes_with(&self, uuid: SystemUuid) -> Vec<NodeId> {
-        self.0.lock().iter().filter(|(_, vms)| vms.contains_key(&uuid)).map(|(node, _)| *node).collect()
+        self.0
+            .lock()
+            .iter()
+            .filter(|(_, vms)| vms.contains_key(&uuid))
+            .map(|(node, _)| *node)
+            .collect()
     }
 
     /// Replaces the orphans of a node.
@@ -87,7 +95,11 @@ pub(crate) struct OrphanTasks(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
 
 impl OrphanTasks {
     pub(crate) fn remove(&self, node: NodeId, task: TaskId) {
-        let left = self.0.lock().get(&node).map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
+        let left = self
+            .0
+            .lock()
+            .get(&node)
+            .map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
         if let Some(left) = left {
             self.set(node, left);
         }
@@ -110,6 +122,11 @@ impl OrphanTasks {
     }
 
     pub(crate) fn find(&self, task: TaskId) -> Vec<NodeId> {
-        self.0.lock().iter().filter(|(_, tasks)| tasks.contains(&task)).map(|(node, _)| *node).collect()
+        self.0
+            .lock()
+            .iter()
+            .filter(|(_, tasks)| tasks.contains(&task))
+            .map(|(node, _)| *node)
+            .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for packages.
+//! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for
+//! packages.
 
 use super::{Cli, Failure, output::writer, path_text};
 use clap::{Args, CommandFactory as _};
@@ -29,8 +30,12 @@ pub(super) struct ManPages {
 
 impl ManPages {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let failed =
-            |error| Failure::new(format!("cannot write to {}: {error}", path_text(&self.folder)), "use another folder");
+        let failed = |error| {
+            Failure::new(
+                format!("cannot write to {}: {error}", path_text(&self.folder)),
+                "use another folder",
+            )
+        };
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         clap_mangen::generate_to(Cli::command(), &self.folder).map_err(failed)
     }

@@ -16,8 +16,9 @@
 //! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
 //! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes VMs |
 //!
-//! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or failed, 2 usage error. Commands that
-//! need the central node use its admin API. Other commands work without the central node and never open its store.
+//! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or
+//! failed, 2 usage error. Commands that need the central node use its admin API. Other commands
+//! work without the central node and never open its store.
 
 #[macro_use]
 mod output;
@@ -69,7 +70,13 @@ struct Global {
     #[command(flatten)]
     remote: client::remote::Remote,
     /// Admin socket, instead of [admin].socket of the site
-    #[arg(long, global = true, value_name = "FILE", env = "MESHD_SOCKET", conflicts_with = "server")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MESHD_SOCKET",
+        conflicts_with = "server"
+    )]
     socket: Option<PathBuf>,
     /// Format of log lines on standard error
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
@@ -185,7 +192,8 @@ impl Context {
         self.site.is_none() && (self.is_remote() || self.socket.is_some())
     }
 
-    /// Returns the path of the named site file, else of the default one. With `--server`, prints a note that the results are local.
+    /// Returns the path of the named site file, else of the default one. With `--server`, prints a
+    /// note that the results are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
         let file = meshd_config::find(self.site.as_deref())?;
         if let Some(server) = self.remote.url_text().filter(|_| !self.noted.replace(true)) {
@@ -202,8 +210,9 @@ impl Context {
         Ok(meshd_config::load(&self.site_file()?)?)
     }
 
-    /// Returns a client for the named server or socket, else for the central node of the site. A faulty site file does not prevent access
-    /// to a running meshd: only the next reload reads the file.
+    /// Returns a client for the named server or socket, else for the central node of the site. A
+    /// faulty site file does not prevent access to a running meshd: only the next reload reads the
+    /// file.
     fn client(&self) -> Result<client::AdminClient, Failure> {
         if let Some(server) = self.remote.server()? {
             return Ok(client::AdminClient::of_server(server, self.reason.clone()));
@@ -224,15 +233,21 @@ impl Context {
             Ok(site) => site.admin.socket,
             Err(faults) => meshd_config::admin_socket(&file).ok_or_else(|| {
                 let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
-                let message = format!("cannot find the admin socket: {}", first.lines().next().unwrap_or_default());
-                Failure::new(message, "correct it, or name the socket of the running meshd with --socket FILE")
+                let message = format!(
+                    "cannot find the admin socket: {}",
+                    first.lines().next().unwrap_or_default()
+                );
+                Failure::new(
+                    message,
+                    "correct it, or name the socket of the running meshd with --socket FILE",
+                )
             })?,
         };
         Ok(client::AdminClient::of_socket(socket, Some(file), self.reason.clone()))
     }
 
-    /// Returns the fault of the site file that the running meshd reads at its next reload or start. Returns `None` if the file is valid or
-    /// is on another machine.
+    /// Returns the fault of the site file that the running meshd reads at its next reload or start.
+    /// Returns `None` if the file is valid or is on another machine.
     fn next_reload(&self) -> Option<Finding> {
         if self.is_remote() {
             return None;
@@ -246,7 +261,11 @@ impl Context {
             many => format!("{many} faults"),
         };
         let found = format!("{count}, so the next reload is refused and a restart fails: {first}");
-        Some(Finding::warn("site file", found, "correct it, then `meshd reload`; `meshd check` shows all faults"))
+        Some(Finding::warn(
+            "site file",
+            found,
+            "correct it, then `meshd reload`; `meshd check` shows all faults",
+        ))
     }
 }
 
@@ -308,12 +327,16 @@ fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// Starts logging, at level info for the daemon and warn for other commands. `MESHD_LOG` contains filter directives of `tracing`.
+/// Starts logging, at level info for the daemon and warn for other commands. `MESHD_LOG` contains
+/// filter directives of `tracing`.
 fn start_log(global: &Global, daemon: bool) {
     let default = if daemon { "info" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("MESHD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
     // A closed standard error must not end the program.
     let log = log.log_internal_errors(false);
     // A second subscriber in one process, as in tests, is not an error.
@@ -327,7 +350,9 @@ fn start_log(global: &Global, daemon: bool) {
 fn wait<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime
-        .map_err(|error| Failure::new(format!("cannot start: {error}"), "check the limits of this shell"))?
+        .map_err(|error| {
+            Failure::new(format!("cannot start: {error}"), "check the limits of this shell")
+        })?
         .block_on(work)
 }
 

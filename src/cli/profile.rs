@@ -1,5 +1,5 @@
-//! `meshd profile`: lists, shows and rolls back profiles. `list` and `show` read the site file; with `--server` they
-//! use the API.
+//! `meshd profile`: lists, shows and rolls back profiles. `list` and `show` read the site file;
+//! with `--server` they use the API.
 
 use super::{
     Context, Failure,
@@ -65,12 +65,17 @@ impl Profile {
         match self {
             Profile::History(_) | Profile::Rollback(_) => Ok(()),
             Profile::List { output } => {
-                let all: Vec<_> = site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect();
+                let all: Vec<_> = site
+                    .profiles
+                    .values()
+                    .map(|profile| ProfileView::new(profile, &site))
+                    .collect();
                 output.print(&all, |all| list(all))
             }
-            Profile::Diff { from, to, output } => {
-                output.print(&difference(&site, find(&site, &from)?, find(&site, &to)?)?, show_difference)
-            }
+            Profile::Diff { from, to, output } => output.print(
+                &difference(&site, find(&site, &from)?, find(&site, &to)?)?,
+                show_difference,
+            ),
             Profile::Show { name, resolved: true, output } => {
                 output.print(&find(&site, &name)?.settings, |all| settings(all))
             }
@@ -82,19 +87,23 @@ impl Profile {
 }
 
 impl Profile {
-    /// Prints profiles from the API if `--server` is present. Returns `None` for a command that requires local files.
+    /// Prints profiles from the API if `--server` is present. Returns `None` for a command that
+    /// requires local files.
     fn of_server(&self, context: &Context) -> Option<Result<(), Failure>> {
         let all = || -> Result<Vec<ProfileView>, Failure> {
             let client = context.client()?;
             wait(client.get(api::LIST_PROFILES.path([])))
         };
         match self {
-            Profile::List { output } => Some(all().and_then(|all| output.print(&all, |all| list(all)))),
+            Profile::List { output } => {
+                Some(all().and_then(|all| output.print(&all, |all| list(all))))
+            }
             Profile::Show { name, resolved: false, output } => Some(all().and_then(|all| {
-                let found = all.iter().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
-                    let hint = suggest(name, all.iter().map(|profile| profile.name.as_str()));
-                    Failure::new(format!("the server has no profile `{name}`"), hint)
-                })?;
+                let found =
+                    all.iter().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
+                        let hint = suggest(name, all.iter().map(|profile| profile.name.as_str()));
+                        Failure::new(format!("the server has no profile `{name}`"), hint)
+                    })?;
                 output.print(found, show)
             })),
             _ => None,
@@ -125,11 +134,16 @@ struct Difference {
     rendered: GenerationDiff,
 }
 
-fn difference(site: &Site, from: &meshd_config::Profile, to: &meshd_config::Profile) -> Result<Difference, Failure> {
+fn difference(
+    site: &Site,
+    from: &meshd_config::Profile,
+    to: &meshd_config::Profile,
+) -> Result<Difference, Failure> {
     let mut renderer = Renderer::new(site, overlays(site)?);
     let (before, after) = (renderer.generation(from)?, renderer.generation(to)?);
     let only = |one: &meshd_config::Profile, other: &meshd_config::Profile| -> Vec<Setting> {
-        let is_in_other = |setting: &Setting| other.settings.iter().any(|candidate| is_same(candidate, setting));
+        let is_in_other =
+            |setting: &Setting| other.settings.iter().any(|candidate| is_same(candidate, setting));
         let effective = one.settings.iter().filter(|setting| setting.removed_by.is_none());
         effective.filter(|setting| !is_in_other(setting)).cloned().collect()
     };
@@ -142,7 +156,9 @@ fn is_same(one: &Setting, other: &Setting) -> bool {
 
 fn show_difference(difference: &Difference) -> String {
     let line = |sign: char| {
-        move |setting: &Setting| format!("{sign} {} = {} (set by {})\n", setting.key, setting.value, setting.by)
+        move |setting: &Setting| {
+            format!("{sign} {} = {} (set by {})\n", setting.key, setting.value, setting.by)
+        }
     };
     let removed = difference.removed.iter().map(line('-'));
     let settings: String = removed.chain(difference.added.iter().map(line('+'))).collect();
@@ -157,7 +173,9 @@ pub(super) fn vars(vars: &Vars) -> String {
 fn checks(policy: &CheckPolicy) -> String {
     let rules = policy.rules.iter().map(|(check, rule)| format!("{check}: {}", rule.as_str()));
     let thresholds = &policy.thresholds;
-    let limit = |text: &str, value: Option<u64>, unit: &str| value.map(|value| format!("{text} {value} {unit}"));
+    let limit = |text: &str, value: Option<u64>, unit: &str| {
+        value.map(|value| format!("{text} {value} {unit}"))
+    };
     let limits = [
         limit("memory at least", thresholds.memory_mib, "MiB"),
         limit("clock off at most", thresholds.clock_offset_s, "s"),
@@ -184,7 +202,8 @@ fn list(profiles: &[ProfileView]) -> String {
 }
 
 fn settings(all: &[Setting]) -> String {
-    let removed = |setting: &Setting| setting.removed_by.as_ref().map(|by| format!("removed by {by}"));
+    let removed =
+        |setting: &Setting| setting.removed_by.as_ref().map(|by| format!("removed by {by}"));
     table(
         ["key", "value", "set by", "note"],
         all.iter().map(|setting| {
@@ -207,6 +226,9 @@ fn show(profile: &ProfileView) -> String {
         ("data disks", join_words(&profile.data_disks)),
         ("vars", vars(&profile.vars)),
         ("checks", checks(&profile.checks)),
-        ("default", if profile.default { "yes: unknown nodes boot it".into() } else { String::new() }),
+        (
+            "default",
+            if profile.default { "yes: unknown nodes boot it".into() } else { String::new() },
+        ),
     ])
 }

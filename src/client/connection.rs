@@ -21,8 +21,12 @@ impl Endpoint {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
                 // Nagle's algorithm would delay the small messages of both directions.
                 let _ = stream.set_nodelay(true);
-                let handshake = TlsConnector::from(config.clone()).connect(name.clone(), stream).await;
-                Ok(Box::new(handshake.map_err(|source| ClientError::Tls { server: self.clone(), source })?))
+                let handshake =
+                    TlsConnector::from(config.clone()).connect(name.clone(), stream).await;
+                Ok(Box::new(
+                    handshake
+                        .map_err(|source| ClientError::Tls { server: self.clone(), source })?,
+                ))
             }
         }
     }

@@ -23,7 +23,9 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Endpoint::Unix(path) => write!(f, "{}", path.display()),
-            Endpoint::Tls { host, port, .. } if host.contains(':') => write!(f, "https://[{host}]:{port}"),
+            Endpoint::Tls { host, port, .. } if host.contains(':') => {
+                write!(f, "https://[{host}]:{port}")
+            }
             Endpoint::Tls { host, port, .. } => write!(f, "https://{host}:{port}"),
         }
     }

@@ -45,8 +45,8 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns the TLS error that caused this error, if any. A rejected client certificate is a TLS error: in TLS 1.3 the alert
-    /// arrives after the handshake, on the first read.
+    /// Returns the TLS error that caused this error, if any. A rejected client certificate is a TLS
+    /// error: in TLS 1.3 the alert arrives after the handshake, on the first read.
     pub fn tls_error(&self) -> Option<&rustls::Error> {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self);
         while let Some(error) = cause {

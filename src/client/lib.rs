@@ -9,7 +9,8 @@
 //! | `error` | errors of a call |
 //! | `web_socket` | the upgrade to a WebSocket |
 //!
-//! Each call opens a new connection. The path of a request is the HTTP request target. The caller sets all headers.
+//! Each call opens a new connection. The path of a request is the HTTP request target. The caller
+//! sets all headers.
 
 mod body;
 mod connection;
@@ -71,7 +72,8 @@ impl Client {
         let stream = self.connect().await?;
         let exchange = async {
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-            // The task of the connection ends with the response body, because dropping a `JoinSet` aborts its tasks.
+            // The task of the connection ends with the response body, because dropping a `JoinSet`
+            // aborts its tasks.
             let mut tasks = JoinSet::new();
             tasks.spawn(connection);
             let response = sender.send_request(request).await?;
@@ -84,10 +86,16 @@ impl Client {
     /// Opens a WebSocket.
     ///
     /// # Errors
-    /// The errors of [`send`](Self::send), or [`ClientError::Rejected`] if the server does not switch protocols.
-    pub async fn web_socket(&self, request: Request<()>, limits: WebSocketConfig) -> Result<Socket, ClientError> {
+    /// The errors of [`send`](Self::send), or [`ClientError::Rejected`] if the server does not
+    /// switch protocols.
+    pub async fn web_socket(
+        &self,
+        request: Request<()>,
+        limits: WebSocketConfig,
+    ) -> Result<Socket, ClientError> {
         let stream = self.connect().await?;
-        let opened = timeout(self.timeouts.response, web_socket::upgrade(stream, request, limits)).await;
+        let opened =
+            timeout(self.timeouts.response, web_socket::upgrade(stream, request, limits)).await;
         opened.map_err(|_| self.timed_out(CallStage::Response))?
     }
 }

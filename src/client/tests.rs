@@ -54,10 +54,16 @@ async fn body_is_read_up_to_its_limit() {
         let answer = server.answer("HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nhello");
         let (response, _stream) = tokio::join!(client.send(request()), answer);
         let response = response.unwrap();
-        assert_eq!(response.status(), StatusCode::NOT_FOUND, "a response of any status is a success");
+        assert_eq!(
+            response.status(),
+            StatusCode::NOT_FOUND,
+            "a response of any status is a success"
+        );
         match collect(response.into_body(), limit).await {
             Ok(body) => assert!(fits && body == "hello"),
-            Err(error) => assert!(!fits && matches!(error, ClientError::TooLarge { limit: 4 }), "{error:?}"),
+            Err(error) => {
+                assert!(!fits && matches!(error, ClientError::TooLarge { limit: 4 }), "{error:?}")
+            }
         }
     }
 }
@@ -100,7 +106,8 @@ async fn refused_web_socket_has_status_and_body() {
     let client = server.client(LONG);
     let answer = server.answer("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno");
     let request = "ws://localhost/".into_client_request().unwrap();
-    let (opened, _stream) = tokio::join!(client.web_socket(request, WebSocketConfig::default()), answer);
+    let (opened, _stream) =
+        tokio::join!(client.web_socket(request, WebSocketConfig::default()), answer);
     let Err(ClientError::Rejected { status, body }) = opened else { panic!("{opened:?}") };
     assert_eq!((status, body), (StatusCode::FORBIDDEN, Bytes::from("no")));
 }

@@ -1,5 +1,6 @@
-//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper performs the upgrade, because a rejection has a body:
-//! tungstenite reads only the part of the body that arrives with the head.
+//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper performs the upgrade,
+//! because a rejection has a body: tungstenite reads only the part of the body that arrives with
+//! the head.
 
 use crate::{ClientError, Socket, Stream};
 use bytes::Bytes;
@@ -25,7 +26,8 @@ use tokio_tungstenite::{
 /// Maximum number of bytes read from the body of a rejection.
 const MAX_REJECTION: usize = 64 * 1024;
 
-/// Opens a WebSocket over a connection. The caller sets the headers of `IntoClientRequest` in the request.
+/// Opens a WebSocket over a connection. The caller sets the headers of `IntoClientRequest` in the
+/// request.
 ///
 /// # Errors
 /// The connection fails, or the server does not switch protocols: [`ClientError::Rejected`].
@@ -39,17 +41,23 @@ pub async fn upgrade(
     if let Some(path) = request.uri().path_and_query() {
         *request.uri_mut() = Uri::from(path.clone());
     }
-    let expected = request.headers().get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::Connection)?;
+    let expected =
+        request.headers().get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::Connection)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(connection.with_upgrades());
     let response = sender.send_request(request).await.map_err(ClientError::Connection)?;
     let status = response.status();
     if status != StatusCode::SWITCHING_PROTOCOLS {
         let body = Limited::new(response.into_body(), MAX_REJECTION).collect().await;
-        return Err(ClientError::Rejected { status, body: body.map(|body| body.to_bytes()).unwrap_or_default() });
+        return Err(ClientError::Rejected {
+            status,
+            body: body.map(|body| body.to_bytes()).unwrap_or_default(),
+        });
     }
-    let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
+    let accepted =
+        response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
     if expected.is_none() || accepted != expected.as_deref() {
         let error = tungstenite::Error::Protocol(ProtocolError::SecWebSocketAcceptKeyMismatch);
         return Err(ClientError::WebSocket(Box::new(error)));

@@ -2,7 +2,8 @@
 
 use super::reader::brief;
 
-/// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the temporary name.
+/// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the
+/// temporary name.
 pub(super) const MAX_SOCKET_PATH: usize = 106;
 /// Maximum length of an interface name in bytes (IFNAMSIZ without the final NUL).
 const MAX_INTERFACE: usize = 15;
@@ -12,7 +13,8 @@ const MAX_SSH_KEY: usize = 8192;
 /// Kernel arguments that meshd sets. Other values would break the boot chain or its security.
 const OWN_ARGS: [&str; 10] =
     ["apkovl", "init", "rdinit", "modloop", "initrd", "alpine_repo", "ip", "BOOTIF", "panic", "--"];
-/// Kernel arguments with which the machine starts another system than the overlay, or stops in its initramfs.
+/// Kernel arguments with which the machine starts another system than the overlay, or stops in its
+/// initramfs.
 const BREAKING_ARGS: [&str; 14] = [
     "root",
     "rootfstype",
@@ -76,7 +78,9 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
     if text.chars().any(char::is_whitespace) {
         return Err(format!("`{shown}` contains a space; write one list element per argument"));
     }
-    if let Some(invalid) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c)) {
+    if let Some(invalid) =
+        text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c))
+    {
         return Err(format!("`{shown}` contains {invalid:?}; use letters, digits and {ARG_MARKS}"));
     }
     if is_own_arg(text) {
@@ -88,7 +92,8 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether meshd sets a kernel argument itself: for the loader, for any kind of image, or for the boot chain.
+/// Returns whether meshd sets a kernel argument itself: for the loader, for any kind of image, or
+/// for the boot chain.
 pub fn is_own_arg(arg: &str) -> bool {
     OWN_ARGS.contains(&arg.split('=').next().unwrap_or(arg))
 }
@@ -109,7 +114,10 @@ pub(super) fn package(text: &str) -> Result<(), String> {
 /// Checks an SSH public key. Errors never quote the text, which may be a private key.
 pub(super) fn ssh_key(text: &str) -> Result<(), String> {
     if text.contains("PRIVATE KEY") {
-        return Err("is a private key; write the public one, and make a new pair if this file was shared".into());
+        return Err(
+            "is a private key; write the public one, and make a new pair if this file was shared"
+                .into(),
+        );
     }
     let hint = "paste the one line of a .pub file: ssh-ed25519 AAAA... comment";
     if text.len() > MAX_SSH_KEY || text.chars().any(char::is_control) {
@@ -118,14 +126,17 @@ pub(super) fn ssh_key(text: &str) -> Result<(), String> {
     let mut words = text.split(' ').filter(|word| !word.is_empty());
     let kind = words.next().is_some_and(|kind| SSH_KEY_TYPES.contains(&kind));
     let base64 = |c: u8| c.is_ascii_alphanumeric() || b"+/=".contains(&c);
-    let body = words.next().is_some_and(|body| body.starts_with("AAAA") && body.bytes().all(base64));
+    let body =
+        words.next().is_some_and(|body| body.starts_with("AAAA") && body.bytes().all(base64));
     if kind && body { Ok(()) } else { Err(format!("is not an SSH public key; {hint}")) }
 }
 
 /// Checks a value of `console=`: `ttyS0`, `ttyS0,115200`, `tty0`.
 pub(super) fn console(text: &str) -> Result<(), String> {
     let (device, options) = text.split_once(',').unwrap_or((text, "0"));
-    let plain = |part: &str| !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric());
+    let plain = |part: &str| {
+        !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric())
+    };
     let sound = plain(device) && plain(options);
     check(sound, text, "is not a console; write tty0 or ttyS0,115200")
 }
@@ -153,7 +164,13 @@ mod tests {
         ] {
             assert!(kernel_arg(text).is_err(), "{text}");
         }
-        for text in ["quiet", "intel_iommu=on", "hugepages=16", "vfio-pci.ids=10de:1eb8,10de:10f8", "initcall_debug"] {
+        for text in [
+            "quiet",
+            "intel_iommu=on",
+            "hugepages=16",
+            "vfio-pci.ids=10de:1eb8,10de:10f8",
+            "initcall_debug",
+        ] {
             assert_eq!(kernel_arg(text), Ok(()));
         }
     }
@@ -163,7 +180,8 @@ mod tests {
         let error = ssh_key("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0").expect_err("private");
         assert!(!error.contains("c2Vj"), "{error}");
         assert_eq!(ssh_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB me@desk"), Ok(()));
-        for text in ["", "me@desk", "ssh-ed25519", "ssh-ed25519 AAAA\nssh-rsa AAAA", "ssh-dss AAAA"] {
+        for text in ["", "me@desk", "ssh-ed25519", "ssh-ed25519 AAAA\nssh-rsa AAAA", "ssh-dss AAAA"]
+        {
             assert!(ssh_key(text).is_err(), "{text}");
         }
     }
@@ -176,10 +194,14 @@ mod tests {
         for text in ["", "-a", "a.", "a..b", "a b", "rack_a", "ü"] {
             assert!(name(text).is_err(), "{text}");
         }
-        for (text, sound) in [("ttyS0,115200", true), ("tty0", true), ("", false), ("a b", false), ("x,", false)] {
+        for (text, sound) in
+            [("ttyS0,115200", true), ("tty0", true), ("", false), ("a b", false), ("x,", false)]
+        {
             assert_eq!(console(text).is_ok(), sound, "{text}");
         }
-        for (text, sound) in [("htop", true), ("g++", true), ("k3s=1.2-r0", false), ("a b", false), ("!x", false)] {
+        for (text, sound) in
+            [("htop", true), ("g++", true), ("k3s=1.2-r0", false), ("a b", false), ("!x", false)]
+        {
             assert_eq!(package(text).is_ok(), sound, "{text}");
         }
     }

@@ -34,9 +34,11 @@ pub fn arg_key(arg: &str) -> &str {
     arg.split_once('=').map_or(arg, |(key, _)| key)
 }
 
-/// Arguments that may occur several times: their meaning depends on the previous argument (`hugepagesz=1G hugepages=8 hugepagesz=2M`), or
-/// the kernel uses every one (`console=tty0 console=ttyS0`). Of other arguments, only the last one counts.
-const REPEATABLE: [&str; 6] = ["hugepagesz", "hugepages", "console", "earlycon", "memmap", "modprobe.blacklist"];
+/// Arguments that may occur several times: their meaning depends on the previous argument
+/// (`hugepagesz=1G hugepages=8 hugepagesz=2M`), or the kernel uses every one
+/// (`console=tty0 console=ttyS0`). Of other arguments, only the last one counts.
+const REPEATABLE: [&str; 6] =
+    ["hugepagesz", "hugepages", "console", "earlycon", "memmap", "modprobe.blacklist"];
 
 /// Returns true if `later` replaces `earlier`.
 pub(super) fn replaces_arg(later: &str, earlier: &str) -> bool {
@@ -45,12 +47,14 @@ pub(super) fn replaces_arg(later: &str, earlier: &str) -> bool {
     if repeated { !positional && later == earlier } else { arg_key(later) == arg_key(earlier) }
 }
 
-/// Returns true if `-pattern` removes the argument: a key removes all its arguments, `key=value` only equal ones.
+/// Returns true if `-pattern` removes the argument: a key removes all its arguments, `key=value`
+/// only equal ones.
 pub(super) fn removes_arg(pattern: &str, arg: &str) -> bool {
     if pattern.contains('=') { pattern == arg } else { pattern == arg_key(arg) }
 }
 
-/// Applies edits to kernel arguments as in profile inheritance. Removing a missing argument has no effect.
+/// Applies edits to kernel arguments as in profile inheritance. Removing a missing argument has no
+/// effect.
 pub fn edit_args(args: &mut Vec<String>, edits: &[Edit<String>]) {
     for edit in edits {
         match edit {
@@ -85,7 +89,10 @@ mod tests {
     fn positional_and_repeatable_arguments_are_kept() {
         let pages = ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2"];
         assert_eq!(edited(&[], &pages), pages);
-        assert_eq!(edited(&["console=tty0"], &["console=ttyS0", "console=tty0"]), ["console=ttyS0", "console=tty0"]);
+        assert_eq!(
+            edited(&["console=tty0"], &["console=ttyS0", "console=tty0"]),
+            ["console=ttyS0", "console=tty0"]
+        );
         assert_eq!(edited(&pages, &["-hugepages", "-hugepagesz"]), [""; 0]);
     }
 }

@@ -1,4 +1,5 @@
-//! Faults of a configuration file: position, cause and hint. All faults of a file are reported together.
+//! Faults of a configuration file: position, cause and hint. All faults of a file are reported
+//! together.
 
 use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, fmt, path::PathBuf};
@@ -18,8 +19,18 @@ pub struct Fault {
 
 impl Fault {
     /// Makes a fault of a whole file.
-    pub fn of_file(file: impl Into<PathBuf>, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Fault { file: file.into(), line: 0, key: String::new(), message: message.into(), hint: hint.into() }
+    pub fn of_file(
+        file: impl Into<PathBuf>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Fault {
+            file: file.into(),
+            line: 0,
+            key: String::new(),
+            message: message.into(),
+            hint: hint.into(),
+        }
     }
 }
 
@@ -59,13 +70,17 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// Returns the word of `known` with the smallest edit distance to `text`; `None` if none is similar.
+/// Returns the word of `known` with the smallest edit distance to `text`; `None` if none is
+/// similar.
 pub fn nearest<'w>(text: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     // A third of the characters may differ, but at least one.
     let allowed = (text.chars().count() / 3).max(1);
     let scored = known.into_iter().map(|word| (distance(&text.to_lowercase(), word), word));
-    // Of equally distant words, the one with the longest common beginning: a missing letter at the end is more likely than at the front.
-    let common = |word: &str| text.to_lowercase().chars().zip(word.chars()).take_while(|(a, b)| a == b).count();
+    // Of equally distant words, the one with the longest common beginning: a missing letter at the
+    // end is more likely than at the front.
+    let common = |word: &str| {
+        text.to_lowercase().chars().zip(word.chars()).take_while(|(a, b)| a == b).count()
+    };
     let near = scored.filter(|(distance, _)| *distance <= allowed);
     near.min_by_key(|(distance, word)| (*distance, Reverse(common(word)))).map(|(_, word)| word)
 }
@@ -77,7 +92,11 @@ pub fn suggest<'w>(text: &str, known: impl IntoIterator<Item = &'w str> + Clone)
     }
     let mut words: Vec<&str> = known.into_iter().collect();
     words.sort_unstable();
-    if words.is_empty() { "remove it".to_owned() } else { format!("known here: {}", words.join(", ")) }
+    if words.is_empty() {
+        "remove it".to_owned()
+    } else {
+        format!("known here: {}", words.join(", "))
+    }
 }
 
 /// Optimal string alignment: insertions, deletions, substitutions, and two neighbours swapped.
@@ -96,7 +115,8 @@ fn distance(left: &str, right: &str) -> usize {
     for i in 1..=left.len() {
         for j in 1..=right.len() {
             let differs = usize::from(left[i - 1] != right[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + differs);
+            let mut best =
+                (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + differs);
             if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }
@@ -113,8 +133,12 @@ mod tests {
     #[test]
     fn misspelled_key_is_suggested_and_unrelated_word_is_not() {
         let known = ["interface", "address", "range", "lease"];
-        for (typed, meant) in [("interfce", "interface"), ("adress", "address"), ("rnage", "range"), ("Lease", "lease")]
-        {
+        for (typed, meant) in [
+            ("interfce", "interface"),
+            ("adress", "address"),
+            ("rnage", "range"),
+            ("Lease", "lease"),
+        ] {
             assert_eq!(nearest(typed, known), Some(meant), "{typed}");
         }
         assert_eq!(nearest("colour", known), None);

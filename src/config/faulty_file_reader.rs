@@ -1,5 +1,5 @@
-//! Reads single values from a site file that may have faults elsewhere. Commands that only talk to the running meshd
-//! work while the file is being edited.
+//! Reads single values from a site file that may have faults elsewhere. Commands that only talk to
+//! the running meshd work while the file is being edited.
 
 use super::{check, reader};
 use crate::sections::admin;
@@ -24,7 +24,9 @@ pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
         Err(_) => path(text, file, "admin", "socket"),
     };
     match found {
-        Found::Value(socket) => (socket.as_os_str().len() <= check::MAX_SOCKET_PATH).then_some(socket),
+        Found::Value(socket) => {
+            (socket.as_os_str().len() <= check::MAX_SOCKET_PATH).then_some(socket)
+        }
         Found::Absent => Some(admin::default_socket()),
         Found::Unreadable => None,
     }
@@ -42,21 +44,26 @@ pub(super) fn overlays_dir(text: &str, file: &Path) -> Option<PathBuf> {
 /// Parses each line separately, so that a syntax error elsewhere has no effect.
 fn path(text: &str, file: &Path, section: &str, key: &str) -> Found {
     let mut current = String::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         if let Some(name) = section_of(line) {
             current = name;
             continue;
         }
         let whole = if current.is_empty() { line.to_owned() } else { format!("{current}.{line}") };
         // `admin.socket = ..` from any spelling: under [admin], or dotted, or in an inline table.
-        let compact: String = whole.chars().take_while(|c| *c != '=').filter(|c| !c.is_whitespace()).collect();
+        let compact: String =
+            whole.chars().take_while(|c| *c != '=').filter(|c| !c.is_whitespace()).collect();
         if compact != format!("{section}.{key}") && compact != section {
             continue;
         }
         let Ok(document) = toml_edit::Document::parse(whole) else { return Found::Unreadable };
         let item = document.get(section).and_then(|table| table.get(key));
         match item.map(|item| item.as_str()) {
-            Some(Some(path)) => return Found::Value(file.parent().unwrap_or(Path::new("")).join(path)),
+            Some(Some(path)) => {
+                return Found::Value(file.parent().unwrap_or(Path::new("")).join(path));
+            }
             Some(None) => return Found::Unreadable,
             None => {}
         }
@@ -67,9 +74,11 @@ fn path(text: &str, file: &Path, section: &str, key: &str) -> Found {
 /// Returns the name in a section header, also if the closing bracket is missing.
 fn section_of(line: &str) -> Option<String> {
     let inner = line.strip_prefix('[')?;
-    let name: String = inner.trim_start_matches('[').chars().take_while(|c| !"]#".contains(*c)).collect();
+    let name: String =
+        inner.trim_start_matches('[').chars().take_while(|c| !"]#".contains(*c)).collect();
     let name: String = name.chars().filter(|c| !c.is_whitespace()).collect();
-    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))).then_some(name)
+    (!name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c)))
+        .then_some(name)
 }
 
 #[cfg(test)]
@@ -93,13 +102,19 @@ mod tests {
             assert_eq!(socket(text), own, "{text}");
         }
         assert_eq!(socket("[net]\nsocket = \"b\"\n=\n").as_deref(), Some("/run/meshd/admin.sock"));
-        assert_eq!(socket("[admin]\nsocket = \"a.sock\n"), None, "the mistake is in the line itself");
+        assert_eq!(
+            socket("[admin]\nsocket = \"a.sock\n"),
+            None,
+            "the mistake is in the line itself"
+        );
         assert_eq!(socket("[admin]\nsocket = 5\n=\n"), None);
     }
 
     #[test]
     fn overlays_folder_of_invalid_site_file_is_found() {
-        let folder = |text| overlays_dir(text, Path::new("/s/site.toml")).map(|path| path.display().to_string());
+        let folder = |text| {
+            overlays_dir(text, Path::new("/s/site.toml")).map(|path| path.display().to_string())
+        };
         assert_eq!(folder("[site]\noverlays_dir = \"over\"\n=").as_deref(), Some("/s/over"));
         assert_eq!(folder("[site]\nname = 5\n").as_deref(), Some("/s/overlays"));
         assert_eq!(folder("[site]\noverlays_dir = 5\n"), None);

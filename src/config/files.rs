@@ -1,5 +1,5 @@
-//! Opens files that operators write. A pipe would hang the reader, and a device may do anything when it is opened: only regular files are
-//! opened, without waiting, and read up to a limit.
+//! Opens files that operators write. A pipe would hang the reader, and a device may do anything
+//! when it is opened: only regular files are opened, without waiting, and read up to a limit.
 
 use std::{
     fs::{self, File},

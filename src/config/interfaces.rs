@@ -31,7 +31,13 @@ pub fn all() -> Vec<InterfaceNetwork> {
 }
 
 /// Returns the longest prefix of the networks of an interface that contain the address.
-pub(super) fn prefix_of(networks: &[InterfaceNetwork], interface: &str, address: Ipv4Addr) -> Option<u8> {
-    let matching = networks.iter().filter(|network| network.interface == interface && network.contains(address));
+pub(super) fn prefix_of(
+    networks: &[InterfaceNetwork],
+    interface: &str,
+    address: Ipv4Addr,
+) -> Option<u8> {
+    let matching = networks
+        .iter()
+        .filter(|network| network.interface == interface && network.contains(address));
     matching.map(|network| network.prefix_len).max()
 }

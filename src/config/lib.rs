@@ -42,8 +42,8 @@ pub use sections::secrets::SecretSource;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{MacPrefix, SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity,
-    MetricsListener, Process, Reservation, Site, Transport, role_on,
+    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy,
+    EnrollRule, Http, Identity, MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};
@@ -57,7 +57,12 @@ pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
     explicit.map(Path::to_owned).or_else(default).ok_or_else(|| {
         let [first, second] = DEFAULT_FILES;
         let message = format!("there is no such file, and no {second} either");
-        Fault::of_file(first, message, "name the site file with --site FILE, or create one with `meshd init`").into()
+        Fault::of_file(
+            first,
+            message,
+            "name the site file with --site FILE, or create one with `meshd init`",
+        )
+        .into()
     })
 }
 
@@ -68,7 +73,10 @@ pub fn default_admin_socket() -> PathBuf {
 
 /// Reads and validates a site file; returns all faults at once.
 pub fn load(file: &Path) -> Result<Site, Faults> {
-    let text = reader::read_text(file, "name the site file with --site FILE, or create one with `meshd init`")?;
+    let text = reader::read_text(
+        file,
+        "name the site file with --site FILE, or create one with `meshd init`",
+    )?;
     parse_with(&text, file, &interfaces::all())
 }
 

@@ -4,7 +4,9 @@ use super::{
     AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, Document, Table, checked, or, write_duration},
 };
-use crate::sections::{admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms};
+use crate::sections::{
+    admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms,
+};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -15,16 +17,19 @@ const HOUR: u64 = 3600;
 /// Bounds of `[agent].heartbeat`.
 const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(HOUR);
 /// Bounds of `[agent].offline_after`.
-const OFFLINE_AFTER: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(24 * HOUR);
+const OFFLINE_AFTER: RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(24 * HOUR);
 const MAX_SSH_KEYS: usize = 256;
 const MAX_CONSOLES: usize = 4;
 /// Bounds of `[boot].max_loading`.
 const MAX_LOADING: RangeInclusive<usize> = 1..=100_000;
-/// Default of `[boot].max_loading`: enough to fill 25 Gbit/s with ordinary NICs, and few enough that a share of 1 Gbit/s loads an image of
-/// 60 MB within two minutes, far below the timeout of any boot stage.
+/// Default of `[boot].max_loading`: enough to fill 25 Gbit/s with ordinary NICs, and few enough
+/// that a share of 1 Gbit/s loads an image of 60 MB within two minutes, far below the timeout of
+/// any boot stage.
 const DEFAULT_MAX_LOADING: usize = 256;
 
-/// Parses a `site.toml`; returns all faults in line order. Paths in the text are relative to the folder of `file`.
+/// Parses a `site.toml`; returns all faults in line order. Paths in the text are relative to the
+/// folder of `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
     parse_with(text, file, &[])
 }
@@ -45,7 +50,8 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let reservations = dhcp_reservation::read(document, &root, &segments);
     let vms = vms::read(document, &root, &segments);
     let listeners = listeners(document, &root);
-    let taken = listeners.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
+    let taken =
+        listeners.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
     let taken = taken.as_ref().map_or(&[][..], |taken| taken);
     let metrics = metrics::read(document, &root, taken);
     let admin = admin::read(document, &root, taken);
@@ -99,13 +105,15 @@ struct Head {
 
 fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
     let site = root.required("site", root.table("site"), "begin with [site] name = \"rack-a\"")?;
-    let name = site.required("name", site.string("name"), "give the site a name: name = \"rack-a\"");
+    let name =
+        site.required("name", site.string("name"), "give the site a name: name = \"rack-a\"");
     let name = name.and_then(|name| checked(document, name, check::name));
     let folder = file.parent().unwrap_or(Path::new(""));
     let state_dir = or(&site, "state_dir", site.path("state_dir"), "/var/lib/meshd".into());
     let blobs_dir = site.path("blobs_dir");
     let images_dir = or(&site, "images_dir", site.path("images_dir"), folder.join("images"));
-    let overlays_dir = or(&site, "overlays_dir", site.path("overlays_dir"), folder.join("overlays"));
+    let overlays_dir =
+        or(&site, "overlays_dir", site.path("overlays_dir"), folder.join("overlays"));
     let ssh_keys = site.strings("ssh_keys");
     site.is_within("ssh_keys", MAX_SSH_KEYS, ssh_keys.len(), "keys");
     let ssh_keys = ssh_keys.into_iter().filter_map(|key| checked(document, key, check::ssh_key));
@@ -137,7 +145,11 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettin
     if agent.port == http {
         let written = [&tables.1, &tables.0].into_iter().flatten().find(|table| table.has("port"));
         let position = written.map_or_else(|| root.own_position(), |table| table.position("port"));
-        document.fault(&position, format!("[http] and [agent] both have port {http}"), "give them different ports");
+        document.fault(
+            &position,
+            format!("[http] and [agent] both have port {http}"),
+            "give them different ports",
+        );
     }
     Some((Http { port: http }, agent))
 }
@@ -150,7 +162,8 @@ fn default_agent() -> AgentSettings {
 fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     let default = default_agent();
     let port = or(agent, "port", agent.port("port"), default.port);
-    let written = (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
+    let written =
+        (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
     let at = written.1.as_ref().map_or_else(|| agent.own_position(), |span| span.with(()));
     let heartbeat = or(agent, "heartbeat", written.0, default.heartbeat);
     let offline_after = or(agent, "offline_after", written.1, default.offline_after);
@@ -161,7 +174,11 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     {
         let (beat, silent) = (write_duration(heartbeat), write_duration(offline));
         let message = format!("a node that speaks every {beat} would be offline after {silent}");
-        document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
+        document.fault(
+            &at,
+            message,
+            format!("make offline_after at least {}", write_duration(heartbeat * 2)),
+        );
     }
     let (heartbeat, offline_after) = (heartbeat?, offline_after?);
     Some(AgentSettings { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
@@ -187,7 +204,8 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let consoles: Vec<String> =
         consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
     let consoles = boot.has("consoles").then_some(consoles);
-    let max_loading = or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
+    let max_loading =
+        or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
     let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
     Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading: max_loading? })
 }

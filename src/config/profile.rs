@@ -2,7 +2,9 @@
 
 use super::VfioSelector;
 use meshd_proto::{CheckPolicy, DiskIdentity};
-use meshd_types::{BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars};
+use meshd_types::{
+    BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

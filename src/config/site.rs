@@ -1,7 +1,9 @@
 //! The validated site, as [`super::load`] returns it.
 
 use super::{Group, MacPrefix, Profile, SecretSource, Vms};
-use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName};
+use meshd_types::{
+    DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
@@ -24,7 +26,8 @@ pub struct Site {
     pub overlays_dir: PathBuf,
     /// SSH keys with root access to nodes; none by default.
     pub ssh_keys: Vec<String>,
-    /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one segment has an interface. Links and networks are unique.
+    /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one segment has an interface. Links
+    /// and networks are unique.
     pub segments: Vec<Segment>,
     /// Address reservations; addresses are unique.
     pub reservations: Vec<Reservation>,
@@ -52,17 +55,21 @@ pub struct Site {
 }
 
 impl Site {
-    /// Returns the segment from which a machine with this address boots: the only segment, or the one whose network has the address.
+    /// Returns the segment from which a machine with this address boots: the only segment, or the
+    /// one whose network has the address.
     pub fn segment_at(&self, address: Option<IpAddr>) -> Option<&Segment> {
         if let [only] = self.segments.as_slice() {
             return Some(only);
         }
         let Some(IpAddr::V4(address)) = address else { return None };
-        self.segments.iter().find(|segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address)))
+        self.segments.iter().find(|segment| {
+            segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address))
+        })
     }
 }
 
-/// Returns the role of an address that clients of a segment must not use: meshd, relay, router or server.
+/// Returns the role of an address that clients of a segment must not use: meshd, relay, router or
+/// server.
 pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     match &segment.link {
         Link::Relay(relay) if *relay == address => return Some("the relay"),
@@ -72,8 +79,12 @@ pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     let subnet = segment.subnet.as_ref()?;
     match address {
         _ if subnet.router == Some(address) => Some("the router"),
-        _ if subnet.dns.contains(&address) || subnet.ntp.contains(&address) => Some("a name or time server"),
-        _ if [subnet.network(), subnet.broadcast()].contains(&address) => Some("the network or broadcast address"),
+        _ if subnet.dns.contains(&address) || subnet.ntp.contains(&address) => {
+            Some("a name or time server")
+        }
+        _ if [subnet.network(), subnet.broadcast()].contains(&address) => {
+            Some("the network or broadcast address")
+        }
         _ => None,
     }
 }
@@ -84,7 +95,8 @@ pub struct Reservation {
     pub owner: Owner,
     /// Address in the subnet of a segment, inside or outside its pool.
     pub address: Ipv4Addr,
-    /// The NIC that sends the frames of this one: its parent, if it is a virtual interface of a node.
+    /// The NIC that sends the frames of this one: its parent, if it is a virtual interface of a
+    /// node.
     pub parent: Option<MacAddr>,
 }
 
@@ -168,8 +180,8 @@ pub struct EnrollRule {
     pub profile: Option<ProfileName>,
 }
 
-/// The criteria of a rule. Every present criterion must match; a list matches by one element. At least one criterion is present.
-/// Texts are compared trimmed and in lower case.
+/// The criteria of a rule. Every present criterion must match; a list matches by one element. At
+/// least one criterion is present. Texts are compared trimmed and in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrollCriteria {
     /// System serial numbers without placeholders of firmware.
@@ -207,9 +219,11 @@ pub enum EnrollPolicy {
 pub struct Boot {
     pub kernel_transport: Transport,
     pub delivery: Delivery,
-    /// Folder of `undionly.kpxe`, `snponly.efi`, `ipxe.efi`; Debian's package `ipxe` puts them in /usr/lib/ipxe.
+    /// Folder of `undionly.kpxe`, `snponly.efi`, `ipxe.efi`; Debian's package `ipxe` puts them in
+    /// /usr/lib/ipxe.
     pub loaders_dir: PathBuf,
-    /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console. `None`: those of the image's architecture.
+    /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console. `None`: those of the
+    /// image's architecture.
     pub consoles: Option<Vec<String>>,
     /// Maximum number of machines that load at once; others wait in iPXE.
     pub max_loading: usize,

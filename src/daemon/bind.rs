@@ -1,4 +1,5 @@
-//! Binds all sockets of all segments before any service starts, and again with their interface. Errors are one sentence with a hint.
+//! Binds all sockets of all segments before any service starts, and again with their interface.
+//! Errors are one sentence with a hint.
 
 use super::{error::DaemonError, open_file_limit::Connections, supervisor::DaemonTasks};
 use crate::serve::{
@@ -61,8 +62,13 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     central.open_lan(&[site.http.port, site.agent.port]);
     let segments = dhcp.interfaces().map(|(watch, bound)| {
         let interface = watch.name().to_owned();
-        let is_booted = |segment: &&meshd_config::Segment| segment.interface() == Some(watch.name());
-        let boots = site.segments.iter().find(is_booted).is_some_and(|segment| segment.mode != DhcpMode::Off);
+        let is_booted =
+            |segment: &&meshd_config::Segment| segment.interface() == Some(watch.name());
+        let boots = site
+            .segments
+            .iter()
+            .find(is_booted)
+            .is_some_and(|segment| segment.mode != DhcpMode::Off);
         let (http_port, agent_port) = (site.http.port, site.agent.port);
         let plan = SegmentPlan { interface, http_port, agent_port, boots, connections };
         let sockets = plan.open(bound.address)?;
@@ -71,14 +77,20 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
     let segments = segments.collect::<Result<Vec<_>, DaemonError>>()?;
     let metrics = site.metrics.map(metrics::bind).transpose()?;
     let https = admin::bind_https(&site, central.now())?;
-    let admin = admin::Listening { socket: admin::bind(&site.admin.socket)?, https, connections: connections.admin };
+    let admin = admin::Listening {
+        socket: admin::bind(&site.admin.socket)?,
+        https,
+        connections: connections.admin,
+    };
     Ok(BoundSockets { dhcp, segments, admin, metrics })
 }
 
 impl SegmentPlan {
     /// Opens all sockets of the interface.
     fn open(&self, address: Ipv4Addr) -> Result<SegmentSockets, BindError> {
-        let listen = |service, port| bind::tcp(service, Some(&self.interface), SocketAddrV4::new(address, port));
+        let listen = |service, port| {
+            bind::tcp(service, Some(&self.interface), SocketAddrV4::new(address, port))
+        };
         Ok(SegmentSockets {
             address,
             tftp: tftp::bind(&self.interface, address)?,
@@ -88,7 +100,12 @@ impl SegmentPlan {
     }
 
     /// Runs the servers of the sockets until `stop`.
-    async fn serve(self, sockets: SegmentSockets, central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
+    async fn serve(
+        self,
+        sockets: SegmentSockets,
+        central: Shared,
+        stop: CancellationToken,
+    ) -> Result<(), DaemonError> {
         let SegmentSockets { address, tftp, http, agent } = sockets;
         let SegmentPlan { interface, http_port, agent_port, boots, connections } = self;
         tracing::info!(interface, %address, http = http_port, "segment is served");
@@ -96,11 +113,20 @@ impl SegmentPlan {
         let (shared, name, token) = (central.clone(), interface.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, &name, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
-        tasks.spawn_infallible("HTTP boot API", http::run(limits, central.clone(), http, stop.clone()));
+        tasks.spawn_infallible(
+            "HTTP boot API",
+            http::run(limits, central.clone(), http, stop.clone()),
+        );
         let limits = agent::AgentLimits { connections: connections.agent, ..Default::default() };
-        tasks.spawn_infallible("agent API", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
+        tasks.spawn_infallible(
+            "agent API",
+            agent::run(limits, Arc::new(central.clone()), agent, stop.clone()),
+        );
         if boots {
-            tasks.spawn_infallible("IPv6 router solicitations", ndp::run(interface.clone(), stop.clone()));
+            tasks.spawn_infallible(
+                "IPv6 router solicitations",
+                ndp::run(interface.clone(), stop.clone()),
+            );
         }
         let served = ServedInterface { name: interface, address, http_port, agent_port };
         tasks.spawn_infallible("self-test", self_test::run(central, served, stop.clone()));
@@ -115,7 +141,11 @@ impl Segment {
     }
 
     /// Serves until `stop`, with new sockets after a change of the interface.
-    pub(super) async fn serve(self, central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
+    pub(super) async fn serve(
+        self,
+        central: Shared,
+        stop: CancellationToken,
+    ) -> Result<(), DaemonError> {
         let Segment { plan, watch, bound, sockets } = self;
         let open = |address| plan.open(address);
         let serve = |sockets, stop| plan.clone().serve(sockets, central.clone(), stop);

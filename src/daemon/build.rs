@@ -3,7 +3,9 @@
 use super::{DaemonError, ipxe_loaders::read_loaders};
 use crate::serve::lan::SystemLan;
 use meshd_backup::AUTHORITY;
-use meshd_central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog};
+use meshd_central::{
+    Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog,
+};
 use meshd_config::Site;
 use meshd_image::catalog::load_agent;
 use meshd_store::Store;
@@ -17,13 +19,15 @@ fn built_at() -> Timestamp {
     Timestamp::from_millis(seconds.saturating_mul(1000))
 }
 
-/// Refuses a clock that was never set. Certificates, leases and events would have its times for ever.
+/// Refuses a clock that was never set. Certificates, leases and events would have its times for
+/// ever.
 fn require_plausible_clock(now: Timestamp) -> Result<(), DaemonError> {
     let built = built_at();
     if now < built { Err(DaemonError::Clock { now, built }) } else { Ok(()) }
 }
 
-/// The machine's clocks. If the clock is set back before the build of this program, the time stands still at the build.
+/// The machine's clocks. If the clock is set back before the build of this program, the time stands
+/// still at the build.
 struct PlausibleClock;
 
 impl Clock for PlausibleClock {
@@ -44,7 +48,11 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
 }
 
 /// Builds the central node with another clock and another boot LAN.
-pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Result<Shared, DaemonError> {
+pub fn build_with(
+    site: Site,
+    clock: Box<dyn Clock>,
+    lan: Box<dyn Lan>,
+) -> Result<Shared, DaemonError> {
     let loaders = read_loaders(&site.boot.loaders_dir)?;
     let agent_binary = load_agent(&site)?.bytes;
     let mut random = [0; 32];
@@ -57,7 +65,11 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Resul
         tracing::warn!(%bundle, reason, "machines with this bundle wait and retry");
     }
     let store = Store::open(&site.state_dir)?;
-    let authority = CertificateAuthority::load_or_create(&site.state_dir.join(AUTHORITY), &site.name, clock.now())?;
+    let authority = CertificateAuthority::load_or_create(
+        &site.state_dir.join(AUTHORITY),
+        &site.name,
+        clock.now(),
+    )?;
     Ok(Central::new(Parts {
         site: Arc::new(site),
         catalog,
@@ -79,7 +91,8 @@ mod tests {
     fn clock_before_the_build_of_the_program_is_refused() {
         let built = built_at();
         assert!(built > Timestamp::EPOCH && require_plausible_clock(built).is_ok());
-        let refused = require_plausible_clock(Timestamp::from_millis(86_400_000)).expect_err("1970");
+        let refused =
+            require_plausible_clock(Timestamp::from_millis(86_400_000)).expect_err("1970");
         assert!(refused.to_string().contains("the clock says 1970-01-02"), "{refused}");
         assert!(PlausibleClock.now() >= built);
     }

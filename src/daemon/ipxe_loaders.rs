@@ -17,7 +17,8 @@ pub(super) fn read_loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, Daemon
     let mut loaders = BTreeMap::new();
     let mut missing = Vec::new();
     // Other files in the folder are ignored.
-    let names: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().chain(REQUIRED_LOADERS).collect();
+    let names: BTreeSet<&str> =
+        meshd_dhcp::client_arch::loader_names().chain(REQUIRED_LOADERS).collect();
     for name in names {
         match read_bounded(&dir.join(name)) {
             Ok(bytes) => drop(loaders.insert(name.to_owned(), bytes)),
@@ -33,5 +34,9 @@ pub(super) fn read_loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, Daemon
 
 fn read_bounded(path: &Path) -> std::io::Result<Bytes> {
     let bytes = meshd_config::files::read_regular(path, MAX_BINARY)?;
-    if bytes.is_empty() { Err(std::io::Error::other("its size is 0 bytes")) } else { Ok(bytes.into()) }
+    if bytes.is_empty() {
+        Err(std::io::Error::other("its size is 0 bytes"))
+    } else {
+        Ok(bytes.into())
+    }
 }

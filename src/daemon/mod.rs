@@ -1,4 +1,5 @@
-//! The daemon: builds services, binds all sockets, spawns tasks in the order of the boot chain, and drains with a deadline.
+//! The daemon: builds services, binds all sockets, spawns tasks in the order of the boot chain, and
+//! drains with a deadline.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -11,8 +12,9 @@
 //! | `reload` | reload: detects edited site files, overlays and secrets, and new images |
 //! | `supervisor` | supervises all tasks: the first that ends stops the others |
 //!
-//! No service starts before all sockets are bound, so an occupied port ends the start with one error. After a signal, or when a task
-//! ends, all tasks are stopped and joined, so that no panic is lost.
+//! No service starts before all sockets are bound, so an occupied port ends the start with one
+//! error. After a signal, or when a task ends, all tasks are stopped and joined, so that no panic
+//! is lost.
 
 mod bind;
 mod build;
@@ -42,7 +44,8 @@ use tokio_util::sync::CancellationToken;
 /// Maximum interval between two runs of the periodic maintenance. Pending maintenance runs earlier.
 const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Runs the central node until SIGINT or SIGTERM. Call [`settle`] first, before the process has threads.
+/// Runs the central node until SIGINT or SIGTERM. Call [`settle`] first, before the process has
+/// threads.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let central = build(site)?;
     let bound = bind::bind(&central)?;
@@ -65,7 +68,8 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 /// Spawns every task, in the order of the boot chain.
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
-    let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, Segment::address);
+    let boot_address =
+        bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, Segment::address);
     tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
     let (observed, stopped) = (central.clone(), stop.clone());
     tasks.spawn_infallible("LAN observation", async move {
@@ -81,7 +85,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
         let metrics = metrics::serve(central.clone(), recorder.clone(), listener, stop.clone());
         tasks.spawn_infallible("metrics listener", metrics);
     }
-    let admin = admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
+    let admin =
+        admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
     tasks.spawn_infallible("admin API", admin);
     let (watched, stopped) = (central.clone(), stop.clone());
     tasks.spawn_infallible("watch", async move {
@@ -120,7 +125,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
 
 /// Resolves at the first SIGINT or SIGTERM.
 async fn wait_for_signal() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         tracing::error!("cannot listen for signals; end meshd with kill -9, which loses nothing");
         return std::future::pending().await;

@@ -1,16 +1,19 @@
-//! The limit of open files, and the share of each API. Each connection is one file, and the default limit is 1024.
+//! The limit of open files, and the share of each API. Each connection is one file, and the default
+//! limit is 1024.
 
 use crate::serve::{admin, agent, http};
 use meshd_types::failpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Desired limit: all connections of the boot API of several segments, all agent links, and all TFTP transfers.
+/// Desired limit: all connections of the boot API of several segments, all agent links, and all
+/// TFTP transfers.
 const WANTED: u64 = 65_536;
-/// Minimum without a warning. With fewer files, some machines may get no connection when a rack powers on at once.
+/// Minimum without a warning. With fewer files, some machines may get no connection when a rack
+/// powers on at once.
 const NEEDED: u64 = 8192;
 
-/// Files reserved for other purposes than API connections: the store, the sockets of DHCP and TFTP, images, open consoles, and volumes that
-/// nodes download.
+/// Files reserved for other purposes than API connections: the store, the sockets of DHCP and TFTP,
+/// images, open consoles, and volumes that nodes download.
 const RESERVED: u64 = 1024;
 
 /// Maximum number of connections of each API.
@@ -57,7 +60,11 @@ pub(super) fn raise_limit() {
     }
     let limit = have(getrlimit(Resource::Nofile).current);
     if limit < NEEDED {
-        tracing::warn!(limit, needed = NEEDED, "the limit of open files is low: raise LimitNOFILE, or machines wait");
+        tracing::warn!(
+            limit,
+            needed = NEEDED,
+            "the limit of open files is low: raise LimitNOFILE, or machines wait"
+        );
     }
 }
 
@@ -71,8 +78,12 @@ mod tests {
             for segments in [1, 2, 4, 16] {
                 let Connections { http, agent, admin } = Connections::of(files, segments);
                 let all = (http + agent) * segments + 2 * admin;
-                // With so few files for so many segments, the minimums of the APIs may exceed the limit.
-                assert!(all < files as usize || files < 1024 && segments > 4, "{files} {segments}: {all}");
+                // With so few files for so many segments, the minimums of the APIs may exceed the
+                // limit.
+                assert!(
+                    all < files as usize || files < 1024 && segments > 4,
+                    "{files} {segments}: {all}"
+                );
             }
         }
         let usual = Connections::of(WANTED, 1);

@@ -1,7 +1,8 @@
 //! Drops privileges while the process has one thread, because later threads inherit capabilities.
 //!
-//! With `[process].user`, meshd switches to that user before it opens anything, and keeps the three capabilities that its network needs. Files
-//! and sockets that are opened later, for example on a new interface, then work as at the start.
+//! With `[process].user`, meshd switches to that user before it opens anything, and keeps the three
+//! capabilities that its network needs. Files and sockets that are opened later, for example on a
+//! new interface, then work as at the start.
 
 use meshd_config::Site;
 use nix::unistd::{Gid, Uid, User, chown, initgroups, setresgid, setresuid};
@@ -10,8 +11,9 @@ use rustix::{
     io::Errno,
     process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit, umask},
     thread::{
-        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
-        set_capabilities, set_keep_capabilities, set_no_new_privs,
+        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+        remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities,
+        set_no_new_privs,
     },
 };
 use std::{
@@ -20,7 +22,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Capabilities for ports below 1024, for packet sockets, and for entries of the neighbour table that ARP does not change.
+/// Capabilities for ports below 1024, for packet sockets, and for entries of the neighbour table
+/// that ARP does not change.
 const KEPT: CapabilitySet =
     CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW).union(CapabilitySet::NET_ADMIN);
 /// Capabilities without which DHCP and TFTP cannot be opened.
@@ -30,10 +33,14 @@ const REQUIRED: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(Capability
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// The user does not exist.
-    #[error("[process].user: there is no user `{0}`; make one with `useradd --system {0}`, or remove the key")]
+    #[error(
+        "[process].user: there is no user `{0}`; make one with `useradd --system {0}`, or remove the key"
+    )]
     NoUser(String),
     /// The process runs as another user.
-    #[error("[process].user is `{user}`, but meshd was started as user ID {uid}; start it as root or as {user}")]
+    #[error(
+        "[process].user is `{user}`, but meshd was started as user ID {uid}; start it as root or as {user}"
+    )]
     NotRoot {
         /// Configured user.
         user: String,
@@ -60,7 +67,8 @@ fn privilege_error<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> 
     move |source| PrivilegeError::Kernel { what, source: source.into() }
 }
 
-/// Sets the privileges for the lifetime of the process. Call this before the process has a second thread.
+/// Sets the privileges for the lifetime of the process. Call this before the process has a second
+/// thread.
 ///
 /// # Errors
 /// The process must not serve after an error.
@@ -87,7 +95,8 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(privilege_error("disable core dumps"))?;
     // This call must be the last: a change of the user resets the flag.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(privilege_error("disable core dumps"))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(privilege_error("disable core dumps"))?;
     log_privileges();
     Ok(())
 }
@@ -101,33 +110,40 @@ fn prepare(site: &Site, user: &User) -> Result<(), PrivilegeError> {
         fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
         chown(path, Some(user.uid), Some(user.gid)).map_err(|error| failed(error.into()))?;
         // The umask removed the permissions of group and others.
-        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).map_err(failed)?;
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+            .map_err(failed)?;
     }
     Ok(())
 }
 
 fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
     match fs::metadata(path) {
-        Ok(found) if found.uid() != user.uid.as_raw() => {
-            Err(PrivilegeError::Owner { path: path.to_owned(), uid: found.uid(), user: user.name.clone() })
-        }
+        Ok(found) if found.uid() != user.uid.as_raw() => Err(PrivilegeError::Owner {
+            path: path.to_owned(),
+            uid: found.uid(),
+            user: user.name.clone(),
+        }),
         // A missing path is created later by the user; a failure there has a separate error.
         _ => Ok(()),
     }
 }
 
-/// Drops all capabilities except those for ports. The parent process may have passed more, and child processes need none.
+/// Drops all capabilities except those for ports. The parent process may have passed more, and
+/// child processes need none.
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
     clear_ambient_capability_set().map_err(privilege_error("drop capabilities"))?;
-    let permitted = capabilities(None).map_err(privilege_error("read the capabilities"))?.permitted & KEPT;
-    let retained = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+    let permitted =
+        capabilities(None).map_err(privilege_error("read the capabilities"))?.permitted & KEPT;
+    let retained =
+        CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
     set_capabilities(None, retained)
         .map_err(privilege_error("keep CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN alone"))
 }
 
 fn become_user(user: &User) -> Result<(), PrivilegeError> {
     let (uid, gid): (Uid, Gid) = (user.uid, user.gid);
-    let name = std::ffi::CString::new(user.name.as_str()).map_err(|_| PrivilegeError::NoUser(user.name.clone()))?;
+    let name = std::ffi::CString::new(user.name.as_str())
+        .map_err(|_| PrivilegeError::NoUser(user.name.clone()))?;
     for bit in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         match remove_capability_from_bounding_set(bit) {
             // The previous capability was the last one that this kernel knows.
@@ -149,7 +165,9 @@ fn log_privileges() {
     } else if effective.contains(REQUIRED) {
         tracing::info!(%uid, "meshd runs without root; it may open low ports and packet sockets, and nothing else");
         if !effective.contains(KEPT) {
-            tracing::warn!("meshd lacks CAP_NET_ADMIN: it cannot bind addresses of machines that boot to their NICs");
+            tracing::warn!(
+                "meshd lacks CAP_NET_ADMIN: it cannot bind addresses of machines that boot to their NICs"
+            );
         }
     } else {
         tracing::warn!(%uid, "meshd has neither CAP_NET_BIND_SERVICE nor CAP_NET_RAW: DHCP and TFTP cannot be opened");

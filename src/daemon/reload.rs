@@ -91,7 +91,8 @@ fn walk(dir: &Path, depth: usize, files: &mut Vec<String>) {
 }
 
 fn line(path: &Path, meta: &Metadata) -> String {
-    let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    let modified =
+        meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     // The change time tells of a new mode.
     let changed = (meta.ctime(), meta.ctime_nsec());
     format!("{} {} {} {changed:?}", path.display(), meta.len(), modified.as_nanos())

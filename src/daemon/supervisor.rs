@@ -25,14 +25,19 @@ impl DaemonTasks {
     }
 
     /// Spawns a task that returns no error.
-    pub(super) fn spawn_infallible(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_infallible(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         self.spawn(name, async {
             task.await;
             Ok(())
         });
     }
 
-    /// Waits for the signal or for a task that ends by itself, which is always a fault. Then stops and joins all tasks.
+    /// Waits for the signal or for a task that ends by itself, which is always a fault. Then stops
+    /// and joins all tasks.
     pub(super) async fn until_stopped(
         mut self,
         signal: impl Future<Output = ()>,
@@ -58,14 +63,20 @@ impl DaemonTasks {
         })
         .await;
         if drained.is_err() {
-            tracing::warn!(tasks = self.set.len(), "tasks of meshd exceed the shutdown deadline; aborting them");
+            tracing::warn!(
+                tasks = self.set.len(),
+                "tasks of meshd exceed the shutdown deadline; aborting them"
+            );
             self.set.shutdown().await;
         }
         outcome
     }
 
     /// Returns the task that ended without an error, or its error.
-    fn finished(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> Result<&'static str, DaemonError> {
+    fn finished(
+        &self,
+        ended: Result<(Id, Result<(), DaemonError>), JoinError>,
+    ) -> Result<&'static str, DaemonError> {
         let name = |id| self.names.get(&id).copied().unwrap_or("?");
         match ended {
             Ok((id, result)) => result.map(|()| name(id)),

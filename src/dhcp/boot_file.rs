@@ -51,8 +51,8 @@ pub struct BootSources {
 }
 
 impl BootSources {
-    /// Returns the boot file of a client with the boot server `server`. iPXE always gets the script: with its own program again it would
-    /// loop forever.
+    /// Returns the boot file of a client with the boot server `server`. iPXE always gets the
+    /// script: with its own program again it would loop forever.
     pub(crate) fn boot_file(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         match request.client {
             ClientKind::Other => BootFile::None,
@@ -70,11 +70,14 @@ impl BootSources {
         let Some(row) = row.filter(runs) else {
             return BootFile::Missing(NoLoader::UnknownArch { class, arch: request.arch });
         };
-        let Some(loader) = row.loaders.iter().copied().find(|loader| self.loaders.contains(*loader)) else {
+        let Some(loader) =
+            row.loaders.iter().copied().find(|loader| self.loaders.contains(*loader))
+        else {
             let first = row.loaders.first().copied().unwrap_or_default();
             return BootFile::Missing(NoLoader::Absent { firmware: row.name, loader: first });
         };
-        // An HTTPClient cannot use a file name, whatever its option 93 contains (Quirk::HttpByClassOnly).
+        // An HTTPClient cannot use a file name, whatever its option 93 contains
+        // (Quirk::HttpByClassOnly).
         if row.transport == LoaderTransport::Http || class == VendorClass::Http {
             return BootFile::Http(self.url(server, &format!("loader/{loader}")));
         }

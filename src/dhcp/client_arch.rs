@@ -28,8 +28,9 @@ impl ArchEntry {
     }
 }
 
-/// `snponly` and `undionly` use the network driver of the firmware, so they work with every NIC that the firmware boots from. The second
-/// loader contains drivers, for firmware whose own driver does not work.
+/// `snponly` and `undionly` use the network driver of the firmware, so they work with every NIC
+/// that the firmware boots from. The second loader contains drivers, for firmware whose own driver
+/// does not work.
 const BIOS: &[&str] = &["undionly.kpxe", "ipxe.pxe"];
 const IA32: &[&str] = &["snponly-i386.efi", "ipxe-i386.efi"];
 const X64: &[&str] = &["snponly.efi", "ipxe.efi"];
@@ -38,7 +39,12 @@ const ARM64: &[&str] = &["snponly-arm64.efi", "ipxe-arm64.efi"];
 const RISCV32: &[&str] = &["snponly-riscv32.efi", "ipxe-riscv32.efi"];
 const RISCV64: &[&str] = &["snponly-riscv64.efi", "ipxe-riscv64.efi"];
 
-const fn row(arch: u16, name: &'static str, transport: LoaderTransport, loaders: &'static [&'static str]) -> ArchEntry {
+const fn row(
+    arch: u16,
+    name: &'static str,
+    transport: LoaderTransport,
+    loaders: &'static [&'static str],
+) -> ArchEntry {
     ArchEntry { arch, name, transport, loaders }
 }
 
@@ -83,13 +89,29 @@ mod tests {
     #[test]
     fn architecture_table_is_sorted_unique_and_loaders_match_firmware() {
         for (index, row) in ARCHITECTURES.iter().enumerate() {
-            assert!(ARCHITECTURES[..index].iter().all(|other| other.arch < row.arch), "{}", row.name);
+            assert!(
+                ARCHITECTURES[..index].iter().all(|other| other.arch < row.arch),
+                "{}",
+                row.name
+            );
             let bios = row.name.starts_with("BIOS");
             assert_eq!(row.is_bios(), bios, "{}", row.name);
-            assert_eq!(row.transport == LoaderTransport::Http, row.name.contains("HTTP boot"), "{}", row.name);
-            assert!(row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios), "{}", row.name);
+            assert_eq!(
+                row.transport == LoaderTransport::Http,
+                row.name.contains("HTTP boot"),
+                "{}",
+                row.name
+            );
+            assert!(
+                row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios),
+                "{}",
+                row.name
+            );
             let short = |loader: &&str| loader.len() < 64;
-            assert!(row.loaders.iter().all(short), "it fits the header's file field, which is all that U-Boot reads");
+            assert!(
+                row.loaders.iter().all(short),
+                "it fits the header's file field, which is all that U-Boot reads"
+            );
         }
     }
 }

@@ -15,7 +15,8 @@ use std::net::Ipv4Addr;
 pub enum Effect {
     /// Send a packet.
     Reply(Reply),
-    /// Store a change. The outputs after it wait until it is stored, and are discarded if that fails.
+    /// Store a change. The outputs after it wait until it is stored, and are discarded if that
+    /// fails.
     Store(Change),
     /// Inform the operator.
     Warn(Warning),
@@ -76,7 +77,8 @@ pub struct ClientExchange {
     pub is_relayed: bool,
 }
 
-/// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different client identifiers.
+/// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different
+/// client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub mac: MacAddr,
@@ -88,7 +90,8 @@ pub struct Lease {
     pub vm: Option<SystemUuid>,
 }
 
-/// A change of a stored lease. It applies only if `before` is still stored, so that it cannot undo a newer change.
+/// A change of a stored lease. It applies only if `before` is still stored, so that it cannot undo
+/// a newer change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
     /// The old lease.

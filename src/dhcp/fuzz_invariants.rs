@@ -1,4 +1,5 @@
-//! Checks the invariants of the engine for arbitrary packets to a segment of each kind. Used by fuzzing and tests.
+//! Checks the invariants of the engine for arbitrary packets to a segment of each kind. Used by
+//! fuzzing and tests.
 
 use crate::{
     boot_file::BootSources,
@@ -6,7 +7,10 @@ use crate::{
     config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
-    machines::{Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic, UsedAddress},
+    machines::{
+        Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic,
+        UsedAddress,
+    },
     packet::{CLIENT_PORT, Origin, PROXY_PORT, SERVER_PORT},
 };
 use dhcproto::v4::{Decodable, Decoder, Message};
@@ -17,11 +21,11 @@ use std::{
     time::Duration,
 };
 
-/// Feeds packets to an engine and panics if an invariant is violated: any bytes have an outcome, replies can be parsed, and no address is
-/// acknowledged to two NICs at once.
+/// Feeds packets to an engine and panics if an invariant is violated: any bytes have an outcome,
+/// replies can be parsed, and no address is acknowledged to two NICs at once.
 ///
-/// Four bytes precede each packet: its length (big-endian), its origin (interface, port, sender), and the seconds since the packet
-/// before. The remaining bytes are one more packet.
+/// Four bytes precede each packet: its length (big-endian), its origin (interface, port, sender),
+/// and the seconds since the packet before. The remaining bytes are one more packet.
 pub fn check_invariants(bytes: &[u8]) {
     let mut bench = Bench { engine: engine(), now: 0, holders: BTreeMap::new() };
     let mut rest = bytes;
@@ -40,8 +44,10 @@ fn record(mac: MacAddr, address: Ipv4Addr) -> NicRecord {
     let node = Basis::Mac(mac).node_id();
     let bits = mac.0[5];
     let port = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
-    let attachment = (bits & 4 == 0).then_some(Attachment { is_local: bits & 8 == 0, relay_port: Some(port) });
-    let machine = MachineNic { ids: vec![node], is_approved: bits & 1 == 0, is_boot_nic: true, attachment };
+    let attachment =
+        (bits & 4 == 0).then_some(Attachment { is_local: bits & 8 == 0, relay_port: Some(port) });
+    let machine =
+        MachineNic { ids: vec![node], is_approved: bits & 1 == 0, is_boot_nic: true, attachment };
     let used = (bits & 2 == 0).then_some(UsedAddress { address, until: None });
     NicRecord { machine: Some(machine), used: used.into_iter().collect(), ..NicRecord::new(mac) }
 }
@@ -56,9 +62,13 @@ impl Bench {
     fn packet(&mut self, packet: &[u8], origin_bits: u8) {
         let now = Timestamp::from_millis(self.now * 1000);
         // Senders: unspecified, the address in the packet, a relay.
-        let own = packet.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
-        let source =
-            [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(origin_bits >> 2) % 3];
+        let own = packet
+            .get(12..16)
+            .and_then(|octets| octets.first_chunk::<4>())
+            .copied()
+            .unwrap_or_default();
+        let source = [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)]
+            [usize::from(origin_bits >> 2) % 3];
         let is_relayed = packet.get(24..28).is_some_and(|relay| relay != [0; 4]);
         let port = if is_relayed { SERVER_PORT } else { CLIENT_PORT };
         let origin = Origin {
@@ -84,12 +94,15 @@ impl Bench {
         for effect in &effects {
             match effect {
                 Effect::Reply(reply) => self.reply(reply, packet),
-                Effect::Store(Change::Exchange(exchange)) => self.lease(exchange.lease.as_ref(), now),
+                Effect::Store(Change::Exchange(exchange)) => {
+                    self.lease(exchange.lease.as_ref(), now)
+                }
                 Effect::Store(Change::LeaseGranted(lease)) => self.lease(Some(lease), now),
                 Effect::Store(Change::LeaseChanged(change)) => {
                     if self.holders.get(&change.before.address) == Some(&change.before) {
                         self.holders.remove(&change.before.address);
-                        self.holders.extend(change.after.clone().map(|lease| (lease.address, lease)));
+                        self.holders
+                            .extend(change.after.clone().map(|lease| (lease.address, lease)));
                     }
                 }
                 Effect::Warn(_) => {}
@@ -103,7 +116,8 @@ impl Bench {
     }
 
     fn reply(&self, reply: &Reply, request: &[u8]) {
-        let message = Message::decode(&mut Decoder::new(&reply.packet)).expect("our own answers can be read");
+        let message =
+            Message::decode(&mut Decoder::new(&reply.packet)).expect("our own answers can be read");
         assert_eq!(reply.packet.get(4..8), request.get(4..8), "the transaction goes back");
         assert!(reply.packet.len() >= 300, "BOOTP's least length");
         assert!(reply.kind != ReplyKind::Nak || message.yiaddr().is_unspecified());
@@ -128,10 +142,15 @@ fn engine() -> Engine {
         ntp: Vec::new(),
         domain: Some("rack.example".to_owned()),
     };
-    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
+    let segment =
+        |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
-    let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last), parent: None };
+    let reserve = |owner, third, last| Reservation {
+        owner,
+        address: Ipv4Addr::new(10, third, 0, last),
+        parent: None,
+    };
     let nic = |last, address: Option<(u8, u8)>| {
         NicRecord::of_vm(ReservedNic {
             vm: SystemUuid([last; 16]),
@@ -147,7 +166,11 @@ fn engine() -> Engine {
                 Interface { name: "eth1".to_owned(), address: Ipv4Addr::new(10, 78, 0, 1) },
             ],
             segments: vec![
-                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(subnet(77))),
+                segment(
+                    Link::Interface("eth0".to_owned()),
+                    DhcpMode::Authoritative,
+                    Some(subnet(77)),
+                ),
                 segment(Link::Interface("eth1".to_owned()), DhcpMode::Proxy, None),
                 segment(relay(88), DhcpMode::Authoritative, Some(subnet(88))),
                 segment(relay(99), DhcpMode::Proxy, None),
@@ -159,7 +182,10 @@ fn engine() -> Engine {
             ],
             nics: vec![nic(4, Some((77, 104))), nic(5, Some((77, 30))), nic(6, None)],
             non_identifying_uuids: Default::default(),
-            sources: BootSources { http_port: 8080, loaders: loader_names().map(str::to_owned).collect() },
+            sources: BootSources {
+                http_port: 8080,
+                loaders: loader_names().map(str::to_owned).collect(),
+            },
         },
         Vec::new(),
     )

@@ -35,12 +35,16 @@ mod tests;
 
 pub use boot_file::{BootFile, BootSources, NoLoader};
 pub use config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet};
-pub use effect::{Change, ClientExchange, Effect, Lease, LeaseChange, OtherServer, Reply, ReplyKind, SegmentStatus};
+pub use effect::{
+    Change, ClientExchange, Effect, Lease, LeaseChange, OtherServer, Reply, ReplyKind,
+    SegmentStatus,
+};
 pub use engine::{Counters, Engine};
 pub use fuzz_invariants::check_invariants;
 pub use lease::PoolUse;
 pub use machines::{
-    Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic, UsedAddress,
+    Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic,
+    UsedAddress,
 };
 pub use packet::{ClientKind, ClientLink, ClientMessageType, Destination, Origin, VendorClass};
 pub use warning::{DropReason, Warning};

@@ -63,7 +63,8 @@ pub struct MachineNic {
     pub ids: Vec<NodeId>,
     /// The machine is approved: its addresses are never leased to others, even after their leases.
     pub is_approved: bool,
-    /// The machine boots from this NIC. The operating system may use NICs that the machine does not boot from.
+    /// The machine boots from this NIC. The operating system may use NICs that the machine does not
+    /// boot from.
     pub is_boot_nic: bool,
     /// Where the NIC was attached when its machine was approved; `None` if unknown.
     pub attachment: Option<Attachment>,
@@ -152,7 +153,9 @@ impl KnownNics {
 
     /// Returns true while the machine boots or runs with this address.
     pub(crate) fn uses_address(&self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> bool {
-        let is_used = |used: &UsedAddress| used.address == address && used.until.is_none_or(|until| now <= until);
+        let is_used = |used: &UsedAddress| {
+            used.address == address && used.until.is_none_or(|until| now <= until)
+        };
         self.get(mac).is_some_and(|record| record.used.iter().any(is_used))
     }
 

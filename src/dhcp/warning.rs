@@ -14,7 +14,8 @@ use std::{net::Ipv4Addr, sync::Arc};
 pub enum Warning {
     /// Firmware gets an address, but no boot file.
     NoLoader(NoLoader),
-    /// A relay that belongs to no segment forwarded a request, or a relay selected a network that belongs to none.
+    /// A relay that belongs to no segment forwarded a request, or a relay selected a network that
+    /// belongs to none.
     ForeignRelay {
         relay: Ipv4Addr,
         /// The network that the relay selected with option 82 or 118.
@@ -80,9 +81,11 @@ pub enum DropReason {
     Malformed,
     /// Its sender exceeds the rate limit.
     RateLimited,
-    /// Its sender is not proven to be the client: it came through a router, or from another address than it names.
+    /// Its sender is not proven to be the client: it came through a router, or from another address
+    /// than it names.
     UnprovenSender,
-    /// It was sent from a port that programs without privileges may use, not from that of clients or relays.
+    /// It was sent from a port that programs without privileges may use, not from that of clients
+    /// or relays.
     SourcePort,
     /// A REQUEST that names no address.
     NoAddress,

@@ -90,7 +90,10 @@ impl From<meshd_config::Faults> for LabError {
 
 impl LabError {
     /// Returns a conversion for `map_err` on file operations.
-    pub(super) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| LabError::File { action, path, source }
     }

@@ -20,8 +20,9 @@
 //!     ├── tap2 ── QEMU node2 (UEFI)
 //!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is not a node, such as another DHCP server
 //! ```
-//! All files of a rack are in `.lab/`. `.lab/rack.json` records the rack's processes by ID and start time. `lab down` therefore ends
-//! exactly the processes that `lab up` started, even after a crash.
+//! All files of a rack are in `.lab/`. `.lab/rack.json` records the rack's processes by ID and
+//! start time. `lab down` therefore ends exactly the processes that `lab up` started, even after a
+//! crash.
 
 mod error;
 mod host;

@@ -1,5 +1,5 @@
-//! An overlay that permits root to log in without a password on a single trial node. Alpine starts a login on the serial
-//! port.
+//! An overlay that permits root to log in without a password on a single trial node. Alpine starts
+//! a login on the serial port.
 
 use super::{Identity, LabError, Options};
 use meshd_config::load;
@@ -23,7 +23,8 @@ start() {
 }
 "#;
 
-/// Derives options of a rack whose first node permits root to log in without a password. Copies the overlays into the rack's folder.
+/// Derives options of a rack whose first node permits root to log in without a password. Copies the
+/// overlays into the rack's folder.
 pub fn with_login(options: Options) -> Result<Options, LabError> {
     let site = load(&options.site)?;
     let overlays = options.dir.join("overlays");
@@ -54,11 +55,13 @@ fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
             copy(&source, &target)?;
         } else if kind.is_symlink() {
             let points_at = fs::read_link(&source).map_err(LabError::file("read", &source))?;
-            std::os::unix::fs::symlink(points_at, &target).map_err(LabError::file("write", &target))?;
+            std::os::unix::fs::symlink(points_at, &target)
+                .map_err(LabError::file("write", &target))?;
         } else if kind.is_file() {
             fs::copy(&source, &target).map_err(LabError::file("copy", &source))?;
         } else {
-            let fault = format!("{} is neither a file, a folder nor a link: remove it", source.display());
+            let fault =
+                format!("{} is neither a file, a folder nor a link: remove it", source.display());
             return Err(LabError::Options(fault));
         }
     }

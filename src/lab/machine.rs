@@ -26,7 +26,9 @@ impl Identity {
     pub fn at(position: u8) -> Self {
         Identity {
             // "meshlab" and the position, as a UUID of version 4 and variant 1.
-            uuid: SystemUuid([0x6d, 0x65, 0x73, 0x68, 0x6c, 0x61, 0x4b, 0x62, 0x80, 0, 0, 0, 0, 0, 0, position]),
+            uuid: SystemUuid([
+                0x6d, 0x65, 0x73, 0x68, 0x6c, 0x61, 0x4b, 0x62, 0x80, 0, 0, 0, 0, 0, 0, position,
+            ]),
             serial: format!("LAB-{position:04}"),
             mac: MacAddr([0x52, 0x54, 0x00, 0x6d, 0x68, position]),
         }
@@ -78,8 +80,11 @@ impl FromStr for Firmware {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let unknown =
-            || format!("`{text}` is no firmware of the lab; known: bios, uefi, uefi-http, or several: bios,uefi");
+        let unknown = || {
+            format!(
+                "`{text}` is no firmware of the lab; known: bios, uefi, uefi-http, or several: bios,uefi"
+            )
+        };
         Firmware::ALL.into_iter().find(|firmware| firmware.to_string() == text).ok_or_else(unknown)
     }
 }
@@ -162,7 +167,10 @@ impl Shape {
         } else if self.cpus == 0 {
             "--cpus 0: a node has at least one processor".to_owned()
         } else if self.memory_mib < LEAST_MEMORY_MIB {
-            format!("--memory {}: a node keeps its system in memory and needs {LEAST_MEMORY_MIB} MiB", self.memory_mib)
+            format!(
+                "--memory {}: a node keeps its system in memory and needs {LEAST_MEMORY_MIB} MiB",
+                self.memory_mib
+            )
         } else {
             return Ok(());
         };
@@ -191,18 +199,27 @@ mod tests {
     #[test]
     fn mixed_firmware_alternates_starting_with_bios() {
         let mix: Mix = "mixed".parse().expect("known");
-        assert_eq!([1, 2, 3].map(|position| mix.at(position)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
+        assert_eq!(
+            [1, 2, 3].map(|position| mix.at(position)),
+            [Firmware::Bios, Firmware::Uefi, Firmware::Bios]
+        );
     }
 
     #[test]
     fn firmware_mix_round_trips_as_text() {
         for firmware in Firmware::ALL {
             assert_eq!(firmware.to_string().parse(), Ok(Mix::of([firmware])));
-            assert_eq!(serde_json::to_value(firmware).expect("a word"), firmware.to_string().as_str());
+            assert_eq!(
+                serde_json::to_value(firmware).expect("a word"),
+                firmware.to_string().as_str()
+            );
         }
         assert_eq!("bios, uefi-http".parse(), Ok(Mix::of([Firmware::Bios, Firmware::UefiHttp])));
         for wrong in ["", "bios,", "coreboot"] {
-            assert!(wrong.parse::<Mix>().is_err_and(|error| error.contains("uefi-http")), "{wrong}");
+            assert!(
+                wrong.parse::<Mix>().is_err_and(|error| error.contains("uefi-http")),
+                "{wrong}"
+            );
         }
     }
 

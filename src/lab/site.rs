@@ -59,8 +59,14 @@ impl Layout {
 pub type Setting = (String, String);
 
 /// Derives the site file of a rack with a number of nodes from the user's, writes it, and loads it.
-pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<Site, LabError> {
-    // The rack's file is in another folder, so relative paths of the user's file must become absolute.
+pub fn derive(
+    user: &Path,
+    layout: &Layout,
+    settings: &[Setting],
+    nodes: u8,
+) -> Result<Site, LabError> {
+    // The rack's file is in another folder, so relative paths of the user's file must become
+    // absolute.
     let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
     let user_site = load(user)?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
@@ -73,7 +79,13 @@ pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> 
     Ok(load(&layout.site)?)
 }
 
-fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<String, LabError> {
+fn rewrite(
+    text: &str,
+    user_site: &Site,
+    layout: &Layout,
+    settings: &[Setting],
+    nodes: u8,
+) -> Result<String, LabError> {
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| LabError::Site(error.to_string()))?;
     let path = |path: &Path| Value::from(path.display().to_string());
@@ -87,7 +99,10 @@ fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], 
     for (name, secret) in &user_site.secrets {
         let mut named = InlineTable::new();
         named.insert("file", path(&secret.file));
-        let overlays = secret.overlays.iter().map(|names| names.iter().map(|name| name.as_str()).collect::<Array>());
+        let overlays = secret
+            .overlays
+            .iter()
+            .map(|names| names.iter().map(|name| name.as_str()).collect::<Array>());
         named.extend(overlays.map(|names| ("overlays", Value::from(names))));
         set(&format!("secrets.{name}"), named.into())?;
     }
@@ -105,21 +120,31 @@ fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], 
         set(key, to.parse().unwrap_or_else(|_| Value::from(to.as_str())))?;
     }
     name_nodes(&mut document, user_site, nodes);
-    Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", user_site.file.display()))
+    Ok(format!(
+        "# Made by `meshd lab` from {}: changes are lost.\n{document}",
+        user_site.file.display()
+    ))
 }
 
-/// Adds a reservation of a name for each node of the rack, unless the user's site uses the name or names the node.
+/// Adds a reservation of a name for each node of the rack, unless the user's site uses the name or
+/// names the node.
 fn name_nodes(document: &mut DocumentMut, user_site: &Site, nodes: u8) {
-    let names = (1..=nodes).map(|position| (Identity::at(position).node_id(), Identity::name_at(position)));
+    let names =
+        (1..=nodes).map(|position| (Identity::at(position).node_id(), Identity::name_at(position)));
     let is_unused = |owner: &Owner, name: &String| {
-        !user_site.node_names.contains_key(owner) && !user_site.node_names.values().any(|used| used == name)
+        !user_site.node_names.contains_key(owner)
+            && !user_site.node_names.values().any(|used| used == name)
     };
     for (node, name) in names.filter(|(node, name)| is_unused(&Owner::Node(*node), name)) {
         let fields = [("node", node.to_string()), ("name", name)];
-        let reservation: InlineTable = fields.into_iter().map(|(key, text)| (key, Value::from(text))).collect();
+        let reservation: InlineTable =
+            fields.into_iter().map(|(key, text)| (key, Value::from(text))).collect();
         match document.entry("reservation").or_insert(Item::ArrayOfTables(ArrayOfTables::new())) {
             Item::ArrayOfTables(tables) => tables.push(reservation.into_table()),
-            item => item.as_array_mut().into_iter().for_each(|array: &mut Array| array.push(reservation.clone())),
+            item => item
+                .as_array_mut()
+                .into_iter()
+                .for_each(|array: &mut Array| array.push(reservation.clone())),
         }
     }
 }
@@ -145,7 +170,11 @@ fn address(site: &Site) -> Ipv4Addr {
 fn assign(document: &mut DocumentMut, key: &str, to: Value) -> Result<(), LabError> {
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().filter(|last| !last.is_empty());
-    let fault = || LabError::Options(format!("`{key}` is not a key of site.toml; write it as `boot.kernel_transport`"));
+    let fault = || {
+        LabError::Options(format!(
+            "`{key}` is not a key of site.toml; write it as `boot.kernel_transport`"
+        ))
+    };
     let last = last.ok_or_else(fault)?;
     let mut table: &mut Table = document.as_table_mut();
     for part in parts {

@@ -83,7 +83,11 @@ mod tests {
             (false, "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
         ];
         let text = missing_tools(&needs).to_string();
-        assert!(text.contains("ip, OVMF_CODE_4M.fd") && text.contains("`apt-get install iproute2 ovmf`"), "{text}");
+        assert!(
+            text.contains("ip, OVMF_CODE_4M.fd")
+                && text.contains("`apt-get install iproute2 ovmf`"),
+            "{text}"
+        );
         assert!(!text.contains("qemu"), "{text}");
     }
 

@@ -1,5 +1,5 @@
-//! The model of the central node: node life cycles, boot sessions, boot decisions, VM placement. Pure: time, randomness and I/O are
-//! arguments.
+//! The model of the central node: node life cycles, boot sessions, boot decisions, VM placement.
+//! Pure: time, randomness and I/O are arguments.
 //!
 //! | module | content |
 //! | --- | --- |

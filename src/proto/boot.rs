@@ -44,8 +44,8 @@ pub struct AgentConfig {
 
 /// Names of all readiness checks.
 pub const CHECKS: [&str; 13] = [
-    "services", "identity", "clock", "memory", "network", "nat", "firewall", "kvm", "iommu", "vfio", "units", "store",
-    "images",
+    "services", "identity", "clock", "memory", "network", "nat", "firewall", "kvm", "iommu",
+    "vfio", "units", "store", "images",
 ];
 
 /// Configuration of readiness checks in a profile.
@@ -60,7 +60,9 @@ pub struct CheckPolicy {
 }
 
 /// The effect of a failed check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum CheckRule {
@@ -128,7 +130,8 @@ pub struct BootPart {
     pub roots_pem: Option<String>,
     /// Port of the boot HTTP server.
     pub http_port: u16,
-    /// One-time token; absent for a node that is not approved. The agent deletes it from the file after use.
+    /// One-time token; absent for a node that is not approved. The agent deletes it from the file
+    /// after use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Secret<String>>,
 }

@@ -30,7 +30,9 @@ pub struct Check {
 }
 
 /// Verdict of a check. Only `Fail` prevents a node from being online.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr,
+)]
 #[serde(rename_all = "UPPERCASE")]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum CheckStatus {
@@ -102,7 +104,12 @@ pub struct DoctorReport {
 
 impl DoctorReport {
     /// Counts results of checks and units.
-    pub fn new(at: Timestamp, session: Option<BootSessionId>, checks: Vec<Check>, units: &[UnitFacts]) -> Self {
+    pub fn new(
+        at: Timestamp,
+        session: Option<BootSessionId>,
+        checks: Vec<Check>,
+        units: &[UnitFacts],
+    ) -> Self {
         let (failures, warnings) = tally(&checks);
         let (units_ready, units_total) = iommu_units::count_ready(units);
         DoctorReport { at, session, checks, units_ready, units_total, failures, warnings }
@@ -110,7 +117,8 @@ impl DoctorReport {
 
     /// Returns one `MESH_CHECK` line for each check, then the summary.
     pub fn lines(&self) -> String {
-        let checks: String = self.checks.iter().map(|check| format!("{}\n", check.line())).collect();
+        let checks: String =
+            self.checks.iter().map(|check| format!("{}\n", check.line())).collect();
         checks + &self.summary()
     }
 
@@ -118,7 +126,8 @@ impl DoctorReport {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for check in &self.checks {
-            text += &format!("{:<5} {:<10} {}\n", check.status, check.name, printable(&check.detail));
+            text +=
+                &format!("{:<5} {:<10} {}\n", check.status, check.name, printable(&check.detail));
             if !check.remediation.is_empty() {
                 text += &format!("{:<16} {}\n", "", printable(&check.remediation));
             }
@@ -128,7 +137,10 @@ impl DoctorReport {
 
     fn summary(&self) -> String {
         let (ready, total) = (self.units_ready, self.units_total);
-        format!("failures={} warnings={} {ready}/{total} GPU unit(s) ready\n", self.failures, self.warnings)
+        format!(
+            "failures={} warnings={} {ready}/{total} GPU unit(s) ready\n",
+            self.failures, self.warnings
+        )
     }
 }
 
@@ -150,11 +162,16 @@ pub enum LineError {
 }
 
 impl Check {
-    /// Returns `MESH_CHECK status= check= detail= remediation=`, with ` unproven=yes` if unproven. Values are escaped.
+    /// Returns `MESH_CHECK status= check= detail= remediation=`, with ` unproven=yes` if unproven.
+    /// Values are escaped.
     pub fn line(&self) -> String {
         let unproven = if self.unproven { " unproven=yes" } else { "" };
-        let [name, detail, remedy] = [&self.name, &self.detail, &self.remediation].map(|text| escape(text));
-        format!("{MARK} status={} check={name} detail={detail} remediation={remedy}{unproven}", self.status)
+        let [name, detail, remedy] =
+            [&self.name, &self.detail, &self.remediation].map(|text| escape(text));
+        format!(
+            "{MARK} status={} check={name} detail={detail} remediation={remedy}{unproven}",
+            self.status
+        )
     }
 }
 
@@ -188,7 +205,8 @@ impl FromStr for Check {
     }
 }
 
-/// Escapes white space and control characters, which would end a value or a line: `\s`, `\n`, `\u{1b}`, `\\`.
+/// Escapes white space and control characters, which would end a value or a line: `\s`, `\n`,
+/// `\u{1b}`, `\\`.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -197,7 +215,9 @@ fn escape(text: &str) -> String {
             ' ' => out.push_str("\\s"),
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
-            c if c.is_whitespace() || c.is_control() => out.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c if c.is_whitespace() || c.is_control() => {
+                out.push_str(&format!("\\u{{{:x}}}", u32::from(c)))
+            }
             c => out.push(c),
         }
     }
@@ -235,7 +255,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn check(status: CheckStatus, unproven: bool) -> Check {
-        Check { name: "kvm".into(), status, detail: "a b\\c\nd".into(), remediation: String::new(), unproven }
+        Check {
+            name: "kvm".into(),
+            status,
+            detail: "a b\\c\nd".into(),
+            remediation: String::new(),
+            unproven,
+        }
     }
 
     #[test]
@@ -250,20 +276,33 @@ mod tests {
     fn malformed_check_line_is_refused_and_unknown_field_accepted() {
         let read = |line: &str| line.parse::<Check>();
         assert_eq!(read("WARN kvm"), Err(LineError::Other));
-        assert_eq!(read("MESH_CHECK status=PASS check=x detail="), Err(LineError::Missing("remediation")));
-        assert_eq!(read("MESH_CHECK status=pass check=x detail= remediation="), Err(LineError::Value("status")));
-        assert_eq!(read(r"MESH_CHECK status=PASS check=x detail=\q remediation="), Err(LineError::Value("detail")));
+        assert_eq!(
+            read("MESH_CHECK status=PASS check=x detail="),
+            Err(LineError::Missing("remediation"))
+        );
+        assert_eq!(
+            read("MESH_CHECK status=pass check=x detail= remediation="),
+            Err(LineError::Value("status"))
+        );
+        assert_eq!(
+            read(r"MESH_CHECK status=PASS check=x detail=\q remediation="),
+            Err(LineError::Value("detail"))
+        );
         assert_eq!(read("MESH_CHECK status=PASS status=PASS"), Err(LineError::Twice("status")));
         assert!(read("MESH_CHECK status=PASS check=x detail= remediation= took=3").is_ok());
     }
 
     #[test]
     fn last_line_counts_failures_warnings_and_units() {
-        let units = [UnitFacts { state: UnitState::Ready, ..UnitFacts::default() }, UnitFacts::default()];
+        let units =
+            [UnitFacts { state: UnitState::Ready, ..UnitFacts::default() }, UnitFacts::default()];
         let checks = vec![check(CheckStatus::Fail, false), check(CheckStatus::Warn, true)];
         let report = DoctorReport::new(Timestamp::EPOCH, None, checks, &units);
         for output in [report.lines(), report.text()] {
-            assert!(output.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"), "{output}");
+            assert!(
+                output.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"),
+                "{output}"
+            );
         }
         assert!(!report.text().contains("c\nd"), "a detail ends no line");
     }

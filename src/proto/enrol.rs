@@ -4,7 +4,8 @@ use super::Facts;
 use meshd_types::{BootSessionId, NodeId, Secret};
 use serde::{Deserialize, Serialize};
 
-/// Exchanges the one-time token of the overlay for a certificate. Node and session are those of the overlay.
+/// Exchanges the one-time token of the overlay for a certificate. Node and session are those of the
+/// overlay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EnrolRequest {
     /// [`super::VERSION`].
@@ -12,7 +13,8 @@ pub struct EnrolRequest {
     pub node: NodeId,
     pub session: BootSessionId,
     pub token: Secret<String>,
-    /// PKCS #10 request, PEM, at most [`super::MAX_CSR`] bytes. Only its public key is taken from it.
+    /// PKCS #10 request, PEM, at most [`super::MAX_CSR`] bytes. Only its public key is taken from
+    /// it.
     pub csr_pem: String,
 }
 
@@ -34,8 +36,8 @@ pub struct RenewRequest {
     pub csr_pem: String,
 }
 
-/// First message of a node that has neither token nor certificate. Node and session are those of the overlay. The node then waits for
-/// [`PendingReply`]s.
+/// First message of a node that has neither token nor certificate. Node and session are those of
+/// the overlay. The node then waits for [`PendingReply`]s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PendingHello {
     /// [`super::VERSION`].
@@ -69,7 +71,8 @@ pub enum PendingReply {
 /// Body of every refusal of the agent API. All token failures have the same body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// Stable code: `unauthorized`, `stale_certificate`, `stale_ca`, `bad_request`, `not_found`, `busy`.
+    /// Stable code: `unauthorized`, `stale_certificate`, `stale_ca`, `bad_request`, `not_found`,
+    /// `busy`.
     pub code: String,
     pub message: String,
 }

@@ -160,7 +160,8 @@ pub struct DiskFacts {
     /// Signatures of file systems, partition tables, LVM and RAID on the disk and its partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
-    /// Why it cannot be assigned: the node uses it, a process has it open, the profile reserves it, or another disk has the same identity.
+    /// Why it cannot be assigned: the node uses it, a process has it open, the profile reserves it,
+    /// or another disk has the same identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
 }

@@ -9,7 +9,8 @@ pub const MAX_UNITS: usize = 128;
 /// Maximum number of functions of one unit. Groups of the largest known servers have about 20.
 pub const MAX_MEMBERS: usize = 64;
 
-/// A unit: an IOMMU group with at least one function that the profile selects. It is assigned as a whole.
+/// A unit: an IOMMU group with at least one function that the profile selects. It is assigned as a
+/// whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnitFacts {
@@ -34,12 +35,15 @@ pub enum UnitKind {
     /// One device, or several that share an IOMMU group.
     #[default]
     Device,
-    /// NVSwitches only. They are useful only together with all GPUs of the node and do not count as units.
+    /// NVSwitches only. They are useful only together with all GPUs of the node and do not count as
+    /// units.
     Switch,
 }
 
 /// Whether a unit can be assigned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum UnitState {
@@ -72,8 +76,10 @@ serialised_name!(UnitState);
 impl UnitFacts {
     /// Returns a description: `unit 14 (0000:01:00.0 0000:01:00.1)`.
     pub fn name(&self) -> String {
-        let members: Vec<&str> = self.members.iter().map(|member| member.address.as_str()).collect();
-        let group = self.group.map_or_else(|| "without a group".to_owned(), |group| group.to_string());
+        let members: Vec<&str> =
+            self.members.iter().map(|member| member.address.as_str()).collect();
+        let group =
+            self.group.map_or_else(|| "without a group".to_owned(), |group| group.to_string());
         let members = if members.is_empty() { self.selected.join(" ") } else { members.join(" ") };
         format!("unit {group} ({members})")
     }
@@ -91,7 +97,8 @@ pub fn units_ready(units: &[UnitFacts]) -> String {
     format!("{ready}/{total} GPU unit(s) ready")
 }
 
-/// Returns all units, NVSwitches included, if every one is ready (GP-6); otherwise the units that are not.
+/// Returns all units, NVSwitches included, if every one is ready (GP-6); otherwise the units that
+/// are not.
 pub fn whole_node(units: &[UnitFacts]) -> Result<&[UnitFacts], String> {
     let bad: Vec<String> = units
         .iter()
@@ -142,7 +149,11 @@ mod tests {
         assert_eq!(whole_node(&units).map(<[UnitFacts]>::len), Ok(3));
         units[2].state = UnitState::Wedged;
         assert_eq!(units_ready(&units), "2/2 GPU unit(s) ready");
-        assert_eq!(whole_node(&units), Err("unit 50 () is wedged".to_owned()), "a switch counts here");
+        assert_eq!(
+            whole_node(&units),
+            Err("unit 50 () is wedged".to_owned()),
+            "a switch counts here"
+        );
         assert!(whole_node(&[]).is_err());
     }
 

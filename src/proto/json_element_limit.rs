@@ -1,4 +1,5 @@
-//! Counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory.
+//! Counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred
+//! times its size in memory.
 
 use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use std::{cell::Cell, fmt};
@@ -134,7 +135,8 @@ mod tests {
 
     #[test]
     fn message_above_size_limits_is_refused() {
-        let device = PciFacts { sriov: Some(SriovFacts { total: 8, enabled: 8 }), ..PciFacts::default() };
+        let device =
+            PciFacts { sriov: Some(SriovFacts { total: 8, enabled: 8 }), ..PciFacts::default() };
         let members = vec![device.clone(); MAX_LIST / MAX_UNITS];
         let facts = Facts {
             pci: vec![device; MAX_LIST],
@@ -154,15 +156,22 @@ mod tests {
         assert_eq!(read_value(&records), Err(ReadError::TooMuch("too many records")));
         let values = json!(vec![vec![0; MAX_LIST]; 1 + MAX_VALUES / MAX_LIST]);
         assert_eq!(read_value(&values), Err(ReadError::TooMuch("too many values")));
-        let fields: serde_json::Map<_, _> = (0..=MAX_LIST).map(|n| (n.to_string(), json!(0))).collect();
-        assert_eq!(read_value(&fields.into()), Err(ReadError::TooMuch("a record has too many fields")));
+        let fields: serde_json::Map<_, _> =
+            (0..=MAX_LIST).map(|n| (n.to_string(), json!(0))).collect();
+        assert_eq!(
+            read_value(&fields.into()),
+            Err(ReadError::TooMuch("a record has too many fields"))
+        );
     }
 
     #[test]
     fn invalid_text_is_refused_and_not_echoed() {
         for text in ["", "{", "[1] 2", "{\"kind\":\"secret\"}", "\"secret\""] {
             let refused = read::<FromAgent>(text.as_bytes()).expect_err(text);
-            assert!(refused == ReadError::Invalid && !refused.to_string().contains("secret"), "{text}");
+            assert!(
+                refused == ReadError::Invalid && !refused.to_string().contains("secret"),
+                "{text}"
+            );
         }
     }
 

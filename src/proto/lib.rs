@@ -16,8 +16,9 @@
 //! | `text` | names that are valid by construction |
 //! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
 //!
-//! Every first message contains [`VERSION`]. [`OLDEST`] is accepted too and answered with the same number. A field may be added with a
-//! default. A changed meaning requires a new version. Unknown fields are ignored, so a newer agent can talk to an older central node.
+//! Every first message contains [`VERSION`]. [`OLDEST`] is accepted too and answered with the same
+//! number. A field may be added with a default. A changed meaning requires a new version. Unknown
+//! fields are ignored, so a newer agent can talk to an older central node.
 //!
 //! | route | transport | credential | messages |
 //! | --- | --- | --- | --- |
@@ -55,17 +56,25 @@ mod text;
 pub mod vm;
 
 pub use boot::{
-    AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule, Thresholds, Ticket,
+    AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
+    Thresholds, Ticket,
 };
-pub use check::{Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally};
+pub use check::{
+    Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,
+};
 pub use disk::{DiskIdentity, DiskUse};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
-    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
-    StoreFacts, StoreKind, SystemFacts, Versions,
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP,
+    SlotFacts, SriovFacts, StoreFacts, StoreKind, SystemFacts, Versions,
 };
-pub use iommu_units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
-pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
+pub use iommu_units::{
+    MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node,
+};
+pub use link::{
+    ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction,
+    Welcome,
+};
 pub use network::{InterfaceName, NetworkName, NetworkSpec, NodeNetwork, Subnet};
 pub use text::TextError;
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
@@ -77,7 +86,8 @@ pub const OLDEST: u16 = VERSION - 1;
 
 /// Returns true if the version of the peer is supported.
 pub fn is_supported_version(version: u16) -> bool {
-    let oldest = if meshd_types::failpoint::defends("wire-previous-version") { OLDEST } else { VERSION };
+    let oldest =
+        if meshd_types::failpoint::defends("wire-previous-version") { OLDEST } else { VERSION };
     (oldest..=VERSION).contains(&version)
 }
 
@@ -95,10 +105,12 @@ pub const CONSOLE_PATH: &str = "/v1/console";
 /// Volume files; the digest follows.
 pub const VOLUMES_PATH: &str = "/v1/volumes";
 
-/// DNS name in the certificate of the central node, the same on every site. Agents connect by address.
+/// DNS name in the certificate of the central node, the same on every site. Agents connect by
+/// address.
 pub const SERVER_NAME: &str = "central.meshd.internal";
 
-/// Maximum WebSocket message or request body of the agent API in bytes. Facts of a 16-GPU machine take about 60 KB.
+/// Maximum WebSocket message or request body of the agent API in bytes. Facts of a 16-GPU machine
+/// take about 60 KB.
 pub const MAX_MESSAGE: usize = 512 * 1024;
 /// Maximum length of a certificate request in bytes of PEM; a P-256 request takes about 500.
 pub const MAX_CSR: usize = 4096;

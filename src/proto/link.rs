@@ -62,7 +62,8 @@ pub enum FromAgent {
         /// As in [`super::EnrolRequest`].
         csr_pem: String,
     },
-    /// The agent stops, because the node shuts down or reboots. The next boot of the node is no surprise.
+    /// The agent stops, because the node shuts down or reboots. The next boot of the node is no
+    /// surprise.
     Goodbye,
 }
 
@@ -101,7 +102,8 @@ pub enum FromCentral {
         #[serde(default)]
         renew: bool,
     },
-    /// The authority was replaced without a grace time, and an operator ordered this node to enrol again. A goodbye follows.
+    /// The authority was replaced without a grace time, and an operator ordered this node to enrol
+    /// again. A goodbye follows.
     EnrolAgain {
         /// The roots of the site, PEM.
         roots_pem: String,
@@ -190,7 +192,8 @@ impl NodeAction {
         }
     }
 
-    /// Returns how long the central node waits for the outcome: longer than [`NodeAction::ttl`], so that no action runs unnoticed.
+    /// Returns how long the central node waits for the outcome: longer than [`NodeAction::ttl`], so
+    /// that no action runs unnoticed.
     pub fn window(&self) -> Duration {
         self.ttl() + OUTCOME_MARGIN
     }
@@ -217,6 +220,9 @@ mod tests {
     #[test]
     fn action_window_is_longer_than_its_ttl() {
         let action = NodeAction::Reboot;
-        assert_eq!((action.ttl(), action.window()), (Duration::from_secs(20), Duration::from_secs(30)));
+        assert_eq!(
+            (action.ttl(), action.window()),
+            (Duration::from_secs(20), Duration::from_secs(30))
+        );
     }
 }

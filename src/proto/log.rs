@@ -4,13 +4,26 @@
 //! agent    LogPiece ───▶ central     the next piece of a source, repeated until it is stored
 //!          ◀── LogStored
 //! ```
-//! An agent sends nothing unless [`super::Welcome::logs`] is true: earlier central nodes do not know these messages.
+//! An agent sends nothing unless [`super::Welcome::logs`] is true: earlier central nodes do not
+//! know these messages.
 
 use super::task::Piece;
 use serde::{Deserialize, Serialize};
 
 /// The source of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum LogSource {

@@ -54,5 +54,6 @@ pub(crate) use text_type;
 /// Accepts letters, digits and `marks`. Commas and spaces would need escaping in QEMU options.
 pub(crate) fn plain(text: &str, longest: usize, marks: &[u8]) -> bool {
     let fits = (1..=longest).contains(&text.len());
-    fits && text.bytes().all(|c| c.is_ascii_alphanumeric() || marks.contains(&c)) && !text.starts_with(['-', '.'])
+    fits && text.bytes().all(|c| c.is_ascii_alphanumeric() || marks.contains(&c))
+        && !text.starts_with(['-', '.'])
 }

@@ -1,4 +1,5 @@
-//! Opens ports before any service starts, each on one interface and one address. Errors are one sentence with a hint.
+//! Opens ports before any service starts, each on one interface and one address. Errors are one
+//! sentence with a hint.
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
@@ -31,11 +32,14 @@ pub enum Service {
 }
 
 impl Service {
-    /// Returns the hint for an occupied port: the usual other programs, and alternatives to stopping them.
+    /// Returns the hint for an occupied port: the usual other programs, and alternatives to
+    /// stopping them.
     fn when_taken(self) -> &'static str {
         match self {
             Service::Dhcp => "stop it (dnsmasq, Kea, dhcpd?), or set [dhcp].mode = \"off\"",
-            Service::ProxyDhcp => "stop it (dnsmasq?), or set [dhcp].mode to \"authoritative\" or \"off\"",
+            Service::ProxyDhcp => {
+                "stop it (dnsmasq?), or set [dhcp].mode to \"authoritative\" or \"off\""
+            }
             Service::Tftp => "stop it (tftpd-hpa, atftpd, dnsmasq?)",
             Service::Http => "stop it, or change [http].port",
             Service::Agent => "stop it, or change [agent].port",
@@ -76,10 +80,14 @@ pub enum BindError {
     )]
     Taken { service: Service, at: SocketAddrV4 },
     /// Ports below 1024 and binding to an interface require a capability.
-    #[error("{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW")]
+    #[error(
+        "{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
+    )]
     Denied { service: Service, at: SocketAddrV4 },
     /// The site names an interface that does not exist.
-    #[error("there is no network interface `{interface}`; this machine has {known}; correct it in site.toml")]
+    #[error(
+        "there is no network interface `{interface}`; this machine has {known}; correct it in site.toml"
+    )]
     NoSuchInterface {
         /// Configured interface.
         interface: String,
@@ -87,10 +95,14 @@ pub enum BindError {
         known: String,
     },
     /// The interface has no IPv4 address, and the site configures none.
-    #[error("interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml")]
+    #[error(
+        "interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml"
+    )]
     NoAddress { interface: String },
     /// The address belongs to another host or another interface.
-    #[error("{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml")]
+    #[error(
+        "{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml"
+    )]
     NotHere {
         service: Service,
         /// Configured address.
@@ -113,11 +125,17 @@ pub enum BindError {
     },
 }
 
-/// Opens a non-blocking UDP port. With an interface, the socket receives only packets of that interface. Port 0 selects a free port.
+/// Opens a non-blocking UDP port. With an interface, the socket receives only packets of that
+/// interface. Port 0 selects a free port.
 ///
-/// The socket does not set SO_REUSEADDR: a second server on this interface would go undetected, and each would receive half of the packets.
-/// Services on different interfaces do not conflict, because each socket is bound to its device.
-pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<Socket, BindError> {
+/// The socket does not set SO_REUSEADDR: a second server on this interface would go undetected, and
+/// each would receive half of the packets. Services on different interfaces do not conflict,
+/// because each socket is bound to its device.
+pub fn udp(
+    service: Service,
+    interface: Option<&str>,
+    at: SocketAddrV4,
+) -> Result<Socket, BindError> {
     let opened = || -> io::Result<Socket> {
         let socket = on_interface(Type::DGRAM, Protocol::UDP, interface)?;
         socket.set_broadcast(true)?;
@@ -127,9 +145,15 @@ pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
     opened().map_err(|source| explain(source, service, interface, at))
 }
 
-/// Listens on a TCP port; with an interface, only for connections on it. Port 0 selects a free port. Needs a tokio runtime.
-pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<tokio::net::TcpListener, BindError> {
-    let opened = listen(interface, at).and_then(|socket| tokio::net::TcpListener::from_std(socket.into()));
+/// Listens on a TCP port; with an interface, only for connections on it. Port 0 selects a free
+/// port. Needs a tokio runtime.
+pub fn tcp(
+    service: Service,
+    interface: Option<&str>,
+    at: SocketAddrV4,
+) -> Result<tokio::net::TcpListener, BindError> {
+    let opened =
+        listen(interface, at).and_then(|socket| tokio::net::TcpListener::from_std(socket.into()));
     opened.map_err(|source| explain(source, service, interface, at))
 }
 
@@ -139,7 +163,11 @@ pub fn bound_interface(listener: &tokio::net::TcpListener) -> Option<String> {
 }
 
 /// Checks whether a program can listen on this TCP port now.
-pub fn is_free(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<(), BindError> {
+pub fn is_free(
+    service: Service,
+    interface: Option<&str>,
+    at: SocketAddrV4,
+) -> Result<(), BindError> {
     // SO_REUSEADDR permits a second bind, so only a second `listen` detects another server.
     listen(interface, at).map(drop).map_err(|source| explain(source, service, interface, at))
 }
@@ -153,8 +181,8 @@ fn listen(interface: Option<&str>, at: SocketAddrV4) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Returns the interface that has a local address. Linux accepts packets for any local address on any interface. A listener bound to the
-/// interface is reachable from that network only.
+/// Returns the interface that has a local address. Linux accepts packets for any local address on
+/// any interface. A listener bound to the interface is reachable from that network only.
 pub fn interface_of(service: Service, address: Ipv4Addr) -> Result<Option<String>, BindError> {
     let failed = |errno: nix::errno::Errno| BindError::Interfaces { service, source: errno.into() };
     let mut all = nix::ifaddrs::getifaddrs().map_err(failed)?;
@@ -194,18 +222,26 @@ fn on_interface(kind: Type, protocol: Protocol, interface: Option<&str>) -> io::
 
 /// Returns true if SO_BINDTODEVICE failed because no interface has, or can have, this name.
 fn is_no_interface(error: &io::Error) -> bool {
-    [Errno::NODEV, Errno::INVAL].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    [Errno::NODEV, Errno::INVAL]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn no_such_interface(interface: &str) -> BindError {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     BindError::NoSuchInterface { interface: interface.to_owned(), known }
 }
 
-fn explain(source: io::Error, service: Service, interface: Option<&str>, at: SocketAddrV4) -> BindError {
+fn explain(
+    source: io::Error,
+    service: Service,
+    interface: Option<&str>,
+    at: SocketAddrV4,
+) -> BindError {
     match (source.kind(), interface) {
         (ErrorKind::AddrInUse, _) => BindError::Taken { service, at },
         (ErrorKind::PermissionDenied, _) => BindError::Denied { service, at },
@@ -224,8 +260,10 @@ mod tests {
     #[tokio::test]
     async fn bind_errors_name_cause_and_remedy() {
         let listener = tcp(Service::Agent, None, LOOPBACK).expect("a free port");
-        let taken = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
-        let fault = |interface, at| tcp(Service::Agent, interface, at).expect_err("refused").to_string();
+        let taken =
+            SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
+        let fault =
+            |interface, at| tcp(Service::Agent, interface, at).expect_err("refused").to_string();
         assert!(fault(None, taken).contains("or change [agent].port"));
         let nowhere = fault(Some("nosuch0"), LOOPBACK);
         assert!(nowhere.contains("`nosuch0`") && nowhere.contains("lo"), "{nowhere}");

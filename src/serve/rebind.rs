@@ -1,8 +1,9 @@
 //! Binds handles again when their interface was made again, or has another address.
 //!
-//! The kernel binds a handle to the index of an interface, not to its name. A handle of a deleted interface receives nothing and reports no
-//! error, although a new interface has the same name and address. Each service therefore compares the interface with the one that it was
-//! bound to, and replaces its handles when they differ.
+//! The kernel binds a handle to the index of an interface, not to its name. A handle of a deleted
+//! interface receives nothing and reports no error, although a new interface has the same name and
+//! address. Each service therefore compares the interface with the one that it was bound to, and
+//! replaces its handles when they differ.
 
 use super::{
     bind::{self, BindError, Service},
@@ -19,7 +20,8 @@ use std::{
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Interval of comparisons. A comparison asks the netlink socket for notifications, and reads the interfaces only after one.
+/// Interval of comparisons. A comparison asks the netlink socket for notifications, and reads the
+/// interfaces only after one.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The interface to which handles are bound.
@@ -54,11 +56,16 @@ impl InterfaceWatch {
     /// Returns what handles are bound to that are opened now with this address.
     pub fn bound(&self, address: Ipv4Addr) -> BoundTo {
         let table = self.table.read().ok();
-        BoundTo { index: table.and_then(|table| table.get(&self.name).map(|it| it.index)).unwrap_or_default(), address }
+        BoundTo {
+            index: table
+                .and_then(|table| table.get(&self.name).map(|it| it.index))
+                .unwrap_or_default(),
+            address,
+        }
     }
 
-    /// Returns the interface as it is now; `None` while it is absent or has no address. The address of handles stays as long as the
-    /// interface has it.
+    /// Returns the interface as it is now; `None` while it is absent or has no address. The address
+    /// of handles stays as long as the interface has it.
     pub fn current(&self, bound: BoundTo) -> Option<BoundTo> {
         let table = self.table.read().ok()?;
         let interface = table.get(&self.name)?;
@@ -102,7 +109,8 @@ pub struct Rebinding<T, O> {
 }
 
 impl<T, E: Display, O: Fn(Ipv4Addr) -> Result<T, E>> Rebinding<T, O> {
-    /// Serves until `shutdown` or until `serve` ends. After a change of the interface, `serve` is stopped and started with new handles.
+    /// Serves until `shutdown` or until `serve` ends. After a change of the interface, `serve` is
+    /// stopped and started with new handles.
     ///
     /// # Errors
     /// The error of `serve`.
@@ -128,7 +136,10 @@ impl<T, E: Display, O: Fn(Ipv4Addr) -> Result<T, E>> Rebinding<T, O> {
             // New clients do not wait for the end of connections that the old interface took along.
             former.spawn(serving);
             while former.try_join_next().is_some() {}
-            let Some(opened) = shutdown.run_until_cancelled(opened(&watch, bound, &open)).await else { break Ok(()) };
+            let Some(opened) = shutdown.run_until_cancelled(opened(&watch, bound, &open)).await
+            else {
+                break Ok(());
+            };
             (handles, bound) = opened;
         };
         while former.join_next().await.is_some() {}
@@ -136,7 +147,8 @@ impl<T, E: Display, O: Fn(Ipv4Addr) -> Result<T, E>> Rebinding<T, O> {
     }
 }
 
-/// Opens handles, and repeats it until it succeeds: a new interface gets its address and its link state one after the other.
+/// Opens handles, and repeats it until it succeeds: a new interface gets its address and its link
+/// state one after the other.
 async fn opened<T, E: Display>(
     watch: &InterfaceWatch,
     mut bound: BoundTo,
@@ -156,7 +168,11 @@ async fn opened<T, E: Display>(
             Err(error) => {
                 let error = error.to_string();
                 if error != logged {
-                    tracing::warn!(interface = watch.name(), error, "cannot bind services again; retrying");
+                    tracing::warn!(
+                        interface = watch.name(),
+                        error,
+                        "cannot bind services again; retrying"
+                    );
                     logged = error;
                 }
             }
@@ -181,16 +197,24 @@ impl WatchedListener {
     ///
     /// # Errors
     /// As [`bind::tcp`].
-    pub fn bind(service: Service, interface: Option<String>, at: SocketAddrV4) -> Result<Self, BindError> {
+    pub fn bind(
+        service: Service,
+        interface: Option<String>,
+        at: SocketAddrV4,
+    ) -> Result<Self, BindError> {
         let watch = interface.as_deref().map(|name| InterfaceWatch::new(name, Some(*at.ip())));
-        let bound = watch.map_or(BoundTo { index: 0, address: *at.ip() }, |watch| watch.bound(*at.ip()));
+        let bound =
+            watch.map_or(BoundTo { index: 0, address: *at.ip() }, |watch| watch.bound(*at.ip()));
         let listener = bind::tcp(service, interface.as_deref(), at)?;
         Ok(WatchedListener { listener, service, interface, at, bound })
     }
 
     /// Serves until `shutdown` or until `serve` ends.
-    pub async fn serve<F>(self, serve: impl Fn(TcpListener, CancellationToken) -> F, shutdown: CancellationToken)
-    where
+    pub async fn serve<F>(
+        self,
+        serve: impl Fn(TcpListener, CancellationToken) -> F,
+        shutdown: CancellationToken,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let WatchedListener { listener, service, interface, at, bound } = self;
@@ -204,7 +228,8 @@ impl WatchedListener {
                 Ok::<(), std::convert::Infallible>(())
             }
         };
-        let Ok(()) = Rebinding { watch, bound, handles: listener, open }.serve(serve, shutdown).await;
+        let Ok(()) =
+            Rebinding { watch, bound, handles: listener, open }.serve(serve, shutdown).await;
     }
 }
 
@@ -217,11 +242,23 @@ mod tests {
         let own = InterfaceWatch::new("lo", None);
         let bound = own.bound(Ipv4Addr::LOCALHOST);
         assert!(bound.index > 0 && own.change_since(bound).is_none());
-        assert_eq!(own.change_since(BoundTo { index: 0, ..bound }), Some(bound), "it was made again");
+        assert_eq!(
+            own.change_since(BoundTo { index: 0, ..bound }),
+            Some(bound),
+            "it was made again"
+        );
         let former = Ipv4Addr::new(192, 0, 2, 1);
-        assert_eq!(own.change_since(BoundTo { address: former, ..bound }), Some(bound), "it has another address");
+        assert_eq!(
+            own.change_since(BoundTo { address: former, ..bound }),
+            Some(bound),
+            "it has another address"
+        );
         let configured = InterfaceWatch::new("lo", Some(former));
-        assert_eq!(configured.change_since(BoundTo { address: former, ..bound }), None, "site.toml names the address");
+        assert_eq!(
+            configured.change_since(BoundTo { address: former, ..bound }),
+            None,
+            "site.toml names the address"
+        );
         assert_eq!(InterfaceWatch::new("nosuch0", None).change_since(bound), None, "it is absent");
     }
 }

@@ -1,7 +1,9 @@
-//! Uses the boot services of one interface as a machine would: TFTP, HTTP and the TLS handshake of the agent API.
+//! Uses the boot services of one interface as a machine would: TFTP, HTTP and the TLS handshake of
+//! the agent API.
 //!
-//! A service can be deaf while its process lives, so `meshd doctor` and `/healthz` report results of requests. The requests run at a fixed
-//! interval, so no client can cause them. DHCP is not among them: the kernel does not deliver a host's own broadcasts to its packet sockets
+//! A service can be deaf while its process lives, so `meshd doctor` and `/healthz` report results
+//! of requests. The requests run at a fixed interval, so no client can cause them. DHCP is not
+//! among them: the kernel does not deliver a host's own broadcasts to its packet sockets
 //! (`PACKET_LOOPBACK`), so the DHCP task itself reports the state of its receiver.
 
 use meshd_central::Shared;
@@ -93,14 +95,17 @@ fn failed(operation: &str) -> impl Fn(std::io::Error) -> String {
 /// Reads the first block of a loader by TFTP.
 async fn first_block(central: &Shared, address: Ipv4Addr) -> Result<(), String> {
     let Some(loader) = central.boot.loader(LOADER) else { return Ok(()) };
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.map_err(failed("open a UDP port"))?;
+    let socket =
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await.map_err(failed("open a UDP port"))?;
     let request = [b"\0\x01", LOADER.as_bytes(), b"\0octet\0"].concat();
     socket.send_to(&request, (address, TFTP_PORT)).await.map_err(failed("send a request"))?;
     let mut buffer = [0; BLOCK_HEADER + BLOCK];
-    let (length, server) = socket.recv_from(&mut buffer).await.map_err(failed("receive a block"))?;
+    let (length, server) =
+        socket.recv_from(&mut buffer).await.map_err(failed("receive a block"))?;
     let _ = socket.send_to(END_OF_TRANSFER, server).await;
     let block = buffer.get(BLOCK_HEADER..length).unwrap_or_default();
-    let is_first = buffer.starts_with(&[0, 3, 0, 1]) && !block.is_empty() && loader.starts_with(block);
+    let is_first =
+        buffer.starts_with(&[0, 3, 0, 1]) && !block.is_empty() && loader.starts_with(block);
     if is_first { Ok(()) } else { Err(format!("the first block of {LOADER} is wrong")) }
 }
 
@@ -119,7 +124,9 @@ async fn http(address: Ipv4Addr, port: u16) -> Result<(), String> {
 async fn handshake(central: &Shared, address: Ipv4Addr, port: u16) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     let authority = central.enrolment.authority();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(authority.roots_pem().as_bytes()).flatten());
+    roots.add_parsable_certificates(
+        CertificateDer::pem_slice_iter(authority.roots_pem().as_bytes()).flatten(),
+    );
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| error.to_string())?
@@ -127,6 +134,9 @@ async fn handshake(central: &Shared, address: Ipv4Addr, port: u16) -> Result<(),
         .with_no_client_auth();
     let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| error.to_string())?;
     let stream = TcpStream::connect((address, port)).await.map_err(failed("connect"))?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(failed("TLS handshake"))?;
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .map_err(failed("TLS handshake"))?;
     Ok(())
 }

@@ -34,13 +34,19 @@ impl AuditFilter {
     fn has_text(&self, audit: &Audit) -> bool {
         let Some(text) = &self.text else { return true };
         let verb = audit.by.verb.to_string();
-        let texts = [Some(verb.as_str()), Some(&audit.detail), audit.target.as_deref(), audit.by.reason.as_deref()];
+        let texts = [
+            Some(verb.as_str()),
+            Some(&audit.detail),
+            audit.target.as_deref(),
+            audit.by.reason.as_deref(),
+        ];
         texts.into_iter().flatten().any(|part| part.to_lowercase().contains(text.as_str()))
     }
 }
 
 impl Store {
-    /// Returns matching lines of the audit log in their order: the newest `limit`, or the oldest. Blocks.
+    /// Returns matching lines of the audit log in their order: the newest `limit`, or the oldest.
+    /// Blocks.
     pub fn audit(&self, filter: &AuditFilter) -> Result<Vec<(AuditSeq, Audit)>, StoreError> {
         let end = filter.before.map_or(u64::MAX, |before| before.0);
         let range = Range { first: filter.from.0, end, limit: filter.limit, oldest: filter.oldest };

@@ -32,20 +32,23 @@ pub struct LogSnapshot {
 
 /// A durable sequence of changes. Every method may block on the disk.
 pub trait ChangeLog: Send + Sync {
-    /// Appends changes in order. Returns the position of the last one when all of them are on the disk: they are acknowledged then.
+    /// Appends changes in order. Returns the position of the last one when all of them are on the
+    /// disk: they are acknowledged then.
     ///
     /// # Errors
-    /// None of the changes is in the log. If the process ends before the next successful call, a restart may find them.
+    /// None of the changes is in the log. If the process ends before the next successful call, a
+    /// restart may find them.
     fn append(&self, changes: Vec<Batch>) -> io::Result<Position>;
 
-    /// Returns all records but the numbered ones, as of the opening. Only the first call returns them.
+    /// Returns all records but the numbered ones, as of the opening. Only the first call returns
+    /// them.
     fn load(&self) -> Records;
 
     /// Returns a copy of all acknowledged changes.
     fn snapshot(&self) -> io::Result<LogSnapshot>;
 
-    /// Returns the acknowledged changes after a position, in order. `None`: the log has replaced them by their result; begin with a
-    /// snapshot.
+    /// Returns the acknowledged changes after a position, in order. `None`: the log has replaced
+    /// them by their result; begin with a snapshot.
     fn changes_after(&self, after: Position) -> io::Result<Option<Vec<LoggedChange>>>;
 
     /// The number of the next numbered record.
@@ -57,7 +60,8 @@ pub trait ChangeLog: Send + Sync {
     /// Numbered records from `first` on, the oldest first.
     fn oldest(&self, log: Log, first: u64) -> NumberedRecords<'_>;
 
-    /// Removes numbered records that exceed a bound at the start. The next compaction removes them from the disk.
+    /// Removes numbered records that exceed a bound at the start. The next compaction removes them
+    /// from the disk.
     fn forget(&self, log: Log, numbers: &mut dyn Iterator<Item = u64>);
 
     /// Fails if a change could not be appended now.
@@ -66,7 +70,8 @@ pub trait ChangeLog: Send + Sync {
     /// True if the log is long: call [`ChangeLog::compact`].
     fn needs_compaction(&self) -> bool;
 
-    /// Replaces a long log. After an error, the old log continues, and compaction is due when it has grown further.
+    /// Replaces a long log. After an error, the old log continues, and compaction is due when it
+    /// has grown further.
     fn compact(&self) -> io::Result<()>;
 
     /// Marks the log as complete; called once, at the end.

@@ -32,7 +32,8 @@ pub struct EventFilter {
 impl EventFilter {
     /// True if node, kind and text of an event match. The range of numbers is not checked.
     pub fn takes(&self, event: &Event) -> bool {
-        let is_kind = self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == event.kind.word());
+        let is_kind =
+            self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == event.kind.word());
         is_kind && self.node.is_none_or(|node| event.node == Some(node)) && self.has_text(event)
     }
 
@@ -66,7 +67,8 @@ impl Store {
     ) -> Result<Vec<(u64, T)>, StoreError> {
         let Range { first, end, limit, oldest } = range;
         let records: NumberedRecords<'_> = if oldest {
-            let is_before_end = move |record: &io::Result<(u64, _)>| !matches!(record, Ok((seq, _)) if *seq >= end);
+            let is_before_end =
+                move |record: &io::Result<(u64, _)>| !matches!(record, Ok((seq, _)) if *seq >= end);
             Box::new(self.shared.log.oldest(log, first).take_while(is_before_end))
         } else {
             self.shared.log.newest(log, first, end)
@@ -89,7 +91,8 @@ impl Store {
     }
 }
 
-/// The numbered records to read: from `first` on and before `end`, at most `limit`, the newest or the oldest of them.
+/// The numbered records to read: from `first` on and before `end`, at most `limit`, the newest or
+/// the oldest of them.
 pub(super) struct Range {
     pub(super) first: u64,
     pub(super) end: u64,

@@ -1,7 +1,9 @@
-//! Group commit: changes are applied to the model at once, and written by one task for all writers. A change is acknowledged when it is on
-//! the disk, and undone when it cannot be written.
+//! Group commit: changes are applied to the model at once, and written by one task for all writers.
+//! A change is acknowledged when it is on the disk, and undone when it cannot be written.
 
-use crate::{Model, change_log::ChangeLog, journal::Batch, records::StagedRecords, retention::NewRecords};
+use crate::{
+    Model, change_log::ChangeLog, journal::Batch, records::StagedRecords, retention::NewRecords,
+};
 use meshd_model::fleet::{Audit, Event, EventSeq};
 use std::{
     io,
@@ -13,8 +15,8 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// Minimum time between the starts of two flushes. A flush costs the same for one writer as for a hundred, so under load writers are
-/// gathered. A single writer does not wait.
+/// Minimum time between the starts of two flushes. A flush costs the same for one writer as for a
+/// hundred, so under load writers are gathered. A single writer does not wait.
 const MIN_FLUSH_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Model and log, shared with the task that writes.
@@ -108,11 +110,17 @@ impl Shared {
     }
 
     /// Takes all queued changes. Under load, waits until some have gathered.
-    #[expect(clippy::disallowed_methods, reason = "the pause is a rate limit of flushes, and ends at a known time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the pause is a rate limit of flushes, and ends at a known time"
+    )]
     fn take_changes(&self) -> Vec<UnwrittenChange> {
         let pause = {
             let queue = self.queue();
-            let next = queue.last_flush.filter(|_| queue.changes.len() > 1).map(|last| last + MIN_FLUSH_INTERVAL);
+            let next = queue
+                .last_flush
+                .filter(|_| queue.changes.len() > 1)
+                .map(|last| last + MIN_FLUSH_INTERVAL);
             next.map(|next| next.saturating_duration_since(Instant::now()))
         };
         pause.into_iter().for_each(std::thread::sleep);
@@ -219,7 +227,8 @@ mod tests {
         journal::Log,
     };
     use meshd_model::fleet::{
-        Actor, AuditContext, BootSession, EventKind, Fingerprint, Lease, Node, PhaseChange, Principal, Stage, Verb,
+        Actor, AuditContext, BootSession, EventKind, Fingerprint, Lease, Node, PhaseChange,
+        Principal, Stage, Verb,
     };
     use meshd_types::{Basis, BootSessionId, CorrelationId, MacAddr, Timestamp};
     use std::sync::mpsc;
@@ -283,7 +292,12 @@ mod tests {
     }
 
     fn lease(number: u8) -> Lease {
-        Lease { mac: node(number).mac, address: [10, 0, 0, number].into(), expires_at: AT, vm: None }
+        Lease {
+            mac: node(number).mac,
+            address: [10, 0, 0, number].into(),
+            expires_at: AT,
+            vm: None,
+        }
     }
 
     /// All records of the kinds that these tests change.
@@ -312,15 +326,24 @@ mod tests {
         let (first, by_first) = (Arc::clone(&store), by.clone());
         let first = tokio::spawn(async move {
             let approve = first.commit(|tx| {
-                tx.edit_node(node(1).id, |node| node.change(PhaseChange::Approve)).unwrap().unwrap();
+                tx.edit_node(node(1).id, |node| node.change(PhaseChange::Approve))
+                    .unwrap()
+                    .unwrap();
                 tx.event(Event::new(AT, &by_first, EventKind::Discovered, "approved"));
                 tx.remove_lease(lease(1).address);
-                tx.put_session(BootSession::open(BootSessionId([1; 12]), node(1).mac, Stage::Dhcp, AT));
+                tx.put_session(BootSession::open(
+                    BootSessionId([1; 12]),
+                    node(1).mac,
+                    Stage::Dhcp,
+                    AT,
+                ));
                 Ok::<_, StoreError>(())
             });
             approve.await
         });
-        let is_approved = || store.read(|model| model.node(node(1).id).is_some_and(|node| node.phase.is_admitted()));
+        let is_approved = || {
+            store.read(|model| model.node(node(1).id).is_some_and(|node| node.phase.is_admitted()))
+        };
         while !is_approved() {
             tokio::task::yield_now().await;
         }
@@ -357,6 +380,10 @@ mod tests {
         });
         repeated.await.unwrap();
         assert_eq!(content(&store).0.len(), 2);
-        assert_eq!(heard.recv().await.unwrap().0, EventSeq(1), "the number of an undone event is not reused");
+        assert_eq!(
+            heard.recv().await.unwrap().0,
+            EventSeq(1),
+            "the number of an undone event is not reused"
+        );
     }
 }

@@ -15,25 +15,31 @@
 //! | `retention` | bounds of events, audit lines and finished tasks; folding of repeats |
 //! | `tx` | a transaction: reads see its staged changes |
 //!
-//! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`] writes. The *journal* is the file of all
-//! changes. The *model* is the state in memory. *Acknowledged* means flushed to the disk.
+//! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`]
+//! writes. The *journal* is the file of all changes. The *model* is the state in memory.
+//! *Acknowledged* means flushed to the disk.
 //!
 //! `records` lists the kinds of records.
 //!
-//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`] and applies the staged records to the model, so that the next
-//! transaction sees them. One task writes the changes of all waiting writers to the log with one flush. `commit` returns after it. Reads
-//! use the model and never touch the disk, except those of events and audit lines.
+//! **Update protocol.** [`Store::commit`] runs a closure on a [`Tx`] and applies the staged records
+//! to the model, so that the next transaction sees them. One task writes the changes of all waiting
+//! writers to the log with one flush. `commit` returns after it. Reads use the model and never
+//! touch the disk, except those of events and audit lines.
 //!
-//! **A commit has two outcomes.** `Ok`: the change is acknowledged. An error: nothing was changed. A change that cannot be written is undone in
-//! the model, with all changes after it, and is cut off in the log. So no service handles a change that is applied and not stored.
+//! **A commit has two outcomes.** `Ok`: the change is acknowledged. An error: nothing was changed.
+//! A change that cannot be written is undone in the model, with all changes after it, and is cut
+//! off in the log. So no service handles a change that is applied and not stored.
 //!
-//! **Crash.** A change that was not acknowledged exists completely or not at all. The journal's header lists the damage that is refused. A
-//! record that cannot be read stops the start with its key.
+//! **Crash.** A change that was not acknowledged exists completely or not at all. The journal's
+//! header lists the damage that is refused. A record that cannot be read stops the start with its
+//! key.
 //!
-//! **Full or broken disk.** Every writer receives the error. The store takes changes again when the disk does; a restart is not necessary.
+//! **Full or broken disk.** Every writer receives the error. The store takes changes again when the
+//! disk does; a restart is not necessary.
 //!
-//! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold large contents. An archive is
-//! written after the record that names it, so a crash may lose contents; reads report that.
+//! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold
+//! large contents. An archive is written after the record that names it, so a crash may lose
+//! contents; reads report that.
 
 mod archive;
 mod audit;
@@ -84,9 +90,11 @@ pub const VERSION: &str = "4";
 pub const READABLE: [&str; 1] = [VERSION];
 /// Maximum number of tokens of the admin API.
 pub const MAX_API_TOKENS: usize = 1000;
-/// Maximum number of orders with an idempotency key; the oldest are removed first. Three for each node of the largest rack in a day.
+/// Maximum number of orders with an idempotency key; the oldest are removed first. Three for each
+/// node of the largest rack in a day.
 pub const MAX_IDEMPOTENCY_KEYS: usize = 32_768;
-/// Maximum number of them with a stored answer (up to 64 KiB); the oldest answers are removed first.
+/// Maximum number of them with a stored answer (up to 64 KiB); the oldest answers are removed
+/// first.
 pub const MAX_ANSWERS: usize = 512;
 /// Retention of an order with an idempotency key.
 pub const IDEMPOTENCY_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -94,12 +102,14 @@ pub const IDEMPOTENCY_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Maximum number of boot sessions; the oldest are removed first.
 pub const MAX_SESSIONS: usize = 100_000;
-/// Maximum number of boot sessions of unapproved machines: four for each unknown machine of the largest rack.
+/// Maximum number of boot sessions of unapproved machines: four for each unknown machine of the
+/// largest rack.
 pub const MAX_UNAPPROVED_SESSIONS: usize = 40_000;
-/// Maximum number of them that reached DHCP only. An invented MAC address costs one session and evicts another one of this kind.
+/// Maximum number of them that reached DHCP only. An invented MAC address costs one session and
+/// evicts another one of this kind.
 pub const MAX_DHCP_ONLY_SESSIONS: usize = 20_000;
-/// Maximum number of unapproved nodes; the least recently seen is removed first, so that a flood of invented machines cannot fill the
-/// store. Twice the largest rack, so that a new rack fits.
+/// Maximum number of unapproved nodes; the least recently seen is removed first, so that a flood of
+/// invented machines cannot fill the store. Twice the largest rack, so that a new rack fits.
 pub const MAX_UNKNOWN_NODES: usize = 20_000;
 /// Maximum lag of a subscriber in events; a slower one is notified of missed events.
 const SUBSCRIBER_BACKLOG: usize = 4096;
@@ -189,7 +199,8 @@ impl Store {
         Ok(result)
     }
 
-    /// The part of a commit that excludes other commits. Returns the acknowledgement, if there is a change.
+    /// The part of a commit that excludes other commits. Returns the acknowledgement, if there is a
+    /// change.
     fn apply<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
@@ -239,12 +250,14 @@ impl Store {
         blocking(move || shared.log.close()).await.map_err(StoreError::Write)
     }
 
-    /// Returns a copy of all acknowledged changes, as files that form the same store in another folder. Blocks.
+    /// Returns a copy of all acknowledged changes, as files that form the same store in another
+    /// folder. Blocks.
     pub fn snapshot(&self) -> Result<LogSnapshot, StoreError> {
         self.shared.log.snapshot().map_err(StoreError::Write)
     }
 
-    /// Returns the acknowledged changes after a position, in order. `None`: they are no longer in the log; begin with a snapshot. Blocks.
+    /// Returns the acknowledged changes after a position, in order. `None`: they are no longer in
+    /// the log; begin with a snapshot. Blocks.
     pub fn changes_after(&self, after: Position) -> Result<Option<Vec<LoggedChange>>, StoreError> {
         self.shared.log.changes_after(after).map_err(StoreError::Read)
     }

@@ -12,7 +12,9 @@ use crate::index::{
     tasks::Tasks,
     vm_index::VmIndex,
 };
-use meshd_model::fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions};
+use meshd_model::fleet::{
+    Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions,
+};
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{
@@ -42,7 +44,8 @@ pub struct Model {
     pub(super) work: VmIndex,
     pub(super) tasks: Tasks,
     pub(super) operations: Operations,
-    /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has none.
+    /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has
+    /// none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: former node IDs and the node that replaced each.
     replacements: BTreeMap<NodeId, NodeId>,
@@ -125,13 +128,14 @@ impl Model {
     /// The boots of a node from any of its NICs, newest first. A boot before its script counts too.
     pub fn boots_of(&self, node: &Node) -> Vec<&BootSession> {
         let boots = node.seen_nics().flat_map(|mac| self.sessions_of(*mac));
-        let mut boots: Vec<_> = boots.filter(|boot| boot.node.is_none_or(|of| of == node.id)).collect();
+        let mut boots: Vec<_> =
+            boots.filter(|boot| boot.node.is_none_or(|of| of == node.id)).collect();
         boots.sort_unstable_by_key(|boot| std::cmp::Reverse(age(boot)));
         boots
     }
 
-    /// The boot that a node's phase describes: the newest one that reached the script step. A boot that has only begun must not appear as
-    /// the boot of an online node.
+    /// The boot that a node's phase describes: the newest one that reached the script step. A boot
+    /// that has only begun must not appear as the boot of an online node.
     pub fn boot_of(&self, node: &Node) -> Option<&BootSession> {
         let decided = node.boot.and_then(|id| self.session(id));
         decided.or_else(|| self.boots_of(node).first().copied())
@@ -184,7 +188,11 @@ impl Model {
     }
 
     pub fn tokens_of(&self, node: NodeId) -> impl Iterator<Item = &TokenRecord> {
-        self.tokens_by_node.get(&node).into_iter().flatten().filter_map(|hash| self.tokens.get(hash))
+        self.tokens_by_node
+            .get(&node)
+            .into_iter()
+            .flatten()
+            .filter_map(|hash| self.tokens.get(hash))
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiToken> {
@@ -288,7 +296,9 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
         let age = age(&session);
         self.work.nics.changes.push(NetworkChange::Nic(session.mac));
         if let Some(address) = session.address {
-            let newer = self.session_at(address).is_none_or(|other| crate::index::sessions::age(other) <= age);
+            let newer = self
+                .session_at(address)
+                .is_none_or(|other| crate::index::sessions::age(other) <= age);
             if newer {
                 self.by_address.insert(address, id);
             }
@@ -300,9 +310,10 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
         self.sessions_by_age.insert(age);
         self.next_session_order = self.next_session_order.max(session.order + 1);
         let (unapproved_kind, is_dhcp_only) = self.unapproved_kind(&session);
-        for (set, is_in) in
-            [(&mut self.unapproved_sessions, unapproved_kind), (&mut self.dhcp_only_sessions, is_dhcp_only)]
-        {
+        for (set, is_in) in [
+            (&mut self.unapproved_sessions, unapproved_kind),
+            (&mut self.dhcp_only_sessions, is_dhcp_only),
+        ] {
             if is_in {
                 set.insert(age)
             } else {

@@ -30,12 +30,14 @@ impl Store {
         let confirmation = check_new(state_dir)?;
         let opened = Self::from_log(Box::new(Journal::open(&state_dir.join(FOLDER))?))?;
         if let Some(confirmation) = confirmation {
-            fs::remove_file(&confirmation).map_err(|source| StoreError::Open { path: confirmation, source })?;
+            fs::remove_file(&confirmation)
+                .map_err(|source| StoreError::Open { path: confirmation, source })?;
         }
         Ok(opened)
     }
 
-    /// Opens a store that was restored from a backup: its files are complete and have no commit marker. Blocks.
+    /// Opens a store that was restored from a backup: its files are complete and have no commit
+    /// marker. Blocks.
     pub fn open_restored(state_dir: &Path) -> Result<Self, StoreError> {
         Self::from_log(Box::new(Journal::open_whole(&state_dir.join(FOLDER))?))
     }
@@ -53,11 +55,13 @@ impl Store {
     }
 }
 
-/// Refuses a missing store if the site has a certificate authority: then the site is not new. Returns the file with which an operator
-/// confirmed an empty store.
+/// Refuses a missing store if the site has a certificate authority: then the site is not new.
+/// Returns the file with which an operator confirmed an empty store.
 fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
-    let (path, authority, confirm) = (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
-    let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+    let (path, authority, confirm) =
+        (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
+    let is_empty =
+        |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
     if !is_empty(&path) || is_empty(&authority) || !failpoint::defends("missing-store") {
         return Ok(None);
     }
@@ -85,6 +89,11 @@ fn load_numbered<T: Record + DeserializeOwned>(
 }
 
 /// Decodes a numbered record.
-pub(super) fn decode<T: DeserializeOwned>(log: Log, number: u64, value: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(value).map_err(|source| StoreError::Damaged { key: format!("{log}{number}"), source })
+pub(super) fn decode<T: DeserializeOwned>(
+    log: Log,
+    number: u64,
+    value: &[u8],
+) -> Result<T, StoreError> {
+    serde_json::from_slice(value)
+        .map_err(|source| StoreError::Damaged { key: format!("{log}{number}"), source })
 }

@@ -2,8 +2,8 @@
 
 use super::{change_log::ChangeLog as _, records::RecordIndex as _, *};
 use meshd_model::fleet::{
-    Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node, PhaseChange,
-    Principal, Stage, StoredResponse, Verb,
+    Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease,
+    Node, PhaseChange, Principal, Stage, StoredResponse, Verb,
 };
 use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
@@ -38,7 +38,12 @@ async fn committed_change_exists_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     put_node(&store, node(1)).await;
-    let lease = Lease { mac: mac(1), address: [10, 0, 0, 9].into(), expires_at: Timestamp::from_millis(7), vm: None };
+    let lease = Lease {
+        mac: mac(1),
+        address: [10, 0, 0, 9].into(),
+        expires_at: Timestamp::from_millis(7),
+        vm: None,
+    };
     let put = store.commit(|tx| {
         tx.put_lease(lease.clone());
         tx.put_session(session(1, 1, 5));
@@ -55,7 +60,9 @@ async fn committed_change_exists_after_reopening() {
     let events = store.events(EventFilter { limit: 10, ..EventFilter::default() }).unwrap();
     assert_eq!(events.len(), 1);
     put_node(&store, node(2)).await;
-    let events = store.events(EventFilter { after: Some(events[0].0), limit: 10, ..EventFilter::default() }).unwrap();
+    let events = store
+        .events(EventFilter { after: Some(events[0].0), limit: 10, ..EventFilter::default() })
+        .unwrap();
     assert_eq!(events[0].0, EventSeq(1), "numbers go on where they stopped");
 }
 
@@ -157,12 +164,15 @@ async fn unknown_machine_flood_evicts_no_admitted_node() {
         });
         put.await.unwrap();
     }
-    // Within one transaction the bound is that of its beginning; one machine after the other goes by it exactly.
+    // Within one transaction the bound is that of its beginning; one machine after the other goes
+    // by it exactly.
     for n in 0..10 {
-        put_node(&store, Node { last_seen: Timestamp::from_millis(100_000), ..node(flood + n) }).await;
+        put_node(&store, Node { last_seen: Timestamp::from_millis(100_000), ..node(flood + n) })
+            .await;
     }
-    let (unapproved_nodes, first, kept) = store
-        .read(|model| (model.unknown_count(), model.node_of_mac(mac(0)).is_some(), model.node(known.id).is_some()));
+    let (unapproved_nodes, first, kept) = store.read(|model| {
+        (model.unknown_count(), model.node_of_mac(mac(0)).is_some(), model.node(known.id).is_some())
+    });
     assert!(unapproved_nodes <= MAX_UNKNOWN_NODES + 10, "{unapproved_nodes}");
     assert!(!first && kept);
 }
@@ -170,7 +180,12 @@ async fn unknown_machine_flood_evicts_no_admitted_node() {
 fn open_session(n: u32, stage: Stage) -> BootSession {
     let [a, b, c, d] = n.to_be_bytes();
     let name = BootSessionId(std::array::from_fn(|at| n.to_be_bytes()[at % 4]));
-    BootSession::open(name, MacAddr([2, 1, a, b, c, d]), stage, Timestamp::from_millis(i64::from(n)))
+    BootSession::open(
+        name,
+        MacAddr([2, 1, a, b, c, d]),
+        stage,
+        Timestamp::from_millis(i64::from(n)),
+    )
 }
 
 #[test]
@@ -206,10 +221,14 @@ fn unknown_mac_flood_evicts_no_boot_session_of_others() {
     let (of_node, of_new) = (session(1, 1, 0), open_session(u32::MAX, Stage::Script));
     put(&mut model, &[of_node.clone(), of_new.clone()]);
     for n in 0..300 {
-        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(n, Stage::Dhcp)).collect();
+        let flood: Vec<_> =
+            (n * 100..(n + 1) * 100).map(|n| open_session(n, Stage::Dhcp)).collect();
         put(&mut model, &flood);
     }
-    assert!(model.session(of_node.id).is_some(), "a node that was let in, though it has only begun");
+    assert!(
+        model.session(of_node.id).is_some(),
+        "a node that was let in, though it has only begun"
+    );
     assert!(model.session(of_new.id).is_some(), "a new machine that boots");
     assert_eq!(model.session_count(), MAX_DHCP_ONLY_SESSIONS + 2);
     assert_eq!(model.sessions_by_mac.len(), MAX_DHCP_ONLY_SESSIONS + 2);
@@ -218,11 +237,15 @@ fn unknown_mac_flood_evicts_no_boot_session_of_others() {
         (MAX_DHCP_ONLY_SESSIONS, MAX_DHCP_ONLY_SESSIONS + 1)
     );
     for n in 0..450 {
-        let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(1 << 25 | n, Stage::Script)).collect();
+        let flood: Vec<_> =
+            (n * 100..(n + 1) * 100).map(|n| open_session(1 << 25 | n, Stage::Script)).collect();
         put(&mut model, &flood);
     }
     assert!(model.session(of_node.id).is_some());
-    assert_eq!((model.dhcp_only_sessions.len(), model.unapproved_sessions.len()), (0, MAX_UNAPPROVED_SESSIONS));
+    assert_eq!(
+        (model.dhcp_only_sessions.len(), model.unapproved_sessions.len()),
+        (0, MAX_UNAPPROVED_SESSIONS)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,7 +263,11 @@ async fn concurrent_commits_are_stored_and_published_in_order() {
         writer.await.unwrap();
     }
     for seq in 0..200 {
-        assert_eq!(heard.recv().await.unwrap().0, EventSeq(seq), "subscribers hear everything, in its order");
+        assert_eq!(
+            heard.recv().await.unwrap().0,
+            EventSeq(seq),
+            "subscribers hear everything, in its order"
+        );
     }
     store.close().await.unwrap();
     drop(store);
@@ -272,7 +299,11 @@ async fn missing_store_next_to_an_authority_is_refused_until_confirmed() {
     drop(Store::open(dir.path()).unwrap());
     std::fs::remove_dir_all(dir.path().join(FOLDER)).unwrap();
     let refused = || Store::open(dir.path()).err().expect("refused").to_string();
-    assert!(refused().contains("it is missing") && refused().contains("meshd backup restore"), "{}", refused());
+    assert!(
+        refused().contains("it is missing") && refused().contains("meshd backup restore"),
+        "{}",
+        refused()
+    );
     assert!(!dir.path().join(FOLDER).exists(), "nothing was changed");
     std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
     assert!(refused().contains("confirm-new-store"));
@@ -316,7 +347,10 @@ async fn order_writes_one_audit_line_in_its_transaction() {
     let all = AuditFilter { limit: 10, ..AuditFilter::default() };
     let lines = store.audit(&all).unwrap();
     let [(AuditSeq(0), line)] = &lines[..] else { panic!("{lines:?}") };
-    assert_eq!((&line.by, line.node, line.detail.as_str()), (&by, Some(node(1).id), "discovered -> approved; cleared"));
+    assert_eq!(
+        (&line.by, line.node, line.detail.as_str()),
+        (&by, Some(node(1).id), "discovered -> approved; cleared")
+    );
     assert_eq!(store.read(|model| model.audit_log.next()), 1, "numbers go on where they stopped");
     for (other, found) in [
         (AuditFilter { principal: Some(Principal::Operator(6)), ..all.clone() }, 0),
@@ -331,7 +365,8 @@ async fn order_writes_one_audit_line_in_its_transaction() {
 
 #[test]
 fn idempotency_keys_are_bounded_by_number_and_age() {
-    let now = Timestamp::from_millis(i64::try_from(IDEMPOTENCY_KEY_LIFETIME.as_millis()).unwrap() * 2);
+    let now =
+        Timestamp::from_millis(i64::try_from(IDEMPOTENCY_KEY_LIFETIME.as_millis()).unwrap() * 2);
     let record = |at| IdempotencyRecord { request: Digest([0; 32]), at, answer: None };
     let key = |n: u16| Digest::of(&n.to_be_bytes());
     let mut model = Model::default();
@@ -339,7 +374,9 @@ fn idempotency_keys_are_bounded_by_number_and_age() {
     assert_eq!(model.surplus_idempotency_keys(now), [key(0)], "its time is over");
     model.idempotency_records.clear();
     for n in 0..u16::try_from(MAX_IDEMPOTENCY_KEYS).unwrap() {
-        model.idempotency_records.insert(key(n), record(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
+        model
+            .idempotency_records
+            .insert(key(n), record(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
     }
     assert_eq!(model.surplus_idempotency_keys(now), [key(0)], "the oldest of too many");
     assert_eq!(model.surplus_answers(), []);

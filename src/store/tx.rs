@@ -101,7 +101,11 @@ impl<'a> Tx<'a> {
     }
 
     /// Edits a boot session; `None` if there is no such session.
-    pub fn edit_session<R>(&mut self, id: BootSessionId, edit: impl FnOnce(&mut BootSession) -> R) -> Option<R> {
+    pub fn edit_session<R>(
+        &mut self,
+        id: BootSessionId,
+        edit: impl FnOnce(&mut BootSession) -> R,
+    ) -> Option<R> {
         let mut session = self.session(id)?.clone();
         let result = edit(&mut session);
         self.staged.sessions.put(id, session);
@@ -137,7 +141,11 @@ impl<'a> Tx<'a> {
 
     /// The revisions of a profile, as staged or as they were.
     pub fn revisions(&self, profile: &ProfileName) -> Revisions {
-        self.staged.revisions.get(profile, || self.model.revisions(profile)).cloned().unwrap_or_default()
+        self.staged
+            .revisions
+            .get(profile, || self.model.revisions(profile))
+            .cloned()
+            .unwrap_or_default()
     }
 
     pub fn put_revisions(&mut self, profile: ProfileName, revisions: Revisions) {
@@ -186,7 +194,8 @@ impl<'a> Tx<'a> {
     /// The task that occupies a node, as staged or as it was.
     pub fn task_on(&self, node: NodeId) -> Option<&Task> {
         let staged = self.staged.tasks.records().find(|task| task.holds(node));
-        let before = || self.model.task_on(node).filter(|task| !self.staged.tasks.contains(&task.id));
+        let before =
+            || self.model.task_on(node).filter(|task| !self.staged.tasks.contains(&task.id));
         staged.or_else(before)
     }
 
@@ -237,7 +246,8 @@ impl<'a> Tx<'a> {
         Some(result)
     }
 
-    /// Makes room for an operation with `added` nodes. Removes a bounded number of records, of the oldest finished operations.
+    /// Makes room for an operation with `added` nodes. Removes a bounded number of records, of the
+    /// oldest finished operations.
     pub fn remove_surplus_operations(&mut self, added: usize) {
         let mut room = MAX_REMOVED;
         for head in self.model.surplus_operations(added) {
@@ -263,7 +273,8 @@ impl<'a> Tx<'a> {
     pub fn event(&mut self, mut event: Event) {
         event.bound_detail();
         let phase = event.node.and_then(|node| self.node(node)).map(|node| node.phase);
-        event.is_unknown = phase.is_some_and(|phase| matches!(phase, Phase::Discovered | Phase::Removed));
+        event.is_unknown =
+            phase.is_some_and(|phase| matches!(phase, Phase::Discovered | Phase::Removed));
         if let Some(audit) = Audit::from_event(&event) {
             let same = |line: &&mut Audit| line.by == audit.by && line.node == audit.node;
             match self.audit.last_mut().filter(same) {
@@ -281,8 +292,13 @@ impl Staged {
     }
 }
 
-/// Writes new numbered records, and removes evicted ones. A new record that is evicted at once is not written.
-pub(super) fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &NewRecords<T>) -> Result<(), StoreError> {
+/// Writes new numbered records, and removes evicted ones. A new record that is evicted at once is
+/// not written.
+pub(super) fn write_log<T: Serialize>(
+    batch: &mut Batch,
+    log: Log,
+    taken: &NewRecords<T>,
+) -> Result<(), StoreError> {
     let first = taken.all.first().map_or(u64::MAX, |(number, _)| *number);
     for (number, record) in taken.all.iter().filter(|(number, _)| !taken.evicted.contains(number)) {
         batch.insert(log.key(*number), serde_json::to_vec(record).map_err(StoreError::Encode)?);

@@ -4,7 +4,8 @@ use crate::packet;
 use bytes::Bytes;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-/// Collects the outputs of the engine; the driver drains them. `F` identifies files ([`crate::Files::Id`]).
+/// Collects the outputs of the engine; the driver drains them. `F` identifies files
+/// ([`crate::Files::Id`]).
 #[derive(Debug)]
 pub struct Effects<F> {
     /// Datagrams, in the order in which they must be sent.
@@ -74,7 +75,8 @@ pub enum Event {
     Full { client: SocketAddrV4 },
     /// A request was answered with an ERROR.
     Refused { client: SocketAddrV4, cause: Refusal },
-    /// A packet that no client sends to this port. It is not answered: an ERROR could only disturb its sender.
+    /// A packet that no client sends to this port. It is not answered: an ERROR could only disturb
+    /// its sender.
     Malformed { client: SocketAddrV4 },
     /// A packet of no transfer, usually a duplicate of the last acknowledgement.
     Stray,
@@ -106,7 +108,10 @@ impl<F> Effects<F> {
     pub(crate) fn refuse(&mut self, client: SocketAddrV4, cause: Refusal) {
         let (code, text) = match cause {
             Refusal::NotFound { .. } => (packet::Code::NotFound, "no such file"),
-            Refusal::Mode => (packet::Code::IllegalOperation, "only mode octet is served; set the client to binary"),
+            Refusal::Mode => (
+                packet::Code::IllegalOperation,
+                "only mode octet is served; set the client to binary",
+            ),
             Refusal::Write => (packet::Code::AccessViolation, "this server is read-only"),
             Refusal::Illegal => (packet::Code::IllegalOperation, "the request cannot be read"),
         };
@@ -115,7 +120,8 @@ impl<F> Effects<F> {
     }
 }
 
-/// Returns the bytes of block `number`, counted from 1. The last block is short or empty; blocks after it are empty.
+/// Returns the bytes of block `number`, counted from 1. The last block is short or empty; blocks
+/// after it are empty.
 pub fn block_of(file: &[u8], block: u16, number: u64) -> &[u8] {
     let start = (number.saturating_sub(1) as usize).saturating_mul(block.into()).min(file.len());
     &file[start..file.len().min(start + usize::from(block))]

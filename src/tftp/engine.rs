@@ -2,13 +2,14 @@
 //!
 //! All resources are bounded. When the table is full, a new request evicts a transfer:
 //!
-//! 1. The oldest transfer that was never acknowledged, if there are many of these: requests with forged senders evict each other.
+//! 1. The oldest transfer that was never acknowledged, if there are many of these: requests with
+//!    forged senders evict each other.
 //! 2. Otherwise the slowest transfer of an address that holds more than its share of the table.
 //! 3. Otherwise a transfer that hardly moves, then the oldest one that was never acknowledged.
 //!
-//! A client that reads at a usual rate is never evicted for one with as many transfers. If no transfer can be evicted, the request
-//! is not answered and the client repeats it; an ERROR would end its boot. When the window budget
-//! is spent, windows become smaller; no client is refused.
+//! A client that reads at a usual rate is never evicted for one with as many transfers. If no
+//! transfer can be evicted, the request is not answered and the client repeats it; an ERROR would
+//! end its boot. When the window budget is spent, windows become smaller; no client is refused.
 
 use crate::{
     effect::{Effects, Event, Payload, Refusal, Transmission},
@@ -25,7 +26,8 @@ use std::{
     time::Instant,
 };
 
-/// In a full table, one address may hold the n-th part, and so may clients that never acknowledged anything.
+/// In a full table, one address may hold the n-th part, and so may clients that never acknowledged
+/// anything.
 const SHARE: usize = 4;
 
 /// Limits of one engine.
@@ -47,7 +49,8 @@ pub type PathMtu = Box<dyn Fn(SocketAddrV4) -> usize + Send>;
 pub struct Engine<F> {
     limits: Limits,
     transfers: HashMap<SocketAddrV4, TransferEntry<F>>,
-    /// One timer for each transfer. It may fire early: an acknowledgement postpones a deadline without touching the timer.
+    /// One timer for each transfer. It may fire early: an acknowledgement postpones a deadline
+    /// without touching the timer.
     timers: BTreeSet<(Instant, SocketAddrV4)>,
     /// Transfers that were never acknowledged, oldest first.
     unconfirmed: BTreeSet<(Instant, SocketAddrV4)>,
@@ -66,7 +69,8 @@ struct TransferEntry<F> {
 }
 
 impl<F: Copy> Engine<F> {
-    /// Creates an engine without transfers. `path_mtu` is asked once for each transfer with large blocks.
+    /// Creates an engine without transfers. `path_mtu` is asked once for each transfer with large
+    /// blocks.
     pub fn new(limits: Limits, path_mtu: PathMtu) -> Self {
         Engine {
             path_mtu,
@@ -112,18 +116,28 @@ impl<F: Copy> Engine<F> {
             // Some firmware sends its ERROR to the well-known port.
             Some(Packet::Error(_)) => self.end(client, Event::Aborted, out),
             Some(Packet::Illegal) => out.refuse(client, Refusal::Illegal),
-            Some(Packet::Ack(_) | Packet::Unexpected) | None => out.events.push(Event::Malformed { client }),
+            Some(Packet::Ack(_) | Packet::Unexpected) | None => {
+                out.events.push(Event::Malformed { client })
+            }
         }
     }
 
     /// Handles a packet to the port of the transfers.
-    pub fn receive(&mut self, now: Instant, client: SocketAddrV4, bytes: &[u8], out: &mut Effects<F>) {
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        client: SocketAddrV4,
+        bytes: &[u8],
+        out: &mut Effects<F>,
+    ) {
         let number = match packet::parse(bytes) {
             Some(Packet::Ack(number)) => number,
             Some(Packet::Error(_)) => return self.end(client, Event::Aborted, out),
             _ => return out.events.push(Event::Malformed { client }),
         };
-        let Some(entry) = self.transfers.get_mut(&client) else { return out.events.push(Event::Stray) };
+        let Some(entry) = self.transfers.get_mut(&client) else {
+            return out.events.push(Event::Stray);
+        };
         let action = entry.transfer.ack(now, number);
         if entry.unconfirmed && entry.transfer.confirmed {
             entry.unconfirmed = false;
@@ -141,8 +155,11 @@ impl<F: Copy> Engine<F> {
                 self.timers.pop_first();
                 continue;
             };
-            let action =
-                if entry.transfer.deadline <= now { entry.transfer.expire(now) } else { TransferAction::Nothing };
+            let action = if entry.transfer.deadline <= now {
+                entry.transfer.expire(now)
+            } else {
+                TransferAction::Nothing
+            };
             self.perform(client, action, out);
             self.reschedule(client);
         }
@@ -165,7 +182,11 @@ impl<F: Copy> Engine<F> {
         out: &mut Effects<F>,
     ) {
         let request_hash = hash_of(request);
-        match self.transfers.get_mut(&client).map(|entry| entry.transfer.repeated(now, request_hash)) {
+        match self
+            .transfers
+            .get_mut(&client)
+            .map(|entry| entry.transfer.repeated(now, request_hash))
+        {
             Some(RepeatedRequest::Ignore) => return,
             Some(RepeatedRequest::Answer(action)) => return self.perform(client, action, out),
             Some(RepeatedRequest::Restart) => self.end(client, Event::Restarted, out),
@@ -187,7 +208,8 @@ impl<F: Copy> Engine<F> {
         self.unconfirmed.insert((now, client));
         let timer = transfer.deadline;
         self.timers.insert((timer, client));
-        self.transfers.insert(client, TransferEntry { transfer, id, began: now, timer, unconfirmed: true });
+        self.transfers
+            .insert(client, TransferEntry { transfer, id, began: now, timer, unconfirmed: true });
         out.events.push(Event::Began);
         self.perform(client, action, out);
     }
@@ -199,21 +221,29 @@ impl<F: Copy> Engine<F> {
         }
         let unconfirmed = self.unconfirmed.first().map(|(_, client)| *client);
         let many_unconfirmed = self.unconfirmed.len() > self.limits.transfers / SHARE;
-        let slowest =
-            if many_unconfirmed || !failpoint::defends("tftp-displaces-stalled") { None } else { self.slowest(now) };
+        let slowest = if many_unconfirmed || !failpoint::defends("tftp-displaces-stalled") {
+            None
+        } else {
+            self.slowest(now)
+        };
         let Some(evicted) = slowest.or(unconfirmed) else { return false };
         self.end(evicted, Event::Evicted, out);
         true
     }
 
-    /// Returns the confirmed transfer to evict first. An address with more than its share loses transfers at any rate, other
-    /// addresses only transfers that hardly move.
+    /// Returns the confirmed transfer to evict first. An address with more than its share loses
+    /// transfers at any rate, other addresses only transfers that hardly move.
     fn slowest(&self, now: Instant) -> Option<SocketAddrV4> {
         let share = self.limits.transfers / SHARE;
         let candidates = self.transfers.iter().filter_map(|(client, entry)| {
             let rate = entry.transfer.evictable_rate(now).filter(|_| !entry.unconfirmed)?;
             let within_share = self.by_address.get(client.ip()).is_none_or(|own| *own <= share);
-            (!within_share || rate < EVICTABLE_RATE).then_some((within_share, rate, entry.began, *client))
+            (!within_share || rate < EVICTABLE_RATE).then_some((
+                within_share,
+                rate,
+                entry.began,
+                *client,
+            ))
         });
         candidates.min().map(|(.., client)| client)
     }
@@ -230,8 +260,10 @@ impl<F: Copy> Engine<F> {
             }
             TransferAction::Blocks { first, count, resent } => {
                 let (file, block) = (transfer.file.clone(), transfer.negotiated.block);
-                out.sends
-                    .push(Transmission { to: client, payload: Payload::Blocks { file, block, first, count, resent } });
+                out.sends.push(Transmission {
+                    to: client,
+                    payload: Payload::Blocks { file, block, first, count, resent },
+                });
             }
             TransferAction::Finished => {
                 out.completed.push((*client.ip(), id));

@@ -1,4 +1,5 @@
-//! Traits that the user of the crate implements: a file look-up, an observer for metrics and log, and a receiver of datagrams.
+//! Traits that the user of the crate implements: a file look-up, an observer for metrics and log,
+//! and a receiver of datagrams.
 
 use crate::effect::Event;
 use bytes::Bytes;
@@ -15,23 +16,28 @@ pub trait Files: Send + Sync + 'static {
     /// Identifies a file in [`Files::completed`].
     type Id: Copy + Debug + Send + 'static;
 
-    /// Returns the content of the file `name`, or `None` if there is no such file. Called on worker threads; it must not block.
+    /// Returns the content of the file `name`, or `None` if there is no such file. Called on worker
+    /// threads; it must not block.
     fn open(&self, name: &str) -> Option<(Bytes, Self::Id)>;
 
-    /// Records that the client at this address acknowledged the last block. Transfers do not wait for it.
+    /// Records that the client at this address acknowledged the last block. Transfers do not wait
+    /// for it.
     fn completed(&self, client: Ipv4Addr, file: Self::Id) -> impl Future<Output = ()> + Send;
 }
 
-/// Receives the datagrams of clients in place of the UDP sockets, for example to check where they come from.
+/// Receives the datagrams of clients in place of the UDP sockets, for example to check where they
+/// come from.
 pub trait ClientReceiver: AsFd + Send {
-    /// Passes waiting datagrams to `each`: sender, destination port, payload. Returns the number of packets that were read. Must not wait.
+    /// Passes waiting datagrams to `each`: sender, destination port, payload. Returns the number of
+    /// packets that were read. Must not wait.
     ///
     /// # Errors
     /// `WouldBlock` if no packet waits, and errors of the kernel.
     fn receive(&mut self, each: &mut dyn FnMut(SocketAddrV4, u16, &[u8])) -> io::Result<usize>;
 }
 
-/// Receives events for metrics and log. Called on worker threads; it must not block. `()` ignores everything.
+/// Receives events for metrics and log. Called on worker threads; it must not block. `()` ignores
+/// everything.
 pub trait Observer: Send + Sync + 'static {
     /// Counts an event.
     fn event(&self, event: &Event);

@@ -1,4 +1,5 @@
-//! Checks the invariants of the engine for arbitrary packets of a few clients while time passes. Used by fuzzing and tests.
+//! Checks the invariants of the engine for arbitrary packets of a few clients while time passes.
+//! Used by fuzzing and tests.
 
 use crate::{
     effect::{Effects, Event, Payload},
@@ -17,15 +18,18 @@ const LENGTH: usize = 70_000 * 8;
 
 /// Feeds arbitrary bytes to an engine and panics if an invariant is violated.
 ///
-/// Each step is a byte for the client, a byte for the action (pass time, or send a packet of this length to one of the two ports), and
-/// the packet.
+/// Each step is a byte for the client, a byte for the action (pass time, or send a packet of this
+/// length to one of the two ports), and the packet.
 pub fn check_invariants(bytes: &[u8]) {
     let file = Bytes::from(vec![7; LENGTH]);
     let mut engine = Engine::new(LIMITS, Box::new(|_| 1000));
     let mut now = Instant::now();
     let mut rest = bytes;
     while let [sender, control, more @ ..] = rest {
-        let client = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, sender % 3), 1000 + u16::from(sender / 3 % 3));
+        let client = SocketAddrV4::new(
+            Ipv4Addr::new(10, 0, 0, sender % 3),
+            1000 + u16::from(sender / 3 % 3),
+        );
         let length = usize::from(control & 0x3f).min(more.len());
         let (packet, after) = more.split_at(length);
         let mut out = Effects::default();
@@ -54,7 +58,10 @@ fn check(engine: &Engine<()>, now: Instant, out: &Effects<()>) {
             Payload::Blocks { block, first, count, .. } => {
                 assert!(*first >= 1 && (1..=MAX_WINDOW).contains(count) && *block >= 8);
                 let last = first + u64::from(*count) - 1;
-                assert!((last - 1) * u64::from(*block) <= LENGTH as u64, "no block beyond the last");
+                assert!(
+                    (last - 1) * u64::from(*block) <= LENGTH as u64,
+                    "no block beyond the last"
+                );
             }
         }
     }

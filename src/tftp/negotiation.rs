@@ -1,4 +1,5 @@
-//! Negotiation of block size, window and timeout for one transfer, within the server's limits. Pure.
+//! Negotiation of block size, window and timeout for one transfer, within the server's limits.
+//! Pure.
 
 use crate::packet::{self, RequestedOptions};
 use bytes::Bytes;
@@ -31,11 +32,17 @@ pub(crate) struct Negotiated {
 }
 
 impl Negotiated {
-    /// Grants options within the limits. `budget`: bytes that the window may use; one block is always granted.
+    /// Grants options within the limits. `budget`: bytes that the window may use; one block is
+    /// always granted.
     ///
-    /// A block is not larger than what the path takes in one packet (`path_mtu`), because much firmware cannot join fragments. RFC 2348
-    /// lets the server grant less than the client requested.
-    pub(crate) fn grant(requested: &RequestedOptions, budget: usize, path_mtu: impl FnOnce() -> usize) -> Self {
+    /// A block is not larger than what the path takes in one packet (`path_mtu`), because much
+    /// firmware cannot join fragments. RFC 2348 lets the server grant less than the client
+    /// requested.
+    pub(crate) fn grant(
+        requested: &RequestedOptions,
+        budget: usize,
+        path_mtu: impl FnOnce() -> usize,
+    ) -> Self {
         let mut block = requested.block.unwrap_or(DEFAULT_BLOCK).min(MAX_BLOCK);
         if block > DEFAULT_BLOCK {
             let fitting = u16::try_from(path_mtu().saturating_sub(HEADERS)).unwrap_or(MAX_BLOCK);
@@ -44,7 +51,12 @@ impl Negotiated {
         let affordable = u16::try_from(budget / usize::from(block)).unwrap_or(u16::MAX);
         let window = requested.window.unwrap_or(1).min(MAX_WINDOW).min(affordable).max(1);
         let timeout = requested.timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        Negotiated { block, window, timeout: timeout.unwrap_or(TIMEOUT), fixed_timeout: timeout.is_some() }
+        Negotiated {
+            block,
+            window,
+            timeout: timeout.unwrap_or(TIMEOUT),
+            fixed_timeout: timeout.is_some(),
+        }
     }
 
     /// Returns the size of a whole window in bytes.
@@ -52,7 +64,8 @@ impl Negotiated {
         usize::from(self.block) * usize::from(self.window)
     }
 
-    /// Returns the number of blocks of a file. The last block is shorter than the others and may be empty.
+    /// Returns the number of blocks of a file. The last block is shorter than the others and may be
+    /// empty.
     pub(crate) fn blocks(&self, length: usize) -> u64 {
         length as u64 / u64::from(self.block) + 1
     }

@@ -1,4 +1,5 @@
-//! TFTP packets as bytes: RFC 1350 and the options of RFC 2347 to 2349 and 7440. Pure; accepts any input.
+//! TFTP packets as bytes: RFC 1350 and the options of RFC 2347 to 2349 and 7440. Pure; accepts any
+//! input.
 
 use bytes::Bytes;
 
@@ -120,7 +121,8 @@ impl RequestedOptions {
         if option.eq_ignore_ascii_case(b"blksize") {
             self.block = self.block.or(within(MIN_BLOCK, LARGEST_BLOCK));
         } else if option.eq_ignore_ascii_case(b"timeout") {
-            self.timeout = self.timeout.or(within(1, 255).and_then(|seconds| u8::try_from(seconds).ok()));
+            self.timeout =
+                self.timeout.or(within(1, 255).and_then(|seconds| u8::try_from(seconds).ok()));
         } else if option.eq_ignore_ascii_case(b"tsize") {
             self.size = true;
         } else if option.eq_ignore_ascii_case(b"windowsize") {

@@ -1,4 +1,5 @@
-//! One transfer as a state machine, with retransmission: (time, packet or deadline) -> [`TransferAction`]. Pure.
+//! One transfer as a state machine, with retransmission: (time, packet or deadline) ->
+//! [`TransferAction`]. Pure.
 //!
 //! ```text
 //!            with options             ACK 0              ACK of the last block
@@ -7,11 +8,13 @@
 //!            without: blocks at once             |__| ACK within the window: the next window;
 //!                                                     timeout: the same window again
 //! ```
-//! A transfer ends early when its client times out, sends an ERROR, or is slower than [`MIN_RATE`] on average.
+//! A transfer ends early when its client times out, sends an ERROR, or is slower than [`MIN_RATE`]
+//! on average.
 //!
-//! Only an acknowledgement that moves forward is answered at once; this prevents traffic from doubling (the sorcerer's apprentice
-//! syndrome, RFC 1123). A duplicate acknowledgement indicates loss: it brings the retransmission timer forward, once. If the next
-//! acknowledgement arrives before that timer, nothing is sent twice.
+//! Only an acknowledgement that moves forward is answered at once; this prevents traffic from
+//! doubling (the sorcerer's apprentice syndrome, RFC 1123). A duplicate acknowledgement indicates
+//! loss: it brings the retransmission timer forward, once. If the next acknowledgement arrives
+//! before that timer, nothing is sent twice.
 
 use crate::negotiation::Negotiated;
 use bytes::Bytes;
@@ -24,10 +27,11 @@ pub(crate) const MAX_OPTION_ACKS: u8 = 2;
 pub(crate) const MAX_RETRANSMITS: u8 = 5;
 /// The longest retransmission timeout, unless the client requested another one.
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
-/// A transfer without progress times out after this time, regardless of the timeout that the client requested.
+/// A transfer without progress times out after this time, regardless of the timeout that the client
+/// requested.
 pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(60);
-/// Average rate in bytes per second that a client must reach after [`MAX_SILENCE`]. It bounds the duration of every transfer.
-/// Firmware reads a thousand times as fast.
+/// Average rate in bytes per second that a client must reach after [`MAX_SILENCE`]. It bounds the
+/// duration of every transfer. Firmware reads a thousand times as fast.
 const MIN_RATE: u64 = 256;
 /// Rate in bytes per second below which a transfer may be evicted when the table is full.
 pub(crate) const EVICTABLE_RATE: u64 = 1024;
@@ -39,7 +43,8 @@ const RATE_WINDOW: Duration = Duration::from_secs(2);
 const MIN_AGE: Duration = Duration::from_secs(1);
 /// A client that acknowledged the options but no block within this time does not read the file.
 const FIRST_BLOCK: Duration = Duration::from_millis(250);
-/// Minimum delay of a retransmission after a duplicate acknowledgement. On a busy server the delay is twice the window time.
+/// Minimum delay of a retransmission after a duplicate acknowledgement. On a busy server the delay
+/// is twice the window time.
 const MIN_RETRANSMIT_DELAY: Duration = Duration::from_millis(10);
 /// A request repeated this soon after its answer is a duplicate and not answered.
 pub(crate) const DUPLICATE_WITHIN: Duration = Duration::from_millis(100);
@@ -197,7 +202,8 @@ impl Transfer {
         (self.acked, self.blocks)
     }
 
-    /// Returns the rate in bytes per second if the transfer may be evicted; `None` while it is too young.
+    /// Returns the rate in bytes per second if the transfer may be evicted; `None` while it is too
+    /// young.
     pub(crate) fn evictable_rate(&self, now: Instant) -> Option<u64> {
         let since = |then| now.saturating_duration_since(then);
         if self.acked == 0 && since(self.began) >= FIRST_BLOCK {
@@ -215,7 +221,9 @@ impl Transfer {
 
     fn is_too_slow(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.began);
-        age > MAX_SILENCE && rate(self.acked_bytes(), age) < MIN_RATE && failpoint::defends("tftp-minimum-rate")
+        age > MAX_SILENCE
+            && rate(self.acked_bytes(), age) < MIN_RATE
+            && failpoint::defends("tftp-minimum-rate")
     }
 
     fn acked_bytes(&self) -> u64 {

@@ -91,8 +91,8 @@ impl ApiToken {
         self.hash.0.ct_eq(&Digest::of(text.as_bytes()).0).into()
     }
 
-    /// Returns whether the token is no longer valid. A token that expires is not valid either while the clock shows a time before its
-    /// creation: how much of its life is over is unknown.
+    /// Returns whether the token is no longer valid. A token that expires is not valid either while
+    /// the clock shows a time before its creation: how much of its life is over is unknown.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|end| now > end || now.after(CLOCK_SLACK) < self.created_at)
     }
@@ -107,13 +107,27 @@ mod tests {
         let at = Timestamp::from_millis;
         let name: ApiTokenName = "ci".parse().expect("a name");
         let (text, token) = ApiToken::mint([7; 32], name, Role::Operator, at(1), Some(at(10)));
-        assert!(token.matches(text.expose()) && !token.matches("") && !token.matches(&text.expose()[1..]));
+        assert!(
+            token.matches(text.expose())
+                && !token.matches("")
+                && !token.matches(&text.expose()[1..])
+        );
         assert!(!token.is_over(at(10)) && token.is_over(at(11)));
         let day = 86_400_000;
-        let later = ApiToken { created_at: at(20_000 * day), expires_at: Some(at(20_001 * day)), ..token.clone() };
-        assert!(later.is_over(Timestamp::EPOCH) && later.is_over(at(50_000 * day)), "the clock shows 1970 or 2106");
+        let later = ApiToken {
+            created_at: at(20_000 * day),
+            expires_at: Some(at(20_001 * day)),
+            ..token.clone()
+        };
+        assert!(
+            later.is_over(Timestamp::EPOCH) && later.is_over(at(50_000 * day)),
+            "the clock shows 1970 or 2106"
+        );
         assert!(!later.is_over(at(20_000 * day - 1000)), "the clock was corrected");
-        assert!(!ApiToken { expires_at: None, ..later }.is_over(Timestamp::EPOCH), "it ends by revocation only");
+        assert!(
+            !ApiToken { expires_at: None, ..later }.is_over(Timestamp::EPOCH),
+            "it ends by revocation only"
+        );
         let stored = serde_json::to_string(&token).expect("plain data");
         assert!(!stored.contains(&text.expose()[PREFIX.len()..]), "{stored}");
         assert_eq!(serde_json::from_str::<ApiToken>(&stored).expect("what was written"), token);

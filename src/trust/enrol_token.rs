@@ -1,5 +1,5 @@
-//! Enrolment tokens: a secret that buys one certificate for one node. Each overlay carries one; operators create tickets
-//! for machines that do not netboot.
+//! Enrolment tokens: a secret that buys one certificate for one node. Each overlay carries one;
+//! operators create tickets for machines that do not netboot.
 //!
 //! The store keeps only the hash, so a reader of the store cannot enrol.
 
@@ -34,10 +34,11 @@ pub struct TokenRecord {
     pub session: BootSessionId,
     /// Time of expiry.
     pub expires_at: Timestamp,
-    /// First use. A token is used once; the same key may repeat the request, because the response may be
-    /// lost. A repetition gains nothing.
+    /// First use. A token is used once; the same key may repeat the request, because the response
+    /// may be lost. A repetition gains nothing.
     pub used: Option<Use>,
-    /// Basis of the node ID, if an operator created the token: it admits a machine that may be unknown.
+    /// Basis of the node ID, if an operator created the token: it admits a machine that may be
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
     /// Time of creation, if an operator ordered the enrolment.
@@ -79,12 +80,24 @@ impl TokenRecord {
     }
 
     /// Creates the record of a token by which an operator ordered a running node to enrol again.
-    pub fn of_order(hash: Digest, node: NodeId, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
+    pub fn of_order(
+        hash: Digest,
+        node: NodeId,
+        session: BootSessionId,
+        now: Timestamp,
+        expires_at: Timestamp,
+    ) -> Self {
         TokenRecord { created_at: Some(now), ..Self::new(hash, node, session, expires_at) }
     }
 
     /// Creates the record of an operator's token.
-    pub fn manual(hash: Digest, basis: Basis, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
+    pub fn manual(
+        hash: Digest,
+        basis: Basis,
+        session: BootSessionId,
+        now: Timestamp,
+        expires_at: Timestamp,
+    ) -> Self {
         let node = basis.node_id();
         TokenRecord { basis: Some(basis), ..Self::of_order(hash, node, session, now, expires_at) }
     }
@@ -99,7 +112,8 @@ impl TokenRecord {
         self.hash.0.ct_eq(&hash(text).0).into()
     }
 
-    /// Uses the token. Call it in the transaction that stores the certificate: of two callers one wins (EN-2).
+    /// Uses the token. Call it in the transaction that stores the certificate: of two callers one
+    /// wins (EN-2).
     ///
     /// # Errors
     /// A refusal changes nothing, so a stranger cannot use up a token.
@@ -150,18 +164,36 @@ mod tests {
     fn enrol_token_is_redeemed_once_by_its_node_and_session() {
         let (_, mut record) = record();
         let (ours, session) = (node("00000001"), BootSessionId([1; 12]));
-        assert_eq!(record.redeem(node("00000002"), session, KEY, at(1)), Err(TokenRefused::Foreign));
-        assert_eq!(record.redeem(ours, BootSessionId([2; 12]), KEY, at(1)), Err(TokenRefused::Foreign));
-        assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "a stranger has not used it up");
-        assert_eq!(record.redeem(ours, session, Digest([9; 32]), at(1000)), Err(TokenRefused::Used));
-        assert_eq!(record.redeem(ours, session, KEY, at(1000)), Ok(()), "the answer to the first may have been lost");
+        assert_eq!(
+            record.redeem(node("00000002"), session, KEY, at(1)),
+            Err(TokenRefused::Foreign)
+        );
+        assert_eq!(
+            record.redeem(ours, BootSessionId([2; 12]), KEY, at(1)),
+            Err(TokenRefused::Foreign)
+        );
+        assert_eq!(
+            record.redeem(ours, session, KEY, at(1000)),
+            Ok(()),
+            "a stranger has not used it up"
+        );
+        assert_eq!(
+            record.redeem(ours, session, Digest([9; 32]), at(1000)),
+            Err(TokenRefused::Used)
+        );
+        assert_eq!(
+            record.redeem(ours, session, KEY, at(1000)),
+            Ok(()),
+            "the answer to the first may have been lost"
+        );
         assert_eq!(record.used, Some(Use { at: at(1000), key: KEY, from: None, mac: None }));
     }
 
     #[test]
     fn enrol_token_of_a_clock_in_the_future_is_expired() {
         let (_, mut record) = record();
-        let (ours, session, made) = (node("00000001"), BootSessionId([1; 12]), at(4_296_000_000_000));
+        let (ours, session, made) =
+            (node("00000001"), BootSessionId([1; 12]), at(4_296_000_000_000));
         record.expires_at = made.after(Duration::from_secs(900));
         let back = at(1_700_000_000_000);
         assert_eq!(record.redeem(ours, session, KEY, back), Err(TokenRefused::Expired));
@@ -171,7 +203,10 @@ mod tests {
     #[test]
     fn enrol_token_expires_and_its_text_is_not_stored() {
         let (text, mut record) = record();
-        assert_eq!(record.redeem(node("00000001"), BootSessionId([1; 12]), KEY, at(1001)), Err(TokenRefused::Expired));
+        assert_eq!(
+            record.redeem(node("00000001"), BootSessionId([1; 12]), KEY, at(1001)),
+            Err(TokenRefused::Expired)
+        );
         assert_eq!(record.used, None);
         assert!(record.matches(&text));
         let stored = serde_json::to_string(&record).expect("plain");

@@ -17,7 +17,8 @@
 //! overlay      ─▶ enrolment token (32 bytes, minutes)    buys one certificate, for one node and session
 //! agent's key  ─▶ certificate     (14 days)              identifies the node on the agent API
 //! ```
-//! Time and randomness are arguments. Only [`CertificateAuthority`] and [`MarkKey`] create keys, and store them in a folder.
+//! Time and randomness are arguments. Only [`CertificateAuthority`] and [`MarkKey`] create keys,
+//! and store them in a folder.
 
 mod api_token;
 mod authority;
@@ -31,7 +32,8 @@ mod web_certificate;
 
 pub use api_token::{ApiToken, ParseRoleError, Role};
 pub use authority::{
-    CertificateAuthority, GRACE, Issued, MAX_GRACE, MAX_ROOTS, NODE_CERT_LIFE, RootState, signed_under,
+    CertificateAuthority, GRACE, Issued, MAX_GRACE, MAX_ROOTS, NODE_CERT_LIFE, RootState,
+    signed_under,
 };
 pub use enrol_token::{TokenRecord, TokenRefused};
 pub use peer::Peer;
@@ -40,7 +42,8 @@ pub use web_certificate::{WebIdentity, fingerprint};
 
 use std::path::{Path, PathBuf};
 
-/// `not_before` of all certificates, 2020-01-01T00:00:00Z in milliseconds: a machine with a wrong clock must accept them.
+/// `not_before` of all certificates, 2020-01-01T00:00:00Z in milliseconds: a machine with a wrong
+/// clock must accept them.
 const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
 
 /// Failures with keys and certificates.
@@ -121,7 +124,9 @@ impl TrustError {
         TrustError::Damaged { path: path.into(), detail: detail.into() }
     }
 
-    fn crypto<E: std::error::Error + Send + Sync + 'static>(what: &'static str) -> impl FnOnce(E) -> Self {
+    fn crypto<E: std::error::Error + Send + Sync + 'static>(
+        what: &'static str,
+    ) -> impl FnOnce(E) -> Self {
         move |source| TrustError::Crypto { what, source: Box::new(source) }
     }
 }

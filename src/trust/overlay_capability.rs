@@ -1,4 +1,5 @@
-//! Capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes.
+//! Capabilities: an unguessable URL part that opens one overlay, once, for one address, for
+//! minutes.
 //!
 //! ```text
 //!             grant                open                 finish
@@ -6,8 +7,9 @@
 //!                      │           abort        │
 //!                      └── grant for the same node: void ◀┘
 //! ```
-//! An expired or spent capability is remembered for [`MEMORY`], so that its use differs from a guess: a second use of a spent one
-//! is an alarm. Only hashes are stored. A node has at most one valid capability.
+//! An expired or spent capability is remembered for [`MEMORY`], so that its use differs from a
+//! guess: a second use of a spent one is an alarm. Only hashes are stored. A node has at most one
+//! valid capability.
 
 use meshd_types::{BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
 use std::{
@@ -21,7 +23,8 @@ use subtle::ConstantTimeEq as _;
 pub const CAPABILITY_LIFE: Duration = Duration::from_secs(10 * 60);
 /// How long a capability is remembered after its grant.
 pub const MEMORY: Duration = Duration::from_secs(60 * 60);
-/// Maximum number of remembered capabilities; the oldest is forgotten first. A rack of 10,000 needs 10,000 at once.
+/// Maximum number of remembered capabilities; the oldest is forgotten first. A rack of 10,000 needs
+/// 10,000 at once.
 pub const MAX_CAPABILITIES: usize = 65_536;
 /// Length of a capability's text.
 const TEXT_LEN: usize = 32;
@@ -40,7 +43,8 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(u64);
 
-/// Permission to send an overlay: call [`CapabilityTable::finish`] after its last byte, or [`CapabilityTable::abort`].
+/// Permission to send an overlay: call [`CapabilityTable::finish`] after its last byte, or
+/// [`CapabilityTable::abort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// For [`CapabilityTable::finish`] and [`CapabilityTable::abort`].
@@ -100,13 +104,15 @@ impl CapabilityTable {
         Self::default()
     }
 
-    /// Grants a capability: 32 hexadecimal characters of the random bytes. Earlier ones of that node become void.
+    /// Grants a capability: 32 hexadecimal characters of the random bytes. Earlier ones of that
+    /// node become void.
     pub fn grant(&mut self, now: Timestamp, random: [u8; 16], grant: Grant) -> Secret<String> {
         self.void_node(grant.node);
         self.forget(now);
         let text = hex(&random);
         let hash = Digest::of(text.as_bytes());
-        // A repetition of the random bytes is practically impossible, but must not leave a stale index entry.
+        // A repetition of the random bytes is practically impossible, but must not leave a stale
+        // index entry.
         self.remove(hash);
         self.entries.insert(hash, CapabilityRecord { grant, granted_at: now, state: State::Ready });
         self.oldest_first.insert((now, hash));
@@ -117,7 +123,8 @@ impl CapabilityTable {
     /// Begins a transfer. Accepts any text.
     ///
     /// # Errors
-    /// A refusal changes nothing. A wrong address has precedence over other reasons, because it is an alarm in any state.
+    /// A refusal changes nothing. A wrong address has precedence over other reasons, because it is
+    /// an alarm in any state.
     pub fn open(&mut self, now: Timestamp, text: &str, from: Ipv4Addr) -> Result<Transfer, Denied> {
         let hash = self.check(now, text, from)?;
         self.last_transfer += 1;
@@ -141,7 +148,8 @@ impl CapabilityTable {
         if text.len() != TEXT_LEN {
             return Err(Denied::Unknown);
         }
-        // The look-up uses a hash that a stranger cannot choose; the result is compared in constant time.
+        // The look-up uses a hash that a stranger cannot choose; the result is compared in constant
+        // time.
         let hash = Digest::of(text.as_bytes());
         let (known, entry) = self.entries.get_key_value(&hash).ok_or(Denied::Unknown)?;
         if !bool::from(known.0.ct_eq(&hash.0)) {
@@ -155,7 +163,9 @@ impl CapabilityTable {
             State::Spent => Err(Denied::Spent(grant)),
             State::Void => Err(Denied::Expired),
             State::Open(_) => Err(Denied::Busy(grant)),
-            State::Ready if now.distance(entry.granted_at) > CAPABILITY_LIFE => Err(Denied::Expired),
+            State::Ready if now.distance(entry.granted_at) > CAPABILITY_LIFE => {
+                Err(Denied::Expired)
+            }
             State::Ready => Ok(hash),
         }
     }
@@ -171,7 +181,8 @@ impl CapabilityTable {
         self.close(id, State::Spent)
     }
 
-    /// Ends an interrupted transfer: the capability may be used again. Returns false if it is no longer valid.
+    /// Ends an interrupted transfer: the capability may be used again. Returns false if it is no
+    /// longer valid.
     pub fn abort(&mut self, id: TransferId) -> bool {
         self.close(id, State::Ready)
     }

@@ -30,7 +30,11 @@ fn capability_opens_one_complete_transfer_to_its_address() {
     assert_eq!(table.open(at(1), &text, HOME), Err(Denied::Busy(grant(1))));
     assert!(table.finish(transfer.id));
     assert_eq!(table.open(at(2), &text, HOME), Err(Denied::Spent(grant(1))));
-    assert_eq!(table.open(at(2), &text, ELSEWHERE), Err(Denied::Foreign(grant(1))), "an alarm in any state");
+    assert_eq!(
+        table.open(at(2), &text, ELSEWHERE),
+        Err(Denied::Foreign(grant(1))),
+        "an alarm in any state"
+    );
     assert!(!table.finish(transfer.id) && !table.abort(transfer.id));
 }
 
@@ -102,7 +106,11 @@ fn capability_table_is_bounded_and_drops_the_oldest() {
         first.get_or_insert(text);
     }
     assert_eq!(table.len(), MAX_CAPABILITIES);
-    assert!(table.open.is_empty() && table.current.len() == 10 && table.oldest_first.len() == MAX_CAPABILITIES);
+    assert!(
+        table.open.is_empty()
+            && table.current.len() == 10
+            && table.oldest_first.len() == MAX_CAPABILITIES
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -117,7 +125,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0u8..3).prop_map(Step::Grant),
-        (0usize..8, prop::bool::weighted(0.1)).prop_map(|(capability, foreign)| Step::Open { capability, foreign }),
+        (0usize..8, prop::bool::weighted(0.1))
+            .prop_map(|(capability, foreign)| Step::Open { capability, foreign }),
         (0usize..16).prop_map(Step::Finish),
         (0usize..16).prop_map(Step::Abort),
         (0i64..700).prop_map(Step::Wait),

@@ -1,5 +1,5 @@
-//! Marks of secrets: a keyed digest that changes with the secret and reveals nothing. Generations contain marks; the
-//! key stays in `state_dir`.
+//! Marks of secrets: a keyed digest that changes with the secret and reveals nothing. Generations
+//! contain marks; the key stays in `state_dir`.
 
 use super::{TrustError, files};
 use meshd_types::{Digest, Secret, hex, unhex};
@@ -18,8 +18,8 @@ impl MarkKey {
     /// Reads the key, or creates it from these random bytes at the first start.
     ///
     /// # Errors
-    /// The file is unreadable, invalid, or readable by others. A damaged key is not replaced, because a new one would mark all nodes
-    /// with secrets for a reboot.
+    /// The file is unreadable, invalid, or readable by others. A damaged key is not replaced,
+    /// because a new one would mark all nodes with secrets for a reboot.
     pub fn load_or_create(state_dir: &Path, random: [u8; 32]) -> Result<Self, TrustError> {
         let path = state_dir.join(KEY_FILE);
         let Some(text) = files::read_private(&path)? else {
@@ -74,7 +74,10 @@ mod tests {
         let file = state.join(KEY_FILE);
         assert_eq!(fs::metadata(&file).expect("is there").permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("changed");
-        assert!(matches!(MarkKey::load_or_create(&state, [3; 32]), Err(TrustError::Exposed { .. })));
+        assert!(matches!(
+            MarkKey::load_or_create(&state, [3; 32]),
+            Err(TrustError::Exposed { .. })
+        ));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("changed");
         fs::write(&file, "leaked text").expect("written");
         let error = MarkKey::load_or_create(&state, [3; 32]).expect_err("damaged").to_string();

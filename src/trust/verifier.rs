@@ -1,9 +1,11 @@
-//! Verifies client certificates in the TLS handshake. Unlike webpki, it accepts an expired certificate of this site, so
-//! that a node can renew after a month; the application allows nothing else. Extra certificates from the client are
-//! ignored: one of our issuers must have signed the client's own certificate.
+//! Verifies client certificates in the TLS handshake. Unlike webpki, it accepts an expired
+//! certificate of this site, so that a node can renew after a month; the application allows nothing
+//! else. Extra certificates from the client are ignored: one of our issuers must have signed the
+//! client's own certificate.
 
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::CryptoProvider,
     pki_types::{CertificateDer, UnixTime},
@@ -22,7 +24,10 @@ pub struct ExpiredMayRenew {
 
 impl ExpiredMayRenew {
     /// Trusts client certificates that these roots signed.
-    pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<Self, VerifierBuilderError> {
+    pub fn new(
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, VerifierBuilderError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         Ok(ExpiredMayRenew { inner: builder.allow_unauthenticated().build()? })
     }
@@ -44,11 +49,12 @@ impl ClientCertVerifier for ExpiredMayRenew {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         match self.inner.verify_client_cert(end_entity, &[], now) {
-            // webpki checks the time before the signature, so everything is verified as of the last second
-            // of the certificate's stated validity. A forged validity fails the signature check.
-            Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
-                self.inner.verify_client_cert(end_entity, &[], not_after)
-            }
+            // webpki checks the time before the signature, so everything is verified as of the last
+            // second of the certificate's stated validity. A forged validity fails the signature
+            // check.
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after, ..
+            })) => self.inner.verify_client_cert(end_entity, &[], not_after),
             verdict => verdict,
         }
     }

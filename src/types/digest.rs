@@ -18,7 +18,8 @@ impl Digest {
         Digest(sha2::Sha256::digest(bytes).into())
     }
 
-    /// Computes the digest of several fields, each preceded by its length, so that different lists of fields do not collide.
+    /// Computes the digest of several fields, each preceded by its length, so that different lists
+    /// of fields do not collide.
     pub fn of_fields<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = sha2::Sha256::new();
         for field in fields {
@@ -50,7 +51,9 @@ impl FromStr for Digest {
     type Err = ParseDigestError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        super::unhex(text).map(Digest).ok_or_else(|| ParseDigestError(text.chars().take(80).collect()))
+        super::unhex(text)
+            .map(Digest)
+            .ok_or_else(|| ParseDigestError(text.chars().take(80).collect()))
     }
 }
 
@@ -70,7 +73,10 @@ mod tests {
     #[test]
     fn digest_of_empty_input_is_sha256_and_round_trips() {
         let digest = Digest::of(b"");
-        assert_eq!(digest.to_string(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(
+            digest.to_string(),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
         assert_eq!(digest.to_string().parse(), Ok(digest));
         assert!("e3b0".parse::<Digest>().is_err());
     }

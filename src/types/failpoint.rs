@@ -1,9 +1,12 @@
-//! Failpoints: debug builds let tests stop the program at a failpoint, disable a defence, or record messages.
+//! Failpoints: debug builds let tests stop the program at a failpoint, disable a defence, or record
+//! messages.
 //!
-//! - `MESHD_FAIL=<failpoint>` ends a debug build by SIGKILL at a failpoint, `MESHD_FAIL=<failpoint>:<n>` when it reaches it for the n-th time.
-//! - `MESHD_DISABLED_DEFENCES=<name>,<name>` disables defences in a debug build. `make test-attack` uses it to prove that an attack
-//!   test fails without its defence.
-//! - `MESHD_RECORD=<file>` appends each message between agent and central node to a file. `make record-compat` uses it.
+//! - `MESHD_FAIL=<failpoint>` ends a debug build by SIGKILL at a failpoint,
+//!   `MESHD_FAIL=<failpoint>:<n>` when it reaches it for the n-th time.
+//! - `MESHD_DISABLED_DEFENCES=<name>,<name>` disables defences in a debug build. `make test-attack`
+//!   uses it to prove that an attack test fails without its defence.
+//! - `MESHD_RECORD=<file>` appends each message between agent and central node to a file.
+//!   `make record-compat` uses it.
 
 /// Ends the program if `MESHD_FAIL` names this failpoint.
 #[inline]
@@ -13,7 +16,8 @@ pub fn point(name: &str) {
     }
 }
 
-/// Returns true if `MESHD_FAIL` names this failpoint. The caller then leaves an operation incomplete and calls [`die`].
+/// Returns true if `MESHD_FAIL` names this failpoint. The caller then leaves an operation
+/// incomplete and calls [`die`].
 #[cfg(debug_assertions)]
 pub fn is_reached(name: &str) -> bool {
     debug::is_reached(name)
@@ -29,14 +33,17 @@ pub fn is_reached(_name: &str) -> bool {
 /// Returns `bound`. In a debug build, a test can set a smaller bound by `MESHD_<NAME>`.
 pub fn bound(name: &str, bound: u64) -> u64 {
     #[cfg(debug_assertions)]
-    if let Some(smaller) = std::env::var(format!("MESHD_{name}")).ok().and_then(|text| text.parse().ok()) {
+    if let Some(smaller) =
+        std::env::var(format!("MESHD_{name}")).ok().and_then(|text| text.parse().ok())
+    {
         return bound.min(smaller);
     }
     let _ = name;
     bound
 }
 
-/// Returns true if the named defence is enabled; always true in a release build. `tests/attack/defences` lists all names with their tests.
+/// Returns true if the named defence is enabled; always true in a release build.
+/// `tests/attack/defences` lists all names with their tests.
 #[inline]
 pub fn defends(name: &str) -> bool {
     #[cfg(debug_assertions)]
@@ -48,7 +55,8 @@ pub fn defends(name: &str) -> bool {
     }
 }
 
-/// Appends a message to the file that `MESHD_RECORD` names. Release builds record nothing, because messages contain secrets.
+/// Appends a message to the file that `MESHD_RECORD` names. Release builds record nothing, because
+/// messages contain secrets.
 pub fn record(sender: &str, message: &[u8]) {
     #[cfg(debug_assertions)]
     debug::record(sender, message);
@@ -97,10 +105,13 @@ mod debug {
         let Some(path) = std::env::var_os("MESHD_RECORD") else { return };
         let line = [sender.as_bytes(), b" ", message, b"\n"].concat();
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(&line)).expect("MESHD_RECORD names a file that can be written");
+        file.and_then(|mut file| file.write_all(&line))
+            .expect("MESHD_RECORD names a file that can be written");
     }
 
     pub(super) fn is_reached(name: &str) -> bool {
-        ARMED.as_ref().is_some_and(|armed| armed.name == name && armed.after.fetch_sub(1, Ordering::SeqCst) == 1)
+        ARMED.as_ref().is_some_and(|armed| {
+            armed.name == name && armed.after.fetch_sub(1, Ordering::SeqCst) == 1
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Hints: the next step of an error's reader, as data beside the message.
 
-/// An error with a hint. Each surface renders the hint once: the command line, the API and the web UI beside the message.
+/// An error with a hint. Each surface renders the hint once: the command line, the API and the web
+/// UI beside the message.
 pub trait Hint {
     /// Returns the next step in the imperative; `None` if there is none.
     fn hint(&self) -> Option<String>;
@@ -12,13 +13,14 @@ impl<T: Hint + ?Sized> Hint for std::sync::Arc<T> {
     }
 }
 
-/// Returns the hint of a text `cause; hint`, or an empty text. The cause may quote anything; the hint is constant and has no `; `.
+/// Returns the hint of a text `cause; hint`, or an empty text. The cause may quote anything; the
+/// hint is constant and has no `; `.
 pub fn hint_at_end(text: &str) -> &str {
     text.rsplit_once("; ").map_or("", |(_, hint)| hint)
 }
 
-/// Implements [`Hint`] for an error type. Each arm is a pattern with a format string of the fields that the pattern binds; an arm behind
-/// `@source` has the error whose hint it is.
+/// Implements [`Hint`] for an error type. Each arm is a pattern with a format string of the fields
+/// that the pattern binds; an arm behind `@source` has the error whose hint it is.
 #[macro_export]
 macro_rules! hints {
     ($error:ty { $($pattern:pat => $hint:literal $(, $argument:expr)*;)* $(@source $outer:pat => $source:expr;)* }) => {
@@ -55,7 +57,8 @@ mod tests {
 
     #[test]
     fn hint_has_fields_and_comes_from_source() {
-        let hints = [Outer::Inner(Inner), Outer::Full { limit: 3 }, Outer::Other].map(|error| error.hint());
+        let hints =
+            [Outer::Inner(Inner), Outer::Full { limit: 3 }, Outer::Other].map(|error| error.hint());
         assert_eq!(hints, [Some("look inside".to_owned()), Some("use at most 3".to_owned()), None]);
     }
 }

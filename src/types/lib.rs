@@ -16,8 +16,8 @@
 //! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
 //! | `vars` | variables of nodes, groups and profiles, which overlays use |
 //!
-//! Values are valid by construction: a [`SafePath`] cannot escape its root, a [`NodeId`] always has eight characters, and a [`Secret`]
-//! cannot be printed.
+//! Values are valid by construction: a [`SafePath`] cannot escape its root, a [`NodeId`] always has
+//! eight characters, and a [`Secret`] cannot be printed.
 
 #[doc(hidden)]
 pub use serde;
@@ -45,12 +45,12 @@ pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciNa
 pub use hint::{Hint, hint_at_end};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use id::random::{
-    BootSessionId, CorrelationId, OperationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseOperationIdError,
-    ParseTaskIdError, TaskId,
+    BootSessionId, CorrelationId, OperationId, ParseBootSessionIdError, ParseCorrelationIdError,
+    ParseOperationIdError, ParseTaskIdError, TaskId,
 };
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName, RuleName,
-    TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
+    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName,
+    RuleName, TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
@@ -96,18 +96,26 @@ macro_rules! debug_as_text {
     };
 }
 
-/// Implements serde by `Display` and `FromStr`, so that a value has one text form in files, messages and output.
+/// Implements serde by `Display` and `FromStr`, so that a value has one text form in files,
+/// messages and output.
 #[macro_export]
 macro_rules! serde_as_text {
     ($type:ty) => {
         impl $crate::serde::Serialize for $type {
-            fn serialize<S: $crate::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            fn serialize<S: $crate::serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
         impl<'de> $crate::serde::Deserialize<'de> for $type {
-            fn deserialize<D: $crate::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str> as $crate::serde::Deserialize>::deserialize(deserializer)?;
+            fn deserialize<D: $crate::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str> as $crate::serde::Deserialize>::deserialize(
+                    deserializer,
+                )?;
                 text.parse().map_err($crate::serde::de::Error::custom)
             }
         }

@@ -1,5 +1,5 @@
-//! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a folder name, so `/`
-//! and `..` are rejected.
+//! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a
+//! folder name, so `/` and `..` are rejected.
 
 use std::{fmt, str::FromStr};
 
@@ -25,16 +25,20 @@ fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Returns whether a text is one DNS label in lower case: 1 to 63 of a-z, 0-9 and `-`. Both ends must be a letter or digit.
+/// Returns whether a text is one DNS label in lower case: 1 to 63 of a-z, 0-9 and `-`. Both ends
+/// must be a letter or digit.
 pub fn is_host_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
     bytes.len() <= MAX_NAME
-        && [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(|byte| is_plain(*byte)))
+        && [bytes.first(), bytes.last()]
+            .into_iter()
+            .all(|end| end.is_some_and(|byte| is_plain(*byte)))
         && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
 }
 
-/// Names that the C library or the hosts file of every node resolve to another machine, and special names (RFC 6761, RFC 6762).
+/// Names that the C library or the hosts file of every node resolve to another machine, and special
+/// names (RFC 6761, RFC 6762).
 const RESERVED_HOST_NAMES: [&str; 16] = [
     "broadcasthost",
     "example",
@@ -54,8 +58,9 @@ const RESERVED_HOST_NAMES: [&str; 16] = [
     "onion",
 ];
 
-/// Returns whether a host name is reserved: programs would take it for another machine or for an address. The C library reads a name of
-/// digits only, or of hexadecimal digits after `0x`, as an IPv4 address.
+/// Returns whether a host name is reserved: programs would take it for another machine or for an
+/// address. The C library reads a name of digits only, or of hexadecimal digits after `0x`, as an
+/// IPv4 address.
 pub fn is_reserved_host_name(text: &str) -> bool {
     let hex = text.strip_prefix("0x").filter(|digits| !digits.is_empty());
     RESERVED_HOST_NAMES.contains(&text)
@@ -180,7 +185,8 @@ mod tests {
 
     #[test]
     fn name_with_path_syntax_is_refused() {
-        for text in ["", ".", "..", "a/b", "../etc", "a..b", "A", "a b", "-x", "ü", &"a".repeat(64)] {
+        for text in ["", ".", "..", "a/b", "../etc", "a..b", "A", "a b", "-x", "ü", &"a".repeat(64)]
+        {
             assert!(text.parse::<OverlayName>().is_err(), "{text:?}");
         }
         for text in ["base", "alpine-3.23", "k3s_server", "0"] {

@@ -2,7 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// A relative path of normal components: no `..`, no `.`, no empty part, no NUL or control character.
+/// A relative path of normal components: no `..`, no `.`, no empty part, no NUL or control
+/// character.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SafePath(String);
 

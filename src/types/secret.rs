@@ -1,4 +1,5 @@
-//! A secret value that cannot be printed. Only [`Secret::expose`] returns the content, so uses are easy to find.
+//! A secret value that cannot be printed. Only [`Secret::expose`] returns the content, so uses are
+//! easy to find.
 
 use std::fmt;
 

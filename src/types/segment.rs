@@ -37,7 +37,8 @@ impl Segment {
 pub enum Link {
     /// Directly, on this interface. Boot services listen on it and nowhere else.
     Interface(String),
-    /// Through the relay with this address (giaddr). The packets arrive on the interface of another segment.
+    /// Through the relay with this address (giaddr). The packets arrive on the interface of another
+    /// segment.
     Relay(Ipv4Addr),
 }
 
@@ -72,7 +73,8 @@ impl DhcpMode {
     }
 }
 
-/// A subnet with one pool of addresses to lease, and the options of its leases. The terms are those of Kea.
+/// A subnet with one pool of addresses to lease, and the options of its leases. The terms are those
+/// of Kea.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subnet {
     /// First address of the pool.

@@ -3,7 +3,8 @@
 use std::{fmt, str::FromStr, time::Duration};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// Milliseconds since 1970-01-01T00:00:00Z. Only the edge of the program reads a clock; all logic receives the time as an argument.
+/// Milliseconds since 1970-01-01T00:00:00Z. Only the edge of the program reads a clock; all logic
+/// receives the time as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -35,12 +36,16 @@ impl Timestamp {
 
     /// Returns this time plus `span`.
     pub fn after(self, span: Duration) -> Self {
-        Self::from_millis(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
+        Self::from_millis(
+            self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)),
+        )
     }
 
     /// Returns this time minus `span`.
     pub fn before(self, span: Duration) -> Self {
-        Self::from_millis(self.0.saturating_sub(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
+        Self::from_millis(
+            self.0.saturating_sub(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)),
+        )
     }
 
     /// Returns the time since `earlier`; zero if the clock went back.
@@ -48,8 +53,9 @@ impl Timestamp {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
 
-    /// Returns the time between both, in either order. An age that is compared with a limit uses it: after the clock went back, the time
-    /// since a later moment is zero, and the limit would be reached only when the clock is there again.
+    /// Returns the time between both, in either order. An age that is compared with a limit uses
+    /// it: after the clock went back, the time since a later moment is zero, and the limit would be
+    /// reached only when the clock is there again.
     pub fn distance(self, other: Timestamp) -> Duration {
         self.since(other).max(other.since(self))
     }
@@ -73,8 +79,8 @@ impl FromStr for Timestamp {
     type Err = ParseTimestampError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let at =
-            OffsetDateTime::parse(text, &Rfc3339).map_err(|_| ParseTimestampError(text.chars().take(40).collect()))?;
+        let at = OffsetDateTime::parse(text, &Rfc3339)
+            .map_err(|_| ParseTimestampError(text.chars().take(40).collect()))?;
         let millis = at.unix_timestamp_nanos() / 1_000_000;
         Ok(Self::from_millis(i64::try_from(millis).unwrap_or(MAX_MILLIS)))
     }
@@ -102,6 +108,9 @@ mod tests {
         let (early, late) = (Timestamp::from_millis(5), Timestamp::from_millis(9));
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(late.since(early), Duration::from_millis(4));
-        assert_eq!((early.distance(late), late.distance(early)), (Duration::from_millis(4), Duration::from_millis(4)));
+        assert_eq!(
+            (early.distance(late), late.distance(early)),
+            (Duration::from_millis(4), Duration::from_millis(4))
+        );
     }
 }

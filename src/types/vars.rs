@@ -19,7 +19,9 @@ pub struct VarName(String);
 
 /// Reason why a text is not the name of a variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter")]
+#[error(
+    "`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter"
+)]
 pub struct VarNameError(String);
 
 impl VarName {
@@ -37,7 +39,11 @@ impl FromStr for VarName {
         let good = text.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
             && text.len() <= MAX_NAME
             && text.bytes().all(plain);
-        if good { Ok(VarName(text.to_owned())) } else { Err(VarNameError(text.chars().take(80).collect())) }
+        if good {
+            Ok(VarName(text.to_owned()))
+        } else {
+            Err(VarNameError(text.chars().take(80).collect()))
+        }
     }
 }
 
@@ -55,7 +61,8 @@ impl fmt::Debug for VarName {
 
 super::serde_as_text!(VarName);
 
-/// The value of a variable. Values must not be secrets, because they are stored, shown and part of a generation.
+/// The value of a variable. Values must not be secrets, because they are stored, shown and part of
+/// a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum VarValue {
@@ -87,8 +94,12 @@ impl VarValue {
     pub fn check(&self) -> Result<(), String> {
         let long = |text: &String| text.len() > MAX_VAR_TEXT;
         match self {
-            VarValue::Text(text) if long(text) => Err(format!("is longer than {MAX_VAR_TEXT} bytes")),
-            VarValue::List(texts) if texts.len() > MAX_VAR_LIST => Err(format!("has more than {MAX_VAR_LIST} texts")),
+            VarValue::Text(text) if long(text) => {
+                Err(format!("is longer than {MAX_VAR_TEXT} bytes"))
+            }
+            VarValue::List(texts) if texts.len() > MAX_VAR_LIST => {
+                Err(format!("has more than {MAX_VAR_LIST} texts"))
+            }
             VarValue::List(texts) if texts.iter().any(long) => {
                 Err(format!("holds a text of more than {MAX_VAR_TEXT} bytes"))
             }
@@ -97,12 +108,15 @@ impl VarValue {
     }
 }
 
-/// Parses a value of the command line: `true`, `4`, `[a, b]`. Any other input is a text, as is `"4"` in quotes.
+/// Parses a value of the command line: `true`, `4`, `[a, b]`. Any other input is a text, as is
+/// `"4"` in quotes.
 impl FromStr for VarValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let quoted = |text: &str| text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).map(str::to_owned);
+        let quoted = |text: &str| {
+            text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).map(str::to_owned)
+        };
         let list = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let value = match (text, list) {
             ("true", _) => VarValue::Bool(true),
@@ -110,7 +124,9 @@ impl FromStr for VarValue {
             (_, Some(inner)) if inner.trim().is_empty() => VarValue::List(Vec::new()),
             (_, Some(inner)) => {
                 let each = inner.split(',').map(str::trim);
-                VarValue::List(each.map(|one| quoted(one).unwrap_or_else(|| one.to_owned())).collect())
+                VarValue::List(
+                    each.map(|one| quoted(one).unwrap_or_else(|| one.to_owned())).collect(),
+                )
             }
             (text, None) => match text.parse() {
                 Ok(number) => VarValue::Integer(number),
@@ -146,7 +162,8 @@ mod tests {
 
     #[test]
     fn typed_variable_value_gets_type_of_its_literal() {
-        let list = |texts: &[&str]| VarValue::List(texts.iter().map(|text| (*text).to_owned()).collect());
+        let list =
+            |texts: &[&str]| VarValue::List(texts.iter().map(|text| (*text).to_owned()).collect());
         for (typed, value) in [
             ("true", VarValue::Bool(true)),
             ("-4", VarValue::Integer(-4)),
@@ -165,7 +182,8 @@ mod tests {
     #[test]
     fn variable_value_keeps_its_type_when_stored() {
         let list = VarValue::List(vec!["a".into(), "b".into()]);
-        for value in [VarValue::Bool(true), VarValue::Integer(-1), VarValue::Text("1".into()), list] {
+        for value in [VarValue::Bool(true), VarValue::Integer(-1), VarValue::Text("1".into()), list]
+        {
             let json = serde_json::to_string(&value).expect("plain data");
             assert_eq!(serde_json::from_str::<VarValue>(&json).expect("what was written"), value);
         }

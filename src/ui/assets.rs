@@ -20,7 +20,9 @@ pub(crate) fn find(path: &str) -> Option<Response> {
         "/assets/icon.svg" => (ICON, "image/svg+xml"),
         _ => return None,
     };
-    // Browsers must revalidate: after an upgrade of meshd, a page and its script must have the same version.
-    let headers = [(CONTENT_TYPE, media), (CACHE_CONTROL, "no-cache"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    // Browsers must revalidate: after an upgrade of meshd, a page and its script must have the same
+    // version.
+    let headers =
+        [(CONTENT_TYPE, media), (CACHE_CONTROL, "no-cache"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Some((headers, text).into_response())
 }

@@ -71,9 +71,17 @@ pub(crate) struct OrderNotes {
 }
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>, hint: &str) -> Self {
+    pub(crate) fn new(
+        status: StatusCode,
+        code: &str,
+        message: impl Into<String>,
+        hint: &str,
+    ) -> Self {
         let (code, hint) = (code.to_owned(), hint.to_owned());
-        ApiError { status, view: ErrorView { code, message: message.into(), hint, correlation_id: String::new() } }
+        ApiError {
+            status,
+            view: ErrorView { code, message: message.into(), hint, correlation_id: String::new() },
+        }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>, hint: &str) -> Self {
@@ -86,24 +94,43 @@ impl ApiError {
 
     fn not_understood(error: &dyn std::error::Error) -> Self {
         let message = format!("the answer of the API is not understood: {error}");
-        ApiError::new(StatusCode::BAD_GATEWAY, "bad_answer", message, "is meshd of the same version?")
+        ApiError::new(
+            StatusCode::BAD_GATEWAY,
+            "bad_answer",
+            message,
+            "is meshd of the same version?",
+        )
     }
 }
 
 impl ApiClient {
-    async fn call(&self, method: Method, path: &str, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Result<Response, ApiError> {
         let request = Request::builder().method(method).uri(path).body(body);
-        let mut request = request.map_err(|error| ApiError::bad_request(format!("invalid address: {error}"), ""))?;
+        let mut request = request
+            .map_err(|error| ApiError::bad_request(format!("invalid address: {error}"), ""))?;
         request.extensions_mut().extend(self.origin.clone());
         request.headers_mut().extend(headers);
         self.sign(request.headers_mut())?;
-        let response = self.environment.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        let response = self
+            .environment
+            .api
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap_or_else(|never| match never {});
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status();
         let body = collect(response.into_body()).await?;
-        let view = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
+        let view =
+            serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
         Err(ApiError { status, view })
     }
 
@@ -111,7 +138,8 @@ impl ApiClient {
         self.call(Method::GET, path.as_str(), HeaderMap::new(), Body::empty()).await
     }
 
-    /// Adds the token. The API checks the token with each request, so revocation takes effect at once.
+    /// Adds the token. The API checks the token with each request, so revocation takes effect at
+    /// once.
     fn sign(&self, headers: &mut HeaderMap) -> Result<(), ApiError> {
         if let Some(token) = &self.token {
             let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
@@ -128,21 +156,36 @@ impl ApiClient {
     }
 
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
-        let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "no user is signed in", "sign in");
+        let nobody = || {
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorized",
+                "no user is signed in",
+                "sign in",
+            )
+        };
         if self.is_foreign && failpoint::defends("ui-console-origin") {
             let hint = "open it from the page of the VM";
-            return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "bad_origin",
+                "another site opens this console",
+                hint,
+            ));
         }
         let session = self.session.ok_or_else(nobody)?;
-        let request = format!("ws://meshd{}", api::OPEN_VM_CONSOLE.path([&vm]).as_str()).into_client_request();
+        let request = format!("ws://meshd{}", api::OPEN_VM_CONSOLE.path([&vm]).as_str())
+            .into_client_request();
         let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
         let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
         let console = self.consoles.open(session, vm, socket, self.environment.now);
-        // This check follows the insertion into the table. A concurrent sign-out either finds the console there, or this check detects the
-        // sign-out.
-        if !self.sessions.lives(session, (self.environment.now)()) && failpoint::defends("ui-console-late") {
+        // This check follows the insertion into the table. A concurrent sign-out either finds the
+        // console there, or this check detects the sign-out.
+        if !self.sessions.lives(session, (self.environment.now)())
+            && failpoint::defends("ui-console-late")
+        {
             self.consoles.end(session);
             return Err(nobody());
         }
@@ -158,7 +201,10 @@ impl ApiClient {
     }
 
     /// Requests selected fields of the rows of a list. `T` has these fields.
-    pub(crate) async fn get_fields<R, T: DeserializeOwned>(&self, path: GetPath<R>) -> Result<Vec<T>, ApiError> {
+    pub(crate) async fn get_fields<R, T: DeserializeOwned>(
+        &self,
+        path: GetPath<R>,
+    ) -> Result<Vec<T>, ApiError> {
         let body = collect(self.read(path).await?.into_body()).await?;
         serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))
     }
@@ -170,7 +216,8 @@ impl ApiClient {
         let response = self.read(path).await?;
         let (parts, body) = response.into_parts();
         let body = collect(body).await?;
-        let value = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
+        let value =
+            serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
         Ok((value, parts.headers))
     }
 
@@ -192,14 +239,21 @@ impl ApiClient {
         path: GetPath<JsonLines<T>>,
     ) -> Result<ListPage<T>, ApiError> {
         let response = self.read(path).await?;
-        let next = response.headers().get(CURSOR_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let next = response
+            .headers()
+            .get(CURSOR_HEADER)
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned);
         let body = collect(response.into_body()).await?;
         let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let rows = lines.map(|line| serde_json::from_slice(line).map_err(|error| ApiError::not_understood(&error)));
+        let rows = lines.map(|line| {
+            serde_json::from_slice(line).map_err(|error| ApiError::not_understood(&error))
+        });
         Ok(ListPage { rows: rows.collect::<Result<_, _>>()?, next, total: None })
     }
 
-    /// Requests bytes and keeps the last ones: between `keep` and `2 * keep`, or all of a shorter response.
+    /// Requests bytes and keeps the last ones: between `keep` and `2 * keep`, or all of a shorter
+    /// response.
     pub(crate) async fn tail<R>(&self, path: GetPath<R>, keep: usize) -> Result<Vec<u8>, ApiError> {
         let mut body = self.read(path).await?.into_body();
         let mut tail: Vec<u8> = Vec::new();
@@ -249,7 +303,11 @@ impl ApiClient {
     }
 
     /// Gives an order without types, and returns the response as JSON.
-    pub(crate) async fn order_untyped(&self, order: UntypedPost, notes: &OrderNotes) -> Result<Value, ApiError> {
+    pub(crate) async fn order_untyped(
+        &self,
+        order: UntypedPost,
+        notes: &OrderNotes,
+    ) -> Result<Value, ApiError> {
         let (path, body) = order;
         self.order(path, &body, notes).await
     }
@@ -257,5 +315,7 @@ impl ApiClient {
 
 async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
     let collected = Limited::new(body, MAX_ANSWER).collect().await;
-    collected.map(|body| body.to_bytes().to_vec()).map_err(|error| ApiError::not_understood(error.as_ref()))
+    collected
+        .map(|body| body.to_bytes().to_vec())
+        .map_err(|error| ApiError::not_understood(error.as_ref()))
 }

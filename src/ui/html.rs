@@ -57,9 +57,13 @@ impl Page<'_> {
         let page = frame(&self.title, Some((caller, self.nav_path)), &self.content);
         let text = page.into_string();
         let tag = format!("\"{}\"", Digest::of(text.as_bytes()));
-        let is_known = request.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-        let mut response =
-            if is_known { StatusCode::NOT_MODIFIED.into_response() } else { document(StatusCode::OK, text) };
+        let is_known =
+            request.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+        let mut response = if is_known {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            document(StatusCode::OK, text)
+        };
         if let Ok(tag) = HeaderValue::try_from(tag) {
             response.headers_mut().insert(ETAG, tag);
         }
@@ -98,8 +102,9 @@ pub(crate) fn refusal(error: &ApiError) -> Markup {
 /// Renders a hint. If it names a command, it says so and links to the page of the command's noun.
 pub(crate) fn hint(text: &str) -> Markup {
     let noun = text.split_once("`meshd ").and_then(|(_, command)| command.split([' ', '`']).next());
-    let is_about =
-        |noun: &str, path: &str| path.strip_prefix('/').and_then(|path| path.strip_suffix('s')) == Some(noun);
+    let is_about = |noun: &str, path: &str| {
+        path.strip_prefix('/').and_then(|path| path.strip_suffix('s')) == Some(noun)
+    };
     let page = noun.and_then(|noun| PAGES.iter().find(|(path, _)| is_about(noun, path)));
     html! {
         @if noun.is_some() { "In a terminal: " } (display_text(text))
@@ -157,7 +162,8 @@ fn banner(caller: &CallerView, nav_path: &str) -> Markup {
 
 /// Returns a text of a node, a guest or a file, cut to a length that a page can show.
 pub(crate) fn display_text(text: &str) -> String {
-    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
+    let mut shown: String =
+        text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
     }
@@ -207,9 +213,12 @@ pub(crate) fn phase(phase: Phase) -> Markup {
     badge(phase_class(phase), &phase.to_string())
 }
 
-/// Returns the page about the subject of a finding: path below `/ui`, title. `None` if only the terminal shows more.
+/// Returns the page about the subject of a finding: path below `/ui`, title. `None` if only the
+/// terminal shows more.
 fn finding_page(check: &str) -> Option<(&'static str, &'static str)> {
-    let subject = ["interface ", "segment ", "pool ", "other servers "].iter().find(|start| check.starts_with(**start));
+    let subject = ["interface ", "segment ", "pool ", "other servers "]
+        .iter()
+        .find(|start| check.starts_with(**start));
     Some(match check {
         "approval" | "unknown machines" => ("/inbox", "Inbox"),
         "stalled boots" | "boot loops" => ("/operations", "Unfinished boots"),
@@ -252,7 +261,8 @@ pub(crate) fn name_link(id: &str, name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (display_text(name)) } }
 }
 
-/// Columns with texts of any length. Their cells break within words; those of other columns keep times, names and IDs on one line.
+/// Columns with texts of any length. Their cells break within words; those of other columns keep
+/// times, names and IDs on one line.
 const TEXT_COLUMNS: [&str; 12] = [
     "Detail",
     "Ended by",
@@ -269,7 +279,8 @@ const TEXT_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns with lists of names. Their cells break between names.
-const LIST_COLUMNS: [&str; 7] = ["Choices", "Conditions", "Overlays", "Packages", "Profiles", "Services", "Variables"];
+const LIST_COLUMNS: [&str; 7] =
+    ["Choices", "Conditions", "Overlays", "Packages", "Profiles", "Services", "Variables"];
 
 /// Returns the style class of the cells of a column.
 fn cell_class(head: &str) -> Option<&'static str> {

@@ -13,9 +13,10 @@
 //! | `screens` | the pages |
 //! | `session` | sessions, and the single-use sign-in link |
 //!
-//! The UI uses only the admin API, on behalf of its user. The user's role therefore limits pages and actions, and the audit log names the
-//! user. The UI runs in two places. In meshd, beside the API of `[admin.https]`, users sign in with an API token. In `meshd ui`, on a
-//! loopback address, users sign in with a single-use link.
+//! The UI uses only the admin API, on behalf of its user. The user's role therefore limits pages
+//! and actions, and the audit log names the user. The UI runs in two places. In meshd, beside the
+//! API of `[admin.https]`, users sign in with an API token. In `meshd ui`, on a loopback address,
+//! users sign in with a single-use link.
 
 mod assets;
 mod client;

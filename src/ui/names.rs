@@ -1,4 +1,5 @@
-//! Names of nodes. A page shows a node by its name with the ID in brackets, also where the API returns the ID only.
+//! Names of nodes. A page shows a node by its name with the ID in brackets, also where the API
+//! returns the ID only.
 
 use crate::{
     client::{ApiClient, ApiError},
@@ -31,7 +32,9 @@ impl NodeNames {
     /// Renders a link to a node. The link of a node whose record is deleted shows the ID only.
     pub(crate) fn link(&self, node: NodeId) -> Markup {
         let id = node.to_string();
-        self.0.get(&node).map_or_else(|| html::name_link(&id, &id), |name| html::node_link(&id, name))
+        self.0
+            .get(&node)
+            .map_or_else(|| html::name_link(&id, &id), |name| html::node_link(&id, name))
     }
 
     /// Renders a link to a node, if there is one.

@@ -2,12 +2,14 @@
 
 use meshd_types::{failpoint, is_misleading};
 
-/// Returns false for characters that a page omits from foreign text: control characters, and characters that disguise other text.
+/// Returns false for characters that a page omits from foreign text: control characters, and
+/// characters that disguise other text.
 pub(crate) fn is_shown(c: char) -> bool {
     !(c.is_control() || is_misleading(c) && failpoint::defends("ui-direction"))
 }
 
-/// Removes escape sequences, control characters and direction marks, so that none of them reaches the browser. Keeps line ends and tabs.
+/// Removes escape sequences, control characters and direction marks, so that none of them reaches
+/// the browser. Keeps line ends and tabs.
 pub(crate) fn visible(text: &str) -> String {
     without_escapes(text).chars().filter(|c| is_shown(*c) || matches!(c, '\n' | '\t')).collect()
 }
@@ -41,7 +43,8 @@ mod tests {
 
     #[test]
     fn guest_output_is_stripped_of_escape_sequences() {
-        let hostile = "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}b\r\n\u{1b}[2J<script>\u{0}c\u{9b}d";
+        let hostile =
+            "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}b\r\n\u{1b}[2J<script>\u{0}c\u{9b}d";
         assert_eq!(visible(hostile), "ared b\n<script>cd");
         assert_eq!(visible("\u{1b}"), "");
         assert_eq!(visible("\u{1b}["), "");

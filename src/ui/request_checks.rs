@@ -16,8 +16,8 @@ use axum::{
     http::{
         HeaderMap, HeaderValue, Method, Request, StatusCode, Uri,
         header::{
-            CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE,
-            X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+            CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN,
+            REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
         },
         uri::Authority,
     },
@@ -48,10 +48,14 @@ struct Gate {
 }
 
 pub(crate) fn router(environment: Environment) -> Router {
-    let gate =
-        Gate { environment, pages: screens::router(), sessions: Sessions::default(), consoles: Consoles::default() };
-    // One handler serves all paths: a route of this router would leave its path parameters in the request, and the API counts its
-    // parameters.
+    let gate = Gate {
+        environment,
+        pages: screens::router(),
+        sessions: Sessions::default(),
+        consoles: Consoles::default(),
+    };
+    // One handler serves all paths: a route of this router would leave its path parameters in the
+    // request, and the API counts its parameters.
     Router::new().fallback(enter).layer(DefaultBodyLimit::disable()).with_state(gate)
 }
 
@@ -63,16 +67,23 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
     {
         // The Host header names another site that resolves to this address (DNS rebinding).
         let message = "meshd ui answers at loopback addresses only";
-        let error =
-            ApiError::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", message, "open the link that meshd ui printed");
+        let error = ApiError::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "bad_host",
+            message,
+            "open the link that meshd ui printed",
+        );
         return with_security_headers(html::failure(None, &error));
     }
     if path == "/" {
         return with_security_headers(redirect(&format!("{PREFIX}/")));
     }
     if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
-        if matches!(gate.environment.sign_in, SignIn::Link(_)) && failpoint::defends("ui-api-session") {
-            // The API grants the rights of the user who runs `meshd ui`, so a request without a session must never reach the API.
+        if matches!(gate.environment.sign_in, SignIn::Link(_))
+            && failpoint::defends("ui-api-session")
+        {
+            // The API grants the rights of the user who runs `meshd ui`, so a request without a
+            // session must never reach the API.
             return with_security_headers(redirect(&format!("{PREFIX}/")));
         }
         return gate.environment.api.oneshot(request).await.unwrap_or_else(|never| match never {});
@@ -84,7 +95,10 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
         Ok(Ok(response) | Err(response)) => response,
         Err(_) => {
             let message = format!("the page took longer than {} s", TIME_LIMIT.as_secs());
-            html::failure(None, &ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message, "try again"))
+            html::failure(
+                None,
+                &ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message, "try again"),
+            )
         }
     })
 }
@@ -111,13 +125,21 @@ fn with_security_headers(mut response: Response) -> Response {
 impl Gate {
     /// Answers with a page. An `Err` contains an early response.
     async fn page(self, request: Request<Body>) -> Result<Response, Response> {
-        if request.method() == Method::POST && !self.is_from_here(request.headers()) && failpoint::defends("ui-origin")
+        if request.method() == Method::POST
+            && !self.is_from_here(request.headers())
+            && failpoint::defends("ui-origin")
         {
             let hint = "open the page anew and send the form from there";
             let message = "the form was sent by another site, or the browser does not say by which";
-            return Err(html::failure(None, &ApiError::new(StatusCode::FORBIDDEN, "bad_origin", message, hint)));
+            return Err(html::failure(
+                None,
+                &ApiError::new(StatusCode::FORBIDDEN, "bad_origin", message, hint),
+            ));
         }
-        match (request.method().as_str(), request.uri().path().strip_prefix(PREFIX).unwrap_or_default()) {
+        match (
+            request.method().as_str(),
+            request.uri().path().strip_prefix(PREFIX).unwrap_or_default(),
+        ) {
             ("GET", "/sign-in") => return Ok(sign_in::page(&self.environment.sign_in, None)),
             ("POST", "/sign-in") => return self.sign_in(request).await,
             ("GET", "/enter") => return self.by_link(request).await,
@@ -132,25 +154,32 @@ impl Gate {
         let headers = request.headers().clone();
         let mut request = request;
         request.extensions_mut().insert(client);
-        let response = self.pages.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
-        if response.status() == StatusCode::UNAUTHORIZED && failpoint::defends("ui-revoked-session") {
+        let response =
+            self.pages.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        if response.status() == StatusCode::UNAUTHORIZED && failpoint::defends("ui-revoked-session")
+        {
             // The token was revoked or has expired.
             return Ok(self.sign_out(&headers));
         }
         Ok(response)
     }
 
-    /// Returns true if the browser confirms that a page of this server sent the form. Without these headers, the form is refused.
+    /// Returns true if the browser confirms that a page of this server sent the form. Without these
+    /// headers, the form is refused.
     fn is_from_here(&self, headers: &HeaderMap) -> bool {
-        // An attacker in the network path can answer `http://` under this server's name and have a browser send a form from there.
+        // An attacker in the network path can answer `http://` under this server's name and have a
+        // browser send a form from there.
         let scheme = match self.environment.sign_in {
             SignIn::Token => "https",
             SignIn::Link(_) => "http",
         };
-        let text = |name: &axum::http::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let text =
+            |name: &axum::http::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let is_ours = |origin: &Uri, host: &str| {
-            let is_authority = origin.authority().is_some_and(|origin| origin.as_str().eq_ignore_ascii_case(host));
-            is_authority && (origin.scheme_str() == Some(scheme) || !failpoint::defends("ui-origin-scheme"))
+            let is_authority =
+                origin.authority().is_some_and(|origin| origin.as_str().eq_ignore_ascii_case(host));
+            is_authority
+                && (origin.scheme_str() == Some(scheme) || !failpoint::defends("ui-origin-scheme"))
         };
         match (text(&ORIGIN).and_then(|origin| origin.parse::<Uri>().ok()), text(&HOST)) {
             (Some(origin), Some(host)) => is_ours(&origin, host),
@@ -171,7 +200,8 @@ impl Gate {
         ApiClient { environment, consoles, sessions, is_foreign, origin, session, token, caller }
     }
 
-    /// Returns the name and attributes of the cookie. Browsers accept a `__Host-` cookie only over TLS.
+    /// Returns the name and attributes of the cookie. Browsers accept a `__Host-` cookie only over
+    /// TLS.
     fn cookie(&self) -> (&'static str, &'static str) {
         match self.environment.sign_in {
             SignIn::Token => ("__Host-meshd", "Path=/; Secure; HttpOnly; SameSite=Strict"),
@@ -182,7 +212,9 @@ impl Gate {
     fn session_id<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let (name, _) = self.cookie();
         let cookies = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
-        let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let mut pairs = cookies
+            .flat_map(|value| value.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
@@ -198,7 +230,10 @@ impl Gate {
         let client = self.client(&request, None, None, anonymous_caller());
         let fields = fields(request).await?;
         let text = fields.text("token");
-        if text.is_empty() || text.len() > MAX_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if text.is_empty()
+            || text.len() > MAX_TOKEN
+            || !text.bytes().all(|byte| byte.is_ascii_graphic())
+        {
             let error = ApiError::bad_request("this is no API token", "");
             return Err(sign_in::page(&self.environment.sign_in, Some(&error)));
         }
@@ -228,7 +263,8 @@ impl Gate {
     /// Signs in a user whose credential the API accepts.
     async fn begin(self, client: ApiClient) -> Result<Response, Response> {
         let caller = client.get(api::GET_CALLER.path([])).await;
-        let caller = caller.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
+        let caller =
+            caller.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
         tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
         let (random, now) = ((self.environment.random)(), (self.environment.now)());
         let origin = client.origin.get::<SessionOrigin>().cloned();
@@ -275,27 +311,38 @@ fn anonymous_caller() -> CallerView {
 pub(crate) async fn fields(request: Request<Body>) -> Result<Fields, Response> {
     let (parts, body) = request.into_parts();
     let too_long = |_| {
-        let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_long", "the form is too long", "choose less");
+        let error = ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_long",
+            "the form is too long",
+            "choose less",
+        );
         html::failure(None, &error)
     };
-    let bytes = http_body_util::Limited::new(body, MAX_FORM).collect().await.map_err(too_long)?.to_bytes();
+    let bytes =
+        http_body_util::Limited::new(body, MAX_FORM).collect().await.map_err(too_long)?.to_bytes();
     let request = Request::from_parts(parts, Body::from(bytes));
     let form = Form::<Vec<(String, String)>>::from_request(request, &()).await;
     form.map(|Form(fields)| Fields(fields))
         .map_err(|rejection| html::failure(None, &ApiError::bad_request(rejection.body_text(), "")))
 }
 
-/// Returns true if the browser reports that a page of another origin sent the request. Another origin of this site counts too.
+/// Returns true if the browser reports that a page of another origin sent the request. Another
+/// origin of this site counts too.
 fn is_foreign(headers: &HeaderMap) -> bool {
     headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 /// Returns true if the request names this host by a loopback address or `localhost`.
 fn is_loopback(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<Authority>().ok());
+    let host = headers
+        .get(HOST)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.parse::<Authority>().ok());
     host.is_some_and(|host| {
         let name = host.host().trim_start_matches('[').trim_end_matches(']');
-        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     })
 }
 

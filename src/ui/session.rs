@@ -11,7 +11,8 @@ use std::{
 
 /// Maximum number of sessions. A new session replaces the least recently used one.
 const MAX_SESSIONS: usize = 256;
-/// Maximum number of sessions per token. A new session replaces the token's least recently used session, never a session of another token.
+/// Maximum number of sessions per token. A new session replaces the token's least recently used
+/// session, never a session of another token.
 const MAX_OF_TOKEN: usize = 8;
 /// A session ends after this time without use.
 const IDLE_TIME: Duration = Duration::from_secs(12 * 3600);
@@ -44,9 +45,9 @@ impl LinkCode {
     pub(crate) fn redeem(&self, code: &str) -> bool {
         let mut unused_code = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The comparison uses digests, so its duration reveals nothing about the code.
-        let is_right = unused_code
-            .as_ref()
-            .is_some_and(|known| Digest::of(known.expose().as_bytes()) == Digest::of(code.as_bytes()));
+        let is_right = unused_code.as_ref().is_some_and(|known| {
+            Digest::of(known.expose().as_bytes()) == Digest::of(code.as_bytes())
+        });
         if is_right && failpoint::defends("ui-link-once") {
             *unused_code = None;
         }
@@ -54,13 +55,15 @@ impl LinkCode {
     }
 }
 
-/// Where a session was begun: a user of this machine, or a network address. A request with the session's cookie from elsewhere is refused.
-/// The hosting program adds it to the extensions of each request.
+/// Where a session was begun: a user of this machine, or a network address. A request with the
+/// session's cookie from elsewhere is refused. The hosting program adds it to the extensions of
+/// each request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOrigin(String);
 
 impl SessionOrigin {
-    /// The origin of a client at an address. IPv6 clients change the lower half of their address every day.
+    /// The origin of a client at an address. IPv6 clients change the lower half of their address
+    /// every day.
     pub fn of_address(address: IpAddr) -> Self {
         SessionOrigin(match address {
             IpAddr::V4(address) => address.to_string(),
@@ -79,7 +82,8 @@ impl SessionOrigin {
 pub(crate) struct Session {
     /// Digest of the session ID.
     pub(crate) key: Digest,
-    /// Sent to the API with each request; `None` if the API identifies the caller by the connection.
+    /// Sent to the API with each request; `None` if the API identifies the caller by the
+    /// connection.
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
     origin: Option<SessionOrigin>,
@@ -130,16 +134,18 @@ impl Sessions {
     ) -> NewSession {
         let id = hex(&random);
         let mut all = self.all();
-        let mut ended: Vec<Digest> = all.values().filter(|session| session.is_over(now)).map(|it| it.key).collect();
+        let mut ended: Vec<Digest> =
+            all.values().filter(|session| session.is_over(now)).map(|it| it.key).collect();
         ended.iter().for_each(|key| drop(all.remove(key)));
         let own = all.values().filter(|session| session.belongs_to(token.as_ref()));
-        let surplus = if own.clone().count() >= MAX_OF_TOKEN && failpoint::defends("ui-session-share") {
-            idlest(own)
-        } else if all.len() >= MAX_SESSIONS {
-            idlest(all.values())
-        } else {
-            None
-        };
+        let surplus =
+            if own.clone().count() >= MAX_OF_TOKEN && failpoint::defends("ui-session-share") {
+                idlest(own)
+            } else if all.len() >= MAX_SESSIONS {
+                idlest(all.values())
+            } else {
+                None
+            };
         if let Some(surplus) = surplus {
             all.remove(&surplus);
             ended.push(surplus);
@@ -150,7 +156,12 @@ impl Sessions {
     }
 
     /// Returns the session of an ID unless the session has ended or was begun elsewhere.
-    pub(crate) fn find(&self, id: &str, origin: Option<&SessionOrigin>, now: Instant) -> Option<Session> {
+    pub(crate) fn find(
+        &self,
+        id: &str,
+        origin: Option<&SessionOrigin>,
+        now: Instant,
+    ) -> Option<Session> {
         if id.len() > MAX_ID {
             return None;
         }
@@ -208,7 +219,10 @@ mod tests {
         let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let later = start + IDLE_TIME - Duration::from_secs(1);
         assert!(sessions.find(id.expose(), None, later).is_some());
-        assert!(sessions.find(id.expose(), None, later + IDLE_TIME - Duration::from_secs(1)).is_some(), "it was used");
+        assert!(
+            sessions.find(id.expose(), None, later + IDLE_TIME - Duration::from_secs(1)).is_some(),
+            "it was used"
+        );
         assert!(sessions.find(id.expose(), None, later + IDLE_TIME * 2).is_none());
         assert!(sessions.find("another", None, start).is_none());
         sessions.end(id.expose());
@@ -221,7 +235,12 @@ mod tests {
         let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let key = Digest::of(id.expose().as_bytes());
         for hour in 1..24 {
-            assert!(sessions.find(id.expose(), None, start + Duration::from_secs(hour * 3600)).is_some(), "{hour}");
+            assert!(
+                sessions
+                    .find(id.expose(), None, start + Duration::from_secs(hour * 3600))
+                    .is_some(),
+                "{hour}"
+            );
         }
         assert!(sessions.lives(key, start + MAX_LIFE - Duration::from_secs(1)));
         assert!(!sessions.lives(key, start + MAX_LIFE));
@@ -234,7 +253,13 @@ mod tests {
         let ids: Vec<_> = (0..=MAX_SESSIONS)
             .map(|n| {
                 let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
-                sessions.begin(numbered(n), Some(Secret::new(format!("token {n}"))), caller("ada"), None, now)
+                sessions.begin(
+                    numbered(n),
+                    Some(Secret::new(format!("token {n}"))),
+                    caller("ada"),
+                    None,
+                    now,
+                )
             })
             .collect();
         let now = start + Duration::from_secs(1000);
@@ -248,7 +273,13 @@ mod tests {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let begin = |n: usize, token: &str| {
             let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
-            sessions.begin(numbered(n), Some(Secret::new(token.to_owned())), caller("ada"), None, now)
+            sessions.begin(
+                numbered(n),
+                Some(Secret::new(token.to_owned())),
+                caller("ada"),
+                None,
+                now,
+            )
         };
         let victim = begin(0, "operator");
         let floods: Vec<_> = (1..=2 * MAX_SESSIONS).map(|n| begin(n, "viewer")).collect();

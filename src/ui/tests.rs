@@ -13,7 +13,10 @@ use axum::{
     extract::Request,
     http::{
         HeaderMap, Method, StatusCode,
-        header::{AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE},
+        header::{
+            AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN,
+            SET_COOKIE,
+        },
     },
     response::{IntoResponse as _, Response},
 };
@@ -72,7 +75,10 @@ impl FakeApi {
     }
 
     async fn answer(&self, request: Request) -> Response {
-        let is_token = request.headers().get(AUTHORIZATION).is_some_and(|value| value == &format!("Bearer {TOKEN}"));
+        let is_token = request
+            .headers()
+            .get(AUTHORIZATION)
+            .is_some_and(|value| value == &format!("Bearer {TOKEN}"));
         if !is_token || *self.is_revoked.lock().expect("no panic") {
             let view = json!({ "code": "unauthorized", "message": "this token is invalid", "hint": "", "correlation_id": "c" });
             return (StatusCode::UNAUTHORIZED, Json(view)).into_response();
@@ -86,13 +92,21 @@ impl FakeApi {
             "/v1/whoami" => json!({ "name": "token:ada", "role": self.role }),
             "/v1/nodes" => json!([node()]),
             "/v1/nodes/3f9a1c0e" => detail(),
-            path if path.starts_with("/v1/vms/") && path.matches('/').count() == 3 => console::vm(path),
-            "/v1/bulk/nodes/reboot" => json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
-                "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] }),
-            "/v1/bulk/nodes/drain" => json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] }),
+            path if path.starts_with("/v1/vms/") && path.matches('/').count() == 3 => {
+                console::vm(path)
+            }
+            "/v1/bulk/nodes/reboot" => {
+                json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
+                "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] })
+            }
+            "/v1/bulk/nodes/drain" => {
+                json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] })
+            }
             "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
-            path => pages::answer(path, &query).or_else(|| texts::answer(path)).unwrap_or_else(|| json!([])),
+            path => pages::answer(path, &query)
+                .or_else(|| texts::answer(path))
+                .unwrap_or_else(|| json!([])),
         };
         if path == "/v1/nodes/3f9a1c0e/timeline" || path == "/v1/nodes/unknown" {
             let view = json!({ "code": "no_node", "message": "there is no node", "hint": "", "correlation_id": "c" });
@@ -100,14 +114,22 @@ impl FakeApi {
         }
         match path.as_str() {
             "/v1/events" => texts::events().into_response(),
-            "/v1/leases" => ([("x-next-cursor", "c1"), ("x-total-count", "1500")], Json(answer)).into_response(),
+            "/v1/leases" => {
+                ([("x-next-cursor", "c1"), ("x-total-count", "1500")], Json(answer)).into_response()
+            }
             _ => Json(answer).into_response(),
         }
     }
 }
 
 fn environment(api: Router, sign_in: SignIn) -> Environment {
-    Environment { api, open_socket: console::guest(), sign_in, random: || [9; 32], now: Instant::now }
+    Environment {
+        api,
+        open_socket: console::guest(),
+        sign_in,
+        random: || [9; 32],
+        now: Instant::now,
+    }
 }
 
 struct Browser {
@@ -134,7 +156,13 @@ impl Browser {
         Browser { host: "meshd.example:8443", ui, cookie: None }
     }
 
-    async fn send(&mut self, method: Method, path: &str, origin: Option<&str>, form: &str) -> Shown {
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        origin: Option<&str>,
+        form: &str,
+    ) -> Shown {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host);
         if let Some(origin) = origin {
             request = request.header(ORIGIN, origin);
@@ -142,15 +170,19 @@ impl Browser {
         if let Some(cookie) = &self.cookie {
             request = request.header(COOKIE, cookie);
         }
-        let request =
-            request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(form.to_owned()));
-        let response = self.ui.clone().oneshot(request.expect("a request")).await.expect("infallible");
+        let request = request
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Body::from(form.to_owned()));
+        let response =
+            self.ui.clone().oneshot(request.expect("a request")).await.expect("infallible");
         let (parts, body) = response.into_parts();
         if let Some(cookie) = parts.headers.get(SET_COOKIE) {
-            let cookie = cookie.to_str().expect("text").split(';').next().expect("a pair").to_owned();
+            let cookie =
+                cookie.to_str().expect("text").split(';').next().expect("a pair").to_owned();
             self.cookie = Some(cookie).filter(|cookie| !cookie.ends_with('='));
         }
-        let text = String::from_utf8(body.collect().await.expect("a body").to_bytes().to_vec()).expect("UTF-8");
+        let text = String::from_utf8(body.collect().await.expect("a body").to_bytes().to_vec())
+            .expect("UTF-8");
         Shown { status: parts.status, headers: parts.headers, text }
     }
 
@@ -166,7 +198,12 @@ impl Browser {
     async fn signed_in(api: &FakeApi) -> Self {
         let mut browser = Browser::new(api, SignIn::Token);
         let answer = browser.post("/ui/sign-in", &format!("token={TOKEN}")).await;
-        assert_eq!((answer.status, answer.location()), (StatusCode::SEE_OTHER, "/ui/"), "{}", answer.text);
+        assert_eq!(
+            (answer.status, answer.location()),
+            (StatusCode::SEE_OTHER, "/ui/"),
+            "{}",
+            answer.text
+        );
         browser
     }
 }
@@ -177,7 +214,11 @@ async fn page_without_session_redirects_to_sign_in() {
     let mut browser = Browser::new(&api, SignIn::Token);
     for path in ["/ui", "/ui/", "/ui/nodes", "/ui/nodes/3f9a1c0e", "/ui/nothing", "/ui/audit"] {
         let answer = browser.get(path).await;
-        assert_eq!((answer.status, answer.location()), (StatusCode::SEE_OTHER, "/ui/sign-in"), "{path}");
+        assert_eq!(
+            (answer.status, answer.location()),
+            (StatusCode::SEE_OTHER, "/ui/sign-in"),
+            "{path}"
+        );
     }
     browser.cookie = Some(format!("__Host-meshd={}", "0".repeat(64)));
     assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in", "an invented session");
@@ -218,9 +259,14 @@ async fn pages_have_strict_content_policy_and_escape_node_text() {
         let answer = browser.get(path).await;
         let is_there = !path.ends_with("nothing") && !path.ends_with("unknown");
         assert_eq!(answer.status.is_success(), is_there, "{path}: {}", answer.text);
-        let policy = answer.headers.get(CONTENT_SECURITY_POLICY).expect("a policy").to_str().expect("text");
+        let policy =
+            answer.headers.get(CONTENT_SECURITY_POLICY).expect("a policy").to_str().expect("text");
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}");
-        assert!(!answer.text.contains("<script>") && !answer.text.contains("<img"), "{path}: {}", answer.text);
+        assert!(
+            !answer.text.contains("<script>") && !answer.text.contains("<img"),
+            "{path}: {}",
+            answer.text
+        );
         assert!(!answer.text.contains('\u{1b}') && !answer.text.contains(" style="), "{path}");
     }
     assert!(browser.get("/ui/").await.text.contains("&lt;script&gt;"), "it is shown as text");
@@ -232,7 +278,9 @@ async fn form_with_foreign_origin_is_refused() {
     let mut browser = Browser::signed_in(&api).await;
     let before = api.requests.lock().expect("no panic").len();
     let form = "action=reboot&node=3f9a1c0e~r1~n1";
-    for origin in [None, Some("null"), Some("https://evil.example"), Some("https://meshd.example"), Some("")] {
+    for origin in
+        [None, Some("null"), Some("https://evil.example"), Some("https://meshd.example"), Some("")]
+    {
         let answer = browser.send(Method::POST, "/ui/actions/run", origin, form).await;
         assert_eq!(answer.status, StatusCode::FORBIDDEN, "{origin:?}");
     }
@@ -246,16 +294,34 @@ async fn bulk_action_sends_ids_and_revisions_and_shows_result_per_node() {
     let list = browser.get("/ui/nodes").await.text;
     assert!(list.contains("value=\"3f9a1c0e~r1~"));
     let preview = browser.post("/ui/actions/preview", "action=reboot&node=3f9a1c0e~r1~n1").await;
-    assert!(preview.status.is_success() && preview.text.contains("Reboot 1 node"), "{}", preview.text);
-    assert!(api.requests.lock().expect("no panic").iter().all(|(path, _)| !path.contains("bulk")), "only a preview");
-    let done = browser.post("/ui/actions/run", "action=reboot&node=3f9a1c0e~r1~n1&reason=rack+move").await;
+    assert!(
+        preview.status.is_success() && preview.text.contains("Reboot 1 node"),
+        "{}",
+        preview.text
+    );
+    assert!(
+        api.requests.lock().expect("no panic").iter().all(|(path, _)| !path.contains("bulk")),
+        "only a preview"
+    );
+    let done =
+        browser.post("/ui/actions/run", "action=reboot&node=3f9a1c0e~r1~n1&reason=rack+move").await;
     let requests = api.requests.lock().expect("no panic").clone();
-    let (_, order) = requests.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
+    let (_, order) =
+        requests.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
     assert_eq!(order, &json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }], "order": null }));
-    assert!(done.text.contains("Refused for 1 of 1") && done.text.contains("drain it"), "{}", done.text);
+    assert!(
+        done.text.contains("Refused for 1 of 1") && done.text.contains("drain it"),
+        "{}",
+        done.text
+    );
     let accepted = browser.post("/ui/actions/run", "action=drain&node=3f9a1c0e~r1~n1").await.text;
-    assert!(accepted.contains("Accepted for 1 node") && accepted.contains("/ui/operations/0a0b0c0d"), "{accepted}");
-    for form in ["action=reboot", "action=reboot&node=x", "action=nothing&node=3f9a1c0e~r1~n1", "%ff=%00"] {
+    assert!(
+        accepted.contains("Accepted for 1 node") && accepted.contains("/ui/operations/0a0b0c0d"),
+        "{accepted}"
+    );
+    for form in
+        ["action=reboot", "action=reboot&node=x", "action=nothing&node=3f9a1c0e~r1~n1", "%ff=%00"]
+    {
         let refused = browser.post("/ui/actions/run", form).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{form}");
     }
@@ -295,7 +361,8 @@ async fn node_form_sends_request_body_of_the_api() {
 async fn vm_file_faults_are_shown_with_line_numbers() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
-    let refused = browser.post("/ui/vms", "key=k&start=1&file=name+%3D+%22one%22%0D%0Avcpu+%3D+1").await;
+    let refused =
+        browser.post("/ui/vms", "key=k&start=1&file=name+%3D+%22one%22%0D%0Avcpu+%3D+1").await;
     assert_eq!(refused.status, StatusCode::BAD_REQUEST);
     assert!(
         refused.text.contains("vm.toml:2: vcpu") && refused.text.contains("vcpu = 1</textarea>"),
@@ -366,10 +433,15 @@ async fn sign_in_link_works_once_and_exposes_no_api() {
     assert!(browser.get("/ui/").await.status.is_success());
     let mut other = Browser { host: LOOPBACK, ui, cookie: None };
     assert_eq!(other.get(&link).await.status, StatusCode::FORBIDDEN, "the link was used");
-    assert_eq!(other.post("/ui/sign-in", &format!("token={TOKEN}")).await.location(), "", "a token is no way in here");
+    assert_eq!(
+        other.post("/ui/sign-in", &format!("token={TOKEN}")).await.location(),
+        "",
+        "a token is no way in here"
+    );
 }
 
-/// DNS rebinding: a name of another site resolves to the loopback address, so that its pages and the UI have the same origin.
+/// DNS rebinding: a name of another site resolves to the loopback address, so that its pages and
+/// the UI have the same origin.
 #[tokio::test]
 async fn request_with_foreign_host_header_is_refused() {
     let api = FakeApi::new("admin");
@@ -379,7 +451,11 @@ async fn request_with_foreign_host_header_is_refused() {
     for host in ["evil.example:8765", "127.0.0.1.evil.example", "10.0.0.1:8765", ""] {
         browser.host = host;
         for path in [link.as_str(), "/ui/", "/ui/sign-in", "/v1/nodes"] {
-            assert_eq!(browser.get(path).await.status, StatusCode::MISDIRECTED_REQUEST, "{host} {path}");
+            assert_eq!(
+                browser.get(path).await.status,
+                StatusCode::MISDIRECTED_REQUEST,
+                "{host} {path}"
+            );
         }
     }
     for host in ["localhost:8765", "[::1]:8765", "127.0.0.1:8765"] {

@@ -1,4 +1,5 @@
-//! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no token, and an alarm each time.
+//! A stranger on the boot network who knows a machine's UUID, serial and MAC: no capability, no
+//! token, and an alarm each time.
 
 use super::arp_theft::proxy_world;
 use crate::{
@@ -64,7 +65,8 @@ fn cloned_uuid_of_online_node_is_a_collision_even_after_restart() {
             world.kill();
             world.start();
         }
-        let other = PxeNode { mac: "52:54:00:00:00:02".parse().unwrap(), ..PxeNode::new(&world, 1) };
+        let other =
+            PxeNode { mac: "52:54:00:00:00:02".parse().unwrap(), ..PxeNode::new(&world, 1) };
         let answer = other.power_on().unwrap();
         assert!(answer.overlay().is_none(), "restart {restart}: {}", answer.0);
         assert!(answer.0.contains("id_collision"), "restart {restart}: {}", answer.0);
@@ -94,7 +96,11 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
     for (address, alarms) in [(None, 1), (Some(own), 2)] {
-        rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(observation(address))]).await.unwrap();
+        rig.central
+            .boot
+            .apply_dhcp_changes(&[DhcpChange::Exchange(observation(address))])
+            .await
+            .unwrap();
         rig.clock.turn(Duration::from_secs(120));
         machine.ask_script().await;
         assert!(machine.script.contains("# refusal no_session"), "{address:?}: {}", machine.script);
@@ -116,16 +122,27 @@ async fn automatic_approval_stops_after_flood_of_invented_machines() {
     let filled = rig.central.store().commit(|tx| {
         for n in 1..20_100u32 {
             let mac = MacAddr([2, 1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
-            let (basis, fingerprint) = (Basis::Mac(mac), Fingerprint { macs: [mac].into(), ..Fingerprint::default() });
+            let (basis, fingerprint) =
+                (Basis::Mac(mac), Fingerprint { macs: [mac].into(), ..Fingerprint::default() });
             tx.put_node(Node { id: basis.node_id(), basis, fingerprint, mac, ..node.clone() });
         }
         Ok::<_, StoreError>(())
     });
     filled.await.unwrap();
-    let audited = || rig.central.store().audit(&AuditFilter { limit: 10, ..AuditFilter::default() }).unwrap().len();
+    let audited = || {
+        rig.central
+            .store()
+            .audit(&AuditFilter { limit: 10, ..AuditFilter::default() })
+            .unwrap()
+            .len()
+    };
     let (before, mut next) = (audited(), Machine::new(&rig, 2));
     next.boot(Stage::Script).await;
-    assert_eq!((rig.node(next.id()).phase, audited()), (Phase::Discovered, before), "one more waits for an operator");
+    assert_eq!(
+        (rig.node(next.id()).phase, audited()),
+        (Phase::Discovered, before),
+        "one more waits for an operator"
+    );
     rig.central.nodes.approve(next.id(), &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.node(next.id()).phase, Phase::Approved);
 }
@@ -135,8 +152,11 @@ fn boot_session_refuses_second_node_identity() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     assert!(machine.power_on().unwrap().overlay().is_some());
-    let other =
-        PxeNode { uuid: PxeNode::new(&world, 7).uuid, address: machine.address.clone(), ..PxeNode::new(&world, 1) };
+    let other = PxeNode {
+        uuid: PxeNode::new(&world, 7).uuid,
+        address: machine.address.clone(),
+        ..PxeNode::new(&world, 1)
+    };
     assert!(other.script().unwrap().overlay().is_none(), "a second identity in the same session");
     assert_eq!(world.json(&["node", "list", "-o", "json"]).as_array().map(Vec::len), Some(1));
 }
@@ -148,7 +168,11 @@ fn overlay_capability_serves_its_machine_once_and_no_other_host() {
     let script = machine.power_on().unwrap();
     let url = script.overlay().expect("a capability");
 
-    assert_eq!(stranger(&world).get(&url).unwrap().status, 404, "a capability from another address does not exist");
+    assert_eq!(
+        stranger(&world).get(&url).unwrap().status,
+        404,
+        "a capability from another address does not exist"
+    );
     assert_eq!(world.events("capability_replayed").len(), 1);
 
     assert_eq!(machine.head(&url).unwrap().status, 200);
@@ -167,15 +191,19 @@ fn overlay_capability_serves_its_machine_once_and_no_other_host() {
     assert_eq!(machine.get(&invented).unwrap().status, 404);
 }
 
-/// The stranger sends, before each acknowledgement of the victim, packets in its name: an ERROR, acknowledgements of blocks that the victim
-/// does not have, and a request for another file from the same port.
+/// The stranger sends, before each acknowledgement of the victim, packets in its name: an ERROR,
+/// acknowledgements of blocks that the victim does not have, and a request for another file from
+/// the same port.
 fn forge_during_transfer(world: &World, victim: &PxeNode<'_>) {
     let address = victim.address.get().unwrap();
     let requests: SocketAddr = format!("{CENTRAL}:69").parse().unwrap();
     let thief = stranger(world);
     // Its kernel knows the central node from now on, and does not draw the answers away by ARP.
     thief.get(&victim.script_url()).unwrap();
-    thief.host().inside(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "8").unwrap()).unwrap();
+    thief
+        .host()
+        .inside(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "8").unwrap())
+        .unwrap();
     thief.host().ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     let own = victim.host().inside(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     let port = own.local_addr().unwrap().port();
@@ -208,7 +236,9 @@ fn forge_during_transfer(world: &World, victim: &PxeNode<'_>) {
     let expected = format!("{STRANGER_MAC} sent a packet from {address}");
     eventually(&format!("an alarm says: {expected}"), || {
         let events = world.events("boot_impersonated");
-        let found = events.iter().any(|event| event["detail"].as_str().is_some_and(|text| text.contains(&expected)));
+        let found = events
+            .iter()
+            .any(|event| event["detail"].as_str().is_some_and(|text| text.contains(&expected)));
         if found { Ok(()) } else { Err(format!("{events:?}")) }
     });
 }

@@ -1,5 +1,6 @@
-//! Somebody with a machine of their own on the boot LAN speaks DHCP, ARP and HTTP in the name of another machine. Their frames have
-//! their own Ethernet source address: docs/security.md says what forging that needs.
+//! Somebody with a machine of their own on the boot LAN speaks DHCP, ARP and HTTP in the name of
+//! another machine. Their frames have their own Ethernet source address: docs/security.md says what
+//! forging that needs.
 
 use super::boot_lan::{STRANGER_MAC, stranger};
 use super::client::Identity;
@@ -36,12 +37,15 @@ fn wait_for_alarm(world: &World, message: &str) {
     let expected = format!("{STRANGER_MAC} sent a DHCP {message} in the name of");
     eventually(&format!("an alarm says: {expected}"), || {
         let events = world.events("boot_impersonated");
-        let found = events.iter().any(|event| event["detail"].as_str().is_some_and(|text| text.contains(&expected)));
+        let found = events
+            .iter()
+            .any(|event| event["detail"].as_str().is_some_and(|text| text.contains(&expected)));
         if found { Ok(()) } else { Err(format!("{events:?}")) }
     });
 }
 
-/// What was tried and succeeded before: decline the victim's lease, request a free address in its name, ask its script from there.
+/// What was tried and succeeded before: decline the victim's lease, request a free address in its
+/// name, ask its script from there.
 fn steal(world: &World, victim: &PxeNode<'_>) {
     if let Some(leased) = victim.address.get() {
         let server = (54, SERVER.to_vec());
@@ -62,8 +66,11 @@ fn assert_no_script(world: &World, victim: &PxeNode<'_>, address: Ipv4Addr) {
     let host = thief.host();
     host.ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     thief.address.set(Some(address));
-    // The victim has the address too: whose answers arrive is a race, and an attempt that never connects gets nothing either.
-    if let Some(answer) = ask_briefly(&thief, &victim.script_url()).filter(|answer| answer.starts_with("#!ipxe")) {
+    // The victim has the address too: whose answers arrive is a race, and an attempt that never
+    // connects gets nothing either.
+    if let Some(answer) =
+        ask_briefly(&thief, &victim.script_url()).filter(|answer| answer.starts_with("#!ipxe"))
+    {
         assert!(Script(answer.clone()).overlay().is_none(), "the stranger got a boot: {answer}");
     }
     host.ip(&["address", "del", &format!("{address}/24"), "dev", "eth0"]).unwrap();
@@ -88,7 +95,15 @@ pub fn claim(thief: &PxeNode<'_>) {
     let address = thief.address.get().expect("an address").to_string();
     let mut command = std::process::Command::new("ip");
     // The kernel announces an address that is added while this is set.
-    command.args(["netns", "exec", thief.host().name(), "sysctl", "-q", "-w", "net.ipv4.conf.eth0.arp_notify=1"]);
+    command.args([
+        "netns",
+        "exec",
+        thief.host().name(),
+        "sysctl",
+        "-q",
+        "-w",
+        "net.ipv4.conf.eth0.arp_notify=1",
+    ]);
     assert!(command.status().unwrap().success());
     let host = thief.host();
     host.ip(&["address", "del", &format!("{address}/24"), "dev", "eth0"]).unwrap();
@@ -97,7 +112,8 @@ pub fn claim(thief: &PxeNode<'_>) {
     host.ip(&["link", "set", "eth0", "up"]).unwrap();
 }
 
-/// The stranger has the victim's address. The worst case: the victim is silent, so nobody else answers for it.
+/// The stranger has the victim's address. The worst case: the victim is silent, so nobody else
+/// answers for it.
 fn take_over_address<'w>(world: &'w World, victim: &PxeNode<'_>) -> PxeNode<'w> {
     let own = victim.address.get().unwrap();
     victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
@@ -112,12 +128,18 @@ fn take_over_address<'w>(world: &'w World, victim: &PxeNode<'_>) -> PxeNode<'w> 
 fn assert_alarm_persists(world: &World) {
     let node = world.wait_for_phase("online");
     let conditions = node["conditions"].as_array().cloned().unwrap_or_default();
-    assert!(conditions.iter().any(|condition| condition["kind"] == "boot_impersonated"), "{conditions:?}");
+    assert!(
+        conditions.iter().any(|condition| condition["kind"] == "boot_impersonated"),
+        "{conditions:?}"
+    );
     let id = node["id"].as_str().unwrap().to_owned();
     let cleared = world.meshd(&["node", "approve", &id]);
     assert!(cleared.status.success(), "{}", String::from_utf8_lossy(&cleared.stderr));
     let conditions = world.node()["conditions"].as_array().cloned().unwrap_or_default();
-    assert!(!conditions.iter().any(|condition| condition["kind"] == "boot_impersonated"), "{conditions:?}");
+    assert!(
+        !conditions.iter().any(|condition| condition["kind"] == "boot_impersonated"),
+        "{conditions:?}"
+    );
 }
 
 #[test]
@@ -150,8 +172,12 @@ fn forged_request_in_proxy_mode_steals_no_boot() {
     let own = Ipv4Addr::new(10, 77, 0, 100);
     victim.host().ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     victim.address.set(Some(own));
-    let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, REQUEST, &[(50, own.octets().to_vec())]);
-    victim.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    let takes =
+        dhcp::packet(victim.mac, victim.uuid, As::Ipxe, REQUEST, &[(50, own.octets().to_vec())]);
+    victim
+        .host()
+        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
+        .unwrap();
     eventually("the victim boots", || {
         let script = victim.script().unwrap();
         if script.overlay().is_some() { Ok(()) } else { Err(script.0) }
@@ -171,7 +197,9 @@ fn arp_claim_of_an_address_gets_neither_script_nor_overlay() {
     assert_eq!(ask_briefly(&thief, &victim.script_url()), None, "no connection");
     eventually("an alarm names the stranger's card", || {
         let events = world.events("boot_impersonated");
-        let named = |event: &serde_json::Value| event["detail"].as_str().unwrap().contains(&STRANGER_MAC.to_string());
+        let named = |event: &serde_json::Value| {
+            event["detail"].as_str().unwrap().contains(&STRANGER_MAC.to_string())
+        };
         if events.iter().any(named) { Ok(()) } else { Err(format!("{events:?}")) }
     });
     assert_eq!(ask_briefly(&thief, &url), None, "the overlay");
@@ -197,7 +225,8 @@ fn token_from_another_machine_is_refused_and_stays_valid() {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);
     let overlay = victim.boot();
-    let boot: serde_json::Value = serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
+    let boot: serde_json::Value =
+        serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
     let attacker = super::client::Attacker::new(&world);
     let identity = Identity::new();
     let request = serde_json::json!({
@@ -207,7 +236,11 @@ fn token_from_another_machine_is_refused_and_stays_valid() {
     let answer = attacker.run(attacker.post(&identity, meshd_proto::ENROL_PATH, &request));
     let (status, body) = answer.expect("an answer");
     assert_eq!(status, 401, "{body}");
-    assert!(world.events("boot_impersonated").len() == 1, "{:?}", world.events("boot_impersonated"));
+    assert!(
+        world.events("boot_impersonated").len() == 1,
+        "{:?}",
+        world.events("boot_impersonated")
+    );
     let _agent = victim.start_agent(&overlay);
     world.wait_for_phase("online");
 }
@@ -259,10 +292,16 @@ async fn alarm_survives_boots_and_only_an_operator_clears_it() {
     assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some());
     rig.pass(Duration::from_secs(120)).await;
     victim.boot(Stage::Online).await;
-    assert!(rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(), "a boot does not clear it");
+    assert!(
+        rig.condition(victim.id(), ConditionKind::BootImpersonated).is_some(),
+        "a boot does not clear it"
+    );
     rig.central
         .nodes
-        .approve(victim.id(), &crate::boot::sessions::rig::ordered(meshd_model::fleet::Verb::Approve))
+        .approve(
+            victim.id(),
+            &crate::boot::sessions::rig::ordered(meshd_model::fleet::Verb::Approve),
+        )
         .await
         .unwrap();
     assert_eq!(rig.condition(victim.id(), ConditionKind::BootImpersonated), None);
@@ -285,7 +324,12 @@ async fn assert_refused(rig: &Rig, mut thief: Machine<'_>, id: NodeId) {
 
 /// A second machine with this machine's network card and another UUID.
 fn impostor<'a>(rig: &'a Rig, victim: &Machine<'_>) -> Machine<'a> {
-    Machine { mac: victim.mac, address: victim.address, uuid: SystemUuid([0x77; 16]), ..Machine::new(rig, 9) }
+    Machine {
+        mac: victim.mac,
+        address: victim.address,
+        uuid: SystemUuid([0x77; 16]),
+        ..Machine::new(rig, 9)
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Somebody has a certificate: of a node of their own, of one that was revoked, or one that they made with a stolen authority.
+//! Somebody has a certificate: of a node of their own, of one that was revoked, or one that they
+//! made with a stolen authority.
 
 use super::client::{Attacker, Identity, ticket};
 use crate::world::{World, node::PxeNode};
@@ -20,14 +21,21 @@ fn certificate_of_one_node_is_refused_for_another_node() {
         assert!(matches!(&reply, Some(FromCentral::Goodbye { .. })), "{reply:?}");
         let mut link = attacker.hello(&identity, own.boot.node, other.boot.session).await;
         let reply = link.hear().await;
-        assert!(matches!(&reply, Some(FromCentral::Goodbye { .. })), "another node's boot: {reply:?}");
+        assert!(
+            matches!(&reply, Some(FromCentral::Goodbye { .. })),
+            "another node's boot: {reply:?}"
+        );
     });
     let renewal = json!({ "version": VERSION, "node": other.boot.node, "csr_pem": victim.csr() });
-    let (status, _) = attacker.run(attacker.post(&identity, RENEW_PATH, &renewal)).expect("an answer");
+    let (status, _) =
+        attacker.run(attacker.post(&identity, RENEW_PATH, &renewal)).expect("an answer");
     assert_eq!(status, 200, "it may renew, and is no other node by it");
     attacker.run(async {
         let mut link = attacker.hello(&victim, other.boot.node, other.boot.session).await;
-        assert!(matches!(link.hear().await, Some(FromCentral::Welcome(_))), "the other node is untouched");
+        assert!(
+            matches!(link.hear().await, Some(FromCentral::Welcome(_))),
+            "the other node is untouched"
+        );
     });
 }
 
@@ -48,7 +56,10 @@ fn revoked_certificate_ends_link_and_is_refused_after_restart() {
             while let Some(message) = link.hear().await {
                 last = Some(message);
             }
-            assert!(matches!(last, Some(FromCentral::Goodbye { .. })), "the link is over: {last:?}");
+            assert!(
+                matches!(last, Some(FromCentral::Goodbye { .. })),
+                "the link is over: {last:?}"
+            );
         });
         assert_eq!(attacker.link_status(&identity).0, 401);
         identity
@@ -64,12 +75,18 @@ fn hello_with_more_than_max_devices_is_refused() {
     let world = World::new("approve");
     let (attacker, own) = (Attacker::new(&world), ticket(&world, 1));
     let identity = attacker.enrol(&own);
-    let facts = |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };
+    let facts =
+        |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };
     attacker.run(async {
         for (devices, is_accepted) in [(MAX_DEVICES + 1, false), (MAX_DEVICES, true)] {
-            let mut link = attacker.hello_of(&identity, own.boot.node, own.boot.session, facts(devices)).await;
+            let mut link =
+                attacker.hello_of(&identity, own.boot.node, own.boot.session, facts(devices)).await;
             let reply = link.hear().await;
-            assert_eq!(matches!(reply, Some(FromCentral::Welcome(_))), is_accepted, "{devices}: {reply:?}");
+            assert_eq!(
+                matches!(reply, Some(FromCentral::Welcome(_))),
+                is_accepted,
+                "{devices}: {reply:?}"
+            );
         }
     });
 }
@@ -87,11 +104,15 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What an issuer can make: a node's certificate with a serial number that is on record, for another key.
+/// What an issuer can make: a node's certificate with a serial number that is on record, for
+/// another key.
 fn with_serial(issuer: &Path, id: &str, serial: &str) -> Identity {
     let read = |name: &str| fs::read_to_string(issuer.join(name)).unwrap();
-    let signer =
-        Issuer::from_ca_cert_pem(&read("issuer.pem"), KeyPair::from_pem(&read("issuer.key")).unwrap()).unwrap();
+    let signer = Issuer::from_ca_cert_pem(
+        &read("issuer.pem"),
+        KeyPair::from_pem(&read("issuer.key")).unwrap(),
+    )
+    .unwrap();
     let digits = serial.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
     let bytes: Vec<u8> = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
     let mut params = CertificateParams::default();
@@ -112,17 +133,29 @@ fn certificate_forged_with_stolen_ca_is_refused_before_and_after_rotation() {
     let id = node["id"].as_str().unwrap();
     let loot = tempfile::tempdir().unwrap();
     copy(&world.path("state/ca"), &loot.path().join("ca"));
-    let stolen =
-        CertificateAuthority::load_or_create(&loot.path().join("ca"), "world", Timestamp::from_millis(0)).unwrap();
+    let stolen = CertificateAuthority::load_or_create(
+        &loot.path().join("ca"),
+        "world",
+        Timestamp::from_millis(0),
+    )
+    .unwrap();
     let mut forged = Identity::new();
     let now = Timestamp::from_millis(4_000_000_000_000);
-    forged.certificate_pem = Some(stolen.issue_node(&forged.csr(), id.parse().unwrap(), now).unwrap().certificate_pem);
+    forged.certificate_pem =
+        Some(stolen.issue_node(&forged.csr(), id.parse().unwrap(), now).unwrap().certificate_pem);
     // It is signed as it should be, and stands in no record.
     assert_eq!(Attacker::new(&world).link_status(&forged).0, 401);
     // The store says which serial numbers do, and whoever signs chooses the serial number.
-    let serial = world.json(&["node", "show", id, "-o", "json"])["certificates"][0].as_str().unwrap().to_owned();
+    let serial = world.json(&["node", "show", id, "-o", "json"])["certificates"][0]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let copied = with_serial(&world.path("state/ca").join(stolen.active()), id, &serial);
-    assert_eq!(Attacker::new(&world).link_status(&copied).0, 401, "its key is not the one on record");
+    assert_eq!(
+        Attacker::new(&world).link_status(&copied).0,
+        401,
+        "its key is not the one on record"
+    );
     world.wait_for_phase("online");
 
     let rotated = world.meshd(&["ca", "rotate", "--grace", "0s", "--yes"]);
@@ -130,7 +163,12 @@ fn certificate_forged_with_stolen_ca_is_refused_before_and_after_rotation() {
     let (status, body) = Attacker::new(&world).link_status(&forged);
     assert!(status == 401 && body.contains("stale_ca"), "{status} {body}");
     assert_eq!(
-        world.node()["conditions"].as_array().unwrap().iter().filter(|one| one["kind"] == "stale_ca").count(),
+        world.node()["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one["kind"] == "stale_ca")
+            .count(),
         1
     );
     // Who was there before has to boot again, and then knows the new root alone.
@@ -138,7 +176,10 @@ fn certificate_forged_with_stolen_ca_is_refused_before_and_after_rotation() {
     let overlay = machine.boot();
     let boot = String::from_utf8_lossy(&overlay["etc/meshd/boot.json"].1).into_owned();
     assert_eq!(boot.matches("BEGIN CERTIFICATE").count(), 1);
-    assert!(!stolen.roots_pem().lines().skip(1).any(|line| line.len() > 40 && boot.contains(line)), "another root");
+    assert!(
+        !stolen.roots_pem().lines().skip(1).any(|line| line.len() > 40 && boot.contains(line)),
+        "another root"
+    );
     let _agent = machine.start_agent(&overlay);
     let after = world.wait_for_phase("online");
     assert!(!after["conditions"].to_string().contains("stale_ca"), "{after}");

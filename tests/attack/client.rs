@@ -1,15 +1,19 @@
-//! What an attacker has: a place on the wire, an address, TLS, a key of their own, and whatever they found.
+//! What an attacker has: a place on the wire, an address, TLS, a key of their own, and whatever
+//! they found.
 
 use crate::world::{CENTRAL, DEADLINE, World};
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{
-    EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME, Ticket, VERSION,
+    EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME,
+    Ticket, VERSION,
 };
 use meshd_types::{BootSessionId, NodeId};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, pem::PemObject as _},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, pem::PemObject as _,
+    },
 };
 use serde_json::{Value, json};
 use std::{fs, future::Future, net::Ipv4Addr, sync::Arc};
@@ -74,7 +78,11 @@ impl<'a> Attacker<'a> {
     /// The same with another address.
     pub fn at(world: &'a World, from: Ipv4Addr) -> Self {
         world.nodes.ip(&["address", "replace", &format!("{from}/24"), "dev", "eth0"]).unwrap();
-        Attacker { world, roots_pem: fs::read_to_string(world.path("state/ca/ca.pem")).unwrap(), from }
+        Attacker {
+            world,
+            roots_pem: fs::read_to_string(world.path("state/ca/ca.pem")).unwrap(),
+            from,
+        }
     }
 
     /// Runs something where the attacker is.
@@ -82,8 +90,11 @@ impl<'a> Attacker<'a> {
         self.world
             .nodes
             .inside(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await.expect("it takes too long") })
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    tokio::time::timeout(DEADLINE, work).await.expect("it takes too long")
+                })
             })
             .unwrap()
     }
@@ -102,15 +113,19 @@ impl<'a> Attacker<'a> {
         for root in CertificateDer::pem_slice_iter(self.roots_pem.as_bytes()) {
             roots.add(root.unwrap()).unwrap();
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots);
+        let config =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])
+                .unwrap()
+                .with_root_certificates(roots);
         match &identity.certificate_pem {
             None => config.with_no_client_auth(),
             Some(pem) => {
-                let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|one| one.unwrap()).collect();
-                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
+                let chain = CertificateDer::pem_slice_iter(pem.as_bytes())
+                    .map(|one| one.unwrap())
+                    .collect();
+                let key =
+                    PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
                 config.with_client_auth_cert(chain, key).unwrap()
             }
         }
@@ -130,10 +145,18 @@ impl<'a> Attacker<'a> {
         let _ = stream.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let status = answer.split(' ').nth(1)?.parse().ok()?;
-        Some((status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
+        Some((
+            status,
+            answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default(),
+        ))
     }
 
-    pub async fn post(&self, identity: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
+    pub async fn post(
+        &self,
+        identity: &Identity,
+        path: &str,
+        body: &Value,
+    ) -> Option<(u16, String)> {
         self.exchange(identity, &posted(path, body)).await
     }
 
@@ -144,7 +167,11 @@ impl<'a> Attacker<'a> {
     /// Enrols with a ticket as its rightful owner would.
     pub fn enrol(&self, ticket: &Ticket) -> Identity {
         let mut identity = Identity::new();
-        let answer = self.run(self.post(&identity, meshd_proto::ENROL_PATH, &enrolment(ticket, &identity.csr())));
+        let answer = self.run(self.post(
+            &identity,
+            meshd_proto::ENROL_PATH,
+            &enrolment(ticket, &identity.csr()),
+        ));
         let (status, body) = answer.expect("an answer");
         assert_eq!(status, 200, "{body}");
         let response: EnrolResponse = serde_json::from_str(&body).unwrap();
@@ -173,9 +200,16 @@ impl<'a> Attacker<'a> {
     }
 
     /// The same, telling this of the machine.
-    pub async fn hello_of(&self, identity: &Identity, node: NodeId, session: BootSessionId, facts: Facts) -> Link {
+    pub async fn hello_of(
+        &self,
+        identity: &Identity,
+        node: NodeId,
+        session: BootSessionId,
+        facts: Facts,
+    ) -> Link {
         let stream = self.dial(identity).await.unwrap();
-        let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.unwrap();
+        let (socket, _) =
+            client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.unwrap();
         let mut link = Link(socket);
         let hello = Hello { version: VERSION, node, session, facts };
         link.say(&FromAgent::Hello(Box::new(hello))).await;

@@ -58,23 +58,40 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
         machine.mac, machine.uuid, machine.serial
     );
     let request = meshd_model::boot::ScriptRequest::parse(&query);
-    rig.central.boot.script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boot::sessions::rig::ENDPOINT).await;
+    rig.central
+        .boot
+        .script(request, Ipv4Addr::new(10, 77, 0, 200), crate::boot::sessions::rig::ENDPOINT)
+        .await;
     rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.unwrap();
-    let audit = || rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
+    let audit = || {
+        rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap()
+    };
     let events = |kind: &str| {
-        let all = rig.central.store().events(EventFilter { limit: usize::MAX, ..EventFilter::default() }).unwrap();
-        all.into_iter().map(|(_, event)| event).filter(|event| event.kind.word() == kind).collect::<Vec<_>>()
+        let all = rig
+            .central
+            .store()
+            .events(EventFilter { limit: usize::MAX, ..EventFilter::default() })
+            .unwrap();
+        all.into_iter()
+            .map(|(_, event)| event)
+            .filter(|event| event.kind.word() == kind)
+            .collect::<Vec<_>>()
     };
     let (alarms, lines, own) = (events("boot_impersonated"), audit(), events("certificate_issued"));
     assert!(!alarms.is_empty() && !lines.is_empty() && !own.is_empty());
 
-    let flood = std::env::var("MESHD_FLOOD").ok().and_then(|count| count.parse().ok()).unwrap_or(FLOOD);
+    let flood =
+        std::env::var("MESHD_FLOOD").ok().and_then(|count| count.parse().ok()).unwrap_or(FLOOD);
     let (before, store) = (memory(), world.path("state/store"));
     for begin in (0..flood).step_by(GATHERED as usize) {
         let steps: Vec<_> = (begin..begin + GATHERED).map(forged).collect();
         rig.central.boot.apply_dhcp_changes(&steps).await.unwrap();
     }
-    eprintln!("{flood} exchanges: memory {before} to {} MiB, store {} KiB", memory(), size(&store) / 1024);
+    eprintln!(
+        "{flood} exchanges: memory {before} to {} MiB, store {} KiB",
+        memory(),
+        size(&store) / 1024
+    );
     assert_eq!(events("boot_impersonated"), alarms);
     assert_eq!(audit(), lines);
     assert_eq!(events("certificate_issued"), own);

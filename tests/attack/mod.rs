@@ -1,5 +1,6 @@
-//! What docs/security.md claims, tried as an attacker would: from an address of their own, over real sockets, with what they found.
-//! Each line of that document names its test, and `house` holds it to that.
+//! What docs/security.md claims, tried as an attacker would: from an address of their own, over
+//! real sockets, with what they found. Each line of that document names its test, and `house` holds
+//! it to that.
 
 mod arp_theft;
 mod boot_lan;

@@ -1,4 +1,5 @@
-//! A compromised node: root on its machine, with its certificate. It speaks the link by hand, and reports what it likes.
+//! A compromised node: root on its machine, with its certificate. It speaks the link by hand, and
+//! reports what it likes.
 
 use super::client::{Attacker, Identity, Link, ticket};
 use crate::{
@@ -33,7 +34,8 @@ use tokio::{
     time::timeout,
 };
 
-/// Sets the title, clears the screen, turns the text direction: by escape, by its 8-bit form, and by Unicode.
+/// Sets the title, clears the screen, turns the text direction: by escape, by its 8-bit form, and
+/// by Unicode.
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}\rover";
 
 /// A node of the attacker.
@@ -55,7 +57,10 @@ impl<'a> Compromised<'a> {
     }
 
     pub(super) async fn link(&self, facts: Facts) -> Link {
-        let mut link = self.attacker.hello_of(&self.identity, self.own.boot.node, self.own.boot.session, facts).await;
+        let mut link = self
+            .attacker
+            .hello_of(&self.identity, self.own.boot.node, self.own.boot.session, facts)
+            .await;
         let first = link.hear().await;
         assert!(matches!(first, Some(FromCentral::Welcome(_))), "{first:?}");
         link
@@ -72,7 +77,8 @@ impl<'a> Compromised<'a> {
             unproven: false,
         };
         let session = Some(self.own.boot.session);
-        let report = CheckReport { checks: vec![check], session, request_id, ..CheckReport::default() };
+        let report =
+            CheckReport { checks: vec![check], session, request_id, ..CheckReport::default() };
         link.say(&FromAgent::Checks(Box::new(report))).await;
     }
 }
@@ -81,7 +87,12 @@ impl<'a> Compromised<'a> {
 fn at_terminal(world: &World, args: &[&str]) -> Child {
     let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
     let mut command = Command::new("python3");
-    command.args(["-c", spawn]).arg(program(env!("CARGO_BIN_EXE_meshd"))).arg("--site").arg(&world.site).args(args);
+    command
+        .args(["-c", spawn])
+        .arg(program(env!("CARGO_BIN_EXE_meshd")))
+        .arg("--site")
+        .arg(&world.site)
+        .args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -93,9 +104,13 @@ fn received(mut command: Child) -> String {
 }
 
 fn assert_harmless(what: &[&str], shown: &str) {
-    let executed: Vec<char> = shown.chars().filter(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')).collect();
+    let executed: Vec<char> =
+        shown.chars().filter(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')).collect();
     let alone = shown.replace("\r\n", "\n").contains('\r');
-    assert!(executed.is_empty() && !alone && !shown.contains('\u{202e}'), "{what:?} printed {executed:?}: {shown:?}");
+    assert!(
+        executed.is_empty() && !alone && !shown.contains('\u{202e}'),
+        "{what:?} printed {executed:?}: {shown:?}"
+    );
 }
 
 #[test]
@@ -105,8 +120,12 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
     let id = node.own.boot.node.to_string();
     node.attacker.run(async {
         let mut facts = Facts::default();
-        for text in [&mut facts.system.serial, &mut facts.cpu.model, &mut facts.versions.os, &mut facts.versions.kernel]
-        {
+        for text in [
+            &mut facts.system.serial,
+            &mut facts.cpu.model,
+            &mut facts.versions.os,
+            &mut facts.versions.kernel,
+        ] {
             *text = HOSTILE.to_owned();
         }
         let mut link = node.link(facts).await;
@@ -175,10 +194,16 @@ fn until_online(world: &World, node: &Compromised<'_>) {
 /// Creates a VM from a file with these lines besides its size, and returns what the command prints.
 fn create_vm(world: &World, name: &str, lines: &str, more: &[&str]) -> Result<Value, String> {
     let file = world.path(&format!("{name}.toml"));
-    fs::write(&file, format!("name = \"{name}\"\nvcpus = 1\nmemory = \"256M\"\n{lines}\n")).unwrap();
+    fs::write(&file, format!("name = \"{name}\"\nvcpus = 1\nmemory = \"256M\"\n{lines}\n"))
+        .unwrap();
     let file = file.to_str().unwrap();
-    let made = world.meshd(&[&["vm", "create", "--file", file, "--start", "-o", "json"], more].concat());
-    if made.status.success() { Ok(serde_json::from_slice(&made.stdout).unwrap()) } else { Err(stderr(&made)) }
+    let made =
+        world.meshd(&[&["vm", "create", "--file", file, "--start", "-o", "json"], more].concat());
+    if made.status.success() {
+        Ok(serde_json::from_slice(&made.stdout).unwrap())
+    } else {
+        Err(stderr(&made))
+    }
 }
 
 fn phase_of(world: &World, vm: &str) -> String {
@@ -191,7 +216,8 @@ fn vm_of_another_node_is_not_blocked_by_a_claim() {
     let world = World::new("approve");
     let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
     owner.attacker.run(async {
-        let (mut own, mut lying) = (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        let (mut own, mut lying) =
+            (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
         owner.report_check(&mut own, "kvm", None).await;
         liar.report_check(&mut lying, "kvm", None).await;
         until_online(&world, &owner);
@@ -207,7 +233,9 @@ fn vm_of_another_node_is_not_blocked_by_a_claim() {
         lying.say(&report(ReportedVmState::Running)).await;
         let until = |state: &str| {
             eventually(state, || {
-                Some(phase_of(&world, "victim")).filter(|now| now == state).ok_or("not yet".to_owned())
+                Some(phase_of(&world, "victim"))
+                    .filter(|now| now == state)
+                    .ok_or("not yet".to_owned())
             });
         };
         until("running");
@@ -227,11 +255,16 @@ fn claims_of_a_quarantined_node_are_forgotten() {
     let world = World::new("approve");
     let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
     owner.attacker.run(async {
-        let (mut own, mut lying) = (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        let (mut own, mut lying) =
+            (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
         owner.report_check(&mut own, "kvm", None).await;
         until_online(&world, &owner);
         let uuid = "2f7c1d5e-8a34-4f0b-9c51-6d0f5be7a1c2";
-        let claim = VmReport::new(uuid.parse().unwrap(), "planned".parse().unwrap(), ReportedVmState::Running);
+        let claim = VmReport::new(
+            uuid.parse().unwrap(),
+            "planned".parse().unwrap(),
+            ReportedVmState::Running,
+        );
         lying.say(&FromAgent::Vm(VmUpdate::All { vms: vec![claim] })).await;
         eventually("the claim is recorded", || {
             if world.events("vm_unknown").len() == 1 { Ok(()) } else { Err(world.log_text()) }
@@ -243,7 +276,10 @@ fn claims_of_a_quarantined_node_are_forgotten() {
         let quarantined = world.meshd(&["node", "quarantine", &id, "--yes"]);
         assert!(quarantined.status.success(), "{}", stderr(&quarantined));
         create_vm(&world, "planned", &line, &[]).unwrap();
-        assert!(world.json(&["vm", "list", "-o", "json"]).as_array().unwrap().len() == 1, "the claim is gone");
+        assert!(
+            world.json(&["vm", "list", "-o", "json"]).as_array().unwrap().len() == 1,
+            "the claim is gone"
+        );
     });
 }
 
@@ -259,10 +295,14 @@ fn invented_nics_of_a_node_hold_no_addresses() {
     let world = World::new("approve");
     let node = Compromised::new(&world, 1);
     let nic = |mac| NicFacts { mac: Some(mac), ..NicFacts::default() };
-    let facts = Facts { nics: (0..=POOL).map(|number| nic(invented(number))).collect(), ..Facts::default() };
+    let facts = Facts {
+        nics: (0..=POOL).map(|number| nic(invented(number))).collect(),
+        ..Facts::default()
+    };
     node.attacker.run(async { drop(node.link(facts).await) });
     // The attacker takes every address in the name of one NIC each, and gives it back.
-    let (nobody, server) = (SystemUuid([9; 16]), CENTRAL.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec());
+    let (nobody, server) =
+        (SystemUuid([9; 16]), CENTRAL.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec());
     for number in 1..=POOL {
         let mac = invented(number);
         let leave = || {
@@ -282,7 +322,10 @@ fn invented_nics_of_a_node_hold_no_addresses() {
 fn node_with_a_ticket_has_the_nic_that_the_wire_showed() {
     let world = World::new("approve");
     let node = Compromised::new(&world, 1);
-    let facts = Facts { nics: vec![NicFacts { mac: Some(invented(1)), ..NicFacts::default() }], ..Facts::default() };
+    let facts = Facts {
+        nics: vec![NicFacts { mac: Some(invented(1)), ..NicFacts::default() }],
+        ..Facts::default()
+    };
     node.attacker.run(async { drop(node.link(facts).await) });
     let show = || Command::new("ip").args(["-json", "link", "show", "eth0"]).output().unwrap();
     let links: Value = serde_json::from_slice(&world.nodes.inside(show).unwrap().stdout).unwrap();
@@ -373,8 +416,9 @@ fn link_from_leased_address_of_another_node_keeps_it_from_no_boot() {
     assert!(script.overlay().is_some(), "{}", script.0);
     eventually("an alarm names both", || {
         let events = world.events("boot_impersonated");
-        let names =
-            |event: &Value| event["detail"].as_str().unwrap().contains(&format!("{address}, which is leased to"));
+        let names = |event: &Value| {
+            event["detail"].as_str().unwrap().contains(&format!("{address}, which is leased to"))
+        };
         if events.iter().any(names) { Ok(()) } else { Err(format!("{events:?}")) }
     });
     drop(link);

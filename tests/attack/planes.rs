@@ -1,4 +1,5 @@
-//! Each API answers its own routes on its own network, and nothing of the others: boot, agent, admin socket, admin HTTPS, metrics.
+//! Each API answers its own routes on its own network, and nothing of the others: boot, agent,
+//! admin socket, admin HTTPS, metrics.
 
 use super::client::{Attacker, Identity};
 use crate::{
@@ -42,7 +43,8 @@ fn reaches(from: &Namespace, to: &str) -> bool {
 }
 
 fn office() -> Office {
-    let office = Office::open_with(&format!("[metrics]\naddress = \"{ADMIN}\"\nport = {METRICS_PORT}"));
+    let office =
+        Office::open_with(&format!("[metrics]\naddress = \"{ADMIN}\"\nport = {METRICS_PORT}"));
     // Each side knows the way to the addresses of the other one.
     office.world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
     office.world.nodes.ip(&["route", "add", "10.78.0.0/24", "via", CENTRAL]).unwrap();
@@ -59,7 +61,10 @@ fn listener_answers_only_routes_of_its_own_api() {
         all.copied().filter(|route| !own.contains(route)).collect::<Vec<_>>()
     };
     let plain = |from: &Namespace, at: String, path: &str| {
-        from.inside(|| http::request("GET", &format!("http://{at}{path}"), None)).unwrap().unwrap().status
+        from.inside(|| http::request("GET", &format!("http://{at}{path}"), None))
+            .unwrap()
+            .unwrap()
+            .status
     };
 
     assert_eq!(plain(&world.nodes, format!("{CENTRAL}:8080"), "/boot.ipxe"), 200);
@@ -68,7 +73,11 @@ fn listener_answers_only_routes_of_its_own_api() {
     }
     assert_eq!(plain(&office.desk, format!("{ADMIN}:{METRICS_PORT}"), "/metrics"), 200);
     for path in others(&METRICS) {
-        assert_eq!(plain(&office.desk, format!("{ADMIN}:{METRICS_PORT}"), path), 404, "metrics: {path}");
+        assert_eq!(
+            plain(&office.desk, format!("{ADMIN}:{METRICS_PORT}"), path),
+            404,
+            "metrics: {path}"
+        );
     }
 
     let attacker = Attacker::new(world);
@@ -82,7 +91,11 @@ fn listener_answers_only_routes_of_its_own_api() {
     let https = |path: &str| {
         let output = office.curl_output(&token, path);
         assert!(output.status.success(), "{path}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).split(' ').nth(1).map(str::to_owned).unwrap_or_default()
+        String::from_utf8_lossy(&output.stdout)
+            .split(' ')
+            .nth(1)
+            .map(str::to_owned)
+            .unwrap_or_default()
     };
     let socket = |path: &str| {
         let mut stream = UnixStream::connect(world.path("admin.sock")).unwrap();
@@ -95,7 +108,11 @@ fn listener_answers_only_routes_of_its_own_api() {
     // Whoever may see the state of the site may see its metrics there, too.
     for path in others(&ADMIN_ROUTES).into_iter().filter(|path| *path != "/metrics") {
         // A route of this API with another method is none of the boot or agent API.
-        assert_eq!((https(path), socket(path)), ("404".to_owned(), "404".to_owned()), "admin: {path}");
+        assert_eq!(
+            (https(path), socket(path)),
+            ("404".to_owned(), "404".to_owned()),
+            "admin: {path}"
+        );
     }
 }
 
@@ -103,15 +120,26 @@ fn listener_answers_only_routes_of_its_own_api() {
 fn listener_is_unreachable_from_foreign_networks() {
     let office = office();
     let (nodes, desk) = (&office.world.nodes, &office.desk);
-    assert!(reaches(nodes, &format!("{CENTRAL}:8080")) && reaches(nodes, &format!("{CENTRAL}:8443")));
-    assert!(reaches(desk, &format!("{ADMIN}:{PORT}")) && reaches(desk, &format!("{ADMIN}:{METRICS_PORT}")));
+    assert!(
+        reaches(nodes, &format!("{CENTRAL}:8080")) && reaches(nodes, &format!("{CENTRAL}:8443"))
+    );
+    assert!(
+        reaches(desk, &format!("{ADMIN}:{PORT}"))
+            && reaches(desk, &format!("{ADMIN}:{METRICS_PORT}"))
+    );
     // Linux takes packets for any of its addresses on any interface.
     for address in [CENTRAL, ADMIN] {
         for port in [PORT, METRICS_PORT] {
-            assert!(!reaches(nodes, &format!("{address}:{port}")), "from the boot network: {address}:{port}");
+            assert!(
+                !reaches(nodes, &format!("{address}:{port}")),
+                "from the boot network: {address}:{port}"
+            );
         }
         for port in [8080, 8443] {
-            assert!(!reaches(desk, &format!("{address}:{port}")), "from the admin network: {address}:{port}");
+            assert!(
+                !reaches(desk, &format!("{address}:{port}")),
+                "from the admin network: {address}:{port}"
+            );
         }
     }
 }

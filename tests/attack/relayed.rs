@@ -1,5 +1,6 @@
-//! Somebody behind a real relay (isc-dhcp-relay), on another port of it than the machine in whose name they speak. meshd does not see
-//! their Ethernet address: the relay agent information (option 82) tells the two apart.
+//! Somebody behind a real relay (isc-dhcp-relay), on another port of it than the machine in whose
+//! name they speak. meshd does not see their Ethernet address: the relay agent information (option
+//! 82) tells the two apart.
 
 use super::{
     boot_lan::{STRANGER_MAC, stranger as local_stranger},
@@ -42,7 +43,8 @@ fn far_network(world: &World) -> Program {
     router.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
     router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
     world.central.ip(&["route", "add", "10.88.0.0/24", "via", &ROUTER.to_string()]).unwrap();
-    let args = ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "-id", "down1", "10.77.0.1"];
+    let args =
+        ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "-id", "down1", "10.77.0.1"];
     Program::start(world, router, "dhcrelay", &args)
 }
 
@@ -69,7 +71,8 @@ fn stranger(world: &World) -> PxeNode<'_> {
     thief
 }
 
-/// Declines the victim's lease, requests another address in its name, exchanges whole DHCP with its chaddr, and asks for its script.
+/// Declines the victim's lease, requests another address in its name, exchanges whole DHCP with its
+/// chaddr, and asks for its script.
 fn steal(world: &World, victim: &PxeNode<'_>, when: &str) {
     let thief = stranger(world);
     let alarms = alarms(world);
@@ -78,8 +81,10 @@ fn steal(world: &World, victim: &PxeNode<'_>, when: &str) {
     let answered = thief.host().inside(|| {
         let socket = dhcp::client();
         let server = (54, vec![10, 77, 0, 1]);
-        let forged =
-            [(DECLINE, vec![(50, leased.octets().to_vec()), server]), (REQUEST, vec![(50, FREE.octets().to_vec())])];
+        let forged = [
+            (DECLINE, vec![(50, leased.octets().to_vec()), server]),
+            (REQUEST, vec![(50, FREE.octets().to_vec())]),
+        ];
         for (kind, options) in forged {
             let packet = dhcp::packet(mac, uuid, As::Ipxe, kind, &options);
             socket.send_to(&packet, (Ipv4Addr::BROADCAST, 67)).unwrap();
@@ -88,12 +93,19 @@ fn steal(world: &World, victim: &PxeNode<'_>, when: &str) {
     });
     assert!(answered.unwrap().is_none(), "{when}: meshd gave the stranger the victim's address");
     let script = thief.get(&victim.script_url()).unwrap().text();
-    assert!(Script(script.clone()).overlay().is_none(), "{when}: the stranger got a boot: {script}");
-    eventually("an alarm", || if self::alarms(world) > alarms { Ok(()) } else { Err(world.log_text()) });
+    assert!(
+        Script(script.clone()).overlay().is_none(),
+        "{when}: the stranger got a boot: {script}"
+    );
+    eventually("an alarm", || {
+        if self::alarms(world) > alarms { Ok(()) } else { Err(world.log_text()) }
+    });
 }
 
 fn alarms(world: &World) -> usize {
-    let count = |kind: &str| world.events(kind).iter().map(|event| event["count"].as_u64().unwrap_or(1)).sum::<u64>();
+    let count = |kind: &str| {
+        world.events(kind).iter().map(|event| event["count"].as_u64().unwrap_or(1)).sum::<u64>()
+    };
     usize::try_from(count("relay_port_changed") + count("boot_impersonated")).unwrap()
 }
 
@@ -122,7 +134,9 @@ fn forged_dhcp_from_another_relay_port_steals_no_boot() {
     let conditions = node["conditions"].as_array().cloned().unwrap_or_default();
     let alarm = conditions.iter().find(|condition| condition["kind"] == "relay_port_changed");
     assert!(
-        alarm.is_some_and(|alarm| alarm["detail"].as_str().is_some_and(|text| text.contains("down1"))),
+        alarm.is_some_and(|alarm| alarm["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("down1"))),
         "{conditions:?}"
     );
 }
@@ -134,7 +148,8 @@ fn forged_router_address_gets_no_boot_of_relayed_machines() {
     world.host_on(victim.mac, "port0");
     victim.power_on().unwrap();
     let leased = victim.address.get().expect("an address");
-    // On the central node's own network. The worst case: the router is silent, so nobody else answers for its address.
+    // On the central node's own network. The worst case: the router is silent, so nobody else
+    // answers for its address.
     world.nodes.ip(&["address", "del", &format!("{ROUTER}/24"), "dev", "eth0"]).unwrap();
     let thief = local_stranger(&world);
     let host = thief.host();
@@ -180,8 +195,16 @@ fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
         world.events("boot_started").iter().any(|event| event.to_string().contains(&mac))
     };
     eventually("a session of the packet from port 67", || {
-        if of(&relayed) { Ok(()) } else { Err(format!("{:?}\n{}", world.events("boot_started"), world.log_text())) }
+        if of(&relayed) {
+            Ok(())
+        } else {
+            Err(format!("{:?}\n{}", world.events("boot_started"), world.log_text()))
+        }
     });
     assert!(!of(&named), "the earlier packet opened a session");
-    assert!(world.log_text().contains("relays from port 67"), "the drop is logged: {}", world.log_text());
+    assert!(
+        world.log_text().contains("relays from port 67"),
+        "the drop is logged: {}",
+        world.log_text()
+    );
 }

@@ -1,4 +1,5 @@
-//! One host opens more connections than there are files, or than an API has places. Every API goes on answering.
+//! One host opens more connections than there are files, or than an API has places. Every API goes
+//! on answering.
 
 use super::client::{Attacker, Identity};
 use crate::{
@@ -20,7 +21,11 @@ const FILES: usize = 1024;
 /// Opens idle connections until there are so many, or the other side takes no more at once.
 fn idle(world: &World, to: &str, count: usize) -> Vec<TcpStream> {
     let to: SocketAddr = to.parse().unwrap();
-    let open = || (0..count).map_while(|_| TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok()).collect();
+    let open = || {
+        (0..count)
+            .map_while(|_| TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok())
+            .collect()
+    };
     world.nodes.inside(open).unwrap()
 }
 
@@ -68,7 +73,11 @@ fn idle_connections_to_one_api_take_no_descriptors_from_the_others() {
         assert_eq!(answered, "HTTP/1.1 200", "the boot API answers");
     }
     let status = world.meshd(&["status"]);
-    assert!(status.status.success(), "the admin API answers: {}", String::from_utf8_lossy(&status.stderr));
+    assert!(
+        status.status.success(),
+        "the admin API answers: {}",
+        String::from_utf8_lossy(&status.stderr)
+    );
     drop(connections);
 }
 
@@ -78,7 +87,8 @@ fn agent_api_answers_while_one_host_holds_idle_connections() {
     let attacker = Attacker::new(&world);
     let connections = idle(&world, &format!("{CENTRAL}:8443"), FILES);
     let begun = Instant::now();
-    let (status, _) = attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
+    let (status, _) =
+        attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
     assert_eq!(status, 404);
     assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
     drop(connections);
@@ -89,24 +99,31 @@ fn tftp_serves_machine_while_one_host_stalls_4200_transfers() {
     let world = small_world();
     world.nodes.ip(&["address", "add", "10.77.0.67/24", "dev", "eth0"]).unwrap();
     // As many for each worker of the server.
-    let workers = std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8));
+    let workers =
+        std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, 8));
     let central: Ipv4Addr = CENTRAL.parse().unwrap();
     let stall = || -> std::io::Result<UdpSocket> {
         let socket = UdpSocket::bind("10.77.0.66:0")?;
         socket.set_read_timeout(Some(SOON))?;
-        socket.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0", (central, 69))?;
+        socket
+            .send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0", (central, 69))?;
         let (_, from) = socket.recv_from(&mut [0; 64])?;
         socket.send_to(&[0, 4, 0, 0], from)?;
         Ok(socket)
     };
-    let connections: Vec<_> = world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
+    let connections: Vec<_> =
+        world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
     assert!(connections.len() >= 4096 * workers, "{} transfers", connections.len());
-    let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into()))).unwrap();
+    let read = world
+        .nodes
+        .inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into())))
+        .unwrap();
     assert_eq!(read.unwrap().len(), 70_001);
     drop(connections);
 }
 
-/// Opens streams with a token, then connections that begin a TLS handshake. Prints a line when all are open.
+/// Opens streams with a token, then connections that begin a TLS handshake. Prints a line when all
+/// are open.
 const HOARD: &str = r#"
 import socket, ssl, sys
 address, port, token, streams, idle = sys.argv[1], int(sys.argv[2]), open(sys.argv[3]).read().strip(), *map(int, sys.argv[4:])

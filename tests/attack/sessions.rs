@@ -1,4 +1,5 @@
-//! Somebody asks in the name of a machine whose boot is over, or that runs: a program on the node, or a machine that claims its address.
+//! Somebody asks in the name of a machine whose boot is over, or that runs: a program on the node,
+//! or a machine that claims its address.
 
 use super::boot_lan::STRANGER_MAC;
 use crate::{
@@ -28,7 +29,10 @@ async fn address_at_another_nic_gets_no_script() {
     machine.ask_script().await;
     assert!(machine.script.contains("# refusal no_session"), "{}", machine.script);
     let events = rig.events("boot_impersonated");
-    assert!(events.iter().any(|event| event.detail.contains(&STRANGER_MAC.to_string())), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.detail.contains(&STRANGER_MAC.to_string())),
+        "{events:?}"
+    );
 }
 
 #[tokio::test]
@@ -40,12 +44,18 @@ async fn address_at_another_nic_gets_no_overlay() {
     rig.wire.put(machine.address, STRANGER_MAC);
     let capability = machine.capability().to_owned();
     assert!(rig.central.boot.probe_overlay(&capability, machine.address).await.is_err());
-    assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_err());
+    assert!(
+        rig.central
+            .boot
+            .open_overlay(&capability, Delivery::Initrd, machine.address)
+            .await
+            .is_err()
+    );
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
 }
 
-/// A connection with these Ethernet sources. Without any, no frame was seen: they had nested tags, or were fragments, and a switch floods the
-/// answers to a silent machine.
+/// A connection with these Ethernet sources. Without any, no frame was seen: they had nested tags,
+/// or were fragments, and a switch floods the answers to a silent machine.
 #[derive(Default)]
 struct Connection(SegmentSources, ConnectionFate);
 
@@ -82,7 +92,11 @@ async fn one_connection_raises_an_alarm_about_each_node_that_it_names() {
             machine.mac
         );
     }
-    assert_eq!(rig.events("boot_impersonated").len(), 3, "one about all invented machines, one about each node");
+    assert_eq!(
+        rig.events("boot_impersonated").len(),
+        3,
+        "one about all invented machines, one about each node"
+    );
 }
 
 #[tokio::test]
@@ -96,7 +110,10 @@ async fn connection_without_a_seen_frame_gets_no_overlay() {
     let unseen = LanClient::new(machine.address.into(), Some(Arc::new(Connection::default())));
     assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, unseen).await.is_err());
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
-    assert!(rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_ok(), "its own");
+    assert!(
+        rig.central.boot.open_overlay(&capability, Delivery::Initrd, machine.address).await.is_ok(),
+        "its own"
+    );
 }
 
 #[tokio::test]
@@ -150,7 +167,9 @@ async fn boot_records_are_written_only_by_their_machine() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;
     let session = machine.session();
-    let reached = |stage| rig.central.store().read(|model| model.session(session).unwrap().reached(stage).is_some());
+    let reached = |stage| {
+        rig.central.store().read(|model| model.session(session).unwrap().reached(stage).is_some())
+    };
     let failure = || BootFailure { session, reason: "no disk".to_owned() };
     rig.wire.put(machine.address, STRANGER_MAC);
     machine.step(Stage::Kernel).await;
@@ -159,7 +178,10 @@ async fn boot_records_are_written_only_by_their_machine() {
     machine.step(Stage::Kernel).await;
     assert!(reached(Stage::Kernel));
     rig.wire.put(machine.address, STRANGER_MAC);
-    assert!(!rig.central.boot.boot_failed(machine.address, failure()).await, "another machine reports the failure");
+    assert!(
+        !rig.central.boot.boot_failed(machine.address, failure()).await,
+        "another machine reports the failure"
+    );
     rig.wire.put(machine.address, machine.mac);
     assert!(rig.central.boot.boot_failed(machine.address, failure()).await);
 }

@@ -1,5 +1,6 @@
-//! Somebody boots or enrols as a node that was online a moment ago, while its link is interrupted: with its MAC address, its UUID and its
-//! address. meshd cannot distinguish them from the node after a power cycle.
+//! Somebody boots or enrols as a node that was online a moment ago, while its link is interrupted:
+//! with its MAC address, its UUID and its address. meshd cannot distinguish them from the node
+//! after a power cycle.
 
 use crate::{
     boot::sessions::rig::{ENDPOINT, Machine, Rig, ordered},
@@ -37,7 +38,8 @@ async fn ask_again(machine: &mut Machine<'_>) {
 
 /// Continues after the script.
 async fn go_on(machine: &mut Machine<'_>, furthest: Stage) {
-    for stage in Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest) {
+    for stage in Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest)
+    {
         machine.rig.clock.turn(Duration::from_secs(1));
         machine.step(stage).await;
     }
@@ -58,15 +60,26 @@ async fn unannounced_boot_of_online_node_waits_until_it_is_silent() {
     machine.lose_power().await;
     machine.reset(Stage::Script).await;
     let id = machine.id();
-    assert!(machine.script.contains(WAIT) && !machine.script.contains("/overlay/"), "{}", machine.script);
+    assert!(
+        machine.script.contains(WAIT) && !machine.script.contains("/overlay/"),
+        "{}",
+        machine.script
+    );
     assert_eq!(rig.node(id).phase, Phase::Online, "nothing of the node has changed");
     assert!(sleeps(&machine) < SILENT.as_secs(), "the remaining time: {}", machine.script);
     let boot = rig.central.store().read(|model| model.session(machine.session()).cloned()).unwrap();
-    assert_eq!((boot.standing(false), boot.waits[0].code.as_str()), (BootStatus::Waiting, "recently_online"));
+    assert_eq!(
+        (boot.standing(false), boot.waits[0].code.as_str()),
+        (BootStatus::Waiting, "recently_online")
+    );
     assert!(rig.events("boot_refused").is_empty(), "a wait is no fault");
     rig.pass(Duration::from_secs(sleeps(&machine))).await;
     ask_again(&mut machine).await;
-    assert!(machine.script.contains("/overlay/"), "it continues without an operator: {}", machine.script);
+    assert!(
+        machine.script.contains("/overlay/"),
+        "it continues without an operator: {}",
+        machine.script
+    );
     assert_eq!(machine.session(), boot.id, "in the same boot session");
     go_on(&mut machine, Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
@@ -211,13 +224,18 @@ async fn token_made_before_the_last_enrolment_raises_the_alarm() {
     let mut tokens = Vec::new();
     for _ in 0..2 {
         let (life, by) = (Duration::from_secs(600), ordered(Verb::TokenCreate));
-        let made = rig.central.enrolment.create_token(basis.clone(), life, ENDPOINT.address, &by).await;
+        let made =
+            rig.central.enrolment.create_token(basis.clone(), life, ENDPOINT.address, &by).await;
         tokens.push(made.unwrap().0.boot);
         rig.clock.turn(Duration::from_secs(1));
     }
     for (boot, is_raised) in tokens.into_iter().zip([false, true]) {
         machine.enrol_with(boot.session, boot.token.expect("a token")).await;
-        assert_eq!(is_alarm_raised(&machine), is_raised, "the first one is an order to enrol again");
+        assert_eq!(
+            is_alarm_raised(&machine),
+            is_raised,
+            "the first one is an order to enrol again"
+        );
         rig.clock.turn(Duration::from_secs(1));
     }
 }

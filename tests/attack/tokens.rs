@@ -20,12 +20,17 @@ fn used_token_is_refused_and_event_names_both_addresses() {
     let _agent = machine.start_agent(&overlay);
     let node = world.wait_for_phase("online");
     let (attacker, thief) = (Attacker::new(&world), Identity::new());
-    let used = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &enrolment(&stolen, &thief.csr())));
+    let used = attacker.run(attacker.post(
+        &thief,
+        meshd_proto::ENROL_PATH,
+        &enrolment(&stolen, &thief.csr()),
+    ));
     let (status, body) = used.expect("an answer");
     assert_eq!(status, 401, "{body}");
     let mut invented = enrolment(&stolen, &thief.csr());
     invented["token"] = json!("0".repeat(64));
-    let guessed = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &invented)).expect("an answer");
+    let guessed =
+        attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &invented)).expect("an answer");
     assert_eq!(guessed, (401, body), "a guess and a used one look the same");
 
     let shown = world.events("capability_replayed");
@@ -35,7 +40,14 @@ fn used_token_is_refused_and_event_names_both_addresses() {
     }
     let after = world.node();
     assert_eq!(after["phase"], "online", "it goes on");
-    assert!(after["conditions"].as_array().unwrap().iter().any(|one| one["kind"] == "capability_replayed"), "{after}");
+    assert!(
+        after["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["kind"] == "capability_replayed"),
+        "{after}"
+    );
 }
 
 #[test]
@@ -46,11 +58,16 @@ fn token_presented_for_another_node_is_refused_and_stays_unused() {
     let mut foreign = enrolment(&ours, &thief.csr());
     foreign["node"] = json!(other.boot.node);
     foreign["session"] = json!(other.boot.session);
-    let refused = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &foreign)).expect("an answer");
+    let refused =
+        attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &foreign)).expect("an answer");
     assert_eq!(refused.0, 401, "{refused:?}");
     let shown = world.events("capability_replayed");
     let detail = shown[0]["detail"].as_str().unwrap();
-    assert!(detail.contains(&ours.boot.node.to_string()) && detail.contains(&other.boot.node.to_string()), "{detail}");
+    assert!(
+        detail.contains(&ours.boot.node.to_string())
+            && detail.contains(&other.boot.node.to_string()),
+        "{detail}"
+    );
     attacker.enrol(&ours);
 }
 
@@ -59,12 +76,16 @@ fn token_used_by_64_clients_at_once_issues_one_certificate() {
     let world = World::new("approve");
     let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
     let identities: Vec<Identity> = (0..64).map(|_| Identity::new()).collect();
-    let requests = identities.iter().map(|one| (one, enrolment(&ticket, &one.csr()))).collect::<Vec<_>>();
+    let requests =
+        identities.iter().map(|one| (one, enrolment(&ticket, &one.csr()))).collect::<Vec<_>>();
     let answers = attacker.run(async {
-        let all = requests.iter().map(|(one, request)| attacker.post(one, meshd_proto::ENROL_PATH, request));
+        let all = requests
+            .iter()
+            .map(|(one, request)| attacker.post(one, meshd_proto::ENROL_PATH, request));
         futures_util::future::join_all(all).await
     });
-    let statuses: Vec<u16> = answers.into_iter().map(|answer| answer.expect("an answer").0).collect();
+    let statuses: Vec<u16> =
+        answers.into_iter().map(|answer| answer.expect("an answer").0).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 63, "{statuses:?}");
     assert_eq!(world.events("certificate_issued").len(), 1);
@@ -82,7 +103,9 @@ fn token_grants_only_enrolment_in_its_boot_session() {
     }
     let mut other_boot = enrolment(&ticket, &nobody.csr());
     other_boot["session"] = json!(no_session());
-    let refused = attacker.run(attacker.post(&nobody, meshd_proto::ENROL_PATH, &other_boot)).expect("an answer");
+    let refused = attacker
+        .run(attacker.post(&nobody, meshd_proto::ENROL_PATH, &other_boot))
+        .expect("an answer");
     assert_eq!(refused.0, 401, "a token is of one boot");
 }
 
@@ -93,13 +116,20 @@ fn ticket_token_is_stored_as_hash_and_void_after_revocation() {
     // Exposed to be looked for.
     let text = ticket.boot.token.as_ref().unwrap().expose().clone();
     let state = world.state_bytes();
-    assert!(!state.windows(text.len()).any(|window| window == text.as_bytes()), "in no store and no log");
+    assert!(
+        !state.windows(text.len()).any(|window| window == text.as_bytes()),
+        "in no store and no log"
+    );
     let list = world.json(&["token", "list", "-o", "json"]);
     assert!(!list.to_string().contains(&text), "{list}");
     let hash = list[0]["hash"].as_str().unwrap();
     assert!(world.meshd(&["token", "revoke", &hash[..12]]).status.success());
     let late = Identity::new();
-    let refused = attacker.run(attacker.post(&late, meshd_proto::ENROL_PATH, &enrolment(&ticket, &late.csr())));
+    let refused = attacker.run(attacker.post(
+        &late,
+        meshd_proto::ENROL_PATH,
+        &enrolment(&ticket, &late.csr()),
+    ));
     assert_eq!(refused.expect("an answer").0, 401);
     assert_eq!(world.json(&["node", "list", "-o", "json"]), json!([]), "nobody was let in");
 }
@@ -113,7 +143,11 @@ fn ticket_token_does_not_replace_a_linked_node() {
     let made = world.json(&["token", "create", node["id"].as_str().unwrap()]);
     let ticket: Ticket = serde_json::from_value(made).unwrap();
     let (attacker, thief) = (Attacker::new(&world), Identity::new());
-    let refused = attacker.run(attacker.post(&thief, meshd_proto::ENROL_PATH, &enrolment(&ticket, &thief.csr())));
+    let refused = attacker.run(attacker.post(
+        &thief,
+        meshd_proto::ENROL_PATH,
+        &enrolment(&ticket, &thief.csr()),
+    ));
     assert_eq!(refused.expect("an answer").0, 401);
     assert_eq!(world.node()["phase"], "online");
 }

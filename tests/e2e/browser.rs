@@ -1,5 +1,5 @@
-//! A machine of the lab in Chromium: it boots while somebody watches, is approved from the inbox, gets another profile, runs a virtual
-//! machine with a console, and fails to boot with a reason.
+//! A machine of the lab in Chromium: it boots while somebody watches, is approved from the inbox,
+//! gets another profile, runs a virtual machine with a console, and fails to boot with a reason.
 
 use crate::{
     kit::browser::{
@@ -112,14 +112,21 @@ async fn confirm(browser: &WebDriver) {
     const FORM: &str = "form.stack[action$='/actions/run']";
     let confirm = format!("{FORM} button.main, {FORM} button.danger");
     wait_for(browser, &confirm, "1 node").await;
-    browser.find(By::Css(format!("{FORM} input[name=force]"))).await.unwrap().click().await.unwrap();
+    browser
+        .find(By::Css(format!("{FORM} input[name=force]")))
+        .await
+        .unwrap()
+        .click()
+        .await
+        .unwrap();
     click(browser, &confirm, "1 node").await;
     wait_for(browser, "main", "Done for 1 node").await;
     click(browser, "tbody a", "node1").await;
     wait_for(browser, "#facts", "Profile").await;
 }
 
-/// Creates a VM and types into its console: the guest answers each letter with the next one of the alphabet.
+/// Creates a VM and types into its console: the guest answers each letter with the next one of the
+/// alphabet.
 async fn virtual_machine_is_used(browser: &WebDriver, digest: &str) {
     click(browser, "nav a", "VMs").await;
     click(browser, "a.button", "Create VM").await;

@@ -9,8 +9,9 @@ use std::{
 pub const PEEK_BEGIN: &str = "PEEK-BEGIN";
 pub const PEEK_END: &str = "PEEK-END";
 
-/// Looks at the node from inside: waits until the agent has used its token, then searches for what is left of it. The token stays in
-/// a variable of the shell (`echo` is built in), so it is in no command line and no environment.
+/// Looks at the node from inside: waits until the agent has used its token, then searches for what
+/// is left of it. The token stays in a variable of the shell (`echo` is built in), so it is in no
+/// command line and no environment.
 const PEEK: &str = r#"#!/sbin/openrc-run
 description="tells the serial port what a user of this node could see"
 
@@ -67,7 +68,8 @@ pub fn with_service(dir: &Path, name: &str, script: &str) -> PathBuf {
 /// The lines of the newest whole look, by their first word.
 pub fn peeked(serial: &str, word: &str) -> String {
     let look = serial.rsplit_once(PEEK_BEGIN).map(|(_, look)| look).unwrap_or_default();
-    let line = look.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
+    let line =
+        look.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
     line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
 }
 

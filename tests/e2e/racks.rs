@@ -32,7 +32,8 @@ pub struct TestRack {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The lists of a rack in the folder of blobs, which racks share. They outlive a site: nobody else may remove what they name.
+/// The lists of a rack in the folder of blobs, which racks share. They outlive a site: nobody else
+/// may remove what they name.
 #[derive(Default)]
 struct InUseLists {
     site_id: Option<String>,
@@ -58,7 +59,8 @@ impl Drop for TestRack {
             let verdict = self.rack.emulators();
             let is_dead = verdict.contains("DEAD EMULATOR") && verdict.contains("spins");
             // Only a test with one node, which nobody resets, is retried.
-            EMULATOR_DIED.store(is_dead || has_reset_silently(&self.rack.serial(1)), Ordering::Relaxed);
+            EMULATOR_DIED
+                .store(is_dead || has_reset_silently(&self.rack.serial(1)), Ordering::Relaxed);
         }
     }
 }
@@ -75,16 +77,18 @@ fn silent_reset_is_told_from_reboot_and_panic() {
     let serial = |end: &str| format!("SeaBIOS\nLinux version 6\n{end}\nSeaBIOS\nLinux version 6\n");
     assert!(has_reset_silently(&serial("login:")));
     assert!(
-        !has_reset_silently(&serial("reboot: Restarting system")) && !has_reset_silently(&serial("Kernel panic - x"))
+        !has_reset_silently(&serial("reboot: Restarting system"))
+            && !has_reset_silently(&serial("Kernel panic - x"))
     );
     assert!(!has_reset_silently("SeaBIOS\nLinux version 6\nlogin:"));
 }
 
-/// Runs a test, and once more if its emulator died: QEMU runs, its processors spin, and the node's kernel answers nothing; or the node
-/// starts again without a word of its kernel.
+/// Runs a test, and once more if its emulator died: QEMU runs, its processors spin, and the node's
+/// kernel answers nothing; or the node starts again without a word of its kernel.
 ///
-/// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated processor translates the same code meanwhile
-/// (fixed in QEMU 8.1). Seen only on nodes that run VMs. Every other failure ends the test at once.
+/// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated
+/// processor translates the same code meanwhile (fixed in QEMU 8.1). Seen only on nodes that run
+/// VMs. Every other failure ends the test at once.
 pub fn retry_dead_emulator(test: impl Fn()) {
     EMULATOR_DIED.store(false, Ordering::Relaxed);
     let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };
@@ -128,7 +132,11 @@ pub fn from_env(name: &str, default: &str) -> PathBuf {
 /// The static agent that nodes can run.
 pub fn agent() -> PathBuf {
     let agent = from_env("MESHD_E2E_AGENT", "target/agent/x86_64/mesh-agent");
-    assert!(agent.is_file(), "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT", agent.display());
+    assert!(
+        agent.is_file(),
+        "{} is missing: make build, or name a static agent in MESHD_E2E_AGENT",
+        agent.display()
+    );
     agent
 }
 
@@ -150,9 +158,11 @@ pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
     let mut options = Options::new(dir.path().join("lab"), site, env!("CARGO_BIN_EXE_meshd"));
     options.blobs = Some(blobs());
     options = options.set("agent.binary", &agent().display().to_string());
-    Rack::prepare(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
+    Rack::prepare(&options, &mut |word| eprintln!("{word}"))
+        .unwrap_or_else(|error| panic!("{error}"));
     let options = change(options, dir.path());
-    let rack = Rack::up(&options, &mut |word| eprintln!("{word}")).unwrap_or_else(|error| panic!("{error}"));
+    let rack = Rack::up(&options, &mut |word| eprintln!("{word}"))
+        .unwrap_or_else(|error| panic!("{error}"));
     TestRack { rack, lists: InUseLists::default(), dir, _turn: turn }
 }
 
@@ -175,14 +185,17 @@ pub fn until_phase(rack: &Rack, place: u8, phase: &str, after: Duration) -> Valu
 
 /// Waits until the newest boot of the node at this place has reached a stage.
 pub fn until_stage(rack: &Rack, place: u8, stage: &str) -> Value {
-    rack.wait_node(place, STAGE, &format!("at stage {stage}"), |node| stages(node).contains(&stage)).or_end()
+    rack.wait_node(place, STAGE, &format!("at stage {stage}"), |node| stages(node).contains(&stage))
+        .or_end()
 }
 
-/// Waits until a node has written a line with this text to its serial port. The line is whole: tests read values behind the text.
+/// Waits until a node has written a line with this text to its serial port. The line is whole:
+/// tests read values behind the text.
 pub fn until_written(rack: &Rack, place: u8, text: &str, after: Duration) -> String {
     rack.wait(after, &format!("`{text}` on the serial port of node{place}"), |rack| {
         let serial = rack.serial(place);
-        let is_whole = serial.split_inclusive('\n').any(|line| line.ends_with('\n') && line.contains(text));
+        let is_whole =
+            serial.split_inclusive('\n').any(|line| line.ends_with('\n') && line.contains(text));
         Ok(Wait::some(is_whole.then_some(serial), "not written"))
     })
     .or_end()
@@ -203,7 +216,10 @@ pub fn events(rack: &Rack) -> Vec<Value> {
 /// How many events of this kind speak of the node at this place.
 pub fn count(rack: &Rack, place: u8, kind: &str) -> usize {
     let id = rack.id(place).to_string();
-    events(rack).iter().filter(|event| event["kind"] == kind && event["node"] == id.as_str()).count()
+    events(rack)
+        .iter()
+        .filter(|event| event["kind"] == kind && event["node"] == id.as_str())
+        .count()
 }
 
 /// How often the node's kernel started.
@@ -214,10 +230,15 @@ pub fn kernel_starts(rack: &Rack, place: u8) -> usize {
 /// The command lines that the node's kernel printed.
 pub fn command_lines(rack: &Rack, place: u8) -> Vec<String> {
     let serial = rack.serial(place);
-    serial.lines().filter_map(|line| line.split_once("Command line: ")).map(|(_, line)| line.to_owned()).collect()
+    serial
+        .lines()
+        .filter_map(|line| line.split_once("Command line: "))
+        .map(|(_, line)| line.to_owned())
+        .collect()
 }
 
-/// A command line may name blobs by their digest of 64 digits; 32 digits in a row are a capability, and so is its route.
+/// A command line may name blobs by their digest of 64 digits; 32 digits in a row are a capability,
+/// and so is its route.
 pub fn has_secret(line: &str) -> bool {
     let runs = line.split(|c: char| !c.is_ascii_hexdigit());
     line.contains("/overlay/") || runs.into_iter().any(|run| run.len() >= 32 && run.len() != 64)
@@ -225,7 +246,10 @@ pub fn has_secret(line: &str) -> bool {
 
 #[test]
 fn command_line_capability_is_detected_and_digest_is_not() {
-    assert!(!has_secret(&format!("initrd=initramfs modloop=http://10.77.0.1:8080/blob/{}/modloop", "a".repeat(64))));
+    assert!(!has_secret(&format!(
+        "initrd=initramfs modloop=http://10.77.0.1:8080/blob/{}/modloop",
+        "a".repeat(64)
+    )));
     assert!(has_secret("apkovl=http://10.77.0.1:8080/overlay/x"));
     assert!(has_secret(&format!("token={}", "0f".repeat(16))));
 }

@@ -105,7 +105,12 @@ impl Attacker<'_> {
     fn address(&self, number: u64) -> Ipv4Addr {
         let [a, b, c, _] = self.central.octets();
         let (first, last) = (u64::from(POOL.0), u64::from(POOL.1));
-        Ipv4Addr::new(a, b, c, u8::try_from(first + number % (last - first + 1)).expect("within the pool"))
+        Ipv4Addr::new(
+            a,
+            b,
+            c,
+            u8::try_from(first + number % (last - first + 1)).expect("within the pool"),
+        )
     }
 
     /// Each exchange is of another machine, in frames from that machine's address.
@@ -116,7 +121,14 @@ impl Attacker<'_> {
             let mac = MacAddr([2, 0x66, a, b, c, d]);
             for &kind in kinds {
                 let address = self.address(number);
-                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, to: self.mac, address, server: self.central })?;
+                wire.send(&Packet {
+                    kind,
+                    chaddr: mac,
+                    ethernet: mac,
+                    to: self.mac,
+                    address,
+                    server: self.central,
+                })?;
                 pace.next();
             }
             number += 1;
@@ -146,14 +158,18 @@ impl Attacker<'_> {
         Ok(u64::from(pace.sent))
     }
 
-    /// Keeps as many transfers as it can at their first block; a transfer that meshd gave up is begun anew.
+    /// Keeps as many transfers as it can at their first block; a transfer that meshd gave up is
+    /// begun anew.
     fn transfers(&self) -> io::Result<u64> {
         let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(500));
         while self.goes_on() {
             pace.next();
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.set_read_timeout(Some(TIMEOUT))?;
-            socket.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0", (self.central, 69))?;
+            socket.send_to(
+                b"\0\x01undionly.kpxe\0octet\0blksize\x008\0timeout\x0060\0",
+                (self.central, 69),
+            )?;
             if let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
                 socket.send_to(&[0, 4, 0, 0], from)?;
             }
@@ -165,7 +181,8 @@ impl Attacker<'_> {
         Ok(u64::from(pace.sent))
     }
 
-    /// `UNKNOWN` cards, each with a lease that it took itself, ask for scripts of ever new machines.
+    /// `UNKNOWN` cards, each with a lease that it took itself, ask for scripts of ever new
+    /// machines.
     fn scripts(&self) -> io::Result<u64> {
         let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(100));
         let mut cards = Vec::new();
@@ -174,7 +191,14 @@ impl Attacker<'_> {
             let wire = Wire::open(&interface)?;
             let (mac, address) = (wire.mac(), unknown_address(self.central, number));
             for kind in [DISCOVER, REQUEST] {
-                wire.send(&Packet { kind, chaddr: mac, ethernet: mac, to: self.mac, address, server: self.central })?;
+                wire.send(&Packet {
+                    kind,
+                    chaddr: mac,
+                    ethernet: mac,
+                    to: self.mac,
+                    address,
+                    server: self.central,
+                })?;
                 thread::park_timeout(Duration::from_millis(20));
             }
             cards.push((interface, mac, address));
@@ -184,8 +208,11 @@ impl Attacker<'_> {
             pace.next();
             let mac_hex = mac.to_string().replace(':', "");
             let uuid = format!("66000000-0000-4000-8000-{:012x}", u64::from(pace.sent) % 4096);
-            let query = format!("mac={mac}&uuid={uuid}&serial=X{mac_hex}&arch=x86_64&manufacturer=X&product=Y");
-            if let Ok(stream) = self.ask_from(interface, *address, &format!("/boot/script?{query}")) {
+            let query = format!(
+                "mac={mac}&uuid={uuid}&serial=X{mac_hex}&arch=x86_64&manufacturer=X&product=Y"
+            );
+            if let Ok(stream) = self.ask_from(interface, *address, &format!("/boot/script?{query}"))
+            {
                 open_sockets.push_back(stream);
             }
             if open_sockets.len() > 512 {

@@ -1,4 +1,5 @@
-//! Ethernet frames with DHCP packets of clients that do not exist, written by hand: the Ethernet source is part of the attack.
+//! Ethernet frames with DHCP packets of clients that do not exist, written by hand: the Ethernet
+//! source is part of the attack.
 
 use meshd_types::MacAddr;
 use nix::{
@@ -25,8 +26,9 @@ pub struct Packet {
     pub chaddr: MacAddr,
     /// The source address of the frame.
     pub ethernet: MacAddr,
-    /// The destination: the central node alone. OVMF reads about 100 frames a second and loses its own offer in a flood of broadcasts,
-    /// whatever the server does; limits of the switch port are against those.
+    /// The destination: the central node alone. OVMF reads about 100 frames a second and loses its
+    /// own offer in a flood of broadcasts, whatever the server does; limits of the switch port are
+    /// against those.
     pub to: MacAddr,
     /// The address that the client speaks of: ciaddr of a RELEASE, else option 50.
     pub address: Ipv4Addr,
@@ -80,7 +82,8 @@ impl Packet {
 
 /// The Internet checksum (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let words =
+        header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum = words.fold(0, |sum, word| {
         let sum = sum + word;
         (sum & 0xffff) + (sum >> 16)
@@ -109,7 +112,11 @@ pub struct Wire {
 impl Wire {
     pub fn open(interface: &str) -> io::Result<Self> {
         let link = link_of(interface)?;
-        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(ETH_P_IP.to_be()))))?;
+        let socket = Socket::new(
+            Domain::PACKET,
+            Type::RAW,
+            Some(Protocol::from(i32::from(ETH_P_IP.to_be()))),
+        )?;
         bind(socket.as_raw_fd(), &link)?;
         Ok(Wire { socket, link })
     }

@@ -1,5 +1,6 @@
-//! Four machines boot while one host floods their network: a flood of each kind, for `MESHD_FLOOD_SECONDS` (default: 600) or until
-//! all machines are online, whatever takes longer. `make test-floods` runs it; the table is printed and written to `target/floods.txt`.
+//! Four machines boot while one host floods their network: a flood of each kind, for
+//! `MESHD_FLOOD_SECONDS` (default: 600) or until all machines are online, whatever takes longer.
+//! `make test-floods` runs it; the table is printed and written to `target/floods.txt`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -65,7 +66,8 @@ fn machines_boot_during_each_flood_and_evidence_is_kept() {
     let (orders, alarms) = (recorded_orders(rack), alarms(rack));
     assert!(orders >= ORDERS && !alarms.is_empty(), "{orders} orders, {alarms:?}");
 
-    let seconds = env::var("MESHD_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
+    let seconds =
+        env::var("MESHD_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(600);
     let victims: Vec<MacAddr> = PLACES.iter().map(|place| rack.identity(*place).mac).collect();
     for kind in Flood::ALL {
         rows.push(flooded(rack, &host, kind, &victims, connections, Duration::from_secs(seconds)));
@@ -151,12 +153,17 @@ fn let_all_in(rack: &mut Rack) {
 /// Gives the host cards of its own, each of which answers ARP for its own address alone.
 fn give_cards(host: &Neighbour, rack: &Rack) {
     let central = rack.site().segments[0].address.expect("the lab's site names it");
-    let set = |name: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value);
-    host.inside(|| set("arp_ignore", "1").and_then(|()| set("arp_announce", "2"))).or_end().expect("ARP is strict");
+    let set =
+        |name: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value);
+    host.inside(|| set("arp_ignore", "1").and_then(|()| set("arp_announce", "2")))
+        .or_end()
+        .expect("ARP is strict");
     for number in 0..UNKNOWN {
         let (name, address) = (format!("m{number}"), unknown_address(central, number));
         let namespace = host.namespace();
-        namespace.ip(&["link", "add", &name, "link", "eth0", "type", "macvlan", "mode", "bridge"]).or_end();
+        namespace
+            .ip(&["link", "add", &name, "link", "eth0", "type", "macvlan", "mode", "bridge"])
+            .or_end();
         namespace.ip(&["address", "add", &format!("{address}/24"), "dev", &name]).or_end();
         namespace.ip(&["link", "set", &name, "up"]).or_end();
     }
@@ -181,9 +188,20 @@ fn recorded_orders(rack: &Rack) -> usize {
 /// Times of the alarms of the rack's own machines.
 fn alarms(rack: &Rack) -> BTreeSet<String> {
     let of = |place: u8| {
-        let text =
-            rack.run_cli(&["events", "--node", &rack.id(place).to_string(), "--limit", "10000", "-o", "json"]).or_end();
-        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
+        let text = rack
+            .run_cli(&[
+                "events",
+                "--node",
+                &rack.id(place).to_string(),
+                "--limit",
+                "10000",
+                "-o",
+                "json",
+            ])
+            .or_end();
+        let all = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
         all.filter(|event| event["kind"] == "boot_impersonated")
             .map(|event| event["time"].to_string())
             .collect::<Vec<_>>()
@@ -207,8 +225,9 @@ fn store_size(rack: &Rack) -> u64 {
 
 fn report(rows: &[Row]) {
     let usual = rows[0].boot.as_secs_f64();
-    let mut text =
-        String::from("flood                sent      flooded   4 machines online  of usual  memory   store\n");
+    let mut text = String::from(
+        "flood                sent      flooded   4 machines online  of usual  memory   store\n",
+    );
     for row in rows {
         let (boot, flooded) = (row.boot.as_secs_f64(), row.flooded.as_secs());
         text += &format!(
@@ -224,12 +243,16 @@ fn report(rows: &[Row]) {
     fs::write(repository().join("target/floods.txt"), text).expect("the report");
 }
 
-/// This test opens more files than Linux gives a program that does not ask. Returns the connections that it can hold.
+/// This test opens more files than Linux gives a program that does not ask. Returns the connections
+/// that it can hold.
 fn raise_own_limit() -> usize {
     let wanted = CONNECTIONS + 1_000;
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // Root may raise the hard limit, except in some containers.
-    let both = Rlimit { current: Some(wanted), maximum: Some(maximum.map_or(wanted, |most| most.max(wanted))) };
+    let both = Rlimit {
+        current: Some(wanted),
+        maximum: Some(maximum.map_or(wanted, |most| most.max(wanted))),
+    };
     if setrlimit(Resource::Nofile, both).is_err() {
         setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("the limit");
     }

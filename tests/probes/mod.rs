@@ -1,5 +1,6 @@
-//! What must hold for any bytes from the network: one function for each parser, used by the fuzz targets (tests/fuzz) and by
-//! `make test` (tests/it/boot/parsers.rs), so that both ask the same question. A probe panics when a promise is broken.
+//! What must hold for any bytes from the network: one function for each parser, used by the fuzz
+//! targets (tests/fuzz) and by `make test` (tests/it/boot/parsers.rs), so that both ask the same
+//! question. A probe panics when a promise is broken.
 
 use meshd_model::{
     boot::{Endpoint, Loader, Refusal, ScriptRequest},
@@ -37,8 +38,14 @@ pub fn script_request(bytes: &[u8]) {
     let query = String::from_utf8_lossy(bytes);
     match ScriptRequest::parse(&query) {
         Ok(request) => {
-            assert!(request.serial.len() <= 512 && request.manufacturer.len() <= 512 && request.product.len() <= 512);
-            if let Some(seen) = ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new()) {
+            assert!(
+                request.serial.len() <= 512
+                    && request.manufacturer.len() <= 512
+                    && request.product.len() <= 512
+            );
+            if let Some(seen) =
+                ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new())
+            {
                 assert_eq!(seen.node_id().to_string().len(), 8);
             }
         }

@@ -1,4 +1,5 @@
-//! A responder that knows nothing: each packet is answered with the least that perfdhcp takes for an OFFER or ACK.
+//! A responder that knows nothing: each packet is answered with the least that perfdhcp takes for
+//! an OFFER or ACK.
 
 use crate::frame::{SERVER, SERVER_INTERFACE, Wire};
 use anyhow::Context as _;

@@ -32,7 +32,8 @@ pub fn start(wire: &Wire) -> anyhow::Result<Server> {
     let talk = File::create(dir.join("talk"))?;
     command.stdin(Stdio::null()).stdout(talk.try_clone()?).stderr(talk);
     let listens = || {
-        let sockets = Command::new("ip").args(["netns", "exec", wire.server.name(), "ss", "-Huln"]).output();
+        let sockets =
+            Command::new("ip").args(["netns", "exec", wire.server.name(), "ss", "-Huln"]).output();
         sockets.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(":67 "))
     };
     Server::start(&wire.server, &mut command, listens)

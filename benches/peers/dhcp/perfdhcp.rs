@@ -1,4 +1,5 @@
-//! `perfdhcp` (ISC, package kea-admin) as it stands behind a relay: its packets carry its own address as giaddr.
+//! `perfdhcp` (ISC, package kea-admin) as it stands behind a relay: its packets carry its own
+//! address as giaddr.
 
 use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
 use anyhow::Context as _;
@@ -23,9 +24,11 @@ struct Try {
     drops: f64,
 }
 
-/// Doubles the offered rate until it is too much, then halves the interval. Gives what was really completed in the best clean try.
+/// Doubles the offered rate until it is too much, then halves the interval. Gives what was really
+/// completed in the best clean try.
 pub fn highest_clean_rate(wire: &Wire) -> anyhow::Result<f64> {
-    // The first exchanges of a fresh server meet cold caches, and an address that nobody resolved yet.
+    // The first exchanges of a fresh server meet cold caches, and an address that nobody resolved
+    // yet.
     attempt(wire, FLOOR)?;
     let (mut clean, mut best, mut dirty) = (0, 0.0, CEILING);
     let mut offered = FLOOR * 2;
@@ -54,7 +57,10 @@ fn attempt(wire: &Wire, offered: u32) -> anyhow::Result<Try> {
     let text = String::from_utf8_lossy(&output.stdout);
     // It exits with 3 when there were drops, which is no failure here.
     read(&text).with_context(|| {
-        format!("perfdhcp from {CLIENT} said nothing of use: {text}{}", String::from_utf8_lossy(&output.stderr))
+        format!(
+            "perfdhcp from {CLIENT} said nothing of use: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
     })
 }
 
@@ -62,9 +68,14 @@ fn attempt(wire: &Wire, offered: u32) -> anyhow::Result<Try> {
 fn read(report: &str) -> Option<Try> {
     let number = |line: &str| line.split_whitespace().find_map(|word| word.parse::<f64>().ok());
     let rate = report.lines().find_map(|line| number(line.strip_prefix("Rate: ")?))?;
-    let sum = |name: &str| -> Vec<f64> { report.lines().filter_map(|line| number(line.strip_prefix(name)?)).collect() };
+    let sum = |name: &str| -> Vec<f64> {
+        report.lines().filter_map(|line| number(line.strip_prefix(name)?)).collect()
+    };
     let (sent, received) = (sum("sent packets: "), sum("received packets: "));
-    let lost = sent.iter().zip(&received).map(|(sent, received)| (sent - received) / sent.max(1.0) * 100.0);
+    let lost = sent
+        .iter()
+        .zip(&received)
+        .map(|(sent, received)| (sent - received) / sent.max(1.0) * 100.0);
     let drops = lost.fold(0.0, f64::max);
     (!sent.is_empty()).then_some(Try { rate, drops })
 }

@@ -1,7 +1,8 @@
 //! Machines that stand before their script: DHCP has opened their boot sessions.
 //!
-//! They are behind a relay, beside another DHCP server. On a local segment meshd holds each request against the neighbour entry of its
-//! address, and `wrk` has one address: behind a router it stands for all of them, and each says by DHCP that it took that address.
+//! They are behind a relay, beside another DHCP server. On a local segment meshd holds each request
+//! against the neighbour entry of its address, and `wrk` has one address: behind a router it stands
+//! for all of them, and each says by DHCP that it took that address.
 
 use super::PORT;
 use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
@@ -75,7 +76,8 @@ fn ask_script(machine: u16) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-/// iPXE of every machine asks for its boot file and takes its address, until each has its script. Gives the first one's.
+/// iPXE of every machine asks for its boot file and takes its address, until each has its script.
+/// Gives the first one's.
 pub fn power_on(wire: &Wire, count: u16) -> anyhow::Result<String> {
     wire.client.inside(|| ask(count))?.context("power on the machines")
 }
@@ -83,10 +85,15 @@ pub fn power_on(wire: &Wire, count: u16) -> anyhow::Result<String> {
 fn ask(count: u16) -> anyhow::Result<String> {
     let socket = UdpSocket::bind((RELAY, 67))?;
     socket.set_read_timeout(Some(RETRY))?;
-    let (mut missing, mut first, mut last) = ((0..count).collect::<BTreeSet<u16>>(), String::new(), String::new());
+    let (mut missing, mut first, mut last) =
+        ((0..count).collect::<BTreeSet<u16>>(), String::new(), String::new());
     let end = Instant::now() + PATIENCE;
     while !missing.is_empty() {
-        anyhow::ensure!(Instant::now() < end, "{} of {count} machines have no script: {last}", missing.len());
+        anyhow::ensure!(
+            Instant::now() < end,
+            "{} of {count} machines have no script: {last}",
+            missing.len()
+        );
         // Few at once: the reply of each takes its place in a buffer.
         let some: Vec<u16> = missing.iter().take(64).copied().collect();
         for machine in &some {
@@ -116,7 +123,8 @@ fn ask(count: u16) -> anyhow::Result<String> {
     Ok(first)
 }
 
-/// A DISCOVER (1) or REQUEST (3) of iPXE, as a relay passes it on; the transaction ID ends in the machine's number.
+/// A DISCOVER (1) or REQUEST (3) of iPXE, as a relay passes it on; the transaction ID ends in the
+/// machine's number.
 fn packet(machine: u16, kind: u8, more: &[(u8, [u8; 4])]) -> Vec<u8> {
     let [high, low] = machine.to_be_bytes();
     let mut packet = vec![0; 236];

@@ -33,7 +33,9 @@ pub fn start(wire: &Wire, reply: &str) -> anyhow::Result<Server> {
     let mut command = Command::new("nginx");
     command.arg("-p").arg(&root).arg("-c").arg(&config).args(["-g", "user root;"]);
     command.stdin(Stdio::null()).stdout(talk.try_clone()?).stderr(talk);
-    let answers = || wire.client.inside(|| TcpStream::connect((SERVER, PORT))).is_ok_and(|tried| tried.is_ok());
+    let answers = || {
+        wire.client.inside(|| TcpStream::connect((SERVER, PORT))).is_ok_and(|tried| tried.is_ok())
+    };
     Server::start(&wire.server, &mut command, answers)
         .with_context(|| fs::read_to_string(root.join("talk")).unwrap_or_default())
 }

@@ -31,7 +31,8 @@ pub fn load(wire: &Wire, args: &[&str], script: Option<&Path>) -> anyhow::Result
 }
 
 fn read(text: &str) -> Option<Load> {
-    let value = |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
+    let value =
+        |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
     let total = text.lines().find_map(|line| line.trim().strip_suffix(" read")?.split(", ").nth(1));
     Some(Load {
         requests_a_second: value("Requests/sec:")?.parse().ok()?,

@@ -1,5 +1,6 @@
-//! A responder that knows nothing: each acknowledgement is answered with the next block of the one file, many in one system call. It
-//! shows what UDP costs in this kernel, and so what no server in lock step can do without.
+//! A responder that knows nothing: each acknowledgement is answered with the next block of the one
+//! file, many in one system call. It shows what UDP costs in this kernel, and so what no server in
+//! lock step can do without.
 
 use crate::frame::{SERVER, SERVER_INTERFACE, Wire};
 use anyhow::Context as _;
@@ -59,22 +60,29 @@ fn respond(socket: &UdpSocket, file: &[u8], stop: &AtomicBool) -> Duration {
     let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
     let mut buffers = [[0; 64]; BATCH];
     while !stop.load(Ordering::Relaxed) {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let wait = MsgFlags::MSG_WAITFORONE;
-        let Ok(received) = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, wait, None) else { continue };
+        let Ok(received) = recvmmsg(socket.as_raw_fd(), &mut headers, &mut slices, wait, None)
+        else {
+            continue;
+        };
         let answers: Vec<(SocketAddrAny, Vec<u8>, &[u8])> = received
             .filter_map(|message| {
                 let (header, data) = answer(message.iovs().next()?, file)?;
                 Some((SocketAddrV4::from(message.address?).into(), header, data))
             })
             .collect();
-        let parts: Vec<[IoSlice<'_>; 2]> =
-            answers.iter().map(|(_, header, data)| [IoSlice::new(header), IoSlice::new(data)]).collect();
+        let parts: Vec<[IoSlice<'_>; 2]> = answers
+            .iter()
+            .map(|(_, header, data)| [IoSlice::new(header), IoSlice::new(data)])
+            .collect();
         let mut none: Vec<SendAncillaryBuffer<'_, '_, '_>> = Vec::new();
         none.resize_with(parts.len(), SendAncillaryBuffer::default);
         let messages = answers.iter().zip(&parts).zip(&mut none);
-        let mut messages: Vec<MMsgHdr<'_>> =
-            messages.map(|(((to, ..), parts), none)| MMsgHdr::new_with_addr(to, parts, none)).collect();
+        let mut messages: Vec<MMsgHdr<'_>> = messages
+            .map(|(((to, ..), parts), none)| MMsgHdr::new_with_addr(to, parts, none))
+            .collect();
         if !messages.is_empty() {
             // What is lost is asked for again.
             let _ = sendmmsg(socket, &mut messages, SendFlags::empty());
@@ -87,12 +95,15 @@ fn respond(socket: &UdpSocket, file: &[u8], stop: &AtomicBool) -> Duration {
 /// What goes back: a header and a part of the file.
 fn answer<'f>(packet: &[u8], file: &'f [u8]) -> Option<(Vec<u8>, &'f [u8])> {
     match packet {
-        [0, 1, ..] => Some((format!("\0\x06tsize\0{}\0blksize\0{BLOCK}\0", file.len()).into_bytes(), &[])),
+        [0, 1, ..] => {
+            Some((format!("\0\x06tsize\0{}\0blksize\0{BLOCK}\0", file.len()).into_bytes(), &[]))
+        }
         [0, 4, high, low, ..] => {
             let have = u16::from_be_bytes([*high, *low]);
             let start = usize::from(have) * BLOCK;
             let [high, low] = have.wrapping_add(1).to_be_bytes();
-            (start <= file.len()).then(|| (vec![0, 3, high, low], &file[start..file.len().min(start + BLOCK)]))
+            (start <= file.len())
+                .then(|| (vec![0, 3, high, low], &file[start..file.len().min(start + BLOCK)]))
         }
         _ => None,
     }

@@ -1,4 +1,5 @@
-//! Many readers in one thread: each is a socket and a few numbers. Every block is compared with what it must be.
+//! Many readers in one thread: each is a socket and a few numbers. Every block is compared with
+//! what it must be.
 
 use crate::frame::SERVER;
 use anyhow::Context as _;
@@ -75,7 +76,10 @@ impl Load {
             }
             if looked.elapsed() > LOOK {
                 looked = Instant::now();
-                readers.iter_mut().filter(|reader| reader.rounds < self.rounds).try_for_each(Reader::nag)?;
+                readers
+                    .iter_mut()
+                    .filter(|reader| reader.rounds < self.rounds)
+                    .try_for_each(Reader::nag)?;
             }
         }
         done.time = start.elapsed();
@@ -145,7 +149,9 @@ impl Reader {
 
     /// True when that was the last block.
     fn hear(&mut self, packet: &[u8], file: &[u8]) -> anyhow::Result<bool> {
-        let [0, opcode, high, low, data @ ..] = packet else { anyhow::bail!("a packet of {} bytes", packet.len()) };
+        let [0, opcode, high, low, data @ ..] = packet else {
+            anyhow::bail!("a packet of {} bytes", packet.len())
+        };
         match *opcode {
             6 => {
                 self.window = window_of(&packet[2..]).unwrap_or(1);
@@ -165,8 +171,11 @@ impl Reader {
                     self.acknowledge()?;
                 }
             }
-            // A hole in the window: what came in order is acknowledged. Copies of what is there already are not.
-            3 if u16::from_be_bytes([*high, *low]).wrapping_sub((self.have + 1) as u16) < 0x8000 => {
+            // A hole in the window: what came in order is acknowledged. Copies of what is there
+            // already are not.
+            3 if u16::from_be_bytes([*high, *low]).wrapping_sub((self.have + 1) as u16)
+                < 0x8000 =>
+            {
                 self.acknowledge()?
             }
             3 => {}
@@ -180,7 +189,9 @@ impl Reader {
         self.last_received = Instant::now();
         self.in_window = 0;
         match self.socket.send(&[0, 4, high, low]) {
-            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error).context("acknowledge a block"),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                Err(error).context("acknowledge a block")
+            }
             _ => Ok(()),
         }
     }
@@ -194,7 +205,9 @@ impl Reader {
             return self.acknowledge();
         }
         self.last_received = Instant::now();
-        self.socket.send_to(&self.request, SocketAddr::from((SERVER, 69))).context("ask for the file")?;
+        self.socket
+            .send_to(&self.request, SocketAddr::from((SERVER, 69)))
+            .context("ask for the file")?;
         Ok(())
     }
 }

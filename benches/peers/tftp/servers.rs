@@ -19,7 +19,8 @@ pub enum Server {
 }
 
 impl Server {
-    pub const ALL: [Server; 4] = [Server::Meshd, Server::Dnsmasq, Server::TftpdHpa, Server::AsyncTftp];
+    pub const ALL: [Server; 4] =
+        [Server::Meshd, Server::Dnsmasq, Server::TftpdHpa, Server::AsyncTftp];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +40,8 @@ impl Server {
     }
 }
 
-/// The argument with which this bench is async-tftp: a process of its own, so that its CPU time is seen.
+/// The argument with which this bench is async-tftp: a process of its own, so that its CPU time is
+/// seen.
 const SERVE_ASYNC_TFTP: &str = "--serve-async-tftp";
 
 /// Serves the folder of the arguments with async-tftp, if they ask for it, until it is ended.
@@ -50,7 +52,10 @@ pub fn serve_async_tftp() -> anyhow::Result<()> {
     }
     let folder = arguments.next().context("a folder")?;
     tokio::runtime::Runtime::new()?.block_on(async {
-        let server = TftpServerBuilder::with_dir_ro(folder)?.bind(SocketAddr::from((SERVER, 69))).build().await?;
+        let server = TftpServerBuilder::with_dir_ro(folder)?
+            .bind(SocketAddr::from((SERVER, 69)))
+            .build()
+            .await?;
         Ok(server.serve().await?)
     })
 }
@@ -65,14 +70,31 @@ pub fn start(server: Server, wire: &Wire) -> anyhow::Result<(frame::Server, Stri
         }
         Server::Dnsmasq => {
             let mut command = Command::new("dnsmasq");
-            command.args(["--keep-in-foreground", "--port=0", "--enable-tftp", "--tftp-max=1000", "--user=root"]);
-            command.args(["--conf-file=/dev/null", "--pid-file="]).arg(format!("--interface={SERVER_INTERFACE}"));
+            command.args([
+                "--keep-in-foreground",
+                "--port=0",
+                "--enable-tftp",
+                "--tftp-max=1000",
+                "--user=root",
+            ]);
+            command
+                .args(["--conf-file=/dev/null", "--pid-file="])
+                .arg(format!("--interface={SERVER_INTERFACE}"));
             command.arg(format!("--tftp-root={}", www.display()));
             command
         }
         Server::TftpdHpa => {
             let mut command = Command::new("in.tftpd");
-            command.args(["--foreground", "--user", "root", "--address", &format!("{SERVER}:69"), "--secure"]).arg(www);
+            command
+                .args([
+                    "--foreground",
+                    "--user",
+                    "root",
+                    "--address",
+                    &format!("{SERVER}:69"),
+                    "--secure",
+                ])
+                .arg(www);
             command
         }
         Server::AsyncTftp => {
@@ -84,7 +106,8 @@ pub fn start(server: Server, wire: &Wire) -> anyhow::Result<(frame::Server, Stri
     let talk = File::create(wire.path("talk"))?;
     command.stdin(Stdio::null()).stdout(talk.try_clone()?).stderr(talk);
     let listens = || {
-        let sockets = Command::new("ip").args(["netns", "exec", wire.server.name(), "ss", "-Huln"]).output();
+        let sockets =
+            Command::new("ip").args(["netns", "exec", wire.server.name(), "ss", "-Huln"]).output();
         sockets.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(":69 "))
     };
     let process = frame::Server::start(&wire.server, &mut command, listens)

@@ -17,7 +17,8 @@ const WARN_S: u64 = 60;
 /// Offset in seconds that is a failure: certificates, leases and logs of the rack no longer match.
 const FAIL_S: u64 = 300;
 
-/// The central node's time and this node's uptime at that moment. The node's clock is no reference: it may be set at any time.
+/// The central node's time and this node's uptime at that moment. The node's clock is no reference:
+/// it may be set at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CentralClock {
     central: Timestamp,
@@ -32,7 +33,10 @@ impl CentralClock {
 
     /// Writes the reference for `mesh-agent doctor`, which has no link.
     pub fn store(&self, state_dir: &Path) -> Result<(), FileError> {
-        files::replace_unsynced(&state_dir.join(FILE), &serde_json::to_string(self).unwrap_or_default())
+        files::replace_unsynced(
+            &state_dir.join(FILE),
+            &serde_json::to_string(self).unwrap_or_default(),
+        )
     }
 
     /// Reads the reference of this boot's agent.
@@ -51,7 +55,8 @@ fn uptime_ms(tree: &Tree) -> u64 {
     u64::try_from(machine::uptime(tree).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Checks that the clock is not before the delivery of the overlay, and close to the central node's.
+/// Checks that the clock is not before the delivery of the overlay, and close to the central
+/// node's.
 pub fn clock(context: &Context) -> Check {
     const NAME: &str = "clock";
     const REMEDY: &str = "set [dhcp].ntp, or replace the machine's clock battery";
@@ -61,7 +66,8 @@ pub fn clock(context: &Context) -> Check {
         return fail(NAME, detail, REMEDY);
     }
     let Some(central) = context.central else {
-        let detail = "not before the overlay's delivery; the central node's time is unknown without a link";
+        let detail =
+            "not before the overlay's delivery; the central node's time is unknown without a link";
         return unproven(NAME, detail, "wait for the link: `rc-service mesh-agent status`");
     };
     let (offset, relation) = match context.now.since(central) {
@@ -69,7 +75,11 @@ pub fn clock(context: &Context) -> Check {
         ahead => (ahead, "ahead of"),
     };
     let limit = context.config.checks.thresholds.clock_offset_s.unwrap_or(FAIL_S);
-    let detail = format!("{}.{} s {relation} the central node", offset.as_secs(), offset.subsec_millis() / 100);
+    let detail = format!(
+        "{}.{} s {relation} the central node",
+        offset.as_secs(),
+        offset.subsec_millis() / 100
+    );
     if offset > Duration::from_secs(limit) {
         let detail = format!("{detail}; at most {limit} s are allowed");
         return fail(NAME, detail, REMEDY);

@@ -9,7 +9,8 @@ const MAX_LOG: usize = 4 * 1024 * 1024;
 /// Maximum bytes of a record; each read returns one.
 const RECORD: usize = 8192;
 
-/// Returns the first line of the kernel log that contains one of these texts, ignoring case; without number and time.
+/// Returns the first line of the kernel log that contains one of these texts, ignoring case;
+/// without number and time.
 pub fn find_line(tree: &Tree, texts: &[&str]) -> Option<String> {
     let log = read_log(tree);
     let found = log.lines().find(|line| {
@@ -31,7 +32,9 @@ fn read_log(tree: &Tree) -> String {
             Ok(0) => break,
             Ok(length) => log.extend_from_slice(&record[..length]),
             // The kernel overwrote older records: the next read continues behind them.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe && overruns < 100 => overruns += 1,
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe && overruns < 100 => {
+                overruns += 1
+            }
             Err(_) => break,
         }
     }

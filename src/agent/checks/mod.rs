@@ -1,5 +1,5 @@
-//! Readiness checks. `mesh-agent doctor` prints their results, and the link sends them to the central node. A failed check makes the node
-//! `degraded`.
+//! Readiness checks. `mesh-agent doctor` prints their results, and the link sends them to the
+//! central node. A failed check makes the node `degraded`.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -36,7 +36,9 @@ use super::{
     facts,
     system::{self, Tree},
 };
-use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckPolicy, CheckRule, CheckStatus, UnitFacts};
+use meshd_proto::{
+    AgentConfig, BootPart, CHECKS, Check, CheckPolicy, CheckRule, CheckStatus, UnitFacts,
+};
 use meshd_types::{DenyList, Timestamp};
 use std::path::PathBuf;
 
@@ -93,7 +95,13 @@ fn apply_rule(policy: &CheckPolicy, check: Check) -> Check {
 }
 
 fn result(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
-    Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into(), unproven: false }
+    Check {
+        name: name.into(),
+        status,
+        detail: detail.into(),
+        remediation: remediation.into(),
+        unproven: false,
+    }
 }
 
 fn pass(name: &str, detail: impl Into<String>) -> Check {
@@ -127,13 +135,17 @@ fn identity(context: &Context) -> Check {
     const NAME: &str = "identity";
     let expected = context.config.node;
     let hardware = facts::hardware(&context.tree);
-    let remediation = "compare `mesh-agent id` with `meshd node show`; an added NIC may be the cause";
+    let remediation =
+        "compare `mesh-agent id` with `meshd node show`; an added NIC may be the cause";
     // The site decides which identity fields count; it may distrust UUIDs.
     let matching = hardware.bases().find(|basis| basis.node_id() == expected);
     match matching.or_else(|| hardware.basis(&DenyList::new())) {
         Some(basis) if basis.node_id() == expected => pass(NAME, basis.to_string()),
         Some(basis) => {
-            let detail = format!("the overlay is for {expected}, this machine is {} ({basis})", basis.node_id());
+            let detail = format!(
+                "the overlay is for {expected}, this machine is {} ({basis})",
+                basis.node_id()
+            );
             warn(NAME, detail, remediation)
         }
         None => warn(NAME, "this machine has no identifying hardware data", remediation),
@@ -149,9 +161,15 @@ fn memory(context: &Context) -> Check {
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
     let workload = workload_memory::memory(context) >> 20;
-    let used = if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
+    let used =
+        if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
     let detail = format!("{available} of {total} MiB available{used}");
-    if let Some(minimum) = context.config.checks.thresholds.memory_mib.filter(|minimum| available + workload < *minimum)
+    if let Some(minimum) = context
+        .config
+        .checks
+        .thresholds
+        .memory_mib
+        .filter(|minimum| available + workload < *minimum)
     {
         let detail = format!("{detail}; the profile requires {minimum}");
         return fail(NAME, detail, "add memory, or lower thresholds.memory_mib of the profile");

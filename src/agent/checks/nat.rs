@@ -1,4 +1,5 @@
-//! Checks the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and a connection to the central node (DR-11).
+//! Checks the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and a
+//! connection to the central node (DR-11).
 
 use super::{Context, fail, pass, skip, unproven};
 use crate::networks::private_network;
@@ -7,8 +8,7 @@ use std::net::SocketAddrV4;
 
 pub fn nat(context: &Context) -> Check {
     const NAME: &str = "nat";
-    const REMEDY: &str =
-        "the agent repairs the network every 15 s: see its log; the variable kvm_nat_pool sets the pool";
+    const REMEDY: &str = "the agent repairs the network every 15 s: see its log; the variable kvm_nat_pool sets the pool";
     let Some(spec) = private_network(&context.tree) else {
         return skip(NAME, "the profile has no private network");
     };

@@ -30,8 +30,13 @@ pub trait Probe: Send + Sync {
     /// Returns the file system of a folder, or of its nearest existing parent.
     fn space(&self, folder: &Path) -> Option<Space>;
 
-    /// Returns the node's address in the private network of VMs, or the part that fails; `None` if that cannot be tested.
-    fn private_network(&self, spec: &NetworkSpec, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
+    /// Returns the node's address in the private network of VMs, or the part that fails; `None` if
+    /// that cannot be tested.
+    fn private_network(
+        &self,
+        spec: &NetworkSpec,
+        central: SocketAddrV4,
+    ) -> Option<Result<Ipv4Addr, String>>;
 
     /// Returns the names of firewalls that are missing or changed; `None` if that cannot be tested.
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>>;
@@ -48,12 +53,18 @@ impl SystemProbe {
 }
 
 impl Probe for SystemProbe {
-    #[expect(clippy::disallowed_methods, reason = "the kernel does not notify of changes of its neighbour table")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the kernel does not notify of changes of its neighbour table"
+    )]
     fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         if !self.is_running_system() {
             return None;
         }
-        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?.send_to(&[], (neighbour, DISCARD)).ok()?;
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+            .ok()?
+            .send_to(&[], (neighbour, DISCARD))
+            .ok()?;
         let deadline = Instant::now() + ARP_TIMEOUT;
         while Instant::now() < deadline {
             if is_resolved(&self.0.read("/proc/net/arp").unwrap_or_default(), neighbour) {
@@ -68,7 +79,11 @@ impl Probe for SystemProbe {
         vm::space(folder).ok()
     }
 
-    fn private_network(&self, spec: &NetworkSpec, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(
+        &self,
+        spec: &NetworkSpec,
+        central: SocketAddrV4,
+    ) -> Option<Result<Ipv4Addr, String>> {
         self.is_running_system().then(|| networks::check(&self.0, spec, central))
     }
 
@@ -77,12 +92,15 @@ impl Probe for SystemProbe {
     }
 }
 
-/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is resolved. A neighbour that stops answering loses
-/// the flag after a few seconds of requests, so the next run detects the failure.
+/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is resolved. A
+/// neighbour that stops answering loses the flag after a few seconds of requests, so the next run
+/// detects the failure.
 fn is_resolved(table: &str, neighbour: Ipv4Addr) -> bool {
     table.lines().skip(1).any(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let flags = fields.get(2).and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
+        let flags = fields
+            .get(2)
+            .and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
         fields.first().and_then(|address| address.parse().ok()) == Some(neighbour)
             && flags.is_some_and(|flags| flags & 2 != 0)
     })
@@ -97,7 +115,10 @@ mod tests {
         let table = "IP address HW type Flags HW address Mask Device\n\
             10.77.0.1  0x1  0x2  52:54:00:12:34:56  *  eth0\n10.77.0.2  0x1  0x0  00:00:00:00:00:00  *  eth0\n";
         let known = |text: &str| is_resolved(table, text.parse().expect("an address"));
-        assert_eq!((known("10.77.0.1"), known("10.77.0.2"), known("10.77.0.3")), (true, false, false));
+        assert_eq!(
+            (known("10.77.0.1"), known("10.77.0.2"), known("10.77.0.3")),
+            (true, false, false)
+        );
     }
 
     #[test]
@@ -106,6 +127,10 @@ mod tests {
         let probe = SystemProbe(Tree::new(dir.path()));
         let space = probe.space(&dir.path().join("not/yet/there"));
         assert!(space.is_some_and(|space| space.free > 0));
-        assert_eq!(probe.neighbour_answers(Ipv4Addr::LOCALHOST), None, "a fake root has no network");
+        assert_eq!(
+            probe.neighbour_answers(Ipv4Addr::LOCALHOST),
+            None,
+            "a fake root has no network"
+        );
     }
 }

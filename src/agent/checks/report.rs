@@ -1,4 +1,5 @@
-//! Runs all checks, each in its thread with a deadline. A check that exceeds its deadline has failed.
+//! Runs all checks, each in its thread with a deadline. A check that exceeds its deadline has
+//! failed.
 
 use super::{ALL, CentralClock, CheckFn, Context, apply_rule, fail, probe::SystemProbe};
 use crate::{
@@ -57,7 +58,10 @@ fn run(context: Context, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
     let context = Arc::new(context);
     let start = |(name, check): (&'static str, &CheckFn)| {
         let (thread_context, check) = (context.clone(), *check);
-        (name, source::read(&context.tree, &format!("check {name}"), move |_| check(&thread_context)))
+        (
+            name,
+            source::read(&context.tree, &format!("check {name}"), move |_| check(&thread_context)),
+        )
     };
     let started: Vec<_> = CHECKS.into_iter().zip(checks).map(start).collect();
     let end = |(name, read): (&str, source::DeadlineRead<Check>)| {
@@ -109,11 +113,20 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (context, now) = (input(), Instant::now());
         std::thread::spawn(move || sender.send(run(context, &TWO_CHECKS, now)));
-        let results = receiver.recv_timeout(Duration::from_secs(20)).expect("results despite the check that hangs");
+        let results = receiver
+            .recv_timeout(Duration::from_secs(20))
+            .expect("results despite the check that hangs");
         drop(guard);
-        let found: Vec<_> = results.iter().map(|check| (check.name.as_str(), check.status, check.unproven)).collect();
+        let found: Vec<_> = results
+            .iter()
+            .map(|check| (check.name.as_str(), check.status, check.unproven))
+            .collect();
         assert_eq!(found[0], ("services", CheckStatus::Fail, true));
         let deadline = Instant::now() + Duration::from_secs(60);
-        assert!(run(input(), &TWO_CHECKS, deadline).iter().all(|check| check.status == CheckStatus::Pass));
+        assert!(
+            run(input(), &TWO_CHECKS, deadline)
+                .iter()
+                .all(|check| check.status == CheckStatus::Pass)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Checks that services are started and run. OpenRC lists a service as started even after its daemon crashed;
-//! `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
+//! Checks that services are started and run. OpenRC lists a service as started even after its
+//! daemon crashed; `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
 
 use super::{Context, fail, pass, skip};
 use crate::system::{Tree, is_file_name};
@@ -21,11 +21,14 @@ pub fn services(context: &Context) -> Check {
     }
     let is_started = |name: &&String| is_file_name(name) && tree.has(&format!("{STARTED}/{name}"));
     let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
-    let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
+    let crashed: Vec<String> =
+        started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
     if missing.is_empty() && crashed.is_empty() {
         return pass(NAME, format!("{} started", required.len()));
     }
-    let list = |label: &str, names: Vec<&str>| (!names.is_empty()).then(|| format!("{label}: {}", names.join(", ")));
+    let list = |label: &str, names: Vec<&str>| {
+        (!names.is_empty()).then(|| format!("{label}: {}", names.join(", ")))
+    };
     let missing = list("not started", missing.into_iter().map(String::as_str).collect());
     let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
@@ -40,7 +43,9 @@ fn crashed_daemon(tree: &Tree, service: &str) -> Option<String> {
     let folder = format!("{DAEMONS}/{service}");
     let daemons = tree.list(&folder);
     let dead = daemons.into_iter().filter_map(|number| tree.read(&format!("{folder}/{number}")));
-    dead.filter(|daemon| !runs(tree, daemon)).map(|daemon| format!("{service} ({})", value(&daemon, "exec"))).next()
+    dead.filter(|daemon| !runs(tree, daemon))
+        .map(|daemon| format!("{service} ({})", value(&daemon, "exec")))
+        .next()
 }
 
 /// Returns whether a daemon runs: by its pidfile, else by the program of any process.
@@ -77,7 +82,10 @@ mod tests {
         let fake = FakeMachine::new("", &[]);
         let dead = || crashed_daemon(&fake.tree, "sshd");
         assert_eq!(dead(), None, "it has no daemon");
-        fake.file("run/openrc/daemons/sshd/001", "exec=/usr/sbin/sshd\nargv_0=/usr/sbin/sshd\npidfile=/run/sshd.pid\n");
+        fake.file(
+            "run/openrc/daemons/sshd/001",
+            "exec=/usr/sbin/sshd\nargv_0=/usr/sbin/sshd\npidfile=/run/sshd.pid\n",
+        );
         let crashed = Some("sshd (/usr/sbin/sshd)".to_owned());
         assert_eq!(dead(), crashed, "there is no pidfile");
         fake.file("run/sshd.pid", "7\n");

@@ -56,18 +56,26 @@ impl Probe for HealthyProbe {
         Some(Space { kind: StoreKind::Disk, bytes: u64::MAX, used: 0, free: u64::MAX })
     }
 
-    fn user_firewalls(&self, _central: CentralServices) -> Option<std::io::Result<Vec<&'static str>>> {
+    fn user_firewalls(
+        &self,
+        _central: CentralServices,
+    ) -> Option<std::io::Result<Vec<&'static str>>> {
         Some(Ok(Vec::new()))
     }
 
-    fn private_network(&self, _: &NetworkSpec, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
+    fn private_network(
+        &self,
+        _: &NetworkSpec,
+        _: SocketAddrV4,
+    ) -> Option<Result<Ipv4Addr, String>> {
         Some(Ok(Ipv4Addr::LOCALHOST))
     }
 }
 
 /// A context in which the node's clock and the central node's are the same.
 pub(super) fn context(tree: &Tree, config: &AgentConfig, now: i64) -> Context {
-    let (tree, config, now, boot) = (tree.clone(), config.clone(), Timestamp::from_millis(now), boot());
+    let (tree, config, now, boot) =
+        (tree.clone(), config.clone(), Timestamp::from_millis(now), boot());
     let (vms, units, probe) = ("/nowhere".into(), Vec::new(), Box::new(HealthyProbe));
     Context { tree, vms, config, boot, units, now, central: Some(now), probe }
 }
@@ -79,7 +87,10 @@ fn run(context: &Context) -> Vec<Check> {
 
 fn check_of(name: &str, context: &Context) -> Check {
     let check = run(context).into_iter().find(|check| check.name == name).expect("there");
-    assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
+    assert_eq!(
+        check.remediation.is_empty(),
+        matches!(check.status, CheckStatus::Pass | CheckStatus::Skip)
+    );
     assert!(!check.unproven || check.status == CheckStatus::Warn, "{check:?}");
     check
 }
@@ -92,11 +103,13 @@ fn run_check(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckS
 #[test]
 fn unstarted_service_fails_the_check() {
     let fake = FakeMachine::new("", &[]);
-    // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
+    // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone
+    // counts.
     fake.link("run/openrc/started/sshd", "/nowhere/sshd");
     assert_eq!(run_check("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
     assert_eq!(run_check("services", &fake.tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
-    let (status, detail) = run_check("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
+    let (status, detail) =
+        run_check("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
     assert_eq!((status, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
 }
 
@@ -136,9 +149,11 @@ fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
     let fake = FakeMachine::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     let mut config = config(&["sshd"]);
-    for (rule, expected) in
-        [(CheckRule::On, CheckStatus::Fail), (CheckRule::Warn, CheckStatus::Warn), (CheckRule::Off, CheckStatus::Skip)]
-    {
+    for (rule, expected) in [
+        (CheckRule::On, CheckStatus::Fail),
+        (CheckRule::Warn, CheckStatus::Warn),
+        (CheckRule::Off, CheckStatus::Skip),
+    ] {
         config.checks.rules.insert("services".into(), rule);
         let (status, detail) = run_check("services", &fake.tree, &config, 1);
         assert!(status == expected && detail.contains("sshd"), "{detail}");
@@ -156,7 +171,8 @@ fn memory_of_workloads_counts_as_available() {
     let mut config = config(&[]);
     config.checks.thresholds.memory_mib = Some(2048);
     let vms = fake.tree.path("/var/lib/machines");
-    let checked = || check_of("memory", &Context { vms: vms.clone(), ..context(&fake.tree, &config, 1000) });
+    let checked =
+        || check_of("memory", &Context { vms: vms.clone(), ..context(&fake.tree, &config, 1000) });
     assert_eq!(checked().status, CheckStatus::Fail);
     let pidfile = vms.join("11223344-5566-7788-99aa-bbccddeeff00/qemu.pid");
     fake.file("var/lib/machines/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid", "7\n");

@@ -16,7 +16,8 @@ const MAX_NAMED: usize = 8;
 
 const SKIPPED: &str = "the profile assigns no devices to VMs";
 
-/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless. A host of VMs also needs QEMU.
+/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless. A
+/// host of VMs also needs QEMU.
 pub fn kvm(context: &Context) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
@@ -28,9 +29,11 @@ pub fn kvm(context: &Context) -> Check {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
-                None if is_host => {
-                    fail(NAME, "QEMU is not installed", "add the bundle `qemu` or its packages to the profile")
-                }
+                None if is_host => fail(
+                    NAME,
+                    "QEMU is not installed",
+                    "add the bundle `qemu` or its packages to the profile",
+                ),
                 None | Some(Ok(())) => pass(NAME, "/dev/kvm opens"),
                 // VMs never run unconfined.
                 Some(Err(error)) => fail(NAME, error, remedy),
@@ -44,14 +47,20 @@ pub fn kvm(context: &Context) -> Check {
     let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
     let texts = ["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"];
     if let Some(line) = find_line(tree, &texts) {
-        return result(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
+        return result(
+            NAME,
+            status,
+            format!("virtualization is disabled by BIOS ({line})"),
+            remedy,
+        );
     }
     let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
     if cpu.virtualization.is_empty() && !arm {
         let detail = "the processor has neither vmx nor svm: disabled by BIOS, or unsupported";
         return result(NAME, status, detail, remedy);
     }
-    let remedy = "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd";
+    let remedy =
+        "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd";
     result(NAME, status, format!("cannot open /dev/kvm: {error}"), remedy)
 }
 
@@ -66,7 +75,8 @@ pub fn iommu(context: &Context) -> Check {
     if groups > 0 {
         return pass(NAME, format!("active, {groups} IOMMU groups"));
     }
-    let no_groups = |cause: String, remedy: &str| fail(NAME, format!("no IOMMU groups: {cause}"), remedy);
+    let no_groups =
+        |cause: String, remedy: &str| fail(NAME, format!("no IOMMU groups: {cause}"), remedy);
     let line = tree.read("/proc/cmdline").unwrap_or_default();
     let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
     if let Some(arg) = DISABLING_ARGUMENTS.iter().find(has) {
@@ -76,16 +86,26 @@ pub fn iommu(context: &Context) -> Check {
     // Without ACPI tables the kernel arguments have no effect, so check tables first.
     let folder = "/sys/firmware/acpi/tables";
     let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
-    let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
+    let needs_argument =
+        table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
     if needs_argument && !has(&&"intel_iommu=on") {
         let remedy = "reboot the node: meshd adds the argument for profiles with vfio.devices";
         return no_groups("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
     }
     let remedy = "enable Intel VT-d, AMD IOMMU or the SMMU in the firmware settings";
-    let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
-    let kernel_message = find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
+    let texts = [
+        "dmar: disabled",
+        "iommu disabled",
+        "iommu: disabled",
+        "amd-vi: disabled",
+        "disabled by bios",
+    ];
+    let kernel_message =
+        find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
     let cause = match table {
-        Some(table) => format!("the firmware has the table {table}, but the kernel enabled no IOMMU"),
+        Some(table) => {
+            format!("the firmware has the table {table}, but the kernel enabled no IOMMU")
+        }
         None => "disabled by BIOS or unsupported: no table DMAR, IVRS or IORT".to_owned(),
     };
     no_groups(cause + &kernel_message, remedy)
@@ -98,7 +118,8 @@ pub fn vfio(context: &Context) -> Check {
     if config.vfio.is_empty() {
         return skip(NAME, SKIPPED);
     }
-    let missing: Vec<&str> = MODULES.into_iter().filter(|module| !tree.has(&format!("/sys/module/{module}"))).collect();
+    let missing: Vec<&str> =
+        MODULES.into_iter().filter(|module| !tree.has(&format!("/sys/module/{module}"))).collect();
     if missing.is_empty() {
         return pass(NAME, "modules loaded");
     }
@@ -135,5 +156,10 @@ pub fn units(context: &Context) -> Check {
     // One failed GPU of eight must not cost the other seven: only ready units are assigned.
     let any_usable = units.iter().any(|unit| usable(unit.state));
     let status = if any_usable { CheckStatus::Warn } else { CheckStatus::Fail };
-    result(NAME, status, detail, "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state")
+    result(
+        NAME,
+        status,
+        detail,
+        "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state",
+    )
 }

@@ -19,7 +19,11 @@ pub fn free_space(context: &Context) -> Check {
     }
     let path = context.vms.display();
     let Some(Space { kind, free, .. }) = context.probe.space(&context.vms) else {
-        return unproven(NAME, format!("cannot read the free space of {path}"), "mount the file system");
+        return unproven(
+            NAME,
+            format!("cannot read the free space of {path}"),
+            "mount the file system",
+        );
     };
     // A store in memory has a threshold only if the profile sets one.
     let of_disk = |gb: u64| (kind == StoreKind::Disk).then_some(gb);

@@ -27,16 +27,22 @@ pub fn volumes(context: &Context) -> Check {
     // A complete download is renamed to its digest.
     let (complete, incomplete): (BTreeSet<String>, BTreeSet<String>) =
         names.partition(|name| name.parse::<Digest>().is_ok());
-    let is_readable =
-        |name: &&String| File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0));
+    let is_readable = |name: &&String| {
+        File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0))
+    };
     if let Some(name) = complete.iter().find(|name| !is_readable(name)) {
         let detail = format!("{}/{name} is empty or unreadable", folder.display());
-        return fail(NAME, detail, "remove the file: the agent downloads it again when a VM needs it");
+        return fail(
+            NAME,
+            detail,
+            "remove the file: the agent downloads it again when a VM needs it",
+        );
     }
     if incomplete.is_empty() {
         return pass(NAME, format!("{} complete", complete.len()));
     }
-    let named = incomplete.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let named =
+        incomplete.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let detail = format!("{} complete, {} incomplete: {named}", complete.len(), incomplete.len());
     unproven(NAME, detail, "wait for the downloads: `meshd vm list` shows their progress")
 }

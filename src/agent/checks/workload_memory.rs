@@ -11,8 +11,9 @@ pub fn memory(context: &Context) -> u64 {
 /// Returns the resident bytes of the processes in control groups of tasks.
 fn tasks(Context { tree, config, .. }: &Context) -> u64 {
     let group = format!("/meshd-{}/", config.node);
-    let in_group =
-        |process: &u32| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group));
+    let in_group = |process: &u32| {
+        tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group))
+    };
     let resident = |process| vm::resident(tree, process);
     tree.processes().filter(in_group).filter_map(resident).fold(0, u64::saturating_add)
 }

@@ -1,4 +1,5 @@
-//! Determines whether a disk is empty: libblkid finds no signature, and the first and last MiB are zero.
+//! Determines whether a disk is empty: libblkid finds no signature, and the first and last MiB are
+//! zero.
 
 use crate::system::{Tree, holders::BLKID_ARGUMENTS};
 use meshd_types::failpoint;
@@ -9,7 +10,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Bytes at both ends that are zero on an empty disk: file systems and partition tables have their signatures there.
+/// Bytes at both ends that are zero on an empty disk: file systems and partition tables have their
+/// signatures there.
 const EDGE: u64 = 1 << 20;
 /// Bytes of one read.
 const CHUNK: usize = 64 * 1024;
@@ -31,7 +33,8 @@ const AMBIVALENT_CONTENT: &str = "several signatures";
 /// Returns the content of a whole disk; empty for an empty disk. Blocks as long as the disk does.
 pub fn of_disk(tree: &Tree, node: &str) -> Result<Vec<String>, String> {
     let path = tree.path(node);
-    let is_zero = has_zero_edges(&path).map_err(|error| format!("cannot read the disk: {error}"))?;
+    let is_zero =
+        has_zero_edges(&path).map_err(|error| format!("cannot read the disk: {error}"))?;
     let mut found = probe(&path)?;
     if found.is_empty() && !is_zero && failpoint::defends("disk-unrecognised-data") {
         found.push(UNRECOGNISED.to_owned());
@@ -69,13 +72,17 @@ fn is_zero_for(file: &mut File, mut remaining: u64) -> io::Result<bool> {
 }
 
 fn probe(path: &Path) -> Result<Vec<String>, String> {
-    let is_util_linux = |program: &&str| Path::new(program).canonicalize().is_ok_and(|real| !real.ends_with(BUSYBOX));
+    let is_util_linux = |program: &&str| {
+        Path::new(program).canonicalize().is_ok_and(|real| !real.ends_with(BUSYBOX))
+    };
     let program = BLKID.into_iter().find(is_util_linux);
-    let program = program.ok_or("blkid of util-linux is not installed; add the package blkid, or the bundle qemu")?;
+    let program = program
+        .ok_or("blkid of util-linux is not installed; add the package blkid, or the bundle qemu")?;
     let mut command = Command::new(program);
     command.args(BLKID_ARGUMENTS).arg(path).stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("cannot run {program}: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(MAX_OUTPUT)]).into_owned();
+    let text =
+        String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(MAX_OUTPUT)]).into_owned();
     match output.status.code() {
         Some(FOUND) => Ok(parse_signatures(&text)),
         Some(NOT_FOUND) => Ok(Vec::new()),
@@ -97,7 +104,8 @@ fn parse_signatures(text: &str) -> Vec<String> {
         (_, Some("filesystem")) => format!("{kind} file system"),
         _ => kind,
     });
-    let all: Vec<String> = kind.into_iter().chain(table.map(|table| format!("{table} partition table"))).collect();
+    let all: Vec<String> =
+        kind.into_iter().chain(table.map(|table| format!("{table} partition table"))).collect();
     if all.is_empty() { vec![UNRECOGNISED.to_owned()] } else { all }
 }
 
@@ -149,7 +157,10 @@ mod tests {
 
     #[test]
     fn blkid_output_becomes_descriptions() {
-        assert_eq!(parse_signatures("DEVNAME=/dev/x\nTYPE=ext4\nUSAGE=filesystem\n"), ["ext4 file system"]);
+        assert_eq!(
+            parse_signatures("DEVNAME=/dev/x\nTYPE=ext4\nUSAGE=filesystem\n"),
+            ["ext4 file system"]
+        );
         assert_eq!(parse_signatures("TYPE=swap\nUSAGE=other\n"), ["swap space"]);
         assert_eq!(parse_signatures("PTUUID=1\nPTTYPE=gpt\n"), ["gpt partition table"]);
         assert_eq!(parse_signatures("TYPE=LVM2_member\nUSAGE=raid\n"), ["LVM2_member"]);

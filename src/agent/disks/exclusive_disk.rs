@@ -1,5 +1,5 @@
-//! A disk opened with O_EXCL (open(2)), so that it can be neither mounted nor opened exclusively by others. Verifies that the kernel name
-//! still belongs to the intended disk.
+//! A disk opened with O_EXCL (open(2)), so that it can be neither mounted nor opened exclusively by
+//! others. Verifies that the kernel name still belongs to the intended disk.
 
 use super::is_unchanged;
 use crate::system::Tree;
@@ -33,15 +33,19 @@ pub struct ExclusiveDisk {
 }
 
 impl ExclusiveDisk {
-    /// Opens a disk of a recent survey. Fails if the disk is in use, or if its kernel name belongs to another disk now.
+    /// Opens a disk of a recent survey. Fails if the disk is in use, or if its kernel name belongs
+    /// to another disk now.
     pub fn open(tree: &Tree, disk: &DiskFacts) -> Result<Self, String> {
         let path = tree.path(&format!("/dev/{}", disk.name));
         let exclusive = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
         let opened = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(&path);
-        let mut file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::BUSY) => format!("{} is mounted, or part of another device", path.display()),
-            _ => format!("cannot open {}: {error}", path.display()),
-        })?;
+        let mut file =
+            opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::BUSY) => {
+                    format!("{} is mounted, or part of another device", path.display())
+                }
+                _ => format!("cannot open {}: {error}", path.display()),
+            })?;
         let status = fstat(&file).map_err(|error| format!("{}: {error}", path.display()))?;
         if FileType::from_raw_mode(status.st_mode) != FileType::BlockDevice {
             return Err(format!("{} is not a block device", path.display()));
@@ -52,7 +56,8 @@ impl ExclusiveDisk {
         if surveyed.as_deref() != Some(&number) || !is_unchanged(tree, disk) {
             return Err(format!("{} is a different disk now", path.display()));
         }
-        let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;
+        let bytes =
+            file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(ExclusiveDisk { file, bytes })
     }
 
@@ -77,10 +82,15 @@ impl ExclusiveDisk {
     /// Discards or zeroes the disk, then verifies samples. Blocks, for hours on a large hard disk.
     pub fn wipe(&self, cancelled: &CancellationToken) -> Result<(), String> {
         let zeroed = match self.fallocate(FallocateFlags::PUNCH_HOLE, cancelled) {
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => self.fallocate(FallocateFlags::ZERO_RANGE, cancelled),
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                self.fallocate(FallocateFlags::ZERO_RANGE, cancelled)
+            }
             result => result,
         };
-        zeroed.map_err(io::Error::from).and_then(|()| self.sync()).map_err(|error| error.to_string())?;
+        zeroed
+            .map_err(io::Error::from)
+            .and_then(|()| self.sync())
+            .map_err(|error| error.to_string())?;
         match self.first_nonzero_sample() {
             Ok(None) => Ok(()),
             Ok(Some(offset)) => Err(format!("byte {offset} is not zero after the wipe")),
@@ -110,7 +120,9 @@ impl ExclusiveDisk {
         let mut sample = vec![0; SAMPLE.min(usize::try_from(self.bytes).unwrap_or(SAMPLE))];
         let last = self.bytes - sample.len() as u64;
         for number in 0..SAMPLES {
-            let offset = u64::try_from(u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1)).unwrap_or(last);
+            let offset =
+                u64::try_from(u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1))
+                    .unwrap_or(last);
             self.file.read_exact_at(&mut sample, offset)?;
             if sample.iter().any(|byte| *byte != 0) {
                 return Ok(Some(offset));

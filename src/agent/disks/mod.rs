@@ -1,5 +1,5 @@
-//! Whole disks: identity, location, content, and whether a disk may be assigned. Kernel names change with each boot, so WWID or serial
-//! number identify a disk.
+//! Whole disks: identity, location, content, and whether a disk may be assigned. Kernel names
+//! change with each boot, so WWID or serial number identify a disk.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -8,8 +8,9 @@
 //! | `ownership` | which disks an owner has and how far they are used |
 //! | `wipe` | checks that a disk is idle, and wipes it |
 //!
-//! Disks in use, unreadable disks and disks that the profile marks as data are never assigned. Every other disk is a candidate; its content
-//! is reported. Each disk is read in its own thread with a deadline.
+//! Disks in use, unreadable disks and disks that the profile marks as data are never assigned.
+//! Every other disk is a candidate; its content is reported. Each disk is read in its own thread
+//! with a deadline.
 
 mod content;
 pub mod exclusive_disk;
@@ -46,28 +47,35 @@ pub fn current_use(tree: &Tree, name: &str) -> Option<String> {
     let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, user)| user);
     let nodes: BTreeSet<String> = disk_use::nodes(tree, name).collect();
     used.or_else(|| {
-        holders::find(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}"))
+        holders::find(tree, &nodes)
+            .into_iter()
+            .next()
+            .map(|(node, holder)| format!("{node} is open in {holder}"))
     })
 }
 
-/// Returns the whole disks by kernel name, each with the reason against its assignment. `data` are identities that the profile marks as
-/// data.
+/// Returns the whole disks by kernel name, each with the reason against its assignment. `data` are
+/// identities that the profile marks as data.
 pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
     let (mut disks, errors): (Vec<DiskFacts>, Vec<Option<String>>) =
         read_disks(tree, names.take(MAX_DEVICES)).into_iter().unzip();
     let used: BTreeMap<String, String> = in_use(tree).into_iter().collect();
-    let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| disk_use::nodes(tree, &disk.name)).collect();
+    let nodes: BTreeSet<String> =
+        disks.iter().flat_map(|disk| disk_use::nodes(tree, &disk.name)).collect();
     let open = holders::find(tree, &nodes);
     let duplicates = duplicates(&disks);
     for (disk, read_error) in disks.iter_mut().zip(errors) {
-        let is_open = |node: String| open.get(&node).map(|holder| format!("{node} is open in {holder}"));
+        let is_open =
+            |node: String| open.get(&node).map(|holder| format!("{node} is open in {holder}"));
         let marked = || disk.identities().find(|name| data.iter().any(|marked| marked == name));
         let duplicate = || disk.identities().find(|name| duplicates.contains(*name));
         disk.blocked = (used.get(&disk.name).cloned())
             .or_else(|| disk_use::nodes(tree, &disk.name).find_map(is_open))
             .or_else(|| marked().map(|name| format!("the profile marks {name} as data")))
-            .or_else(|| duplicate().map(|name| format!("another disk has the same identity {name}")))
+            .or_else(|| {
+                duplicate().map(|name| format!("another disk has the same identity {name}"))
+            })
             .or_else(|| disk.identity().is_none().then(|| "no WWN and no serial number".to_owned()))
             .or_else(|| (disk.bytes == 0).then(|| "no medium".to_owned()))
             .or_else(|| read_error.filter(|_| failpoint::defends("disk-unreadable")));
@@ -76,17 +84,27 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
 }
 
 /// Reads identity and content of each disk, with the error of an unreadable one.
-fn read_disks(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Option<String>)> {
+fn read_disks(
+    tree: &Tree,
+    names: impl Iterator<Item = String>,
+) -> Vec<(DiskFacts, Option<String>)> {
     let deadline = Instant::now() + source::DEADLINE;
     let start = |name: String| {
         let (disk_name, content_name) = (name.clone(), name.clone());
-        let facts = source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, disk_name));
-        let content = source::read(tree, &format!("content of disk {name}"), move |tree| contents(tree, &content_name));
+        let facts =
+            source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, disk_name));
+        let content = source::read(tree, &format!("content of disk {name}"), move |tree| {
+            contents(tree, &content_name)
+        });
         (name, facts, content)
     };
     // Start all reads before waiting for the first one.
     let reads: Vec<_> = names.map(start).collect();
-    let finish = |(name, facts, content): (String, source::DeadlineRead<DiskFacts>, source::DeadlineRead<_>)| {
+    let finish = |(name, facts, content): (
+        String,
+        source::DeadlineRead<DiskFacts>,
+        source::DeadlineRead<_>,
+    )| {
         let (mut facts, facts_error) = match facts.wait_until(deadline) {
             Ok(facts) => (facts, None),
             Err(error) => (DiskFacts { name, ..DiskFacts::default() }, Some(error.to_string())),
@@ -104,7 +122,11 @@ fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for node in disk_use::nodes(tree, name) {
         let part = node.trim_start_matches("/dev/");
-        let content = if part == name { content::of_disk(tree, &node)? } else { content::of_partition(tree, &node) };
+        let content = if part == name {
+            content::of_disk(tree, &node)?
+        } else {
+            content::of_partition(tree, &node)
+        };
         found.extend(content.into_iter().map(|signature| format!("{signature} on {part}")));
     }
     found.truncate(MAX_SIGNATURES);
@@ -134,7 +156,8 @@ fn disk(tree: &Tree, name: String) -> DiskFacts {
     let first = |paths: [&str; 2]| paths.iter().find_map(|path| tree.text(&file(path)));
     let sectors: u64 = tree.number(&file("size")).unwrap_or(0);
     let function = functions_of_disk(tree, &name).into_iter().next();
-    let numa = |function: &String| tree.number(&format!("/sys/bus/pci/devices/{function}/numa_node"));
+    let numa =
+        |function: &String| tree.number(&format!("/sys/bus/pci/devices/{function}/numa_node"));
     DiskFacts {
         wwid: first(["wwid", "device/wwid"]),
         serial: first(["device/serial", "serial"]),

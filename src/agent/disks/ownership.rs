@@ -1,5 +1,5 @@
-//! Records which disks an owner has and how far they are used, in one file of the owner. Therefore an image is written once, and a disk
-//! that the owner never used is not wiped.
+//! Records which disks an owner has and how far they are used, in one file of the owner. Therefore
+//! an image is written once, and a disk that the owner never used is not wiped.
 
 use crate::files;
 use meshd_proto::{DiskIdentity, DiskUse};
@@ -40,8 +40,8 @@ pub fn read(file: &Path) -> OwnershipMarkers {
     })
 }
 
-/// Records a marker before its state takes effect. The recorded former content of the same disk and image stays. The folder of the file
-/// must exist. After an error the disk must not be used.
+/// Records a marker before its state takes effect. The recorded former content of the same disk and
+/// image stays. The folder of the file must exist. After an error the disk must not be used.
 pub fn record(file: &Path, name: &str, marker: OwnershipMarker) -> io::Result<()> {
     let mut markers = read(file);
     let known = markers.get(name).filter(|known| known.is_for_same_disk(&marker));

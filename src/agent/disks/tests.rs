@@ -8,7 +8,9 @@ fn machine() -> FakeMachine {
     let fake = FakeMachine::new("", &[("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", 1)]);
     fake.disk("nvme0n1", "0000:03:00.0", "259:1");
     let folder = "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1";
-    for (name, text) in [("size", "2048"), ("wwid", "eui.0025"), ("device/serial", "  SN-1  "), ("dev", "259:0")] {
+    for (name, text) in
+        [("size", "2048"), ("wwid", "eui.0025"), ("device/serial", "  SN-1  "), ("dev", "259:0")]
+    {
         fake.file(&format!("{folder}/{name}"), text);
     }
     blank(&fake, "nvme0n1");
@@ -23,7 +25,11 @@ fn blank(fake: &FakeMachine, name: &str) {
 
 fn blocked(fake: &FakeMachine, data: &[&str]) -> Option<String> {
     let data: Vec<String> = data.iter().map(|name| (*name).to_owned()).collect();
-    survey(&fake.tree, &data).into_iter().find(|disk| disk.name == "nvme0n1").expect("there").blocked
+    survey(&fake.tree, &data)
+        .into_iter()
+        .find(|disk| disk.name == "nvme0n1")
+        .expect("there")
+        .blocked
 }
 
 #[test]
@@ -39,7 +45,10 @@ fn disk_reports_its_location_and_content() {
     fake.raw("dev/nvme0n1p1", &image);
     let disks = survey(&fake.tree, &[]);
     let [disk] = disks.as_slice() else { panic!("{disks:?}") };
-    assert_eq!((disk.identity(), disk.serial.as_deref(), disk.bytes), (Some("eui.0025"), Some("SN-1"), 1 << 20));
+    assert_eq!(
+        (disk.identity(), disk.serial.as_deref(), disk.bytes),
+        (Some("eui.0025"), Some("SN-1"), 1 << 20)
+    );
     assert_eq!((disk.function.as_deref(), disk.numa_node), (Some("0000:03:00.0"), Some(1)));
     assert_eq!(disk.signatures, ["crypto_LUKS on nvme0n1", "swap space on nvme0n1p1"]);
     assert_eq!(disk.blocked, None, "content does not block a disk");
@@ -48,15 +57,31 @@ fn disk_reports_its_location_and_content() {
 #[test]
 fn use_of_a_disk_or_partition_blocks_the_disk() {
     for (path, text, why) in [
-        ("proc/self/mountinfo", "36 35 259:1 / /data rw - ext4 /dev/x rw\n", "disk nvme0n1p1 is mounted on /data"),
-        ("proc/self/mountinfo", "36 35 259:0 / /data rw - xfs /dev/x rw\n", "disk nvme0n1 is mounted on /data"),
-        ("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "disk nvme0n1p1 is used as swap"),
+        (
+            "proc/self/mountinfo",
+            "36 35 259:1 / /data rw - ext4 /dev/x rw\n",
+            "disk nvme0n1p1 is mounted on /data",
+        ),
+        (
+            "proc/self/mountinfo",
+            "36 35 259:0 / /data rw - xfs /dev/x rw\n",
+            "disk nvme0n1 is mounted on /data",
+        ),
+        (
+            "proc/swaps",
+            "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n",
+            "disk nvme0n1p1 is used as swap",
+        ),
         (
             "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p1/holders/md0",
             "",
             "disk nvme0n1p1 is part of md0",
         ),
-        ("sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1/holders/dm-0", "", "disk nvme0n1 is part of dm-0"),
+        (
+            "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1/holders/dm-0",
+            "",
+            "disk nvme0n1 is part of dm-0",
+        ),
         ("sys/block/loop0/loop/backing_file", "/dev/nvme0n1p1\n", "disk nvme0n1p1 is behind loop0"),
     ] {
         let fake = machine();
@@ -66,7 +91,10 @@ fn use_of_a_disk_or_partition_blocks_the_disk() {
     }
     let fake = machine();
     fake.process(12, "qemu-system-x86", "/dev/nvme0n1");
-    assert_eq!(blocked(&fake, &[]).as_deref(), Some("/dev/nvme0n1 is open in qemu-system-x86 (12)"));
+    assert_eq!(
+        blocked(&fake, &[]).as_deref(),
+        Some("/dev/nvme0n1 is open in qemu-system-x86 (12)")
+    );
     let fake = machine();
     fake.process(12, "mesh-agent", "/dev/nvme0n1");
     assert_eq!(blocked(&fake, &[]), None, "the agent itself");
@@ -76,7 +104,10 @@ fn use_of_a_disk_or_partition_blocks_the_disk() {
 fn disk_marked_as_data_or_without_unique_identity_is_blocked() {
     let fake = machine();
     assert_eq!(blocked(&fake, &["SN-1"]).as_deref(), Some("the profile marks SN-1 as data"));
-    assert_eq!(blocked(&fake, &["eui.0025"]).as_deref(), Some("the profile marks eui.0025 as data"));
+    assert_eq!(
+        blocked(&fake, &["eui.0025"]).as_deref(),
+        Some("the profile marks eui.0025 as data")
+    );
     assert_eq!(blocked(&fake, &["nvme0n1"]), None, "a kernel name marks nothing");
     fake.file("sys/block/sdb/size", "2048");
     fake.file("sys/block/sdb/device/serial", "SN-1");
@@ -120,7 +151,8 @@ fn loop_device_is_in_use_while_mounted_or_open() {
     let tree = Tree::new(std::path::Path::new("/"));
     let real = LoopDevice::new(8 << 20);
     real.ext4();
-    let used = || in_use(&tree).into_iter().find(|(disk, _)| disk == real.name()).map(|(_, why)| why);
+    let used =
+        || in_use(&tree).into_iter().find(|(disk, _)| disk == real.name()).map(|(_, why)| why);
     let nodes = BTreeSet::from([real.device.clone()]);
     assert_eq!(used(), None);
     assert_eq!(content::of_disk(&tree, &real.device), Ok(vec!["ext4 file system".to_owned()]));
@@ -137,7 +169,10 @@ fn loop_device_is_in_use_while_mounted_or_open() {
     assert_eq!(used(), Some(format!("disk {} is mounted on {}", real.name(), real.mount_point())));
     real.umount();
     assert_eq!(used(), None);
-    assert!(survey(&tree, &[]).iter().all(|disk| disk.name != real.name()), "a loop device is no disk");
+    assert!(
+        survey(&tree, &[]).iter().all(|disk| disk.name != real.name()),
+        "a loop device is no disk"
+    );
 }
 
 #[test]
@@ -164,7 +199,8 @@ fn hanging_disk_is_blocked_and_other_disks_are_surveyed() {
     let tree = fake.tree.clone();
     std::thread::spawn(move || sender.send(survey(&tree, &[])));
     let found = found.recv_timeout(4 * source::DEADLINE).expect("the survey does not wait for it");
-    let why = |name: &str| found.iter().find(|disk| disk.name == name).expect("there").blocked.clone();
+    let why =
+        |name: &str| found.iter().find(|disk| disk.name == name).expect("there").blocked.clone();
     assert_eq!(why("nvme0n1"), None);
     assert_eq!(why("sdb"), Some(source::ReadError::Timeout.to_string()));
     assert_eq!(found[1].identity(), Some("naa.1"), "the identity is known nevertheless");

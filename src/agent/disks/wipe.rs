@@ -12,8 +12,12 @@ const STORAGE_CHECKS: [&str; 2] = ["store", "images"];
 ///
 /// # Errors
 /// Several disks have the identity.
-pub fn find<'a>(all: &'a [DiskFacts], identity: &DiskIdentity) -> Result<Option<&'a DiskFacts>, String> {
-    let mut found = all.iter().filter(|disk| disk.identities().any(|name| name == identity.as_str()));
+pub fn find<'a>(
+    all: &'a [DiskFacts],
+    identity: &DiskIdentity,
+) -> Result<Option<&'a DiskFacts>, String> {
+    let mut found =
+        all.iter().filter(|disk| disk.identities().any(|name| name == identity.as_str()));
     let first = found.next();
     match found.count() {
         0 => Ok(first),
@@ -41,8 +45,8 @@ pub fn blocking_check(checks: &[Check]) -> Option<String> {
     STORAGE_CHECKS.iter().find(|name| !ran(name)).map(|name| format!("check {name} did not run"))
 }
 
-/// Wipes a disk of a recent survey unless it is blocked or a check of the node forbids it. `checks` runs only for a disk that is not
-/// blocked. Blocks, for hours on a large hard disk.
+/// Wipes a disk of a recent survey unless it is blocked or a check of the node forbids it. `checks`
+/// runs only for a disk that is not blocked. Blocks, for hours on a large hard disk.
 pub fn wipe(
     tree: &Tree,
     disk: &DiskFacts,
@@ -66,7 +70,11 @@ mod tests {
     }
 
     fn passing_checks() -> Vec<Check> {
-        vec![check("store", CheckStatus::Warn), check("images", CheckStatus::Pass), check("vfio", CheckStatus::Skip)]
+        vec![
+            check("store", CheckStatus::Warn),
+            check("images", CheckStatus::Pass),
+            check("vfio", CheckStatus::Skip),
+        ]
     }
 
     #[test]
@@ -82,14 +90,22 @@ mod tests {
 
     #[test]
     fn disk_is_found_by_each_of_its_identities_if_they_are_unique() {
-        let disk = DiskFacts { wwid: Some("eui.1".into()), serial: Some("SN-1".into()), ..DiskFacts::default() };
-        let found =
-            |all: &[DiskFacts], name: &str| find(all, &name.parse().expect("an identity")).map(|disk| disk.cloned());
+        let disk = DiskFacts {
+            wwid: Some("eui.1".into()),
+            serial: Some("SN-1".into()),
+            ..DiskFacts::default()
+        };
+        let found = |all: &[DiskFacts], name: &str| {
+            find(all, &name.parse().expect("an identity")).map(|disk| disk.cloned())
+        };
         let one = [disk.clone()];
         assert_eq!(found(&one, "eui.1"), Ok(Some(disk.clone())));
         assert_eq!(found(&one, "SN-1"), Ok(Some(disk.clone())));
         assert_eq!(found(&one, "eui.2"), Ok(None));
-        assert_eq!(found(&[disk.clone(), disk], "eui.1"), Err("2 disks have the identity eui.1".to_owned()));
+        assert_eq!(
+            found(&[disk.clone(), disk], "eui.1"),
+            Err("2 disks have the identity eui.1".to_owned())
+        );
     }
 
     #[test]
@@ -97,7 +113,8 @@ mod tests {
         const MIB: usize = 1 << 20;
         let real = LoopDevice::new(8 * MIB as u64);
         let fake = FakeMachine::new("", &[]);
-        let number = Tree::new(std::path::Path::new("/")).text(&format!("/sys/block/{}/dev", real.name()));
+        let number =
+            Tree::new(std::path::Path::new("/")).text(&format!("/sys/block/{}/dev", real.name()));
         fake.file("sys/block/vdz/dev", &number.expect("a device number"));
         fake.file("sys/block/vdz/size", "16384");
         fake.file("sys/block/vdz/wwid", "eui.1");
@@ -107,12 +124,20 @@ mod tests {
             .open(&real.device)
             .and_then(|file| std::os::unix::fs::FileExt::write_all_at(&file, b"data", MIB as u64))
             .expect("written");
-        let is_zero = || std::fs::read(&real.device).expect("readable").iter().all(|byte| *byte == 0);
+        let is_zero =
+            || std::fs::read(&real.device).expect("readable").iter().all(|byte| *byte == 0);
         let all = crate::disks::survey(&fake.tree, &[]);
-        let disk = find(&all, &"eui.1".parse().expect("an identity")).expect("one disk").expect("a disk");
+        let disk =
+            find(&all, &"eui.1".parse().expect("an identity")).expect("one disk").expect("a disk");
         let token = CancellationToken::new();
-        assert_eq!(wipe(&fake.tree, disk, Vec::new, &token), Err("check store did not run".to_owned()));
-        let blocked = DiskFacts { blocked: Some("the profile marks eui.1 as data".to_owned()), ..disk.clone() };
+        assert_eq!(
+            wipe(&fake.tree, disk, Vec::new, &token),
+            Err("check store did not run".to_owned())
+        );
+        let blocked = DiskFacts {
+            blocked: Some("the profile marks eui.1 as data".to_owned()),
+            ..disk.clone()
+        };
         assert!(
             wipe(&fake.tree, &blocked, || panic!("no check runs"), &token)
                 .is_err_and(|error| error.contains("as data"))

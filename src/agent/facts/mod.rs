@@ -1,4 +1,5 @@
-//! Facts about this machine, read from sysfs and procfs without external programs. Unreadable facts are absent.
+//! Facts about this machine, read from sysfs and procfs without external programs. Unreadable facts
+//! are absent.
 //!
 //! `slots` suggests the disk and the fabric device of each unit.
 
@@ -10,27 +11,43 @@ use super::{
     version, vm,
 };
 use crate::vfio;
-use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, Resources, SystemFacts, Versions};
+use meshd_proto::{
+    AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, Resources, SystemFacts, Versions,
+};
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
 
-/// Collects the facts of a hello; `vms` is the folder of VMs. A source that exceeds its deadline has its value in `last`.
-pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>, last: &Facts) -> Facts {
+/// Collects the facts of a hello; `vms` is the folder of VMs. A source that exceeds its deadline
+/// has its value in `last`.
+pub fn collect(
+    tree: &Tree,
+    vms: &Path,
+    config: Option<&AgentConfig>,
+    boot: Option<&BootPart>,
+    last: &Facts,
+) -> Facts {
     let deadline = Instant::now() + source::DEADLINE;
     let machine = source::read(tree, "machine", |tree| {
         (system::machine::system(tree), system::machine::cpu(tree), system::machine::memory(tree))
     });
-    let pci = source::read(tree, "pci", |tree| system::pci_functions(tree).take(MAX_DEVICES).collect());
+    let pci =
+        source::read(tree, "pci", |tree| system::pci_functions(tree).take(MAX_DEVICES).collect());
     let nics = source::read(tree, "nics", system::nics);
     let Resources { units, disks, slots, store, hosting } = match config {
         Some(config) => {
             let (units, hosting) = (last.units.clone(), last.hosting.clone());
-            resources(tree, vms, config, Resources { units, store: last.store, hosting, ..Resources::default() })
+            resources(
+                tree,
+                vms,
+                config,
+                Resources { units, store: last.store, hosting, ..Resources::default() },
+            )
         }
         None => Resources { disks: disks::survey(tree, &[]), ..Resources::default() },
     };
-    let (system, cpu, memory) =
-        value_or(machine.wait_until(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
+    let (system, cpu, memory) = value_or(machine.wait_until(deadline), || {
+        (last.system.clone(), last.cpu.clone(), last.memory.clone())
+    });
     Facts {
         system,
         cpu,
@@ -53,11 +70,19 @@ pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Opti
     }
 }
 
-/// Collects the resources that the node offers under its profile. A source that exceeds its deadline has its value in `last`.
-pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig, last: Resources) -> Resources {
+/// Collects the resources that the node offers under its profile. A source that exceeds its
+/// deadline has its value in `last`.
+pub(super) fn resources(
+    tree: &Tree,
+    vms: &Path,
+    config: &AgentConfig,
+    last: Resources,
+) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
-    let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
+    let units = source::read(tree, "units", move |tree| {
+        vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree))
+    });
     let store = source::read(tree, "store", move |_| vm::store(&folder));
     // `false`: do not run programs, which may block.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));

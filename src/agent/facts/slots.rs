@@ -1,4 +1,5 @@
-//! Suggests the fabric device and the idle disk nearest to each unit (GP-7). An operator approves a suggestion before anything is assigned.
+//! Suggests the fabric device and the idle disk nearest to each unit (GP-7). An operator approves a
+//! suggestion before anything is assigned.
 
 use crate::{
     system::{self, Tree},
@@ -14,14 +15,17 @@ struct Candidate {
     numa_node: Option<u32>,
 }
 
-/// Returns a suggestion for each unit. A disk is suggested once; a fabric device may be suggested several times.
+/// Returns a suggestion for each unit. A disk is suggested once; a fabric device may be suggested
+/// several times.
 pub fn suggest(tree: &Tree, units: &[UnitFacts], disks: &[DiskFacts]) -> Vec<SlotFacts> {
     let idle = disks.iter().filter(|disk| disk.blocked.is_none());
     let mut disks: Vec<Candidate> = idle.filter_map(|disk| disk_candidate(tree, disk)).collect();
     let fabric = fabric_candidates(tree);
     let mut found = Vec::new();
     for unit in units.iter().filter(|unit| unit.kind == UnitKind::Device) {
-        let Some(first) = unit.members.first().map(|member| member.address.clone()) else { continue };
+        let Some(first) = unit.members.first().map(|member| member.address.clone()) else {
+            continue;
+        };
         let path = system::pci_path(tree, &format!("/sys/bus/pci/devices/{first}"));
         let nearest = |candidates: &[Candidate]| {
             let proximity = |candidate: &Candidate| {
@@ -35,9 +39,13 @@ pub fn suggest(tree: &Tree, units: &[UnitFacts], disks: &[DiskFacts]) -> Vec<Slo
         let fabric = nearest(&fabric).map(|index| &fabric[index]);
         let mut mismatch = Vec::new();
         for (kind, candidate) in [("disk", disk.as_ref()), ("fabric device", fabric)] {
-            let Some(Candidate { name, numa_node: Some(other_node), .. }) = candidate else { continue };
+            let Some(Candidate { name, numa_node: Some(other_node), .. }) = candidate else {
+                continue;
+            };
             if let Some(unit_node) = unit.numa_node.filter(|node| node != other_node) {
-                mismatch.push(format!("{kind} {name} is on NUMA node {other_node}, the unit on {unit_node}"));
+                mismatch.push(format!(
+                    "{kind} {name} is on NUMA node {other_node}, the unit on {unit_node}"
+                ));
             }
         }
         found.push(SlotFacts {
@@ -61,8 +69,11 @@ fn disk_candidate(tree: &Tree, disk: &DiskFacts) -> Option<Candidate> {
 fn fabric_candidates(tree: &Tree) -> Vec<Candidate> {
     let needed = needed_functions(tree);
     let devices = tree.list("/sys/class/infiniband").into_iter();
-    let functions: BTreeSet<String> =
-        devices.filter_map(|name| system::function_of(tree, &format!("/sys/class/infiniband/{name}/device"))).collect();
+    let functions: BTreeSet<String> = devices
+        .filter_map(|name| {
+            system::function_of(tree, &format!("/sys/class/infiniband/{name}/device"))
+        })
+        .collect();
     let free = functions.into_iter().filter(|function| !needed.contains_key(function));
     let candidate = |name: String| {
         let folder = format!("/sys/bus/pci/devices/{name}");
@@ -84,7 +95,10 @@ mod tests {
         for (path, numa) in functions {
             let (_, address) = path.rsplit_once('/').expect("a path");
             fake.file(&format!("sys/devices/{path}/numa_node"), &format!("{numa}\n"));
-            fake.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../devices/{path}"));
+            fake.link(
+                &format!("sys/bus/pci/devices/{address}"),
+                &format!("../../../devices/{path}"),
+            );
         }
         fake
     }
@@ -113,7 +127,10 @@ mod tests {
             ("pci0000:80/0000:80:01.0/0000:81:00.0", 1),
             ("pci0000:80/0000:80:02.0/0000:82:00.0", 1),
         ]);
-        fake.link("sys/class/infiniband/mlx5_0/device", "../../../devices/pci0000:80/0000:80:02.0/0000:82:00.0");
+        fake.link(
+            "sys/class/infiniband/mlx5_0/device",
+            "../../../devices/pci0000:80/0000:80:02.0/0000:82:00.0",
+        );
         let units = [unit("0000:01:00.0", 0), unit("0000:81:00.0", 1)];
         let disks = [
             disk("used", "0000:02:00.0", 0, Some("disk sda is mounted on /")),
@@ -124,14 +141,20 @@ mod tests {
         let [first, second] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((first.unit.as_str(), first.disk.as_deref()), ("0000:01:00.0", Some("near")));
         assert_eq!(first.mismatch, "fabric device 0000:82:00.0 is on NUMA node 1, the unit on 0");
-        assert_eq!((second.disk.as_deref(), second.fabric.as_deref()), (Some("far"), Some("0000:82:00.0")));
+        assert_eq!(
+            (second.disk.as_deref(), second.fabric.as_deref()),
+            (Some("far"), Some("0000:82:00.0"))
+        );
         assert_eq!(second.mismatch, "disk far is on NUMA node 0, the unit on 1");
         assert_eq!(first.fabric, second.fabric, "the only fabric device is suggested twice");
     }
 
     #[test]
     fn device_that_the_node_needs_is_not_suggested() {
-        let fake = machine(&[("pci0000:00/0000:00:01.0/0000:01:00.0", 0), ("pci0000:00/0000:00:01.0/0000:02:00.0", 0)]);
+        let fake = machine(&[
+            ("pci0000:00/0000:00:01.0/0000:01:00.0", 0),
+            ("pci0000:00/0000:00:01.0/0000:02:00.0", 0),
+        ]);
         let device = "../../../devices/pci0000:00/0000:00:01.0/0000:02:00.0";
         fake.link("sys/class/infiniband/mlx5_0/device", device);
         let found = suggest(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
@@ -139,7 +162,9 @@ mod tests {
         fake.interface("ib0", "52:54:00:00:00:02", "0000:00:01.0/0000:02:00.0");
         fake.file("proc/cmdline", "BOOTIF=01-52-54-00-00-00-02\n");
         let found = suggest(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
-        let [SlotFacts { fabric, disk, mismatch, .. }] = found.as_slice() else { panic!("{found:?}") };
+        let [SlotFacts { fabric, disk, mismatch, .. }] = found.as_slice() else {
+            panic!("{found:?}")
+        };
         assert_eq!((fabric, disk, mismatch.as_str()), (&None, &None, ""));
     }
 }

@@ -40,7 +40,10 @@ fn identity_processors_and_memory_are_read() {
     };
     fake.file("proc/cpuinfo", &[cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)].concat());
     let facts = collected(&fake);
-    assert_eq!(facts.system.uuid.map(|uuid| uuid.to_string()).as_deref(), Some("01020304-0506-0708-090a-0b0c0d0e0f10"));
+    assert_eq!(
+        facts.system.uuid.map(|uuid| uuid.to_string()).as_deref(),
+        Some("01020304-0506-0708-090a-0b0c0d0e0f10")
+    );
     assert_eq!((facts.system.serial.as_str(), facts.system.uptime_s), ("S1", 4711));
     assert_eq!((facts.cpu.sockets, facts.cpu.cores, facts.cpu.threads), (1, 2, 4));
     assert_eq!((facts.cpu.virtualization.as_str(), facts.cpu.model.as_str()), ("svm", "EPYC"));
@@ -53,8 +56,12 @@ fn identity_processors_and_memory_are_read() {
 fn pci_functions_follow_their_links() {
     let fake = machine();
     let device = "sys/devices/pci0000:00/0000:01:00.0";
-    for (name, text) in [("vendor", "0x10de\n"), ("device", "0x2330\n"), ("class", "0x030200\n"), ("numa_node", "-1\n")]
-    {
+    for (name, text) in [
+        ("vendor", "0x10de\n"),
+        ("device", "0x2330\n"),
+        ("class", "0x030200\n"),
+        ("numa_node", "-1\n"),
+    ] {
         fake.file(&format!("{device}/{name}"), text);
     }
     fake.link(&format!("{device}/driver"), "../../../bus/pci/drivers/vfio-pci");
@@ -62,7 +69,10 @@ fn pci_functions_follow_their_links() {
     fake.link("sys/bus/pci/devices/0000:01:00.0", "../../../devices/pci0000:00/0000:01:00.0");
     let pci = collected(&fake).pci;
     assert_eq!(pci.len(), 1);
-    assert_eq!((pci[0].vendor.as_str(), pci[0].device.as_str(), pci[0].class.as_str()), ("10de", "2330", "0302"));
+    assert_eq!(
+        (pci[0].vendor.as_str(), pci[0].device.as_str(), pci[0].class.as_str()),
+        ("10de", "2330", "0302")
+    );
     assert_eq!(pci[0].driver.as_deref(), Some("vfio-pci"));
     assert_eq!((pci[0].iommu_group, pci[0].numa_node), (Some(17), None));
 }
@@ -70,7 +80,19 @@ fn pci_functions_follow_their_links() {
 #[test]
 fn disk_list_has_whole_disks_only() {
     let fake = machine();
-    for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c1n1", "nvme0n1", "sda", "vda", "mmcblk0"] {
+    for name in [
+        "loop0",
+        "ram0",
+        "zram0",
+        "dm-0",
+        "md0",
+        "sr0",
+        "nvme0c1n1",
+        "nvme0n1",
+        "sda",
+        "vda",
+        "mmcblk0",
+    ] {
         fake.file(&format!("sys/block/{name}/size"), "2048\n");
     }
     fake.file("sys/block/nvme0n1/wwid", "eui.0025\n");
@@ -79,12 +101,20 @@ fn disk_list_has_whole_disks_only() {
     let disks = collected(&fake).disks;
     let names: Vec<&str> = disks.iter().map(|disk| disk.name.as_str()).collect();
     assert_eq!(names, ["mmcblk0", "nvme0n1", "sda", "vda"]);
-    assert_eq!((disks[1].wwid.as_deref(), disks[1].serial.as_deref()), (Some("eui.0025"), Some("N1")));
-    assert_eq!((disks[2].bytes, disks[2].rotational, disks[1].rotational), (1_048_576, true, false));
+    assert_eq!(
+        (disks[1].wwid.as_deref(), disks[1].serial.as_deref()),
+        (Some("eui.0025"), Some("N1"))
+    );
+    assert_eq!(
+        (disks[2].bytes, disks[2].rotational, disks[1].rotational),
+        (1_048_576, true, false)
+    );
 }
 
 fn nics(fake: &FakeMachine) {
-    for (name, mac) in [("eth0", "52:54:00:00:00:02"), ("eth1", "52:54:00:00:00:01"), ("br0", "52:54:00:00:00:00")] {
+    for (name, mac) in
+        [("eth0", "52:54:00:00:00:02"), ("eth1", "52:54:00:00:00:01"), ("br0", "52:54:00:00:00:00")]
+    {
         fake.file(&format!("sys/class/net/{name}/address"), mac);
     }
     for name in ["eth0", "eth1"] {
@@ -109,7 +139,8 @@ fn physical_interfaces_are_listed_with_their_addresses() {
     fake.file("proc/net/if_inet6", "fe80000000000000505400fffe000002 02 40 20 80     eth0\n");
     let nics = collected(&fake).nics;
     assert_eq!(nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
-    let expected: Vec<IpAddr> = ["10.77.0.5", "fe80::5054:ff:fe00:2"].iter().map(|a| a.parse().expect("ip")).collect();
+    let expected: Vec<IpAddr> =
+        ["10.77.0.5", "fe80::5054:ff:fe00:2"].iter().map(|a| a.parse().expect("ip")).collect();
     assert_eq!(nics[0].addresses, expected);
     assert_eq!((nics[0].carrier, nics[0].speed_mbps), (true, None));
     assert_eq!(nics[1].mac.map(|mac| mac.to_string()).as_deref(), Some("52:54:00:00:00:09"));
@@ -138,7 +169,8 @@ fn facts_of_large_tree_are_bounded_and_of_empty_tree_empty() {
 
 #[test]
 fn facts_of_this_machine_are_complete() {
-    let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None, &Facts::default());
+    let facts =
+        collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None, &Facts::default());
     assert!(facts.cpu.threads > 0 && facts.memory.total_kib > 0);
     assert!(serde_json::to_string(&facts).expect("plain").len() < meshd_proto::MAX_MESSAGE);
 }

@@ -1,4 +1,5 @@
-//! Forwards a byte stream to the central node, one acknowledged piece at a time. Backpressure: the source waits for the acknowledgement.
+//! Forwards a byte stream to the central node, one acknowledged piece at a time. Backpressure: the
+//! source waits for the acknowledgement.
 
 use meshd_proto::task::{MAX_PIECE, Piece};
 use std::{collections::BTreeMap, time::Duration};
@@ -41,8 +42,8 @@ impl<S: Ord> AckedOffsets<S> {
     }
 }
 
-/// Forwards until the end of `from`. Returns when every piece is acknowledged, or the receiver is closed. `message` builds the message of a
-/// piece from its byte offset.
+/// Forwards until the end of `from`. Returns when every piece is acknowledged, or the receiver is
+/// closed. `message` builds the message of a piece from its byte offset.
 pub async fn forward<S: Copy + Ord, M>(
     stream: S,
     mut from: impl AsyncRead + Unpin,
@@ -60,7 +61,8 @@ pub async fn forward<S: Copy + Ord, M>(
             if messages.send(message(offset, piece.clone())).await.is_err() {
                 return;
             }
-            let changed = acked.wait_for(|acked| acked.includes(&stream, end) || acked.welcomes != welcomes);
+            let changed =
+                acked.wait_for(|acked| acked.includes(&stream, end) || acked.welcomes != welcomes);
             match timeout(REPEAT_AFTER, changed).await {
                 Ok(Ok(acked)) if acked.includes(&stream, end) => break,
                 Ok(Err(_)) => return,

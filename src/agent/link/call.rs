@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
 /// The central node answers small requests at once, but it may be restarting.
-const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(15), response: Duration::from_secs(30) };
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(15), response: Duration::from_secs(30) };
 
 /// The central node, and the TLS configuration with the certificate of this node.
 #[derive(Clone, Debug)]
@@ -69,7 +70,8 @@ fn rejects_certificate(alert: AlertDescription) -> bool {
 }
 
 fn client(endpoint: &Endpoint) -> Result<Client, CallError> {
-    let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Failed(error.to_string()))?;
+    let name = ServerName::try_from(meshd_proto::SERVER_NAME)
+        .map_err(|error| CallError::Failed(error.to_string()))?;
     let (host, port) = (endpoint.config.central.to_string(), endpoint.config.port);
     let endpoint = meshd_client::Endpoint::Tls { host, port, name, config: endpoint.tls.clone() };
     Ok(Client { endpoint, timeouts: TIMEOUTS })
@@ -81,7 +83,9 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
     path: &str,
     request: &Q,
 ) -> Result<A, CallError> {
-    let invalid = |error: &dyn std::fmt::Display| CallError::Failed(format!("invalid request or response: {error}"));
+    let invalid = |error: &dyn std::fmt::Display| {
+        CallError::Failed(format!("invalid request or response: {error}"))
+    };
     let body = serde_json::to_vec(request).map_err(|error| invalid(&error))?;
     let request = Request::builder()
         .method(Method::POST)
@@ -122,7 +126,8 @@ impl Body {
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout(TIMEOUTS.response, self.0.frame()).await;
-            let Some(frame) = frame.map_err(|_| CallError::Failed("no data: timeout".into()))? else {
+            let Some(frame) = frame.map_err(|_| CallError::Failed("no data: timeout".into()))?
+            else {
                 return Ok(None);
             };
             // Skip trailers.
@@ -143,7 +148,8 @@ pub async fn piece(endpoint: &Endpoint, path: &str, range: (u64, u64)) -> Result
         .map_err(|error| CallError::Failed(error.to_string()))?;
     let response = client(endpoint)?.send(request).await?;
     let status = response.status();
-    let header = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let header =
+        response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match (status, content_range(header.unwrap_or_default())) {
         (StatusCode::PARTIAL_CONTENT, Some((first, total))) if first == range.0 => {
             Ok(Piece::Body { body: Body(response.into_body()), total })
@@ -152,7 +158,9 @@ pub async fn piece(endpoint: &Endpoint, path: &str, range: (u64, u64)) -> Result
         (status, _) => {
             let body = small_body(response.into_body()).await.unwrap_or_default();
             match status {
-                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::Unavailable(error_text(status, &body))),
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => {
+                    Ok(Piece::Unavailable(error_text(status, &body)))
+                }
                 _ => Err(status_error(status, &body)),
             }
         }
@@ -168,7 +176,8 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 /// Opens a WebSocket. 401 is a rejection.
 pub async fn open(endpoint: &Endpoint, path: &str) -> Result<Socket, CallError> {
     let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
-    let request = request.into_client_request().map_err(|error| CallError::Failed(error.to_string()))?;
+    let request =
+        request.into_client_request().map_err(|error| CallError::Failed(error.to_string()))?;
     let limits = WebSocketConfig::default()
         .read_buffer_size(16 * 1024)
         .max_message_size(Some(meshd_proto::MAX_MESSAGE))
@@ -181,7 +190,11 @@ pub async fn open(endpoint: &Endpoint, path: &str) -> Result<Socket, CallError> 
 
 fn status_error(status: StatusCode, body: &[u8]) -> CallError {
     let text = error_text(status, body);
-    if status == StatusCode::UNAUTHORIZED { CallError::Refused(text) } else { CallError::Failed(text) }
+    if status == StatusCode::UNAUTHORIZED {
+        CallError::Refused(text)
+    } else {
+        CallError::Failed(text)
+    }
 }
 
 fn error_text(status: StatusCode, body: &[u8]) -> String {
@@ -189,7 +202,8 @@ fn error_text(status: StatusCode, body: &[u8]) -> String {
     body.map_or_else(|_| status.to_string(), |body| format!("{}: {}", body.code, body.message))
 }
 
-/// Parses a message of the link. An unknown action must be refused; any other unknown or invalid message is ignored.
+/// Parses a message of the link. An unknown action must be refused; any other unknown or invalid
+/// message is ignored.
 pub fn parse(text: &str) -> Event {
     if let Ok(message) = serde_json::from_str(text) {
         return Event::Message(message);

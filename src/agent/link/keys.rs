@@ -1,5 +1,5 @@
-//! Private key and certificate of this node. Both are in tmpfs: they survive a restart of the agent, not of the machine. The key never
-//! leaves the node.
+//! Private key and certificate of this node. Both are in tmpfs: they survive a restart of the
+//! agent, not of the machine. The key never leaves the node.
 
 use crate::{
     files::{self, FileError},
@@ -45,8 +45,8 @@ struct StoredCertificate {
     validity: Validity,
 }
 
-/// Roots that the central node sent over the link. They replace the roots of the overlay or ticket that `configured` identifies; a newer
-/// overlay or ticket takes precedence.
+/// Roots that the central node sent over the link. They replace the roots of the overlay or ticket
+/// that `configured` identifies; a newer overlay or ticket takes precedence.
 #[derive(Serialize, Deserialize)]
 struct ReceivedRoots {
     configured: Digest,
@@ -65,8 +65,9 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Opens the state folder, or creates it with a new key. Returns the validity of a usable certificate; ignores an invalid one or one of
-    /// another node. `configured` are the roots of the overlay or ticket; the default are the roots in `ca_file`.
+    /// Opens the state folder, or creates it with a new key. Returns the validity of a usable
+    /// certificate; ignores an invalid one or one of another node. `configured` are the roots of
+    /// the overlay or ticket; the default are the roots in `ca_file`.
     pub fn open(
         folder: &Path,
         configured: Option<&str>,
@@ -75,7 +76,8 @@ impl Keys {
     ) -> Result<(Self, Option<Validity>), KeyError> {
         files::create_private_folder(folder)?;
         let pem = configured.map_or_else(|| files::read(ca_file), |pem| Ok(pem.to_owned()))?;
-        let default_roots = parse_roots(&pem).ok_or_else(|| KeyError::Authority(ca_file.to_owned()))?;
+        let default_roots =
+            parse_roots(&pem).ok_or_else(|| KeyError::Authority(ca_file.to_owned()))?;
         let configured_roots = Digest::of(pem.as_bytes());
         let received = received_roots(&folder.join(ROOTS), configured_roots);
         let (roots_pem, roots) = received.unwrap_or((pem, default_roots));
@@ -139,9 +141,11 @@ impl Keys {
             return Ok(());
         }
         let path = self.folder.join(ROOTS);
-        self.roots = Arc::new(parse_roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
+        self.roots =
+            Arc::new(parse_roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
         self.roots_pem = roots_pem.to_owned();
-        let received = ReceivedRoots { configured: self.configured_roots, roots_pem: roots_pem.to_owned() };
+        let received =
+            ReceivedRoots { configured: self.configured_roots, roots_pem: roots_pem.to_owned() };
         Ok(files::replace_unsynced(&path, &serde_json::to_string(&received).unwrap_or_default())?)
     }
 
@@ -151,7 +155,8 @@ impl Keys {
         let _ = fs::remove_file(self.certificate_path());
     }
 
-    /// Returns a TLS 1.3 configuration that trusts only this site's roots and presents the certificate, if there is one.
+    /// Returns a TLS 1.3 configuration that trusts only this site's roots and presents the
+    /// certificate, if there is one.
     pub fn tls(&self) -> Result<Arc<ClientConfig>, KeyError> {
         let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?

@@ -11,8 +11,11 @@ pub struct BackgroundRuntime(Option<Runtime>);
 
 impl BackgroundRuntime {
     pub fn new() -> io::Result<Self> {
-        let runtime =
-            Builder::new_multi_thread().worker_threads(THREADS).thread_name("mesh-agent").enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("mesh-agent")
+            .enable_all()
+            .build()?;
         Ok(BackgroundRuntime(Some(runtime)))
     }
 

@@ -1,6 +1,8 @@
 //! Runs one call to the central node at a time and returns its result as an event.
 
-use super::{Completion, ConnectionKind, Driver, FACTS_TIMEOUT, SEND_TIMEOUT, side_effects::source};
+use super::{
+    Completion, ConnectionKind, Driver, FACTS_TIMEOUT, SEND_TIMEOUT, side_effects::source,
+};
 use crate::{
     facts, files,
     link::call::{self, CallError, Endpoint},
@@ -8,7 +10,9 @@ use crate::{
     link_state::Event,
 };
 use futures_util::SinkExt as _;
-use meshd_proto::{EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest};
+use meshd_proto::{
+    EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest,
+};
 use meshd_types::Secret;
 use serde::Serialize;
 use std::future::Future;
@@ -24,11 +28,18 @@ impl Driver {
             return self.events.push_back(Event::Refused("there is no token".into()));
         };
         let (version, node, session) = (meshd_proto::VERSION, self.config.node, self.boot.session);
-        let request = self.keys.request().map(|csr_pem| EnrolRequest { version, node, session, token, csr_pem });
+        let request = self.keys.request().map(|csr_pem| EnrolRequest {
+            version,
+            node,
+            session,
+            token,
+            csr_pem,
+        });
         self.certify(meshd_proto::ENROL_PATH, request);
     }
 
-    /// Replaces the token of this boot in its file, so that a restarted agent enrols with it, or does not enrol again.
+    /// Replaces the token of this boot in its file, so that a restarted agent enrols with it, or
+    /// does not enrol again.
     pub(super) fn set_token(&mut self, token: Option<Secret<String>>) {
         self.boot.token = token;
         if let Err(error) = files::store_boot(&self.options.boot_file, &self.boot) {
@@ -37,7 +48,10 @@ impl Driver {
     }
 
     pub(super) fn renew(&mut self) {
-        let request = self.keys.request().map(|csr_pem| RenewRequest { version: meshd_proto::VERSION, csr_pem });
+        let request = self
+            .keys
+            .request()
+            .map(|csr_pem| RenewRequest { version: meshd_proto::VERSION, csr_pem });
         self.certify(meshd_proto::RENEW_PATH, request);
     }
 
@@ -45,10 +59,15 @@ impl Driver {
         Ok(Endpoint { config: self.config.clone(), tls: self.keys.tls()? })
     }
 
-    fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
+    fn certify<Q: Serialize + Send + Sync + 'static>(
+        &mut self,
+        path: &'static str,
+        request: Result<Q, KeyError>,
+    ) {
         let prepared = request.and_then(|request| Ok((request, self.endpoint()?)));
         self.call(async move {
-            let (request, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
+            let (request, endpoint) =
+                prepared.map_err(|error| CallError::Failed(error.to_string()))?;
             let response: EnrolResponse = call::post(&endpoint, path, &request).await?;
             Ok(Completion::Event(Event::Certified(response)))
         });
@@ -64,17 +83,24 @@ impl Driver {
     }
 
     pub(super) fn open_pending(&mut self, reason: String) {
-        tracing::warn!(reason, "waiting for approval; run: meshd node approve {}", self.config.node);
+        tracing::warn!(
+            reason,
+            "waiting for approval; run: meshd node approve {}",
+            self.config.node
+        );
         let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.endpoint()?)));
         let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
         let vms = self.options.vm_dir.clone();
         self.call(async move {
-            let (csr_pem, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
+            let (csr_pem, endpoint) =
+                prepared.map_err(|error| CallError::Failed(error.to_string()))?;
             let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
-            let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &Facts::default());
+            let collect =
+                move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &Facts::default());
             let facts = spawn_blocking(collect).await.unwrap_or_default();
             let hello = PendingHello { version, node, session, csr_pem, facts };
-            let text = serde_json::to_string(&hello).map_err(|error| CallError::Failed(error.to_string()))?;
+            let text = serde_json::to_string(&hello)
+                .map_err(|error| CallError::Failed(error.to_string()))?;
             let mut socket = call::open(&endpoint, meshd_proto::PENDING_PATH).await?;
             let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
             match sent {
@@ -85,7 +111,8 @@ impl Driver {
         });
     }
 
-    /// Collects the facts for a hello in the background. After [`FACTS_TIMEOUT`] the hello repeats the facts of the last one.
+    /// Collects the facts for a hello in the background. After [`FACTS_TIMEOUT`] the hello repeats
+    /// the facts of the last one.
     pub(super) fn collect_facts(&mut self) {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());

@@ -1,5 +1,5 @@
-//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One task, one connection; slow work runs in
-//! the background and returns an event.
+//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One
+//! task, one connection; slow work runs in the background and returns an event.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -85,7 +85,8 @@ struct Driver {
 /// Runs the agent until `shutdown`.
 ///
 /// # Errors
-/// Only at the start: a file of the overlay is missing or invalid. Later errors are logged and retried.
+/// Only at the start: a file of the overlay is missing or invalid. Later errors are logged and
+/// retried.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
     side_effects::raise_limits();
     let options = import_ticket(options)?;
@@ -93,12 +94,14 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let boot = files::boot(&options.boot_file, &config)?;
     let tree = Tree::new(&options.root);
     let ca_file = tree.path(&config.ca_file);
-    let (keys, validity) = Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
+    let (keys, validity) =
+        Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
     let services = CentralServices::new(&config, &boot);
-    let tasks = Tasks::open(&options.tasks_dir, &options.state_dir.join("cgroup"), config.node, services);
+    let tasks =
+        Tasks::open(&options.tasks_dir, &options.state_dir.join("cgroup"), config.node, services);
     side_effects::log_start(&config, &boot);
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
@@ -179,7 +182,9 @@ impl Driver {
                 self.socket = Some((socket, kind));
                 (kind == ConnectionKind::Link).then_some(Event::Connected)
             }
-            Err(error) => Some(Event::ConnectionLost(format!("a task of the agent failed: {error}"))),
+            Err(error) => {
+                Some(Event::ConnectionLost(format!("a task of the agent failed: {error}")))
+            }
         }
     }
 
@@ -190,7 +195,9 @@ impl Driver {
             Ok(Message::Close(frame)) => {
                 self.socket = None;
                 let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
-                return Some(Event::ConnectionLost(format!("the central node closed the connection: {reason}")));
+                return Some(Event::ConnectionLost(format!(
+                    "the central node closed the connection: {reason}"
+                )));
             }
             Ok(_) => return Some(Event::KeepAlive),
             Err(reason) => {
@@ -279,11 +286,19 @@ impl Driver {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         let (vms, clock) = (self.options.vm_dir.clone(), self.central_clock);
         self.work.spawn_blocking(move || {
-            Completion::Event(Event::ChecksDone(checks::report(&tree, &vms, &config, &boot, clock, wall())))
+            Completion::Event(Event::ChecksDone(checks::report(
+                &tree,
+                &vms,
+                &config,
+                &boot,
+                clock,
+                wall(),
+            )))
         });
     }
 
-    /// Stores the central node's time, and starts to send the node's log if the central node stores logs.
+    /// Stores the central node's time, and starts to send the node's log if the central node stores
+    /// logs.
     fn welcome(&mut self, event: &Event) {
         let Event::Message(FromCentral::Welcome(welcome)) = event else { return };
         if welcome.logs {
@@ -329,7 +344,8 @@ impl Driver {
         self.events.push_back(Event::ConnectionLost(failure));
     }
 
-    /// Announces the end of this agent. Without it, the central node lets the machine wait at its next boot: another machine may pose as it.
+    /// Announces the end of this agent. Without it, the central node lets the machine wait at its
+    /// next boot: another machine may pose as it.
     async fn say_goodbye(&mut self) {
         if matches!(self.socket, Some((_, ConnectionKind::Link))) {
             self.send_message(&FromAgent::Goodbye).await;

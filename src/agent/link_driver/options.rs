@@ -18,8 +18,8 @@ pub struct Options {
     pub config: PathBuf,
     /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
     pub boot_file: PathBuf,
-    /// A ticket for a machine that does not netboot. The agent moves its content into the state folder; `config` and
-    /// `boot_file` are then ignored.
+    /// A ticket for a machine that does not netboot. The agent moves its content into the state
+    /// folder; `config` and `boot_file` are then ignored.
     pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
@@ -45,11 +45,19 @@ pub enum RunError {
 }
 
 /// Returns the configuration of the VM manager.
-pub(super) fn host_config(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
+pub(super) fn host_config(
+    options: &Options,
+    tree: &Tree,
+    config: &AgentConfig,
+    boot: &BootPart,
+) -> HostConfig {
     let checks = {
-        let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
+        let (tree, config, boot, state_dir) =
+            (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
         let (vms, clock) = (options.vm_dir.clone(), move || checks::CentralClock::load(&state_dir));
-        CheckRunner::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
+        CheckRunner::new(move || {
+            checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks
+        })
     };
     HostConfig {
         checks,

@@ -6,7 +6,10 @@ use crate::{
     link_state::Event,
     link_state::actions::MAX_OUTCOMES,
 };
-use meshd_proto::{ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral, PendingReply};
+use meshd_proto::{
+    ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral,
+    PendingReply,
+};
 use meshd_types::Timestamp;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
@@ -28,7 +31,8 @@ pub fn wall() -> Timestamp {
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// OOM score: the kernel kills the agent last when memory runs out, because only the agent can report the cause.
+/// OOM score: the kernel kills the agent last when memory runs out, because only the agent can
+/// report the cause.
 const OOM_SCORE: &str = "-900";
 
 /// Sets the OOM score, and raises the limit of open files: each VM takes four.
@@ -59,7 +63,9 @@ pub fn log(event: &Event) {
         Event::Message(FromCentral::Action(order)) => {
             tracing::info!(id = order.id.0, action = ?order.action, "action ordered")
         }
-        Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
+        Event::Pending(PendingReply::Waiting { reason }) => {
+            tracing::info!(reason, "waiting for approval")
+        }
         Event::Pending(PendingReply::Rejected { reason }) => tracing::warn!(reason, "rejected"),
         Event::RebootFailed(reason) => tracing::error!(reason, "cannot reboot"),
         Event::ChecksDone(report) => {
@@ -74,7 +80,8 @@ pub fn log(event: &Event) {
 /// Moves a ticket into the state folder, and returns the options with its paths.
 pub fn import_ticket(options: Options) -> Result<Options, FileError> {
     let Some(ticket) = options.token_file.clone() else { return Ok(options) };
-    let (config, boot_file) = (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
+    let (config, boot_file) =
+        (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
     // The agent starts without a ticket if it used one before.
     if ticket.exists() || !config.exists() {
         files::import_ticket(&ticket, &config, &boot_file)?;
@@ -93,7 +100,8 @@ impl Outcomes {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("tasks.json");
         let text = files::read(&path).unwrap_or_default();
-        let outcomes: Vec<(ActionId, ActionOutcome)> = serde_json::from_str(&text).unwrap_or_default();
+        let outcomes: Vec<(ActionId, ActionOutcome)> =
+            serde_json::from_str(&text).unwrap_or_default();
         Outcomes { path, outcomes: outcomes.into_iter().collect() }
     }
 
@@ -110,7 +118,8 @@ impl Outcomes {
         while self.outcomes.len() > MAX_OUTCOMES {
             self.outcomes.pop_first();
         }
-        let text = serde_json::to_string(&self.outcomes.iter().collect::<Vec<_>>()).unwrap_or_default();
+        let text =
+            serde_json::to_string(&self.outcomes.iter().collect::<Vec<_>>()).unwrap_or_default();
         if let Err(error) = files::replace_unsynced(&self.path, &text) {
             tracing::error!(%error, cause = source(&error), "cannot store the outcome of an action");
         }

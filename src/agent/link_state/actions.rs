@@ -1,4 +1,5 @@
-//! Executes each ordered action (a reboot) at most once, and repeats its outcome until the central node acknowledges it. Pure.
+//! Executes each ordered action (a reboot) at most once, and repeats its outcome until the central
+//! node acknowledges it. Pure.
 
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromAgent, NodeAction};
 use meshd_types::{NodeId, Timestamp};
@@ -28,14 +29,17 @@ impl Actions {
         Actions { node, completed: BTreeMap::new(), reboot: None }
     }
 
-    /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are repeated.
+    /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are
+    /// repeated.
     pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
         let outcomes = outcomes.into_iter().take(MAX_OUTCOMES);
-        self.completed.extend(outcomes.map(|(id, outcome)| (id, CompletedAction { outcome, acknowledged: false })));
+        self.completed.extend(
+            outcomes.map(|(id, outcome)| (id, CompletedAction { outcome, acknowledged: false })),
+        );
     }
 
-    /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall` is the central node's clock, `now` the
-    /// timer.
+    /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall`
+    /// is the central node's clock, `now` the timer.
     pub fn accept(&mut self, order: &ActionOrder, wall: Timestamp, now: Duration) -> FromAgent {
         if let Some(completed) = self.completed.get_mut(&order.id) {
             completed.acknowledged = false;
@@ -107,8 +111,15 @@ impl Actions {
         let message = action_done(id, &outcome);
         self.completed.insert(id, CompletedAction { outcome, acknowledged: false });
         while self.completed.len() > MAX_OUTCOMES {
-            let acknowledged = self.completed.iter().find(|(_, completed)| completed.acknowledged).map(|(id, _)| *id);
-            let Some(oldest) = acknowledged.or_else(|| self.completed.keys().next().copied()) else { break };
+            let acknowledged = self
+                .completed
+                .iter()
+                .find(|(_, completed)| completed.acknowledged)
+                .map(|(id, _)| *id);
+            let Some(oldest) = acknowledged.or_else(|| self.completed.keys().next().copied())
+            else {
+                break;
+            };
             self.completed.remove(&oldest);
         }
         message

@@ -9,7 +9,8 @@ pub(super) struct CheckRuns {
     request: Option<u64>,
     /// Start another run after the current one.
     rerun: bool,
-    /// The newest request during the current run. Numbers ascend; a later answer also answers earlier requests.
+    /// The newest request during the current run. Numbers ascend; a later answer also answers
+    /// earlier requests.
     next_request: Option<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! The link state machine: enrolment, connection, heartbeats, retries. Pure: events, time and randomness in, actions out.
+//! The link state machine: enrolment, connection, heartbeats, retries. Pure: events, time and
+//! randomness in, actions out.
 //!
 //! ```text
 //!                              start
@@ -17,9 +18,10 @@
 //!                                ▼           ▼
 //!                              Linked ──▶ Waiting ──▶ choose again
 //! ```
-//! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a reason.
-//! After a failure the agent waits about 5 s, then 10, 20 and 30 (AG-4), until the next welcome. Any response to an enrolment uses up the
-//! token (EN-11). VMs and tasks continue in every state.
+//! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection
+//! with a reason. After a failure the agent waits about 5 s, then 10, 20 and 30 (AG-4), until the
+//! next welcome. Any response to an enrolment uses up the token (EN-11). VMs and tasks continue in
+//! every state.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -41,7 +43,8 @@ use self::{
 };
 use actions::Actions;
 use meshd_proto::{
-    ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, Welcome,
+    ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral,
+    PendingReply, Welcome,
 };
 use meshd_types::NodeId;
 use std::time::Duration;
@@ -50,7 +53,8 @@ use std::time::Duration;
 pub const RETRY: Duration = Duration::from_secs(5);
 /// Longest pause before a retry, without jitter.
 pub const RETRY_CAP: Duration = Duration::from_secs(30);
-/// Silence after which a pending connection is closed; the central node pings several times within it.
+/// Silence after which a pending connection is closed; the central node pings several times within
+/// it.
 const PENDING_SILENCE: Duration = Duration::from_secs(180);
 /// Pause after a rejection: only an operator can revoke a rejection.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(60);
@@ -123,14 +127,20 @@ impl LinkStateMachine {
     pub fn deadline(&self) -> Option<Duration> {
         let state_deadline = match &self.state {
             State::Starting => Some(Duration::ZERO),
-            State::Greeting { until } | State::Waiting { until } | State::Pending { silent_at: until } => Some(*until),
+            State::Greeting { until }
+            | State::Waiting { until }
+            | State::Pending { silent_at: until } => Some(*until),
             State::Linked(link) => {
                 let times = [Some(link.next_heartbeat), Some(link.silent_at), link.next_check];
                 times.into_iter().flatten().min()
             }
             _ => None,
         };
-        state_deadline.into_iter().chain(self.actions.reboot_at()).min().filter(|at| *at < Duration::MAX)
+        state_deadline
+            .into_iter()
+            .chain(self.actions.reboot_at())
+            .min()
+            .filter(|at| *at < Duration::MAX)
     }
 
     /// Returns the name of the state for the log.
@@ -169,7 +179,9 @@ impl LinkStateMachine {
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::ChecksDone(report) => self.checked(now, report),
             Event::Report(message) => vec![Action::Send(message)],
-            Event::RebootFailed(reason) => self.actions.reboot_failed(reason).into_iter().map(Action::Send).collect(),
+            Event::RebootFailed(reason) => {
+                self.actions.reboot_failed(reason).into_iter().map(Action::Send).collect()
+            }
         };
         if self.actions.reboots_now(now.timer) {
             actions.push(Action::Reboot);
@@ -188,7 +200,9 @@ impl LinkStateMachine {
                 State::Pending { silent_at: now.timer + PENDING_SILENCE },
                 Action::OpenPending { reason: self.pending_reason.to_owned() },
             ),
-            Some(validity) if self.needs_renewal || now.wall >= validity.expires_at => (State::Renewing, Action::Renew),
+            Some(validity) if self.needs_renewal || now.wall >= validity.expires_at => {
+                (State::Renewing, Action::Renew)
+            }
             Some(_) => (State::Connecting, Action::OpenLink),
         };
         self.state = state;
@@ -200,9 +214,15 @@ impl LinkStateMachine {
             State::Starting => vec![self.choose_connection(now)],
             State::Waiting { until } if *until <= now.timer => vec![self.choose_connection(now)],
             State::Greeting { until } if *until <= now.timer => self.retry_later(now, random, None),
-            State::Pending { silent_at } if *silent_at <= now.timer => self.retry_later(now, random, None),
-            State::Linked(link) if link.silent_at <= now.timer => self.retry_later(now, random, None),
-            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate, &mut self.check_runs),
+            State::Pending { silent_at } if *silent_at <= now.timer => {
+                self.retry_later(now, random, None)
+            }
+            State::Linked(link) if link.silent_at <= now.timer => {
+                self.retry_later(now, random, None)
+            }
+            State::Linked(link) => {
+                link.timer(now, self.heartbeat, self.certificate, &mut self.check_runs)
+            }
             _ => Vec::new(),
         }
     }
@@ -222,14 +242,16 @@ impl LinkStateMachine {
     }
 
     fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Action> {
-        let (was_enrolling, needed_renewal) = (matches!(self.state, State::Enrolling), self.needs_renewal);
+        let (was_enrolling, needed_renewal) =
+            (matches!(self.state, State::Enrolling), self.needs_renewal);
         self.certificate = Some(Validity::from_response(&response, now.wall));
         let is_expired = response.life_s == 0;
         self.needs_renewal = false;
         let mut actions = vec![Action::StoreCertificate(response)];
         match self.state {
             State::Enrolling | State::Pending { .. } => actions.extend(self.forget_token()),
-            // A central node that renews and then refuses again must not cause a loop without pauses.
+            // A central node that renews and then refuses again must not cause a loop without
+            // pauses.
             State::Renewing if is_expired || needed_renewal && self.attempts > 1 => {
                 actions.extend(self.retry_later(now, random, None));
                 return actions;
@@ -296,8 +318,13 @@ impl LinkStateMachine {
     fn receive(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
         self.extend_silence(now);
         match (&mut self.state, message) {
-            (State::Greeting { .. }, FromCentral::Welcome(welcome)) => self.welcome(now, random, &welcome),
-            (State::Greeting { .. } | State::Linked(_), FromCentral::Goodbye { retry_after_s, .. }) => {
+            (State::Greeting { .. }, FromCentral::Welcome(welcome)) => {
+                self.welcome(now, random, &welcome)
+            }
+            (
+                State::Greeting { .. } | State::Linked(_),
+                FromCentral::Goodbye { retry_after_s, .. },
+            ) => {
                 let Some(seconds) = retry_after_s else {
                     self.state = State::Ended;
                     return vec![Action::Close];
@@ -305,7 +332,9 @@ impl LinkStateMachine {
                 self.retry_later(now, random, Some(Duration::from_secs(seconds.into())))
             }
             (State::Linked(link), FromCentral::Action(order)) => {
-                let wall = link.central.map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
+                let wall = link
+                    .central
+                    .map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
                 vec![Action::Send(self.actions.accept(&order, wall, now.timer))]
             }
             (State::Linked(_), FromCentral::Acknowledged { id }) => {
@@ -325,17 +354,24 @@ impl LinkStateMachine {
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
             (State::Linked(_), FromCentral::Task(order)) => vec![Action::Task(order)],
             (State::Linked(_), FromCentral::LogStored(stored)) => vec![Action::LogStored(stored)],
-            (State::Linked(_), FromCentral::OutputStored(stored)) => vec![Action::OutputStored(stored)],
+            (State::Linked(_), FromCentral::OutputStored(stored)) => {
+                vec![Action::OutputStored(stored)]
+            }
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(validity) = self.certificate.as_mut().filter(|_| renew) {
-                    // The next heartbeat requests the renewal, so that the requests of a rack are spread.
+                    // The next heartbeat requests the renewal, so that the requests of a rack are
+                    // spread.
                     validity.renew_at = validity.renew_at.min(now.wall);
                 }
                 vec![Action::TrustRoots(roots_pem)]
             }
             (State::Linked(_), FromCentral::EnrolAgain { roots_pem, token }) => {
                 (self.has_token, self.certificate, self.needs_renewal) = (true, None, false);
-                vec![Action::TrustRoots(roots_pem), Action::StoreToken(token), Action::DropCertificate]
+                vec![
+                    Action::TrustRoots(roots_pem),
+                    Action::StoreToken(token),
+                    Action::DropCertificate,
+                ]
             }
             _ => Vec::new(),
         }
@@ -366,11 +402,16 @@ impl LinkStateMachine {
         let (request, next_run) = self.check_runs.finish();
         let mut actions: Vec<Action> = next_run.into_iter().collect();
         let State::Linked(link) = &mut self.state else { return actions };
-        let statuses: Vec<_> = report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
+        let statuses: Vec<_> =
+            report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
         let failing = statuses.iter().any(|(_, status)| *status == CheckStatus::Fail);
-        link.next_check = Some(now.timer + if failing { FAILING_CHECK_INTERVAL } else { CHECK_INTERVAL });
+        link.next_check =
+            Some(now.timer + if failing { FAILING_CHECK_INTERVAL } else { CHECK_INTERVAL });
         let reported = (statuses, report.resources.clone());
-        if request.is_none() && link.reported.as_deref() == Some(&reported) && now.timer < link.repeat_at {
+        if request.is_none()
+            && link.reported.as_deref() == Some(&reported)
+            && now.timer < link.repeat_at
+        {
             return actions;
         }
         link.reported = Some(Box::new(reported));

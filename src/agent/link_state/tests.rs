@@ -1,4 +1,5 @@
-//! The state machine: start, retries, heartbeats and actions; invariants hold for every sequence of events.
+//! The state machine: start, retries, heartbeats and actions; invariants hold for every sequence of
+//! events.
 
 use super::*;
 use crate::link_state::actions::{MAX_OUTCOMES, REBOOT_ACK_TIMEOUT};
@@ -63,7 +64,10 @@ fn linked(life_s: u64) -> LinkStateMachine {
     let (mut machine, actions) = started(false, Some(validity(life_s)));
     assert_eq!(actions, [Action::OpenLink]);
     assert_eq!(machine.handle(at(0), 0, Event::Connected), [Action::Hello]);
-    assert_eq!(machine.handle(at(0), 0, welcome()), [Action::RunChecks, Action::ReportVms, Action::ReportTasks]);
+    assert_eq!(
+        machine.handle(at(0), 0, welcome()),
+        [Action::RunChecks, Action::ReportVms, Action::ReportTasks]
+    );
     machine
 }
 
@@ -72,14 +76,18 @@ fn enrol_again_order_enrols_after_the_goodbye() {
     let mut machine = linked(1000);
     let token = Secret::new("token".to_owned());
     let order = FromCentral::EnrolAgain { roots_pem: "ROOTS".into(), token: token.clone() };
-    let expected = [Action::TrustRoots("ROOTS".into()), Action::StoreToken(token), Action::DropCertificate];
+    let expected =
+        [Action::TrustRoots("ROOTS".into()), Action::StoreToken(token), Action::DropCertificate];
     assert_eq!(machine.handle(at(1), 0, Event::Message(order)), expected);
     let goodbye = FromCentral::Goodbye { reason: "replaced".into(), retry_after_s: Some(4) };
     assert_eq!(machine.handle(at(1), 0, Event::Message(goodbye)), [Action::Close]);
     let due = machine.deadline().expect("a retry");
     assert_eq!(machine.handle(at(due.as_secs() + 1), 0, Event::Timer), [Action::Enrol]);
     let got = machine.handle(at(due.as_secs() + 1), 0, Event::Certified(certificate(1000)));
-    assert_eq!(got, [Action::StoreCertificate(certificate(1000)), Action::ForgetToken, Action::OpenLink]);
+    assert_eq!(
+        got,
+        [Action::StoreCertificate(certificate(1000)), Action::ForgetToken, Action::OpenLink]
+    );
 }
 
 fn lost() -> Event {
@@ -103,7 +111,9 @@ fn start_uses_token_then_certificate_then_pending_connection() {
     assert_eq!(first(true, Some(validity(1000))), [Action::Enrol]);
     assert_eq!(first(false, Some(validity(1000))), [Action::OpenLink]);
     assert_eq!(first(false, Some(validity(0))), [Action::Renew]);
-    assert!(matches!(&first(false, None)[..], [Action::OpenPending { reason }] if reason.contains("no token")));
+    assert!(
+        matches!(&first(false, None)[..], [Action::OpenPending { reason }] if reason.contains("no token"))
+    );
 }
 
 #[test]
@@ -112,7 +122,10 @@ fn token_is_kept_until_the_central_node_responds() {
     assert_eq!(machine.handle(at(1), 0, lost()), [Action::Close]);
     assert_eq!(machine.handle(at(10), 0, Event::Timer), [Action::Enrol], "the token remains");
     let got = machine.handle(at(11), 0, Event::Certified(certificate(100)));
-    assert_eq!(got, [Action::StoreCertificate(certificate(100)), Action::ForgetToken, Action::OpenLink]);
+    assert_eq!(
+        got,
+        [Action::StoreCertificate(certificate(100)), Action::ForgetToken, Action::OpenLink]
+    );
 
     let (mut machine, _) = started(true, None);
     let got = machine.handle(at(1), 0, Event::Refused("401".into()));
@@ -123,13 +136,20 @@ fn token_is_kept_until_the_central_node_responds() {
 #[test]
 fn refused_token_leaves_a_valid_certificate_in_use() {
     let (mut machine, _) = started(true, Some(validity(1000)));
-    assert_eq!(machine.handle(at(1), 0, Event::Refused("401".into())), [Action::ForgetToken, Action::OpenLink]);
+    assert_eq!(
+        machine.handle(at(1), 0, Event::Refused("401".into())),
+        [Action::ForgetToken, Action::OpenLink]
+    );
 }
 
 #[test]
 fn approved_node_connects_at_once_and_rejected_node_retries_later() {
     let (mut machine, _) = started(false, None);
-    assert!(machine.handle(at(1), 0, Event::Pending(PendingReply::Waiting { reason: "x".into() })).is_empty());
+    assert!(
+        machine
+            .handle(at(1), 0, Event::Pending(PendingReply::Waiting { reason: "x".into() }))
+            .is_empty()
+    );
     let got = machine.handle(at(2), 0, Event::Pending(PendingReply::Approved(certificate(100))));
     assert_eq!(got, [Action::StoreCertificate(certificate(100)), Action::Close, Action::OpenLink]);
 
@@ -156,7 +176,9 @@ fn certificate_renewed_and_refused_in_turn_backs_off() {
     for second in 0..60 {
         let mut actions = machine.handle(at(second), 0, Event::Timer);
         for _ in 0..10 {
-            let Some(action) = actions.iter().find(|action| matches!(action, Action::OpenLink | Action::Renew)) else {
+            let Some(action) =
+                actions.iter().find(|action| matches!(action, Action::OpenLink | Action::Renew))
+            else {
                 break;
             };
             calls += 1;
@@ -179,8 +201,13 @@ fn certificate_is_renewed_over_the_link_at_half_its_lifetime() {
         machine.handle(at(second), 0, Event::KeepAlive);
         renewals.extend(actions.contains(&Action::RequestRenewal).then_some(second));
     }
-    assert_eq!(renewals, [120, 180], "at the first heartbeat past half, and again without response");
-    let got = machine.handle(at(199), 0, Event::Message(FromCentral::Certificate(certificate(200))));
+    assert_eq!(
+        renewals,
+        [120, 180],
+        "at the first heartbeat past half, and again without response"
+    );
+    let got =
+        machine.handle(at(199), 0, Event::Message(FromCentral::Certificate(certificate(200))));
     assert_eq!(got, [Action::StoreCertificate(certificate(200)), Action::Send(FromAgent::Renewed)]);
     assert!(!machine.handle(at(210), 0, Event::Timer).contains(&Action::RequestRenewal));
 }
@@ -201,10 +228,19 @@ fn checks_repeat_and_report_only_changed_statuses() {
     let actions = machine.handle(at(1), 0, Event::ChecksDone(failed.clone()));
     assert_eq!(actions, [Action::Send(FromAgent::Checks(Box::new(failed)))]);
     assert_eq!(machine.handle(at(6), 0, Event::Timer), [Action::RunChecks]);
-    assert!(machine.handle(at(7), 0, Event::ChecksDone(report(CheckStatus::Fail, "2"))).is_empty(), "nothing new");
+    assert!(
+        machine.handle(at(7), 0, Event::ChecksDone(report(CheckStatus::Fail, "2"))).is_empty(),
+        "nothing new"
+    );
     assert_eq!(machine.handle(at(12), 0, Event::Timer), [Action::RunChecks]);
-    assert_eq!(machine.handle(at(13), 0, Event::ChecksDone(report(CheckStatus::Pass, ""))).len(), 1);
-    assert!(machine.handle(at(20), 0, Event::Timer).is_empty(), "the interval of passing checks is longer");
+    assert_eq!(
+        machine.handle(at(13), 0, Event::ChecksDone(report(CheckStatus::Pass, ""))).len(),
+        1
+    );
+    assert!(
+        machine.handle(at(20), 0, Event::Timer).is_empty(),
+        "the interval of passing checks is longer"
+    );
 }
 
 #[test]
@@ -218,12 +254,23 @@ fn check_request_is_answered_by_a_run_that_began_later() {
         })
     };
     let passed = || Event::ChecksDone(report(CheckStatus::Pass, ""));
-    assert!(machine.handle(at(1), 0, request(1)).is_empty(), "the run of the welcome has not ended");
+    assert!(
+        machine.handle(at(1), 0, request(1)).is_empty(),
+        "the run of the welcome has not ended"
+    );
     assert!(machine.handle(at(1), 0, request(2)).is_empty());
     let actions = machine.handle(at(2), 0, passed());
-    assert_eq!((answered(&actions), actions.contains(&Action::RunChecks)), (Some(None), true), "{actions:?}");
+    assert_eq!(
+        (answered(&actions), actions.contains(&Action::RunChecks)),
+        (Some(None), true),
+        "{actions:?}"
+    );
     let actions = machine.handle(at(3), 0, passed());
-    assert_eq!((answered(&actions), actions.len()), (Some(Some(2)), 1), "unchanged, but a response to the request");
+    assert_eq!(
+        (answered(&actions), actions.len()),
+        (Some(Some(2)), 1),
+        "unchanged, but a response to the request"
+    );
     assert_eq!(machine.handle(at(4), 0, request(3)), [Action::RunChecks]);
     machine.handle(at(5), 0, lost());
     assert!(machine.handle(at(6), 0, passed()).is_empty(), "no link");
@@ -231,7 +278,8 @@ fn check_request_is_answered_by_a_run_that_began_later() {
 
 #[test]
 fn goodbye_sets_the_retry_or_ends_the_link() {
-    let goodbye = |retry_after_s| Event::Message(FromCentral::Goodbye { reason: "x".into(), retry_after_s });
+    let goodbye =
+        |retry_after_s| Event::Message(FromCentral::Goodbye { reason: "x".into(), retry_after_s });
     let mut machine = linked(10_000);
     assert_eq!(machine.handle(at(5), 0, goodbye(Some(100))), [Action::Close]);
     assert_eq!(machine.deadline(), Some(Duration::from_secs(5 + 75)));
@@ -283,7 +331,8 @@ fn action_expires_by_the_clock_of_the_central_node() {
     let (mut machine, _) = started(false, Some(validity(10_000)));
     machine.handle(at(0), 0, Event::Connected);
     let now = Some(Timestamp::from_millis(0));
-    let welcome = Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now, logs: false };
+    let welcome =
+        Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now, logs: false };
     machine.handle(at(0), 0, Event::Message(FromCentral::Welcome(welcome)));
     let expires_at = Timestamp::from_millis(10_000);
     let early = ActionOrder { expires_at, ..reboot(1, node(), 0) };
@@ -302,7 +351,10 @@ fn outcomes_are_repeated_until_acknowledged() {
     machine.handle(at(60), 0, Event::Timer);
     machine.handle(at(60), 0, Event::Connected);
     let actions: Vec<_> = machine.handle(at(60), 0, welcome());
-    let repeated = actions.iter().filter(|action| matches!(action, Action::Send(FromAgent::ActionDone { .. }))).count();
+    let repeated = actions
+        .iter()
+        .filter(|action| matches!(action, Action::Send(FromAgent::ActionDone { .. })))
+        .count();
     assert_eq!(repeated, 1);
     for id in 10..10 + 2 * MAX_OUTCOMES as u64 {
         machine.handle(at(60), 0, Event::UnknownAction(ActionId(id)));

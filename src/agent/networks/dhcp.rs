@@ -1,11 +1,11 @@
-//! DHCP server of a network that the node makes (RFC 2131): one fixed address for each MAC address; unknown MAC addresses get no answer.
-//! Pure.
+//! DHCP server of a network that the node makes (RFC 2131): one fixed address for each MAC address;
+//! unknown MAC addresses get no answer. Pure.
 
 pub use dhcproto::v4::{CLIENT_PORT, SERVER_PORT};
 
 use dhcproto::v4::{
-    Decoder, DhcpOption, Encodable as _, Encoder, HType, MAGIC, MIN_PACKET_SIZE, Message, MessageType, Opcode,
-    OptionCode, borrowed,
+    Decoder, DhcpOption, Encodable as _, Encoder, HType, MAGIC, MIN_PACKET_SIZE, Message,
+    MessageType, Opcode, OptionCode, borrowed,
 };
 use meshd_types::MacAddr;
 use std::{
@@ -57,7 +57,9 @@ pub fn reply(packet: &[u8], scope: &DhcpScope) -> Option<Reply> {
     let address = *scope.reserved.get(&request.mac)?;
     let kind = match request.kind {
         MessageType::Discover => MessageType::Offer,
-        MessageType::Request if request.server_id.is_some_and(|server| server != scope.gateway) => return None,
+        MessageType::Request if request.server_id.is_some_and(|server| server != scope.gateway) => {
+            return None;
+        }
         MessageType::Request => {
             let requested = request.requested_address.unwrap_or(request.header.ciaddr());
             if requested == address { MessageType::Ack } else { MessageType::Nak }
@@ -81,7 +83,10 @@ pub fn is_offer(packet: &[u8], mac: MacAddr) -> bool {
     let Some(header) = ethernet_header(packet) else { return false };
     let is_ours = header.opcode() == Opcode::BootReply && header.chaddr() == mac.0;
     let offer = [u8::from(MessageType::Offer)];
-    is_ours && header.opts().any(|option| option.code() == OptionCode::MessageType && option.data() == offer)
+    is_ours
+        && header
+            .opts()
+            .any(|option| option.code() == OptionCode::MessageType && option.data() == offer)
 }
 
 /// Reads the header of a packet of DHCP on Ethernet.
@@ -124,18 +129,26 @@ fn address_of(value: &[u8]) -> Option<Ipv4Addr> {
     <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
 }
 
-fn build_reply(request: &Request<'_>, kind: MessageType, address: Ipv4Addr, scope: &DhcpScope) -> Reply {
+fn build_reply(
+    request: &Request<'_>,
+    kind: MessageType,
+    address: Ipv4Addr,
+    scope: &DhcpScope,
+) -> Reply {
     let none = Ipv4Addr::UNSPECIFIED;
-    let mut message = Message::new_with_id(request.header.xid(), none, none, none, none, &request.mac.0);
+    let mut message =
+        Message::new_with_id(request.header.xid(), none, none, none, none, &request.mac.0);
     message.set_opcode(Opcode::BootReply).set_flags(request.header.flags());
-    let mut options = vec![DhcpOption::MessageType(kind), DhcpOption::ServerIdentifier(scope.gateway)];
+    let mut options =
+        vec![DhcpOption::MessageType(kind), DhcpOption::ServerIdentifier(scope.gateway)];
     if kind != MessageType::Nak {
         message.set_ciaddr(request.header.ciaddr()).set_siaddr(scope.gateway);
         if request.kind != MessageType::Inform {
             message.set_yiaddr(address);
             options.push(DhcpOption::AddressLeaseTime(LEASE_S));
         }
-        options.extend([DhcpOption::SubnetMask(scope.mask), DhcpOption::Router(vec![scope.gateway])]);
+        options
+            .extend([DhcpOption::SubnetMask(scope.mask), DhcpOption::Router(vec![scope.gateway])]);
         let dns: Vec<Ipv4Addr> = scope.dns.iter().take(MAX_DNS).copied().collect();
         if !dns.is_empty() {
             options.push(DhcpOption::DomainNameServer(dns));
@@ -143,10 +156,14 @@ fn build_reply(request: &Request<'_>, kind: MessageType, address: Ipv4Addr, scop
     }
     let reachable = kind != MessageType::Nak && !request.header.ciaddr().is_unspecified();
     let destination = if reachable { request.header.ciaddr() } else { Ipv4Addr::BROADCAST };
-    Reply { bytes: encode(&message, &options), destination: SocketAddrV4::new(destination, CLIENT_PORT) }
+    Reply {
+        bytes: encode(&message, &options),
+        destination: SocketAddrV4::new(destination, CLIENT_PORT),
+    }
 }
 
-/// Encodes the header, which has no options of its own, and the options in their order: old firmware expects the message type first.
+/// Encodes the header, which has no options of its own, and the options in their order: old
+/// firmware expects the message type first.
 fn encode(message: &Message, options: &[DhcpOption]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MIN_PACKET_SIZE);
     let mut encoder = Encoder::new(&mut bytes);
@@ -202,7 +219,10 @@ mod tests {
     /// Message type, yiaddr and destination.
     fn fields_of(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
         let Reply { bytes, destination } = reply(packet, &scope())?;
-        assert_eq!((&bytes[..4], &bytes[4..8], destination.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));
+        assert_eq!(
+            (&bytes[..4], &bytes[4..8], destination.port()),
+            (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68)
+        );
         assert!(bytes.len() >= 300 && bytes[HEADER] == 53, "the message type is the first option");
         let address = <[u8; 4]>::try_from(&bytes[16..20]).expect("four bytes");
         Some((bytes[HEADER + 2], address.into(), *destination.ip()))
@@ -214,10 +234,20 @@ mod tests {
         let every = Ipv4Addr::BROADCAST;
         let other = Ipv4Addr::new(172, 30, 0, 8);
         assert_eq!(fields_of(&packet(MAC, DISCOVER, none, &[])), Some((OFFER, OWN, every)));
-        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, GATEWAY)])), Some((ACK, OWN, every)));
-        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, other)])), Some((NAK, none, every)));
+        assert_eq!(
+            fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, GATEWAY)])),
+            Some((ACK, OWN, every))
+        );
+        assert_eq!(
+            fields_of(&packet(MAC, REQUEST, none, &[(50, other)])),
+            Some((NAK, none, every))
+        );
         assert_eq!(fields_of(&packet(MAC, REQUEST, OWN, &[])), Some((ACK, OWN, OWN)), "renewal");
-        assert_eq!(fields_of(&packet(MAC, REQUEST, other, &[])), Some((NAK, none, every)), "a NAK is broadcast");
+        assert_eq!(
+            fields_of(&packet(MAC, REQUEST, other, &[])),
+            Some((NAK, none, every)),
+            "a NAK is broadcast"
+        );
         assert_eq!(fields_of(&packet(MAC, INFORM, OWN, &[])), Some((ACK, none, OWN)));
     }
 
@@ -225,7 +255,9 @@ mod tests {
     fn discover_is_answered_by_an_offer() {
         let offer = reply(&discover(MAC), &scope()).expect("a reply");
         assert!(
-            is_offer(&offer.bytes, MAC) && !is_offer(&offer.bytes, MacAddr([0; 6])) && !is_offer(&discover(MAC), MAC)
+            is_offer(&offer.bytes, MAC)
+                && !is_offer(&offer.bytes, MacAddr([0; 6]))
+                && !is_offer(&discover(MAC), MAC)
         );
     }
 
@@ -244,7 +276,11 @@ mod tests {
     fn unknown_client_other_server_and_invalid_packet_get_no_reply() {
         let none = Ipv4Addr::UNSPECIFIED;
         assert_eq!(fields_of(&packet(MacAddr([2, 0, 0, 0, 0, 9]), DISCOVER, none, &[])), None);
-        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, OWN)])), None, "another server was chosen");
+        assert_eq!(
+            fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, OWN)])),
+            None,
+            "another server was chosen"
+        );
         for kind in [0, OFFER, 4, ACK, NAK, 7, 9] {
             assert_eq!(fields_of(&packet(MAC, kind, none, &[])), None, "{kind}");
         }

@@ -22,10 +22,16 @@ pub fn missing(tree: &Tree, spec: &NetworkSpec, subnet: Subnet) -> Vec<MissingPa
     let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
     let parts = [
         (MissingPart::Bridge, tree.has(&format!("{folder}/bridge"))),
-        (MissingPart::Address, settings::bridge_addresses(tree, spec).first() == Some(&subnet.gateway())),
+        (
+            MissingPart::Address,
+            settings::bridge_addresses(tree, spec).first() == Some(&subnet.gateway()),
+        ),
         (MissingPart::LinkUp, flags & 1 != 0),
         (MissingPart::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
-        (MissingPart::Masquerade, !masquerades || masquerade::is_current(spec, subnet).unwrap_or(false)),
+        (
+            MissingPart::Masquerade,
+            !masquerades || masquerade::is_current(spec, subnet).unwrap_or(false),
+        ),
     ];
     parts.into_iter().filter(|(_, is_present)| !is_present).map(|(part, _)| part).collect()
 }
@@ -57,7 +63,9 @@ mod tests {
         let fake = FakeMachine::new("", &[]);
         let mut spec = NetworkSpec::private("172.30.0.0/16".parse().expect("a subnet"));
         // The masquerade rule is in the kernel, so the fake machine never has it.
-        let missing = |spec: &NetworkSpec| missing(&fake.tree, spec, "172.30.5.0/24".parse().expect("a subnet"));
+        let missing = |spec: &NetworkSpec| {
+            missing(&fake.tree, spec, "172.30.5.0/24".parse().expect("a subnet"))
+        };
         let parts = [
             ("sys/class/net/mesh-nat0/bridge", ""),
             ("proc/net/fib_trie", "  |-- 172.30.5.1\n   /32 host LOCAL\n"),

@@ -1,11 +1,11 @@
-//! Network interfaces of this machine: bridges with their addresses and ports by rtnetlink(7), TAP devices by `/dev/net/tun`. The kernel
-//! answers each request at once.
+//! Network interfaces of this machine: bridges with their addresses and ports by rtnetlink(7), TAP
+//! devices by `/dev/net/tun`. The kernel answers each request at once.
 
 use meshd_proto::InterfaceName;
 use meshd_types::MacAddr;
 use netlink_packet_core::{
-    ErrorBuffer, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    ErrorBuffer, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -15,7 +15,10 @@ use netlink_packet_route::{
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::{
     io::Errno,
-    net::{AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with},
+    net::{
+        AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice::name_to_index,
+        socket_with,
+    },
 };
 use std::{
     io,
@@ -43,19 +46,23 @@ pub fn make_bridge(name: &InterfaceName, mac: MacAddr) -> io::Result<()> {
 pub fn add_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     let mut message = address_message(name)?;
     message.header.prefix_len = prefix;
-    message.attributes =
-        vec![AddressAttribute::Local(IpAddr::V4(address)), AddressAttribute::Address(IpAddr::V4(address))];
+    message.attributes = vec![
+        AddressAttribute::Local(IpAddr::V4(address)),
+        AddressAttribute::Address(IpAddr::V4(address)),
+    ];
     request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
-/// Removes all IPv4 addresses of an interface. The kernel names none of them here: procfs lists addresses without interfaces, and two
-/// interfaces may have equal routes.
+/// Removes all IPv4 addresses of an interface. The kernel names none of them here: procfs lists
+/// addresses without interfaces, and two interfaces may have equal routes.
 pub fn remove_addresses(name: &str) -> io::Result<()> {
     // A request without an address removes the first one, with its secondaries.
     let request_removal = || request(RouteNetlinkMessage::DelAddress(address_message(name)?), 0);
     for _ in 0..MAX_ADDRESSES {
         match request_removal() {
-            Err(error) if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) => {
+                return Ok(());
+            }
             removed => removed?,
         }
     }
@@ -86,10 +93,18 @@ pub fn remove(name: &str) -> io::Result<()> {
     request(RouteNetlinkMessage::DelLink(link), 0)
 }
 
-/// Makes a TAP device for programs of a user, down and without bridge. It exists until [`remove`]. Must be called within a runtime.
+/// Makes a TAP device for programs of a user, down and without bridge. It exists until [`remove`].
+/// Must be called within a runtime.
 pub fn make_tap(name: &str, user: u32) -> io::Result<()> {
     let user = i32::try_from(user).map_err(io::Error::other)?;
-    Tun::builder().name(name).tap().owner(user).persist().build().map(drop).map_err(io::Error::other)
+    Tun::builder()
+        .name(name)
+        .tap()
+        .owner(user)
+        .persist()
+        .build()
+        .map(drop)
+        .map_err(io::Error::other)
 }
 
 fn index(name: &str) -> io::Result<u32> {
@@ -110,7 +125,8 @@ fn address_message(name: &str) -> io::Result<AddressMessage> {
     Ok(message)
 }
 
-/// Sends a request and waits for its acknowledgement. Answers have no other content, so their attributes are not parsed.
+/// Sends a request and waits for its acknowledgement. Answers have no other content, so their
+/// attributes are not parsed.
 fn request(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
@@ -123,7 +139,8 @@ fn request(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     socket.send(&bytes, 0)?;
     let mut answer = Vec::with_capacity(MAX_ANSWER);
     socket.recv(&mut answer, 0)?;
-    let malformed = |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be read");
+    let malformed =
+        |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be read");
     let answer = NetlinkBuffer::new_checked(answer.as_slice()).map_err(malformed)?;
     let error = ErrorBuffer::new_checked(answer.payload()).map_err(malformed)?;
     match error.code() {
@@ -145,16 +162,22 @@ mod tests {
 
     #[test]
     fn bridge_with_address_and_tap_port_is_made_and_removed() {
-        if !in_namespace("networks::links::tests::bridge_with_address_and_tap_port_is_made_and_removed") {
+        if !in_namespace(
+            "networks::links::tests::bridge_with_address_and_tap_port_is_made_and_removed",
+        ) {
             return;
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _context = runtime.enter();
         let tree = Tree::new(Path::new("/"));
         let text = |name: &str, file: &str| tree.text(&format!("/sys/class/net/{name}/{file}"));
         let bridge: InterfaceName = "br7".parse().expect("a name");
         make_bridge(&bridge, MAC).expect("made");
-        assert!(make_bridge(&bridge, MAC).is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists));
+        assert!(
+            make_bridge(&bridge, MAC)
+                .is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists)
+        );
         assert_eq!(text("br7", "address"), Some(MAC.to_string()));
 
         let addresses = || system::by_interface(&tree).remove("br7").unwrap_or_default();
@@ -164,7 +187,8 @@ mod tests {
         add_address("br7", address(1), 24).expect("added");
         add_address("br7", address(1), 24).expect("the same again");
         assert!(is_there(1));
-        // Another interface with an equal route, which comes later in the table: the address seems to be its own.
+        // Another interface with an equal route, which comes later in the table: the address seems
+        // to be its own.
         make_bridge(&"br9".parse().expect("a name"), MacAddr([2, 0, 0, 0, 0, 9])).expect("made");
         set_up("br9").expect("up");
         add_address("br9", address(9), 24).expect("added");

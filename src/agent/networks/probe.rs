@@ -37,8 +37,8 @@ pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
     }
 }
 
-/// Connects from the node's private address. A response, even a refusal, proves address translation: no other machine has a route to that
-/// address.
+/// Connects from the node's private address. A response, even a refusal, proves address
+/// translation: no other machine has a route to that address.
 pub fn connects(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrV4::new(from, 0))?;

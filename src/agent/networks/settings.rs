@@ -21,11 +21,14 @@ pub fn private_network(tree: &Tree) -> Option<NetworkSpec> {
     settings.enabled.then(|| NetworkSpec::private(settings.pool))
 }
 
-/// Chooses the subnet of a network that the node makes: the current one unless a route overlaps it, else the first free one.
+/// Chooses the subnet of a network that the node makes: the current one unless a route overlaps it,
+/// else the first free one.
 pub fn choose_subnet(tree: &Tree, spec: &NetworkSpec) -> Option<Subnet> {
     let node = spec.node.as_ref()?;
     let others: Vec<Subnet> = other_routes(tree, spec).map(|route| destination(&route)).collect();
-    let current = bridge_addresses(tree, spec).first().map(|address| Subnet::containing(*address, node.prefix));
+    let current = bridge_addresses(tree, spec)
+        .first()
+        .map(|address| Subnet::containing(*address, node.prefix));
     let current = current.filter(|subnet| node.pool.overlaps(*subnet));
     let is_free = |subnet: &Subnet| subnet.first_free(node.prefix, &others).is_some();
     current.filter(is_free).or_else(|| node.pool.first_free(node.prefix, &others))
@@ -37,13 +40,18 @@ pub fn other_routes(tree: &Tree, spec: &NetworkSpec) -> impl Iterator<Item = Rou
 }
 
 pub fn destination(route: &Route) -> Subnet {
-    Subnet::containing(route.destination, u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32))
+    Subnet::containing(
+        route.destination,
+        u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32),
+    )
 }
 
 /// Returns the name servers of the node: `nameserver 10.77.0.1`.
 pub fn name_servers(tree: &Tree) -> Vec<Ipv4Addr> {
     let text = tree.read("/etc/resolv.conf").unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok())
+        .collect()
 }
 
 /// Returns the IPv4 addresses of the bridge of a network.
@@ -65,7 +73,10 @@ mod tests {
 
     fn settings(enabled: bool, pool: &str) -> FakeMachine {
         let fake = FakeMachine::new("", &[]);
-        fake.file("etc/meshd/nat.json", &format!("{{\"enabled\": {enabled}, \"pool\": \"{pool}\"}}"));
+        fake.file(
+            "etc/meshd/nat.json",
+            &format!("{{\"enabled\": {enabled}, \"pool\": \"{pool}\"}}"),
+        );
         fake
     }
 

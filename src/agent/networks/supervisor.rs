@@ -1,4 +1,5 @@
-//! Supervises a network that the node makes: repairs what is missing, and serves DHCP to the NICs of the current VMs.
+//! Supervises a network that the node makes: repairs what is missing, and serves DHCP to the NICs
+//! of the current VMs.
 
 use super::{
     MissingPart, PROBE_MAC, choose_subnet,
@@ -23,8 +24,9 @@ use tokio::{
 
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics` are the NICs of the VMs; `assigned`
-/// receives their addresses. Dropping the returned set stops the supervisor but keeps the bridge.
+/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics`
+/// are the NICs of the VMs; `assigned` receives their addresses. Dropping the returned set stops
+/// the supervisor but keeps the bridge.
 pub fn start(
     tree: &Tree,
     central: CentralServices,
@@ -48,7 +50,15 @@ fn spawn(
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
     let mut task = JoinSet::new();
-    let supervisor = NetworkSupervisor { tree, spec, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
+    let supervisor = NetworkSupervisor {
+        tree,
+        spec,
+        nics,
+        assigned,
+        subnet: None,
+        socket: None,
+        logged: Vec::new(),
+    };
     task.spawn(supervisor.run());
     task
 }
@@ -105,8 +115,10 @@ impl NetworkSupervisor {
         self.assign();
         if self.socket.is_none() {
             let bridge = &self.spec.bridge;
-            self.socket =
-                listen(bridge).await.inspect_err(|error| tracing::error!(%error, %bridge, "cannot serve DHCP")).ok();
+            self.socket = listen(bridge)
+                .await
+                .inspect_err(|error| tracing::error!(%error, %bridge, "cannot serve DHCP"))
+                .ok();
         }
     }
 
@@ -121,7 +133,9 @@ impl NetworkSupervisor {
                 links::add_address(bridge.as_str(), subnet.gateway(), subnet.bits())
             }
             MissingPart::LinkUp => links::set_up(bridge.as_str()),
-            MissingPart::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
+            MissingPart::Forwarding => {
+                std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n")
+            }
             MissingPart::Masquerade => masquerade::install(&self.spec, subnet),
         }
     }
@@ -143,7 +157,12 @@ impl NetworkSupervisor {
         let mut reserved = self.assigned.borrow().clone();
         reserved.insert(PROBE_MAC, subnet.gateway());
         let of_node = settings::name_servers(&self.tree);
-        let dns = self.spec.node.as_ref().map(|node| node.name_servers(&of_node).to_vec()).unwrap_or_default();
+        let dns = self
+            .spec
+            .node
+            .as_ref()
+            .map(|node| node.name_servers(&of_node).to_vec())
+            .unwrap_or_default();
         let scope = DhcpScope { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
         let Some(reply) = dhcp::reply(packet, &scope) else { return };
         if let Err(error) = socket.send_to(&reply.bytes, reply.destination).await {
@@ -152,8 +171,9 @@ impl NetworkSupervisor {
     }
 }
 
-/// Assigns an address to each NIC of the network: the one of its specification, else the previous one, else one derived from the
-/// MAC address. Addresses outside the subnet and addresses in use are not assigned.
+/// Assigns an address to each NIC of the network: the one of its specification, else the previous
+/// one, else one derived from the MAC address. Addresses outside the subnet and addresses in use
+/// are not assigned.
 fn assign_addresses<'a>(
     subnet: Subnet,
     nics: impl Iterator<Item = &'a Nic> + Clone,
@@ -175,9 +195,16 @@ fn assign_addresses<'a>(
     }
     for nic in nics.filter(|nic| nic.address.is_none()) {
         let host_mask = !subnet.mask().to_bits();
-        let hash = nic.mac.0.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
-        let candidate = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() | hash.wrapping_add(n) & host_mask);
-        let candidates = previous.get(&nic.mac).copied().into_iter().chain((0..=host_mask).map(candidate));
+        let hash = nic
+            .mac
+            .0
+            .iter()
+            .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+        let candidate = |n: u32| {
+            Ipv4Addr::from_bits(subnet.network().to_bits() | hash.wrapping_add(n) & host_mask)
+        };
+        let candidates =
+            previous.get(&nic.mac).copied().into_iter().chain((0..=host_mask).map(candidate));
         let address = candidates.into_iter().find(|address| is_free(&assigned, *address));
         assigned.extend(address.map(|address| (nic.mac, address)));
     }

@@ -23,7 +23,8 @@ fn nic(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
 #[test]
 fn nic_keeps_its_address_until_its_vm_is_released() {
     let subnet: Subnet = "172.30.0.0/24".parse().expect("a subnet");
-    let address_of = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
+    let address_of =
+        |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
     let fixed = nic(1, Some("172.30.0.9"), Some(BRIDGE));
     let (dynamic, other) = (nic(2, None, Some(BRIDGE)), nic(3, None, Some(BRIDGE)));
     let all = [fixed.clone(), dynamic.clone(), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
@@ -37,16 +38,25 @@ fn nic_keeps_its_address_until_its_vm_is_released() {
         "the same after a restart of the agent"
     );
     let extended = assign_addresses(subnet, [other.clone(), dynamic.clone()].iter(), &assigned);
-    assert_eq!((address_of(&extended, &dynamic), address_of(&extended, &fixed)), (Some(first), None));
+    assert_eq!(
+        (address_of(&extended, &dynamic), address_of(&extended, &fixed)),
+        (Some(first), None)
+    );
     let conflicting = nic(7, Some(&first.to_string()), Some(BRIDGE));
-    let updated = assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &extended);
+    let updated =
+        assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &extended);
     assert_eq!(
         (address_of(&updated, &conflicting), address_of(&updated, &dynamic)),
         (None, Some(first)),
         "the guest of the other NIC uses it"
     );
-    let restarted = assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &BTreeMap::new());
-    assert_eq!(address_of(&restarted, &conflicting), Some(first), "the address of a specification takes precedence");
+    let restarted =
+        assign_addresses(subnet, [conflicting.clone(), dynamic.clone()].iter(), &BTreeMap::new());
+    assert_eq!(
+        address_of(&restarted, &conflicting),
+        Some(first),
+        "the address of a specification takes precedence"
+    );
     assert!(address_of(&restarted, &dynamic).is_some_and(|address| address != first));
     assert!(assign_addresses(subnet, [].iter(), &updated).is_empty());
 }
@@ -71,8 +81,11 @@ fn network_of_another_root_is_left_unchanged() {
 
 #[test]
 fn private_network_starts_serves_dhcp_and_repairs_only_missing_parts() {
-    if in_namespace("networks::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts") {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    if in_namespace(
+        "networks::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts",
+    ) {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(inside());
     }
 }
@@ -95,7 +108,10 @@ const CENTRAL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, 1), 9);
 /// A host behind the node, without a route to the private network.
 fn external_host() -> NetworkNamespace {
     let host = NetworkNamespace::new();
-    run("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", &host.pid()]);
+    run(
+        "ip",
+        &["link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", &host.pid()],
+    );
     run("ip", &["addr", "add", "10.99.0.2/24", "dev", "up0"]);
     run("ip", &["link", "set", "up0", "up"]);
     host.ip(&["addr", "add", "10.99.0.1/24", "dev", "down0"]);
@@ -105,7 +121,11 @@ fn external_host() -> NetworkNamespace {
 
 fn udhcpc(retries: [&str; 4]) -> Output {
     let mut command = StdCommand::new("udhcpc");
-    command.args(["-i", "guest", "-n", "-q", "-f", "-s", "/bin/true"]).args(retries).output().expect("udhcpc runs")
+    command
+        .args(["-i", "guest", "-n", "-q", "-f", "-s", "/bin/true"])
+        .args(retries)
+        .output()
+        .expect("udhcpc runs")
 }
 
 async fn inside() {
@@ -125,16 +145,35 @@ async fn inside() {
     until("it comes up", works).await;
 
     // A guest: a port on the bridge with a DHCP client.
-    run("ip", &["link", "add", "tap0", "type", "veth", "peer", "name", "guest", "address", "52:54:00:00:00:01"]);
+    run(
+        "ip",
+        &[
+            "link",
+            "add",
+            "tap0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "guest",
+            "address",
+            "52:54:00:00:00:01",
+        ],
+    );
     run("ip", &["link", "set", "tap0", "master", BRIDGE, "up"]);
     run("ip", &["link", "set", "guest", "up"]);
     let lease = blocking(|| udhcpc(["-t", "30", "-T", "3"])).await;
     assert!(
         lease.status.success()
-            && String::from_utf8_lossy(&[lease.stdout, lease.stderr].concat()).contains("172.30.0.9")
+            && String::from_utf8_lossy(&[lease.stdout, lease.stderr].concat())
+                .contains("172.30.0.9")
     );
     let received = BTreeMap::from([(guest.mac, Ipv4Addr::new(172, 30, 0, 9))]);
-    assert_eq!(*assigned.borrow(), received, "the VM manager receives the addresses of the network");
+    assert_eq!(
+        *assigned.borrow(),
+        received,
+        "the VM manager receives the addresses of the network"
+    );
 
     // One part is missing: the supervisor repairs it and leaves the bridge and its port unchanged.
     let index = || tree.text(&format!("/sys/class/net/{BRIDGE}/ifindex"));
@@ -142,7 +181,11 @@ async fn inside() {
     supervisor.shutdown().await;
     masquerade::remove().expect("removed");
     let gateway = Ipv4Addr::new(172, 30, 0, 1);
-    let leaves = || blocking(move || super::super::probe::connects(gateway, CENTRAL).map_err(|error| error.kind()));
+    let leaves = || {
+        blocking(move || {
+            super::super::probe::connects(gateway, CENTRAL).map_err(|error| error.kind())
+        })
+    };
     assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "the external host has no route back");
     let failure = blocking({
         let (tree, spec) = (tree.clone(), spec.clone());

@@ -1,5 +1,5 @@
-//! Addresses of network interfaces from procfs. The kernel lists local IPv4 addresses without interface: the narrowest connected route names
-//! the interface.
+//! Addresses of network interfaces from procfs. The kernel lists local IPv4 addresses without
+//! interface: the narrowest connected route names the interface.
 
 use super::{Tree, routes};
 use meshd_proto::MAX_DEVICES;
@@ -16,8 +16,9 @@ pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
     let routes = routes(tree);
     let v6 = tree.read("/proc/net/if_inet6").unwrap_or_default();
     let v4 = local_addresses(tree).into_iter().filter_map(|address| {
-        let connected =
-            routes.iter().filter(|route| !route.mask.is_unspecified() && address & route.mask == route.destination);
+        let connected = routes.iter().filter(|route| {
+            !route.mask.is_unspecified() && address & route.mask == route.destination
+        });
         let route = connected.max_by_key(|route| route.mask)?;
         Some((route.interface.clone(), IpAddr::V4(address)))
     });

@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the root of the writable hierarchy. Mounts the hierarchy at `mount_point` if the system has not mounted it.
+/// Returns the root of the writable hierarchy. Mounts the hierarchy at `mount_point` if the system
+/// has not mounted it.
 pub fn open_hierarchy(mount_point: &Path) -> io::Result<PathBuf> {
     // The list also has mounts that another file system covers.
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -34,8 +35,12 @@ mod tests {
 
     #[test]
     fn writable_cgroup2_mount_is_found() {
-        let line = |path: &str, kind: &str, options: &str| format!("cgroup2 {path} {kind} {options},nosuid 0 0\n");
-        let text = line("/a", "cgroup", "rw") + &line("/b", "cgroup2", "ro") + &line("/c", "cgroup2", "rw");
+        let line = |path: &str, kind: &str, options: &str| {
+            format!("cgroup2 {path} {kind} {options},nosuid 0 0\n")
+        };
+        let text = line("/a", "cgroup", "rw")
+            + &line("/b", "cgroup2", "ro")
+            + &line("/c", "cgroup2", "rw");
         assert_eq!(writable_mounts(&text).collect::<Vec<_>>(), [PathBuf::from("/c")]);
         assert_eq!(writable_mounts("junk\n").count(), 0);
     }

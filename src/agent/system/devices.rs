@@ -18,9 +18,10 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
         iommu_group: tree.link(&file("iommu_group")).and_then(|group| group.parse().ok()),
         // -1 if the firmware does not report the node.
         numa_node: tree.number(&file("numa_node")),
-        sriov: tree
-            .number(&file("sriov_totalvfs"))
-            .map(|total| SriovFacts { total, enabled: tree.number(&file("sriov_numvfs")).unwrap_or(0) }),
+        sriov: tree.number(&file("sriov_totalvfs")).map(|total| SriovFacts {
+            total,
+            enabled: tree.number(&file("sriov_numvfs")).unwrap_or(0),
+        }),
         address,
     }
 }
@@ -33,7 +34,8 @@ pub fn nics(tree: &Tree) -> Vec<NicFacts> {
     let nic = |name: String| {
         let file = |path: &str| format!("/sys/class/net/{name}/{path}");
         // The interfaces of a bond share one address; this file has the permanent one.
-        let mac = tree.read(&file("bonding_slave/perm_hwaddr")).or_else(|| tree.read(&file("address")));
+        let mac =
+            tree.read(&file("bonding_slave/perm_hwaddr")).or_else(|| tree.read(&file("address")));
         NicFacts {
             mac: mac.and_then(|mac| mac.parse().ok()),
             carrier: tree.number(&file("carrier")) == Some(1u8),

@@ -3,7 +3,8 @@
 use super::Tree;
 use std::collections::BTreeMap;
 
-/// Returns the disks that are mounted, used as swap, or part of RAID, LVM or a mapping, each with the use.
+/// Returns the disks that are mounted, used as swap, or part of RAID, LVM or a mapping, each with
+/// the use.
 pub fn in_use(tree: &Tree) -> Vec<(String, String)> {
     let used = used_nodes(tree);
     let disk_use = |disk: String| {
@@ -28,13 +29,17 @@ pub fn nodes(tree: &Tree, disk: &str) -> impl Iterator<Item = String> + use<> {
 /// Returns a disk and its partitions, each with its sysfs folder.
 fn parts(tree: &Tree, disk: &str) -> Vec<(String, String)> {
     let folder = format!("/sys/block/{disk}");
-    let parts = tree.list(&folder).into_iter().filter(|name| tree.has(&format!("{folder}/{name}/partition")));
-    let parts: Vec<(String, String)> = parts.map(|name| (name.clone(), format!("{folder}/{name}"))).collect();
+    let parts = tree
+        .list(&folder)
+        .into_iter()
+        .filter(|name| tree.has(&format!("{folder}/{name}/partition")));
+    let parts: Vec<(String, String)> =
+        parts.map(|name| (name.clone(), format!("{folder}/{name}"))).collect();
     [(disk.to_owned(), folder)].into_iter().chain(parts).collect()
 }
 
-/// Returns the block devices that are mounted, used as swap, or behind a loop device, by number and by name: some file systems have
-/// another device number.
+/// Returns the block devices that are mounted, used as swap, or behind a loop device, by number and
+/// by name: some file systems have another device number.
 fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
     let mut used = BTreeMap::new();
     let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();

@@ -14,13 +14,15 @@ const AGENT: &str = "mesh-agent";
 /// Maximum number of reported holders of one device node.
 const MAX_NAMED: usize = 3;
 
-/// Returns the device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`, `/dev/infiniband/uverbs0`.
+/// Returns the device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`,
+/// `/dev/infiniband/uverbs0`.
 pub fn nodes(tree: &Tree, function: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut remaining = MAX_FOLDERS;
     walk(tree, &format!("/sys/bus/pci/devices/{function}"), MAX_DEPTH, &mut remaining, &mut found);
     // NVIDIA's driver makes device nodes that sysfs does not list.
-    let information = tree.read(&format!("/proc/driver/nvidia/gpus/{function}/information")).unwrap_or_default();
+    let information =
+        tree.read(&format!("/proc/driver/nvidia/gpus/{function}/information")).unwrap_or_default();
     let minor = information.lines().find_map(|line| line.strip_prefix("Device Minor:"));
     found.extend(minor.map(|minor| format!("/dev/nvidia{}", minor.trim())));
     found
@@ -32,13 +34,19 @@ fn walk(tree: &Tree, folder: &str, depth: u32, remaining: &mut u32, found: &mut 
     }
     *remaining -= 1;
     let uevent = tree.read(&format!("{folder}/uevent")).unwrap_or_default();
-    found.extend(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}")));
+    found.extend(
+        uevent
+            .lines()
+            .find_map(|line| line.strip_prefix("DEVNAME="))
+            .map(|name| format!("/dev/{name}")),
+    );
     for name in tree.folders(folder) {
         walk(tree, &format!("{folder}/{name}"), depth - 1, remaining, found);
     }
 }
 
-/// Returns the processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by device node.
+/// Returns the processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by
+/// device node.
 pub fn find(tree: &Tree, nodes: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     if nodes.is_empty() {
@@ -60,11 +68,13 @@ pub fn find(tree: &Tree, nodes: &BTreeSet<String>) -> BTreeMap<String, String> {
         }
     }
     let name = |process: u32| {
-        let name = tree.text(&format!("/proc/{process}/comm")).unwrap_or_else(|| "process".to_owned());
+        let name =
+            tree.text(&format!("/proc/{process}/comm")).unwrap_or_else(|| "process".to_owned());
         format!("{name} ({process})")
     };
-    let names =
-        |processes: BTreeSet<u32>| processes.into_iter().take(MAX_NAMED).map(name).collect::<Vec<_>>().join(", ");
+    let names = |processes: BTreeSet<u32>| {
+        processes.into_iter().take(MAX_NAMED).map(name).collect::<Vec<_>>().join(", ")
+    };
     found.into_iter().map(|(node, processes)| (node, names(processes))).collect()
 }
 

@@ -1,4 +1,5 @@
-//! Isolation of the programs of VMs and tasks from what other users of the node leave, and the other way round.
+//! Isolation of the programs of VMs and tasks from what other users of the node leave, and the
+//! other way round.
 
 use super::keyrings;
 use meshd_types::failpoint;
@@ -18,7 +19,8 @@ pub const TEMPORARY_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/run/lock"];
 /// Sockets of the system log: busybox, syslog-ng; systemd.
 const SYSTEM_LOG: [&str; 2] = ["/dev/log", "/run/systemd/journal"];
 
-/// Moves this single-threaded process to new mount and IPC namespaces, and gives it an empty session keyring.
+/// Moves this single-threaded process to new mount and IPC namespaces, and gives it an empty
+/// session keyring.
 #[expect(deprecated, reason = "the successor is unsafe for processes that share file descriptors")]
 pub fn enter() -> Result<(), String> {
     let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
@@ -40,7 +42,8 @@ pub fn enter() -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts an empty file system in memory over each folder in which every user may leave files. A folder that contains `used` stays visible.
+/// Mounts an empty file system in memory over each folder in which every user may leave files. A
+/// folder that contains `used` stays visible.
 pub fn mount_empty_folders(used: &Path) -> Result<(), String> {
     if !failpoint::defends("vm-folders") {
         return Ok(());
@@ -54,7 +57,8 @@ pub fn mount_empty_folders(used: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Hides the system log, which the agent sends to the central node: lines of a program could pass for lines of a service.
+/// Hides the system log, which the agent sends to the central node: lines of a program could pass
+/// for lines of a service.
 pub fn hide_system_log() -> Result<(), String> {
     if !failpoint::defends("system-log") {
         return Ok(());
@@ -75,9 +79,10 @@ pub fn hide_system_log() -> Result<(), String> {
 /// Returns the mount points of a kind of file system.
 pub fn mounts_of(kind: &str) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let targets = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, target, found, ..] if *found == kind => Some((*target).to_owned()),
-        _ => None,
-    });
+    let targets =
+        mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
+            [_, target, found, ..] if *found == kind => Some((*target).to_owned()),
+            _ => None,
+        });
     targets.collect()
 }

@@ -1,5 +1,5 @@
-//! Keyrings of the kernel (keyrings(7)). A process inherits the session keyring of its parent, and the other keyrings of a user outlive
-//! its processes.
+//! Keyrings of the kernel (keyrings(7)). A process inherits the session keyring of its parent, and
+//! the other keyrings of a user outlive its processes.
 
 use keyutils::{Keyring, SpecialKeyring};
 use meshd_types::failpoint;
@@ -16,7 +16,8 @@ use std::{
 /// The hidden verb of mesh-agent.
 pub const VERB: &str = "clear-keys";
 
-/// Gives this process an empty session keyring instead of the inherited one. Returns `None` if the kernel has no keyrings.
+/// Gives this process an empty session keyring instead of the inherited one. Returns `None` if the
+/// kernel has no keyrings.
 pub fn join_session() -> Result<Option<Keyring>, String> {
     match Keyring::join_anonymous_session() {
         Ok(session) => Ok(Some(session)),
@@ -32,11 +33,18 @@ pub fn clear_of(uid: u32) -> Result<(), String> {
     }
     let mut command = Command::new("/proc/self/exe");
     command.args([VERB, "--uid", &uid.to_string()]).env_clear().stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("cannot clear the keyrings of user {uid}: {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    let output = command
+        .output()
+        .map_err(|error| format!("cannot clear the keyrings of user {uid}: {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
 }
 
-/// Becomes a user, and removes all links from its keyrings: only the owner of a keyring may clear it.
+/// Becomes a user, and removes all links from its keyrings: only the owner of a keyring may clear
+/// it.
 pub fn clear(uid: u32) -> Result<(), String> {
     let Some(mut session) = join_session()? else { return Ok(()) };
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
@@ -55,5 +63,7 @@ pub fn clear(uid: u32) -> Result<(), String> {
             persistent => Ok(persistent?.clear()?),
         }
     };
-    clear().map_err(|error| format!("cannot clear the keyrings of user {uid}: {error}; reboot the node"))
+    clear().map_err(|error| {
+        format!("cannot clear the keyrings of user {uid}: {error}; reboot the node")
+    })
 }

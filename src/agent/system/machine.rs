@@ -44,7 +44,9 @@ pub fn cpu(tree: &Tree) -> CpuFacts {
             "processor" => facts.threads = facts.threads.saturating_add(1),
             "model name" if facts.model.is_empty() => facts.model = value.to_owned(),
             "vendor_id" if facts.vendor.is_empty() => facts.vendor = value.to_owned(),
-            "flags" if facts.virtualization.is_empty() => facts.virtualization = virtualization(value),
+            "flags" if facts.virtualization.is_empty() => {
+                facts.virtualization = virtualization(value)
+            }
             "physical id" => {
                 socket = value;
                 sockets.insert(value);
@@ -56,7 +58,9 @@ pub fn cpu(tree: &Tree) -> CpuFacts {
         }
     }
     // Some VMs and architectures report no topology. Each thread counts as a core of one socket.
-    let count = |n: usize, default: u32| if n == 0 { default } else { u32::try_from(n).unwrap_or(u32::MAX) };
+    let count = |n: usize, default: u32| {
+        if n == 0 { default } else { u32::try_from(n).unwrap_or(u32::MAX) }
+    };
     facts.sockets = count(sockets.len(), facts.threads.min(1));
     facts.cores = count(cores.len(), facts.threads);
     facts
@@ -69,7 +73,10 @@ fn virtualization(flags: &str) -> String {
 
 /// Reads total and available memory.
 pub fn memory(tree: &Tree) -> MemoryFacts {
-    MemoryFacts { total_kib: memory_field(tree, "MemTotal"), available_kib: memory_field(tree, "MemAvailable") }
+    MemoryFacts {
+        total_kib: memory_field(tree, "MemTotal"),
+        available_kib: memory_field(tree, "MemAvailable"),
+    }
 }
 
 /// Returns a field of `/proc/meminfo` in KiB; 0 if missing.

@@ -1,4 +1,5 @@
-//! The node as its kernel shows it: sysfs and procfs below a root, each slow read with a deadline. No external program.
+//! The node as its kernel shows it: sysfs and procfs below a root, each slow read with a deadline.
+//! No external program.
 //!
 //! | module | content |
 //! | --- | --- |

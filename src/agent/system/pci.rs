@@ -2,7 +2,8 @@
 
 use super::Tree;
 
-/// Returns the function of a sysfs device: the last PCI address in its real path. The ones before are bridges.
+/// Returns the function of a sysfs device: the last PCI address in its real path. The ones before
+/// are bridges.
 pub fn function_of(tree: &Tree, path: &str) -> Option<String> {
     let real = tree.real(path)?;
     real.rsplit('/').find(|part| is_address(part)).map(str::to_owned)
@@ -11,7 +12,9 @@ pub fn function_of(tree: &Tree, path: &str) -> Option<String> {
 /// `0000:01:00.0`; the domain has more digits behind some bridges.
 fn is_address(part: &str) -> bool {
     let fields: Vec<&str> = part.split([':', '.']).collect();
-    let hex = |field: &str, digits: usize| field.len() == digits && field.bytes().all(|c| c.is_ascii_hexdigit());
+    let hex = |field: &str, digits: usize| {
+        field.len() == digits && field.bytes().all(|c| c.is_ascii_hexdigit())
+    };
     matches!(fields.as_slice(), [domain, bus, device, function]
         if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
 }
@@ -22,7 +25,8 @@ pub fn pci_path(tree: &Tree, path: &str) -> Vec<String> {
     real.split('/').filter(|part| part.contains(':')).map(str::to_owned).collect()
 }
 
-/// Returns the functions of a disk: several for an NVMe disk with multipath, whose sysfs path contains no controller.
+/// Returns the functions of a disk: several for an NVMe disk with multipath, whose sysfs path
+/// contains no controller.
 pub fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
     let path = format!("/sys/block/{disk}");
     if let Some(function) = function_of(tree, &path) {

@@ -25,11 +25,13 @@ pub fn routes(tree: &Tree) -> Vec<Route> {
     table.lines().skip(1).filter_map(parse).collect()
 }
 
-/// `eth0 00004D0A 0101A8C0 0003 0 0 0 00FFFFFF ...`: interface, destination, gateway, flags, counters, mask. The kernel prints the four
-/// bytes of an address as one number in its byte order.
+/// `eth0 00004D0A 0101A8C0 0003 0 0 0 00FFFFFF ...`: interface, destination, gateway, flags,
+/// counters, mask. The kernel prints the four bytes of an address as one number in its byte order.
 fn parse(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let address = |index: usize| Some(Ipv4Addr::from(u32::from_str_radix(fields.get(index)?, 16).ok()?.to_ne_bytes()));
+    let address = |index: usize| {
+        Some(Ipv4Addr::from(u32::from_str_radix(fields.get(index)?, 16).ok()?.to_ne_bytes()))
+    };
     let interface = (*fields.first()?).to_owned();
     Some(Route { interface, destination: address(1)?, gateway: address(2)?, mask: address(7)? })
 }
@@ -43,15 +45,19 @@ mod tests {
     fn routes_are_read_and_invalid_lines_ignored() {
         let fake = FakeMachine::new("", &[]);
         let number = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
-        let (net, mask, gateway) = (number([10, 77, 0, 0]), number([255, 255, 255, 0]), number([10, 0, 0, 1]));
-        let table = format!("Iface\neth0 {net} 0 1 0 0 0 {mask} 0 0 0\njunk\neth1 0 {gateway} 3 0 0 0 0 0 0 0\n");
+        let (net, mask, gateway) =
+            (number([10, 77, 0, 0]), number([255, 255, 255, 0]), number([10, 0, 0, 1]));
+        let table = format!(
+            "Iface\neth0 {net} 0 1 0 0 0 {mask} 0 0 0\njunk\neth1 0 {gateway} 3 0 0 0 0 0 0 0\n"
+        );
         fake.file("proc/net/route", &table);
-        let route = |interface: &str, destination: [u8; 4], gateway: [u8; 4], mask: [u8; 4]| Route {
-            interface: interface.to_owned(),
-            destination: destination.into(),
-            gateway: gateway.into(),
-            mask: mask.into(),
-        };
+        let route =
+            |interface: &str, destination: [u8; 4], gateway: [u8; 4], mask: [u8; 4]| Route {
+                interface: interface.to_owned(),
+                destination: destination.into(),
+                gateway: gateway.into(),
+                mask: mask.into(),
+            };
         let connected = route("eth0", [10, 77, 0, 0], [0; 4], [255, 255, 255, 0]);
         let default = route("eth1", [0; 4], [10, 0, 0, 1], [0; 4]);
         assert!(default.is_default() && !connected.is_default());

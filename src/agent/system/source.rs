@@ -1,4 +1,5 @@
-//! Reads with a deadline. A device that hangs blocks its reader in the kernel forever, so each read has a thread.
+//! Reads with a deadline. A device that hangs blocks its reader in the kernel forever, so each read
+//! has a thread.
 
 use super::Tree;
 use meshd_types::failpoint;
@@ -35,7 +36,8 @@ pub enum ReadError {
 pub struct DeadlineRead<T>(Result<mpsc::Receiver<T>, ReadError>);
 
 impl<T> DeadlineRead<T> {
-    /// Waits until the deadline. After an error the read continues in its thread, and its result is dropped.
+    /// Waits until the deadline. After an error the read continues in its thread, and its result is
+    /// dropped.
     pub fn wait_until(self, deadline: Instant) -> Result<T, ReadError> {
         let receiver = self.0?;
         let result = if failpoint::defends("facts-deadline") {
@@ -111,10 +113,15 @@ mod tests {
         let released = std::sync::Arc::new(Mutex::new(released));
         for _ in 0..MAX_READS {
             let released = released.clone();
-            let hangs = read(&tree, "disk", move |_| released.lock().is_ok_and(|released| released.recv().is_ok()));
+            let hangs = read(&tree, "disk", move |_| {
+                released.lock().is_ok_and(|released| released.recv().is_ok())
+            });
             assert_eq!(hangs.wait_until(Instant::now()), Err(ReadError::Timeout));
         }
-        assert_eq!(read(&tree, "disk", |_| 1).wait_until(Instant::now() + DEADLINE), Err(ReadError::Hangs));
+        assert_eq!(
+            read(&tree, "disk", |_| 1).wait_until(Instant::now() + DEADLINE),
+            Err(ReadError::Hangs)
+        );
         assert_eq!(read(&tree, "other", |_| 1).wait_until(Instant::now() + DEADLINE), Ok(1));
         drop(release);
         let deadline = Instant::now() + Duration::from_secs(60);

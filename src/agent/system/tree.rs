@@ -1,4 +1,5 @@
-//! Reads small files of sysfs and procfs below a root: `/` on a node, a folder in a test. Absent and unreadable files are `None`.
+//! Reads small files of sysfs and procfs below a root: `/` on a node, a folder in a test. Absent
+//! and unreadable files are `None`.
 
 use std::{
     fs::{self, DirEntry, File},
@@ -61,9 +62,12 @@ impl Tree {
     }
 
     fn list_where(&self, path: &str, filter: impl Fn(&DirEntry) -> bool) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten().take(MAX_ENTRIES).flatten();
-        let mut names: Vec<String> =
-            entries.filter(filter).filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let entries =
+            fs::read_dir(self.path(path)).into_iter().flatten().take(MAX_ENTRIES).flatten();
+        let mut names: Vec<String> = entries
+            .filter(filter)
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
         names.sort();
         names
     }
@@ -104,7 +108,8 @@ impl Tree {
     }
 }
 
-/// Returns true for the name of one file in a folder, which cannot lead out of the folder. Hidden files are excluded.
+/// Returns true for the name of one file in a folder, which cannot lead out of the folder. Hidden
+/// files are excluded.
 pub fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && !name.starts_with('.')
 }

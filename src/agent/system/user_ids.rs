@@ -1,5 +1,6 @@
-//! User IDs of VMs and tasks: ranges without entries in /etc/passwd. The ID of a VM is used again only after all others, and while no
-//! process has it: what its former owner left cannot reach the next owner. The ID of a task follows from the random ID of the task.
+//! User IDs of VMs and tasks: ranges without entries in /etc/passwd. The ID of a VM is used again
+//! only after all others, and while no process has it: what its former owner left cannot reach the
+//! next owner. The ID of a task follows from the random ID of the task.
 
 use super::Tree;
 use meshd_types::{TaskId, failpoint};
@@ -12,7 +13,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// User IDs of VMs: above the IDs of distributions and container managers, with common bits in [`MASK`].
+/// User IDs of VMs: above the IDs of distributions and container managers, with common bits in
+/// [`MASK`].
 pub const VMS: Range<u32> = 0x7140_0000..0x7141_0000;
 /// Mask of the bits that all user IDs of VMs have in common.
 pub const MASK: u32 = 0xffff_0000;
@@ -34,7 +36,8 @@ pub fn of_task(TaskId([first, second, third, _]): TaskId) -> u32 {
     TASKS.start + u32::from_be_bytes([0, first, second, third])
 }
 
-/// Assigns the next free ID of a range. `folder` stores which one is next. `taken` are IDs whose owner may have no process.
+/// Assigns the next free ID of a range. `folder` stores which one is next. `taken` are IDs whose
+/// owner may have no process.
 pub fn assign(range: &Range<u32>, folder: &Path, taken: &BTreeSet<u32>) -> Result<u32, String> {
     /// Serialises the search for a free ID.
     static ASSIGNMENT: Mutex<()> = Mutex::new(());
@@ -61,7 +64,13 @@ fn users_of_processes(tree: &Tree) -> BTreeSet<u32> {
     let statuses = tree.list("/proc").into_iter().filter(|name| name.parse::<u32>().is_ok());
     let user = |name: String| {
         let status = tree.read(&format!("/proc/{name}/status"))?;
-        status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse().ok()
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Uid:"))?
+            .split_ascii_whitespace()
+            .next()?
+            .parse()
+            .ok()
     };
     statuses.filter_map(user).collect()
 }
@@ -90,7 +99,10 @@ mod tests {
         let range = TASKS.end - 8..TASKS.end - 6;
         let user = range.start.to_string();
         let mut left = Command::new("setpriv");
-        let mut left = left.args(["--reuid", &user, "--clear-groups", "sleep", "900"]).spawn().expect("setpriv runs");
+        let mut left = left
+            .args(["--reuid", &user, "--clear-groups", "sleep", "900"])
+            .spawn()
+            .expect("setpriv runs");
         let runs = || users_of_processes(&Tree::new(Path::new("/"))).contains(&range.start);
         while !runs() {
             assert!(left.try_wait().expect("known").is_none(), "setpriv ended");

@@ -1,7 +1,7 @@
 //! The control group (version 2) of a task: contains all its processes and ends them together.
 //!
-//! Any process can leave its process group, session and parent, but only root can leave a control group. Without control groups the agent
-//! cannot guarantee the end of a task, so it refuses tasks.
+//! Any process can leave its process group, session and parent, but only root can leave a control
+//! group. Without control groups the agent cannot guarantee the end of a task, so it refuses tasks.
 
 use crate::system::{self, Tree, cgroup2};
 use meshd_types::{NodeId, TaskId, failpoint};
@@ -41,7 +41,8 @@ impl Cgroups {
     /// Creates the group of a task with its limits.
     pub fn create(&self, task: TaskId) -> Result<Cgroup, String> {
         let group = self.group(task);
-        fs::create_dir_all(&group.path).map_err(|error| format!("cannot create {}: {error}", group.path.display()))?;
+        fs::create_dir_all(&group.path)
+            .map_err(|error| format!("cannot create {}: {error}", group.path.display()))?;
         if !group.path.join("cgroup.kill").exists() {
             remove(&group.path);
             return Err("the kernel has no cgroup.kill; use Linux 5.14 or later".to_owned());
@@ -54,7 +55,8 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Limits a task, so that the agent keeps enough memory and processes. A missing controller sets no limit.
+    /// Limits a task, so that the agent keeps enough memory and processes. A missing controller
+    /// sets no limit.
     fn limit(&self, group: &Cgroup, memory: u64) -> Result<(), String> {
         let root = self.base.parent().unwrap_or(&self.base);
         let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
@@ -66,7 +68,10 @@ impl Cgroups {
         ];
         for (controller, file, value) in limits {
             if !controllers.split_ascii_whitespace().any(|name| name == controller) {
-                tracing::warn!(controller, "the kernel lacks a controller: tasks have no such limit");
+                tracing::warn!(
+                    controller,
+                    "the kernel lacks a controller: tasks have no such limit"
+                );
                 continue;
             }
             if !failpoint::defends("task-limits") {
@@ -93,7 +98,8 @@ impl Cgroups {
 }
 
 fn write(file: &Path, value: &str) -> Result<(), String> {
-    fs::write(file, value).map_err(|error| format!("cannot write {value} to {}: {error}", file.display()))
+    fs::write(file, value)
+        .map_err(|error| format!("cannot write {value} to {}: {error}", file.display()))
 }
 
 /// The group of one task.
@@ -108,8 +114,9 @@ impl Cgroup {
         self.path.join("cgroup.procs")
     }
 
-    /// Kills all processes of the group and its children, waits until the group is empty, and removes it. Kills again at each check, because
-    /// processes may enter the group between the kill and the removal.
+    /// Kills all processes of the group and its children, waits until the group is empty, and
+    /// removes it. Kills again at each check, because processes may enter the group between the
+    /// kill and the removal.
     pub async fn kill_and_remove(&self) {
         let mut waited = Duration::ZERO;
         loop {
@@ -143,7 +150,8 @@ impl Cgroup {
     }
 }
 
-/// Removes child groups first. Returns false if the group still exists because a process entered it.
+/// Removes child groups first. Returns false if the group still exists because a process entered
+/// it.
 fn remove(path: &Path) -> bool {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -151,7 +159,14 @@ fn remove(path: &Path) -> bool {
         }
     }
     match fs::remove_dir(path) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => false,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            false
+        }
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(%error, group = %path.display(), "cannot remove the empty group of a task");
             true

@@ -23,7 +23,8 @@ async fn until(end: &mut (impl Future<Output = ()> + Unpin), condition: impl Fn(
 async fn process_that_enters_a_killed_group_is_killed() {
     let dir = tempfile::tempdir().expect("a folder");
     let group = Cgroup { path: dir.path().join("base/job") };
-    let (kill, events, late) = (group.path.join("cgroup.kill"), group.path.join("cgroup.events"), group.path.join("x"));
+    let (kill, events, late) =
+        (group.path.join("cgroup.kill"), group.path.join("cgroup.events"), group.path.join("x"));
     fs::create_dir_all(&group.path).expect("a folder");
     fs::write(&kill, "").expect("written");
     fs::write(&events, "populated 1\nfrozen 0\n").expect("written");
@@ -65,14 +66,16 @@ fn task_limits_leave_memory_and_processes_for_the_agent() {
     let limit: u64 = read("memory.max").parse().expect("a number");
     assert!(limit < 58 << 30 && limit > 57 << 30, "{limit}");
     assert_eq!((read("memory.oom.group").as_str(), read("pids.max").as_str()), ("1", "32768"));
-    let enabled = fs::read_to_string(dir.path().join("meshd-1/cgroup.subtree_control")).expect("written");
+    let enabled =
+        fs::read_to_string(dir.path().join("meshd-1/cgroup.subtree_control")).expect("written");
     assert_eq!(enabled, "+pids");
 }
 
 #[test]
 fn task_is_refused_if_its_limits_cannot_be_set() {
     let (dir, groups, group) = hierarchy("memory\n");
-    fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control")).expect("a folder instead of the file");
+    fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control"))
+        .expect("a folder instead of the file");
     assert!(groups.limit(&group, 1 << 30).is_err());
     let (_dir, groups, group) = hierarchy("cpu\n");
     groups.limit(&group, 1 << 30).expect("controllers that the kernel lacks are skipped");

@@ -1,4 +1,5 @@
-//! Launch of an MPI program with MPICH's Hydra: `mpiexec` on the first node, a proxy on each node, without SSH.
+//! Launch of an MPI program with MPICH's Hydra: `mpiexec` on the first node, a proxy on each node,
+//! without SSH.
 
 use super::{
     hydra_launch_parser,
@@ -33,7 +34,9 @@ impl TaskRunner {
         ranks: u16,
         forwarders: &mut JoinSet<()>,
     ) -> Result<u8, TaskError> {
-        let head = hosts.first().ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no nodes".to_owned()))?;
+        let head = hosts
+            .first()
+            .ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no nodes".to_owned()))?;
         let (mpiexec, _) = (self.find(MPIEXEC)?, self.find(PROXY)?);
         let names: Vec<String> = hosts.iter().map(Ipv4Addr::to_string).collect();
         let count = hosts.len() * usize::from(ranks);
@@ -45,8 +48,11 @@ impl TaskRunner {
             ["-ppn".to_owned(), ranks.to_string()],
             ["-n".to_owned(), count.to_string()],
         ];
-        let argv: Vec<String> =
-            [mpiexec].into_iter().chain(options.into_iter().flatten()).chain(self.run.argv.clone()).collect();
+        let argv: Vec<String> = [mpiexec]
+            .into_iter()
+            .chain(options.into_iter().flatten())
+            .chain(self.run.argv.clone())
+            .collect();
         let (writers, out) = self.pipes(forwarders)?;
         let mut child = self.spawn(&argv, &[], &writers)?;
         let mut out = BufReader::new(out);
@@ -54,13 +60,18 @@ impl TaskRunner {
             commands = timeout(HYDRA_TIMEOUT, read_launch_commands(&mut out)) => commands.unwrap_or_else(|_| Err("timeout".to_owned())),
             status = child.wait() => Err(format!("exit code {}", code(status?))),
         };
-        let failed =
-            |error| TaskError(TaskFault::LaunchFailed, format!("{MPIEXEC} printed no launch commands: {error}"));
+        let failed = |error| {
+            TaskError(
+                TaskFault::LaunchFailed,
+                format!("{MPIEXEC} printed no launch commands: {error}"),
+            )
+        };
         let launch = hydra_launch_parser::parse(&commands.map_err(failed)?, hosts.len())
             .map_err(|error| TaskError(TaskFault::LaunchFailed, error.to_string()))?;
         // The rest of the buffer is output of the ranks.
         self.forward(Stream::Out, out, forwarders);
-        let mut proxy = self.proxy(SocketAddrV4::new(*head, launch.port()), 0, &launch, &writers)?;
+        let mut proxy =
+            self.proxy(SocketAddrV4::new(*head, launch.port()), 0, &launch, &writers)?;
         drop(writers);
         self.report_state(TaskNodeState::Running { launch: Some(launch) }).await;
         let status = child.wait().await?;
@@ -86,9 +97,13 @@ impl TaskRunner {
     /// Finds a program of Hydra in PATH.
     fn find(&self, program: &str) -> Result<String, TaskError> {
         let path = self.run.env.get("PATH").map(String::as_str).unwrap_or_default();
-        let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.exists());
+        let found = path
+            .split(':')
+            .map(|folder| Path::new(folder).join(program))
+            .find(|file| file.exists());
         let hint = "add the bundle `mpi` or MPICH to the profile, or use --launcher none";
-        let missing = || TaskError(TaskFault::LauncherMissing, format!("{program} is not installed; {hint}"));
+        let missing =
+            || TaskError(TaskFault::LauncherMissing, format!("{program} is not installed; {hint}"));
         let found = found.ok_or_else(missing)?;
         Ok(found.display().to_string())
     }
@@ -100,7 +115,11 @@ async fn read_launch_commands(out: &mut (impl AsyncBufRead + Unpin)) -> Result<S
     loop {
         let mut line = Vec::new();
         let remaining = MAX_HYDRA.saturating_sub(commands.len() as u64);
-        let read = out.take(remaining).read_until(b'\n', &mut line).await.map_err(|error| error.to_string())?;
+        let read = out
+            .take(remaining)
+            .read_until(b'\n', &mut line)
+            .await
+            .map_err(|error| error.to_string())?;
         let line = String::from_utf8_lossy(&line);
         match (read, line.trim()) {
             (0, _) => return Err("the output is empty or too long".to_owned()),

@@ -95,7 +95,10 @@ HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user 
         assert_eq!(parse("", 1), Err(HydraError::Count { found: 0, nodes: 1 }));
         let error = |line: &str| parse(line, 1).expect_err("refused");
         assert!(matches!(error("mpiexec: unrecognized option"), HydraError::Line(_)));
-        assert!(matches!(error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"), HydraError::Line(_)));
+        assert!(matches!(
+            error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"),
+            HydraError::Line(_)
+        ));
         assert_eq!(error("HYDRA_LAUNCH: p --proxy-id 0"), HydraError::Missing("control port"));
         assert_eq!(error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
         let shell = "HYDRA_LAUNCH: /bin/sh --control-port a:1 --launcher-exec /bin/sh --proxy-id 0";

@@ -1,14 +1,17 @@
 //! Ends the tasks of an earlier agent and removes their files.
 
-use super::{TaskEvent, TaskRecord, Tasks, cgroup::Cgroups, mounts, scratch_storage::Storage, storage, task_runner};
+use super::{
+    TaskEvent, TaskRecord, Tasks, cgroup::Cgroups, mounts, scratch_storage::Storage, storage,
+    task_runner,
+};
 use meshd_proto::task::{TaskFault, TaskNodeState};
 use meshd_types::TaskId;
 use std::{collections::BTreeSet, fs};
 use tokio::sync::{mpsc, watch};
 
 impl Tasks {
-    /// Starts to end each leftover task, and records it as failed. In the background, because processes that hang in the kernel must not
-    /// block the link.
+    /// Starts to end each leftover task, and records it as failed. In the background, because
+    /// processes that hang in the kernel must not block the link.
     pub(super) fn end_leftovers(&mut self) {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut leftovers: BTreeSet<TaskId> =
@@ -21,9 +24,12 @@ impl Tasks {
             let (release, release_receiver) = watch::channel(false);
             let (cgroups, storage) = (self.cgroups.clone().ok(), storage(&self.folder, task));
             self.runners.spawn(end(task, cgroups, storage, release_receiver, self.events.clone()));
-            let detail = "the agent restarted while the task ran; the remaining processes were killed".to_owned();
+            let detail =
+                "the agent restarted while the task ran; the remaining processes were killed"
+                    .to_owned();
             let state = TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail };
-            self.tasks.insert(task, TaskRecord { release, has_runner: true, ..TaskRecord::ended(state) });
+            self.tasks
+                .insert(task, TaskRecord { release, has_runner: true, ..TaskRecord::ended(state) });
         }
     }
 }

@@ -11,8 +11,8 @@
 //! | `cgroup` | the control group, which ends all processes together |
 //! | `leftover_tasks` | ends the tasks of an earlier agent |
 //!
-//! An agent kills its tasks when it stops, and the tasks of an earlier agent when it starts. The central node records these tasks as
-//! failed.
+//! An agent kills its tasks when it stops, and the tasks of an earlier agent when it starts. The
+//! central node records these tasks as failed.
 
 mod cgroup;
 pub mod task_enter;
@@ -26,8 +26,8 @@ mod task_runner;
 use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
 use crate::{link::acked_stream::AckedOffsets, networks::firewall::user::CentralServices};
 use meshd_proto::task::{
-    MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
-    TaskReport, TaskUpdate,
+    MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault,
+    TaskNodeState, TaskOrder, TaskReport, TaskUpdate,
 };
 use meshd_types::{NodeId, TaskId};
 use std::{
@@ -43,7 +43,8 @@ use tokio::{
 
 /// Length of the queue to the driver.
 const QUEUE_LENGTH: usize = 16;
-/// Maximum number of stored IDs of released tasks. They prevent a late order from starting a task again.
+/// Maximum number of stored IDs of released tasks. They prevent a late order from starting a task
+/// again.
 const MAX_RELEASED: usize = 256;
 
 /// Timeout for the end of all tasks when the agent stops.
@@ -78,14 +79,15 @@ struct TaskRecord {
 }
 
 impl Tasks {
-    /// Opens the folder of tasks and kills tasks of an earlier agent. `cgroups` is the mount point of the control groups if the system has
-    /// none.
+    /// Opens the folder of tasks and kills tasks of an earlier agent. `cgroups` is the mount point
+    /// of the control groups if the system has none.
     pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: CentralServices) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
         let (tasks, released, reports) = Default::default();
         let (folder, runners) = (folder.to_owned(), JoinSet::new());
-        let mut tasks = Tasks { folder, cgroups, central, tasks, released, runners, events, inbox, reports };
+        let mut tasks =
+            Tasks { folder, cgroups, central, tasks, released, runners, events, inbox, reports };
         tasks.end_leftovers();
         tasks
     }
@@ -105,7 +107,11 @@ impl Tasks {
             TaskDesiredState::Run(run) => {
                 let (acked, acked_receiver) = watch::channel(AckedOffsets::default());
                 let (release, release_receiver) = watch::channel(false);
-                let cgroup = self.cgroups.as_ref().map_err(Clone::clone).and_then(|groups| groups.create(task));
+                let cgroup = self
+                    .cgroups
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|groups| groups.create(task));
                 let record = match cgroup {
                     Ok(cgroup) => {
                         let (storage, events) = (storage(&self.folder, task), self.events.clone());
@@ -121,9 +127,17 @@ impl Tasks {
                             release: release_receiver,
                         };
                         self.runners.spawn(runner.run());
-                        TaskRecord { state: TaskNodeState::Starting, acked, release, has_runner: true }
+                        TaskRecord {
+                            state: TaskNodeState::Starting,
+                            acked,
+                            release,
+                            has_runner: true,
+                        }
                     }
-                    Err(detail) => TaskRecord::ended(TaskNodeState::Failed { kind: TaskFault::CgroupMissing, detail }),
+                    Err(detail) => TaskRecord::ended(TaskNodeState::Failed {
+                        kind: TaskFault::CgroupMissing,
+                        detail,
+                    }),
                 };
                 self.tasks.insert(task, record);
                 self.reports.push_back(self.all());
@@ -196,7 +210,10 @@ impl Tasks {
     }
 
     fn all(&self) -> TaskUpdate {
-        let report = |(task, record): (&TaskId, &TaskRecord)| TaskReport { task: *task, state: record.state.clone() };
+        let report = |(task, record): (&TaskId, &TaskRecord)| TaskReport {
+            task: *task,
+            state: record.state.clone(),
+        };
         TaskUpdate::All { tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect() }
     }
 
@@ -224,7 +241,12 @@ fn storage(folder: &Path, task: TaskId) -> Storage {
 
 impl TaskRecord {
     fn ended(state: TaskNodeState) -> Self {
-        TaskRecord { state, acked: watch::Sender::default(), release: watch::Sender::new(false), has_runner: false }
+        TaskRecord {
+            state,
+            acked: watch::Sender::default(),
+            release: watch::Sender::new(false),
+            has_runner: false,
+        }
     }
 }
 

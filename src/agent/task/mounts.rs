@@ -1,6 +1,7 @@
-//! Mounts of a task. Shared memory is a folder of the task and is removed with the task. Control groups are read-only, so that no process
-//! leaves its group by accident, such as a service that root starts. A process of root can leave its group nevertheless; the agent finds
-//! such a process by its mounts and kills it.
+//! Mounts of a task. Shared memory is a folder of the task and is removed with the task. Control
+//! groups are read-only, so that no process leaves its group by accident, such as a service that
+//! root starts. A process of root can leave its group nevertheless; the agent finds such a process
+//! by its mounts and kills it.
 
 use super::scratch_storage;
 use crate::system::isolation::{self, SHARED_MEMORY, TEMPORARY_FOLDERS};
@@ -45,7 +46,9 @@ pub fn enter(shm: &Path) -> Result<(), String> {
 pub async fn kill_processes(shm: &Path) {
     let mut polls = 0;
     // The device distinguishes agents that run the same task on one machine, as tests do.
-    let device = fs::metadata(shm).ok().map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));
+    let device = fs::metadata(shm)
+        .ok()
+        .map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));
     let device = device.as_deref();
     loop {
         let found = processes_with_mount(shm, device);
@@ -80,16 +83,20 @@ fn processes_with_mount(shm: &Path, device: Option<&str>) -> Vec<i32> {
 
 /// A zombie has no mounts.
 fn has_mount(pid: i32, shm: &Path, device: Option<&str>) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| contains_mount(&mounts, shm, device))
+    fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+        .is_ok_and(|mounts| contains_mount(&mounts, shm, device))
 }
 
-/// Returns whether these mounts contain the folder of the task as shared memory. `mountinfo` shows the path within the file system, a suffix
-/// of the full path. `device` is the number of the file system, if the folder exists.
+/// Returns whether these mounts contain the folder of the task as shared memory. `mountinfo` shows
+/// the path within the file system, a suffix of the full path. `device` is the number of the file
+/// system, if the folder exists.
 fn contains_mount(mounts: &str, shm: &Path, device: Option<&str>) -> bool {
     // Task ID and folder name.
     const MIN_COMPONENTS: usize = 2;
     mounts.lines().any(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, _, number, root, SHARED_MEMORY, ..] if device.is_none_or(|device| device == *number) => {
+        [_, _, number, root, SHARED_MEMORY, ..]
+            if device.is_none_or(|device| device == *number) =>
+        {
             let root = Path::new(root.trim_start_matches('/'));
             root.components().count() >= MIN_COMPONENTS && shm.ends_with(root)
         }
@@ -117,7 +124,11 @@ mod tests {
             ("/", SHARED_MEMORY, false),
         ] {
             assert_eq!(contains_mount(&line(root, target), shm, None), is_found, "{root} {target}");
-            assert_eq!(contains_mount(&line(root, target), shm, Some("0:2")), is_found, "{root} {target}");
+            assert_eq!(
+                contains_mount(&line(root, target), shm, Some("0:2")),
+                is_found,
+                "{root} {target}"
+            );
             assert!(!contains_mount(&line(root, target), shm, Some("0:3")), "another file system");
         }
         assert!(!contains_mount("junk", shm, None));

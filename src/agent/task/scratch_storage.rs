@@ -1,4 +1,5 @@
-//! Storage of a task: a bounded file system in memory that is removed with the task. A full one does not affect the agent's files.
+//! Storage of a task: a bounded file system in memory that is removed with the task. A full one
+//! does not affect the agent's files.
 //!
 //! ```text
 //! FOLDER            tmpfs; the agent's
@@ -57,7 +58,8 @@ impl Storage {
     pub fn create(&self, uid: u32) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
         if failpoint::defends("task-storage") {
-            let bytes = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
+            let bytes =
+                system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
             let options = format!("mode=0755,size={}", if bytes == 0 { UNKNOWN } else { bytes });
             let options = CString::new(options).map_err(io::Error::other)?;
             let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -72,7 +74,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes everything. Blocks: without a separate file system a task may have millions of files.
+    /// Removes everything. Blocks: without a separate file system a task may have millions of
+    /// files.
     pub fn remove(&self) -> io::Result<()> {
         for _ in 0..MAX_MOUNTS {
             match unmount(&self.folder, UnmountFlags::DETACH) {

@@ -1,5 +1,6 @@
-//! `mesh-agent task-enter`: the process between agent and task program. It enters the control group, sets limits, drops privileges and
-//! executes the program, because these steps are not safe between `fork` and `exec`.
+//! `mesh-agent task-enter`: the process between agent and task program. It enters the control
+//! group, sets limits, drops privileges and executes the program, because these steps are not safe
+//! between `fork` and `exec`.
 
 use super::mounts;
 use crate::system::isolation;
@@ -78,7 +79,8 @@ pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallib
         (Resource::Stack, None),
     ];
     for (resource, limit) in limits {
-        set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+        set_limit(resource, limit)
+            .map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
     }
     if exec.uid != 0 {
         isolation::hide_system_log()?;

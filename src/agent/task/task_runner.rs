@@ -13,7 +13,8 @@ use crate::{
     system::{keyrings, user_ids},
 };
 use meshd_proto::task::{
-    Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, TaskUser, check_argv, check_mpi_argv,
+    Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, TaskUser, check_argv,
+    check_mpi_argv,
 };
 use meshd_types::TaskId;
 use std::{
@@ -100,13 +101,17 @@ impl TaskRunner {
             TaskRole::Head { .. } | TaskRole::Proxy { .. } => check_mpi_argv(&self.run.argv),
         };
         checked.map_err(|error| TaskError(TaskFault::Prepare, error.to_owned()))?;
-        let failed = |error| TaskError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"));
+        let failed = |error| {
+            TaskError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"))
+        };
         let uid = self.assign_user().await.map_err(|error| TaskError(TaskFault::Prepare, error))?;
         self.user = Some(uid);
         self.storage.create(uid).map_err(failed)?;
         match self.run.role.clone() {
             TaskRole::Ranks { count, first } => self.ranks(count, first, forwarders).await,
-            TaskRole::Head { hosts, ranks_per_node } => self.head(&hosts, ranks_per_node, forwarders).await,
+            TaskRole::Head { hosts, ranks_per_node } => {
+                self.head(&hosts, ranks_per_node, forwarders).await
+            }
             TaskRole::Proxy { control, proxy, launch } => {
                 let (writers, out) = self.pipes(forwarders)?;
                 self.forward(Stream::Out, out, forwarders);
@@ -118,15 +123,17 @@ impl TaskRunner {
         }
     }
 
-    /// Returns the user of the task's processes, installs their firewall, and clears the keyrings of the user. Root has the network of the
-    /// node.
+    /// Returns the user of the task's processes, installs their firewall, and clears the keyrings
+    /// of the user. Root has the network of the node.
     async fn assign_user(&self) -> Result<u32, String> {
         let (user, central, task) = (self.run.user, self.central, self.task);
         let assign = move || {
             let uid = match user {
                 TaskUser::Root => return Ok(0),
                 TaskUser::Uid(uid) if user_ids::is_assigned(uid) => {
-                    return Err(format!("invalid user {uid}: the node assigns it to VMs and tasks"));
+                    return Err(format!(
+                        "invalid user {uid}: the node assigns it to VMs and tasks"
+                    ));
                 }
                 TaskUser::Uid(uid) => uid,
                 TaskUser::Default => user_ids::of_task(task),
@@ -138,19 +145,31 @@ impl TaskRunner {
         spawn_blocking(assign).await.map_err(|error| error.to_string())?
     }
 
-    pub(super) fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, TaskError> {
-        let uid = self.user.ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no user".to_owned()))?;
+    pub(super) fn spawn(
+        &self,
+        argv: &[String],
+        env: &[(&str, String)],
+        pipes: &Writers,
+    ) -> Result<Child, TaskError> {
+        let uid = self
+            .user
+            .ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no user".to_owned()))?;
         let (procs, dir) = (self.cgroup.procs(), self.storage.work());
         let home = dir.display().to_string();
-        let mut command = task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
+        let mut command =
+            task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
         command.envs(&self.run.env).envs([("HOME", &home), ("TMPDIR", &home)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdout(pipes.out.try_clone()?).stderr(pipes.err.try_clone()?);
         Ok(Command::from(command).spawn()?)
     }
 
-    /// Creates the output pipes of all processes on this node. Forwarding ends with the last writer.
-    pub(super) fn pipes(&self, forwarders: &mut JoinSet<()>) -> Result<(Writers, Receiver), TaskError> {
+    /// Creates the output pipes of all processes on this node. Forwarding ends with the last
+    /// writer.
+    pub(super) fn pipes(
+        &self,
+        forwarders: &mut JoinSet<()>,
+    ) -> Result<(Writers, Receiver), TaskError> {
         let (out, err) = (std::io::pipe()?, std::io::pipe()?);
         self.forward(Stream::Err, reader(err.0)?, forwarders);
         Ok((Writers { out: out.1, err: err.1 }, reader(out.0)?))
@@ -168,19 +187,28 @@ impl TaskRunner {
     }
 
     /// Runs the program once per rank. The first failure ends the task.
-    async fn ranks(&self, count: u16, first: u32, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
+    async fn ranks(
+        &self,
+        count: u16,
+        first: u32,
+        forwarders: &mut JoinSet<()>,
+    ) -> Result<u8, TaskError> {
         let (writers, out) = self.pipes(forwarders)?;
         self.forward(Stream::Out, out, forwarders);
         let mut children = JoinSet::new();
         for local in 0..u32::from(count) {
-            let env = [("MESHD_RANK", (first + local).to_string()), ("MESHD_LOCAL_RANK", local.to_string())];
+            let env = [
+                ("MESHD_RANK", (first + local).to_string()),
+                ("MESHD_LOCAL_RANK", local.to_string()),
+            ];
             let mut child = self.spawn(&self.run.argv, &env, &writers)?;
             children.spawn(async move { child.wait().await });
         }
         drop(writers);
         self.report_state(TaskNodeState::Running { launch: None }).await;
         while let Some(ended) = children.join_next().await {
-            let ended = ended.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))??;
+            let ended =
+                ended.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))??;
             if code(ended) != 0 {
                 return Ok(code(ended));
             }

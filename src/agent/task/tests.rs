@@ -7,14 +7,19 @@ use tokio::runtime::Builder;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The only blocking thread is busy, so any removal in the meantime would run on the thread of the agent.
+/// The only blocking thread is busy, so any removal in the meantime would run on the thread of the
+/// agent.
 #[test]
 fn removal_of_task_files_does_not_block_the_agent() {
     let dir = tempfile::tempdir().expect("a folder");
     let task = TaskId([7; 4]);
     let left = dir.path().join(task.to_string());
     fs::create_dir_all(left.join("work/many")).expect("a folder");
-    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let (free, taken) = sync_channel::<()>(0);
         let busy = tokio::task::spawn_blocking(move || taken.recv());

@@ -1,4 +1,5 @@
-//! Binds units to vfio-pci by `driver_override`, which applies to one PCI function. A device ID would also match other devices.
+//! Binds units to vfio-pci by `driver_override`, which applies to one PCI function. A device ID
+//! would also match other devices.
 
 use super::{KernelOps, RECORD, group_probe::FOLDER, survey, unit_state::DRIVER};
 use crate::system::Tree;
@@ -23,7 +24,8 @@ impl fmt::Display for BindResult {
         if self.newly_bound > 0 {
             write!(f, ", {} function(s) bound now", self.newly_bound)?;
         }
-        let reasons = self.errors.iter().chain([&self.unit.reason]).filter(|reason| !reason.is_empty());
+        let reasons =
+            self.errors.iter().chain([&self.unit.reason]).filter(|reason| !reason.is_empty());
         reasons.into_iter().try_for_each(|reason| write!(f, "; {reason}"))
     }
 }
@@ -32,14 +34,20 @@ impl fmt::Display for BindResult {
 ///
 /// # Errors
 /// The record cannot be written. Other errors are in the results.
-pub fn bind(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -> io::Result<Vec<BindResult>> {
+pub fn bind(
+    tree: &Tree,
+    selectors: &[VfioSelector],
+    kernel: &dyn KernelOps,
+) -> io::Result<Vec<BindResult>> {
     let before = survey(tree, selectors, kernel);
     record(tree, &before)?;
     let mut results = Vec::new();
     for unit in before {
         let (mut newly_bound, mut errors) = (0, Vec::new());
         if unit.state == UnitState::Unbound && unit.group.is_some() {
-            for member in unit.members.iter().filter(|member| member.driver.as_deref() != Some(DRIVER)) {
+            for member in
+                unit.members.iter().filter(|member| member.driver.as_deref() != Some(DRIVER))
+            {
                 match bind_function(tree, member, kernel) {
                     Ok(()) => newly_bound += 1,
                     Err(error) => errors.push(error),
@@ -50,7 +58,9 @@ pub fn bind(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -> 
     }
     let after = survey(tree, selectors, kernel);
     for result in &mut results {
-        let is_same = |unit: &&UnitFacts| unit.group == result.unit.group && unit.selected == result.unit.selected;
+        let is_same = |unit: &&UnitFacts| {
+            unit.group == result.unit.group && unit.selected == result.unit.selected
+        };
         if let Some(unit) = after.iter().find(is_same) {
             result.unit.clone_from(unit);
         }

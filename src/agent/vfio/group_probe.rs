@@ -64,9 +64,13 @@ impl KernelOps for LinuxKernel<'_> {
     }
 }
 
-/// Locks groups against probes, which would make them busy for a starting VM. Blocks for a few seconds.
+/// Locks groups against probes, which would make them busy for a starting VM. Blocks for a few
+/// seconds.
 pub fn lock_groups(groups: &[u32]) -> io::Result<Vec<File>> {
-    groups.iter().map(|group| lock(Path::new(FOLDER), *group)?.ok_or(io::ErrorKind::WouldBlock.into())).collect()
+    groups
+        .iter()
+        .map(|group| lock(Path::new(FOLDER), *group)?.ok_or(io::ErrorKind::WouldBlock.into()))
+        .collect()
 }
 
 /// Locks a group; `None` if another process holds the lock.
@@ -85,8 +89,8 @@ fn lock(folder: &Path, group: u32) -> io::Result<Option<File>> {
     }
 }
 
-/// Probes a group by opening a function that is not in it. The kernel refuses only after it accepted the group. Opening an existing device
-/// would reset it, which some GPUs do not survive.
+/// Probes a group by opening a function that is not in it. The kernel refuses only after it
+/// accepted the group. Opening an existing device would reset it, which some GPUs do not survive.
 fn probe(group: u32) -> io::Result<Result<(), ProbeError>> {
     let function = Path::new(FOLDER).join(format!("{NO_FUNCTION}-{group}"));
     let link = function.join("iommu_group");
@@ -99,7 +103,9 @@ fn probe(group: u32) -> io::Result<Result<(), ProbeError>> {
     };
     Ok(match VfioDevice::new(&function, container, false) {
         Ok(_) | Err(VfioError::GroupGetDeviceFD(_)) => Ok(()),
-        Err(VfioError::OpenGroup(error, _)) if error.kind() == io::ErrorKind::ResourceBusy => Err(ProbeError::Busy),
+        Err(VfioError::OpenGroup(error, _)) if error.kind() == io::ErrorKind::ResourceBusy => {
+            Err(ProbeError::Busy)
+        }
         Err(VfioError::GroupViable) => Err(ProbeError::NotViable),
         Err(error @ VfioError::ContainerSetIOMMU(_)) => Err(ProbeError::Failed(format!(
             "{error}; enable interrupt remapping (VT-d or AMD-Vi) in the firmware settings"

@@ -1,6 +1,8 @@
 //! PCI functions that the node needs and that are never assigned.
 
-use crate::system::{Route, Tree, by_interface, disk_use, function_of, functions_of_disk, is_file_name, nics, routes};
+use crate::system::{
+    Route, Tree, by_interface, disk_use, function_of, functions_of_disk, is_file_name, nics, routes,
+};
 use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +31,10 @@ pub fn needed_functions(tree: &Tree) -> BTreeMap<String, String> {
     let consoles = tree.read("/proc/consoles").unwrap_or_default();
     let ttys = consoles.lines().filter_map(|line| line.split_ascii_whitespace().next());
     for tty in ttys.filter(|name| is_file_name(name)) {
-        add(function_of(tree, &format!("/sys/class/tty/{tty}/device")), format!("is the console {tty}"));
+        add(
+            function_of(tree, &format!("/sys/class/tty/{tty}/device")),
+            format!("is the console {tty}"),
+        );
     }
     found
 }
@@ -80,7 +85,8 @@ fn add_stack(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<Stri
 /// Parses `BOOTIF=01-aa-bb-cc-dd-ee-ff` of the kernel command line.
 fn boot_mac(tree: &Tree) -> Option<MacAddr> {
     let line = tree.read("/proc/cmdline")?;
-    let value = line.split_ascii_whitespace().rev().find_map(|word| word.strip_prefix("BOOTIF="))?;
+    let value =
+        line.split_ascii_whitespace().rev().find_map(|word| word.strip_prefix("BOOTIF="))?;
     value.strip_prefix("01-").unwrap_or(value).replace('-', ":").parse().ok()
 }
 

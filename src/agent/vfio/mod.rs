@@ -8,7 +8,8 @@
 //! | `group_probe` | tests whether a VFIO container accepts a group (/dev/vfio/N) |
 //! | `driver_bind` | binds units to vfio-pci |
 //!
-//! A unit is ready only if a VFIO container accepts its group. The bound driver alone proves nothing.
+//! A unit is ready only if a VFIO container accepts its group. The bound driver alone proves
+//! nothing.
 
 mod driver_bind;
 mod group_probe;
@@ -48,17 +49,24 @@ fn read_record(tree: &Tree) -> Vec<UnitFacts> {
 
 /// Adds units that vanished in this boot.
 fn add_lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFacts]) {
-    let present: BTreeSet<&str> = functions.iter().map(|function| function.address.as_str()).collect();
+    let present: BTreeSet<&str> =
+        functions.iter().map(|function| function.address.as_str()).collect();
     for old in recorded {
         let addresses = old.members.iter().map(|member| member.address.as_str());
         let lost: Vec<&str> = addresses.filter(|address| !present.contains(address)).collect();
         if lost.is_empty() {
             continue;
         }
-        let reason = format!("{} vanished from the bus after the boot; cold power cycle the machine", lost.join(" "));
+        let reason = format!(
+            "{} vanished from the bus after the boot; cold power cycle the machine",
+            lost.join(" ")
+        );
         let is_same = |unit: &&mut UnitFacts| {
             unit.group == old.group
-                && unit.members.iter().any(|member| old.members.iter().any(|m| m.address == member.address))
+                && unit
+                    .members
+                    .iter()
+                    .any(|member| old.members.iter().any(|m| m.address == member.address))
         };
         match units.iter_mut().find(is_same) {
             Some(unit) => (unit.state, unit.reason) = (UnitState::Missing, reason),
@@ -72,11 +80,18 @@ fn add_missing(units: &mut Vec<UnitFacts>, functions: &[PciFacts], selectors: &[
     for selector in selectors {
         let VfioSelector::Address(address) = selector else { continue };
         let known = functions.iter().any(|function| function.address == *address)
-            || units.iter().any(|unit| unit.members.iter().any(|member| member.address == *address));
+            || units
+                .iter()
+                .any(|unit| unit.members.iter().any(|member| member.address == *address));
         if !known {
             let reason = format!("the profile selects {address}, which does not exist");
             let selected = vec![address.clone()];
-            units.push(UnitFacts { state: UnitState::Missing, reason, selected, ..UnitFacts::default() });
+            units.push(UnitFacts {
+                state: UnitState::Missing,
+                reason,
+                selected,
+                ..UnitFacts::default()
+            });
         }
     }
 }

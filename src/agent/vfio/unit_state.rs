@@ -1,4 +1,5 @@
-//! Determines the state of each unit, by the first match of: missing, wedged, shared with host, in use or busy, conflict, unbound, ready.
+//! Determines the state of each unit, by the first match of: missing, wedged, shared with host, in
+//! use or busy, conflict, unbound, ready.
 
 use super::{
     group_probe::{KernelOps, ProbeError},
@@ -22,9 +23,11 @@ pub fn determine(tree: &Tree, units: &mut [UnitFacts], kernel: &dyn KernelOps) {
             nodes.insert(member.address.clone(), holders::nodes(tree, &member.address));
         }
     }
-    let groups = units.iter().filter_map(|unit| unit.group).map(|group| format!("/dev/vfio/{group}"));
+    let groups =
+        units.iter().filter_map(|unit| unit.group).map(|group| format!("/dev/vfio/{group}"));
     let all_nodes: BTreeSet<String> = nodes.values().flatten().cloned().chain(groups).collect();
-    let rules = StateRules { tree, needed, nodes, holders: holders::find(tree, &all_nodes), kernel };
+    let rules =
+        StateRules { tree, needed, nodes, holders: holders::find(tree, &all_nodes), kernel };
     for unit in units.iter_mut().filter(|unit| unit.reason.is_empty()) {
         (unit.state, unit.reason) = rules.unit(unit).unwrap_or((UnitState::Ready, String::new()));
     }
@@ -58,9 +61,11 @@ impl StateRules<'_> {
     }
 
     fn wedged(&self, member: &PciFacts) -> StateReason {
-        let header = self.tree.bytes(&format!("/sys/bus/pci/devices/{}/config", member.address), HEADER)?;
+        let header =
+            self.tree.bytes(&format!("/sys/bus/pci/devices/{}/config", member.address), HEADER)?;
         let gone = !header.is_empty() && header.iter().all(|byte| *byte == 0xff);
-        let reason = || format!("{} returns only ones; cold power cycle the machine", member.address);
+        let reason =
+            || format!("{} returns only ones; cold power cycle the machine", member.address);
         gone.then(|| (UnitState::Wedged, reason()))
     }
 
@@ -70,14 +75,22 @@ impl StateRules<'_> {
     }
 
     fn in_use(&self, unit: &UnitFacts, all_bound: bool) -> StateReason {
-        if let Some(holder) = unit.group.and_then(|group| self.holders.get(&format!("/dev/vfio/{group}"))) {
+        if let Some(holder) =
+            unit.group.and_then(|group| self.holders.get(&format!("/dev/vfio/{group}")))
+        {
             let state = if all_bound { UnitState::InUse } else { UnitState::Busy };
             return Some((state, format!("open in {holder}")));
         }
-        let nodes = unit.members.iter().filter_map(|member| self.nodes.get(&member.address)).flatten();
-        let (node, holder) = nodes.into_iter().find_map(|node| Some((node, self.holders.get(node)?)))?;
+        let nodes =
+            unit.members.iter().filter_map(|member| self.nodes.get(&member.address)).flatten();
+        let (node, holder) =
+            nodes.into_iter().find_map(|node| Some((node, self.holders.get(node)?)))?;
         // QEMU with iommufd opens /dev/vfio/devices/vfioN.
-        let state = if all_bound && node.starts_with("/dev/vfio/") { UnitState::InUse } else { UnitState::Busy };
+        let state = if all_bound && node.starts_with("/dev/vfio/") {
+            UnitState::InUse
+        } else {
+            UnitState::Busy
+        };
         Some((state, format!("{node} is open in {holder}")))
     }
 
@@ -85,20 +98,27 @@ impl StateRules<'_> {
         let address = &member.address;
         let claim = self.tree.text(&format!("/sys/bus/pci/devices/{address}/driver_override"));
         if let Some(claim) = claim.filter(|claim| claim != "(null)" && claim != DRIVER) {
-            return Some((UnitState::Conflict, format!("driver_override of {address} selects {claim}")));
+            return Some((
+                UnitState::Conflict,
+                format!("driver_override of {address} selects {claim}"),
+            ));
         }
         let functions = member.sriov.map_or(0, |sriov| sriov.enabled);
-        let reason = || format!("{address} has {functions} virtual functions enabled; disable them first");
+        let reason =
+            || format!("{address} has {functions} virtual functions enabled; disable them first");
         (functions > 0).then(|| (UnitState::Conflict, reason()))
     }
 
     fn not_accepted(&self, group: u32) -> StateReason {
         let state = |error| match error {
-            ProbeError::Busy => (UnitState::InUse, format!("/dev/vfio/{group} is open in another process")),
-            ProbeError::Starting => (UnitState::InUse, "a VM is starting with the unit".to_owned()),
-            ProbeError::NotViable => {
-                (UnitState::Conflict, "a function of the group is bound to another driver than vfio-pci".to_owned())
+            ProbeError::Busy => {
+                (UnitState::InUse, format!("/dev/vfio/{group} is open in another process"))
             }
+            ProbeError::Starting => (UnitState::InUse, "a VM is starting with the unit".to_owned()),
+            ProbeError::NotViable => (
+                UnitState::Conflict,
+                "a function of the group is bound to another driver than vfio-pci".to_owned(),
+            ),
             ProbeError::Failed(reason) => {
                 (UnitState::Unbound, format!("bound, but VFIO does not accept the group: {reason}"))
             }

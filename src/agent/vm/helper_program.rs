@@ -6,10 +6,16 @@ const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of the error output in an error, in characters.
 const MAX_STDERR: usize = 400;
 
-/// Runs a program with a timeout of [`TOOL_TIMEOUT`]. An error contains the error output of the program.
+/// Runs a program with a timeout of [`TOOL_TIMEOUT`]. An error contains the error output of the
+/// program.
 pub async fn run(program: &Path, args: &[String]) -> Result<(), String> {
     let mut command = tokio::process::Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     let name = program.display();
     let output = match tokio::time::timeout(TOOL_TIMEOUT, command.output()).await {
         Ok(Ok(output)) => output,
@@ -19,7 +25,8 @@ pub async fn run(program: &Path, args: &[String]) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let stderr: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(MAX_STDERR).collect();
+    let stderr: String =
+        String::from_utf8_lossy(&output.stderr).trim().chars().take(MAX_STDERR).collect();
     Err(format!("{name} {}: {}: {stderr}", args.join(" "), output.status))
 }
 
@@ -36,6 +43,10 @@ mod tests {
         assert_eq!(run(Path::new("/bin/true"), &[]).await, Ok(()));
         let failed = run(Path::new("/bin/ls"), &["/no/such/file".to_owned()]).await;
         assert!(failed.is_err_and(|error| error.contains("/no/such/file") && error.contains("ls")));
-        assert!(run(Path::new("/no/such/program"), &[]).await.is_err_and(|error| error.contains("cannot run")));
+        assert!(
+            run(Path::new("/no/such/program"), &[])
+                .await
+                .is_err_and(|error| error.contains("cannot run"))
+        );
     }
 }

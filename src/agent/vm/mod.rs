@@ -1,4 +1,5 @@
-//! Makes each VM on this node match the desired state that the central node sends. QEMU runs directly, without libvirt.
+//! Makes each VM on this node match the desired state that the central node sends. QEMU runs
+//! directly, without libvirt.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -36,7 +37,8 @@ mod helper_program;
 mod vm_paths;
 
 pub use console::console_log::{
-    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter, SCROLLBACK as CONSOLE_SCROLLBACK,
+    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter,
+    SCROLLBACK as CONSOLE_SCROLLBACK,
 };
 pub(super) use host::{
     capacity::{Space, space, store},

@@ -67,12 +67,17 @@ impl Reservations {
     }
 
     /// Plans a VM beside the others and reserves its resources.
-    pub fn reserve(&self, spec: &VmSpec, host: &resources::HostResources) -> Result<plan::Plan, Vec<VmRefusal>> {
+    pub fn reserve(
+        &self,
+        spec: &VmSpec,
+        host: &resources::HostResources,
+    ) -> Result<plan::Plan, Vec<VmRefusal>> {
         let slots = locked(&self.slots).clone();
         let mut vms = locked(&self.vms);
         let mut host = resources::HostResources { slots, ..host.clone() };
         add_planned_growth(&vms, &mut host.memory);
-        let others: Vec<&VmSpec> = vms.values().map(|vm| &vm.spec).filter(|other| other.uuid != spec.uuid).collect();
+        let others: Vec<&VmSpec> =
+            vms.values().map(|vm| &vm.spec).filter(|other| other.uuid != spec.uuid).collect();
         let plan = plan::plan(spec, &host, &others)?;
         vms.insert(spec.uuid, Reservation { spec: spec.clone(), growth: plan.growth });
         Ok(plan)
@@ -80,7 +85,9 @@ impl Reservations {
 
     /// Checks that no other VM has a disk.
     pub fn check_disk_is_free(&self, uuid: SystemUuid, disk: &DiskFacts) -> Result<(), String> {
-        let has_disk = |spec: &&VmSpec| spec.disks().any(|own| disk.identities().any(|name| name == own.as_str()));
+        let has_disk = |spec: &&VmSpec| {
+            spec.disks().any(|own| disk.identities().any(|name| name == own.as_str()))
+        };
         let vms = locked(&self.vms);
         match vms.values().map(|vm| &vm.spec).filter(|spec| spec.uuid != uuid).find(has_disk) {
             Some(owner) => Err(format!("disk {} belongs to {}", disk.name, owner.name)),
@@ -89,7 +96,11 @@ impl Reservations {
     }
 
     /// Reserves the disks of a released VM until the returned value is dropped.
-    pub fn hold_disks<'a>(&self, uuid: SystemUuid, disks: impl Iterator<Item = &'a DiskIdentity>) -> ReleaseHold {
+    pub fn hold_disks<'a>(
+        &self,
+        uuid: SystemUuid,
+        disks: impl Iterator<Item = &'a DiskIdentity>,
+    ) -> ReleaseHold {
         let mut spec = VmSpec::unknown(RELEASING.parse().expect("a name"), uuid);
         let volume = |(number, disk): (usize, &DiskIdentity)| Volume {
             name: format!("disk{number}").parse().expect("a name"),
@@ -122,7 +133,8 @@ impl Reservations {
         memory.free_beside(vms.values().map(|vm| &vm.spec))
     }
 
-    /// Returns the maximum size of a store in memory: current use, free memory and the expected growth of the layers.
+    /// Returns the maximum size of a store in memory: current use, free memory and the expected
+    /// growth of the layers.
     pub fn store_limit(&self, mut memory: Memory, used: u64) -> u64 {
         let vms = locked(&self.vms);
         add_planned_growth(&vms, &mut memory);

@@ -52,7 +52,8 @@ impl VmPaths {
         self.folder.join("qmp.sock")
     }
 
-    /// Path for QEMU's chardev `pipe`, which appends `.in` and `.out` ([`VmPaths::serial_in`], [`VmPaths::serial_out`]).
+    /// Path for QEMU's chardev `pipe`, which appends `.in` and `.out` ([`VmPaths::serial_in`],
+    /// [`VmPaths::serial_out`]).
     pub fn serial(&self) -> PathBuf {
         self.folder.join("serial")
     }
@@ -100,7 +101,8 @@ impl VmPaths {
     /// Returns the existing layers.
     pub fn layers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_layer = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "qcow2");
+        let is_layer =
+            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "qcow2");
         entries.map(|entry| entry.path()).filter(is_layer).collect()
     }
 
@@ -130,11 +132,13 @@ impl VmPaths {
         text.trim().parse().ok().filter(|user| VMS.contains(user))
     }
 
-    /// Makes the folder. The VM's user owns files in it, so others may traverse it, but only root may list or change it.
+    /// Makes the folder. The VM's user owns files in it, so others may traverse it, but only root
+    /// may list or change it.
     pub fn make(&self) -> io::Result<()> {
         let longest = self.qmp().as_os_str().len();
         if longest > MAX_SOCKET_PATH {
-            let message = format!("socket path below {} is too long: {longest} bytes", self.folder.display());
+            let message =
+                format!("socket path below {} is too long: {longest} bytes", self.folder.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         DirBuilder::new().recursive(true).mode(0o711).create(&self.folder)?;
@@ -148,7 +152,8 @@ impl VmPaths {
     pub async fn remove(&self) -> Result<(), String> {
         let folder = self.folder.clone();
         // Removing large files takes long, and the agent has one thread.
-        let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other);
+        let removed =
+            spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other);
         match removed.and_then(|result| result) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(format!("cannot remove {}: {error}", self.folder.display()))
@@ -157,7 +162,8 @@ impl VmPaths {
         }
     }
 
-    /// Trims the log to its last bytes: a guest can make QEMU repeat a message forever. QEMU has the file open in append mode.
+    /// Trims the log to its last bytes: a guest can make QEMU repeat a message forever. QEMU has
+    /// the file open in append mode.
     pub fn trim_log(&self) {
         let trim = || -> io::Result<()> {
             if fs::metadata(self.log())?.len() <= MAX_LOG {
@@ -207,7 +213,8 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
 /// Returns the VMs that have a folder.
 pub fn all(folder: &Path) -> Vec<SystemUuid> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<SystemUuid> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut found: Vec<SystemUuid> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     found.sort_unstable();
     found
 }
@@ -234,7 +241,10 @@ mod tests {
         files.remove().await.expect("removed");
         files.remove().await.expect("nothing to remove");
         assert_eq!(all(dir.path()), []);
-        assert!(VmPaths::new(&dir.path().join("x".repeat(100)), UUID).make().is_err(), "too long for a socket");
+        assert!(
+            VmPaths::new(&dir.path().join("x".repeat(100)), UUID).make().is_err(),
+            "too long for a socket"
+        );
     }
 
     #[test]
@@ -242,7 +252,8 @@ mod tests {
         let (_dir, files) = paths();
         files.trim_log();
         files.make().expect("made");
-        let mut qemu = OpenOptions::new().create(true).append(true).open(files.log()).expect("opened");
+        let mut qemu =
+            OpenOptions::new().create(true).append(true).open(files.log()).expect("opened");
         let line = format!("{}\n", "x".repeat(99));
         qemu.write_all(line.repeat(20_000).as_bytes()).expect("written");
         files.trim_log();
@@ -250,7 +261,10 @@ mod tests {
         assert_eq!(length(), LOG_TAIL);
         qemu.write_all(b"the last\n").expect("written");
         files.trim_log();
-        assert_eq!((length(), files.last_log_lines().pop().as_deref()), (LOG_TAIL + 9, Some("the last")));
+        assert_eq!(
+            (length(), files.last_log_lines().pop().as_deref()),
+            (LOG_TAIL + 9, Some("the last"))
+        );
     }
 
     #[test]
@@ -259,7 +273,8 @@ mod tests {
         assert_eq!(files.last_log_lines(), Vec::<String>::new());
         files.make().expect("made");
         let lines: Vec<String> = (0..2000).map(|n| format!("line {n}\x1b[31m  ")).collect();
-        fs::write(files.log(), format!("{}\n\n{}\n", lines.join("\n"), "é".repeat(1000))).expect("written");
+        fs::write(files.log(), format!("{}\n\n{}\n", lines.join("\n"), "é".repeat(1000)))
+            .expect("written");
         let lines = files.last_log_lines();
         assert_eq!(lines.len(), MAX_FAILURE_LINES);
         assert_eq!(lines[MAX_FAILURE_LINES - 2], "line 1999 [31m");

@@ -13,8 +13,8 @@ pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::{Segment, Site};
 use meshd_model::fleet::{
-    BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels, LinkState,
-    NextBootOverride, Node, Phase, Stage, StageMark, Wait,
+    BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels,
+    LinkState, NextBootOverride, Node, Phase, Stage, StageMark, Wait,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
@@ -54,10 +54,12 @@ pub struct NodeView {
     /// Segment from which the node boots, if its address shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
-    /// Generation that the agent reported for the current boot. Before the first report: generation of the newest rendered overlay.
+    /// Generation that the agent reported for the current boot. Before the first report: generation
+    /// of the newest rendered overlay.
     #[schema(value_type = Option<String>)]
     pub generation: Option<Generation>,
-    /// Generation of the next boot. The condition `reboot_required` states that it differs from the running one.
+    /// Generation of the next boot. The condition `reboot_required` states that it differs from the
+    /// running one.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub next_generation: Option<Generation>,
@@ -77,10 +79,12 @@ pub struct NodeView {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schema(value_type = Object)]
     pub labels: Labels,
-    /// Revision of the record, required in a bulk order. The revision changes with every value on which an operator's decision depends.
+    /// Revision of the record, required in a bulk order. The revision changes with every value on
+    /// which an operator's decision depends.
     #[serde(default)]
     pub revision: String,
-    /// Workloads that run on the node or are placed on it; a drain waits for them. Absent in lists of nodes.
+    /// Workloads that run on the node or are placed on it; a drain waits for them. Absent in lists
+    /// of nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<String>,
 }
@@ -164,7 +168,8 @@ pub struct NodeDetail {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub evidence: Option<CheckProvenance>,
-    /// True if the checks ran in the current boot session. Checks of an earlier session do not count.
+    /// True if the checks ran in the current boot session. Checks of an earlier session do not
+    /// count.
     #[serde(default)]
     pub checks_count: bool,
     /// Hardware and software facts of the last report.
@@ -184,7 +189,9 @@ impl NodeView {
             conditions: node.conditions.clone(),
             address: node.address,
             mac: node.mac,
-            model: format!("{} {}", node.fingerprint.manufacturer, node.fingerprint.product).trim().to_owned(),
+            model: format!("{} {}", node.fingerprint.manufacturer, node.fingerprint.product)
+                .trim()
+                .to_owned(),
             serial: node.fingerprint.serial.clone(),
             segment: site.segment_at(node.address).map(Segment::name),
             generation: node.booted.or(node.generation),
@@ -204,7 +211,8 @@ impl NodeView {
         NodeView { work, ..self }
     }
 
-    /// Adds the generation to which the profile is rolled back. `rollback_of` returns that generation for a profile.
+    /// Adds the generation to which the profile is rolled back. `rollback_of` returns that
+    /// generation for a profile.
     pub fn rolled_back(self, rollback_of: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
         NodeView { rolled_back: rollback_of(&self.profile), ..self }
     }
@@ -231,8 +239,8 @@ impl From<NodeDetail> for NodeView {
 }
 
 impl NodeDetail {
-    /// Adds the reason why the newest boot is deferred, also before that boot has its script. An old wait of a machine that was switched off
-    /// does not count.
+    /// Adds the reason why the newest boot is deferred, also before that boot has its script. An
+    /// old wait of a machine that was switched off does not count.
     pub fn deferred(self, newest: Option<&BootSession>, now: Timestamp) -> Self {
         let waiting = newest.filter(|boot| boot.is_fresh(now)).and_then(BootSession::waiting);
         NodeDetail { deferred: waiting.map(Wait::reason), ..self }
@@ -260,7 +268,11 @@ impl NodeDetail {
             vars: node.vars.clone(),
             boot_override: node.boot_override.clone(),
             deferred: None,
-            certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
+            certificates: node
+                .certificates
+                .iter()
+                .map(|certificate| certificate.serial.clone())
+                .collect(),
             checks: node.checks.clone(),
             evidence: node.evidence.clone(),
             checks_count: node.valid_checks().is_some(),

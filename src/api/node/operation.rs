@@ -2,7 +2,9 @@
 
 use meshd_model::{
     fleet::AuditContext,
-    operations::{NodeOperation, NodeOperationState, NodeOrder, Operation, OperationState, StateCounts},
+    operations::{
+        NodeOperation, NodeOperationState, NodeOrder, Operation, OperationState, StateCounts,
+    },
 };
 use meshd_types::{NodeId, OperationId, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -39,7 +39,8 @@ pub struct TimelineView {
     /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Time from the first stage to the last reached stage, in milliseconds; of an unfinished boot, to the time of the response.
+    /// Time from the first stage to the last reached stage, in milliseconds; of an unfinished boot,
+    /// to the time of the response.
     pub total_ms: u64,
     /// Tasks that ran on the node in this boot session, oldest first.
     #[serde(default)]
@@ -51,9 +52,11 @@ pub struct TimelineView {
 /// A stage of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
-    /// Stage of the boot chain, or `approval`: the wait for an operator, which is not part of `enrolled`.
+    /// Stage of the boot chain, or `approval`: the wait for an operator, which is not part of
+    /// `enrolled`.
     pub stage: String,
-    /// Time at which the machine first reached the stage. For `approval`, the end of the wait, or the time of the response.
+    /// Time at which the machine first reached the stage. For `approval`, the end of the wait, or
+    /// the time of the response.
     #[schema(value_type = String)]
     pub at: Timestamp,
     /// Time from the previous stage to this stage, in milliseconds, without the wait for approval.
@@ -76,7 +79,8 @@ pub struct TaskStep {
     /// Time of the order.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// Time from the order until the task ran on all its nodes, in milliseconds; absent if it never did.
+    /// Time from the order until the task ran on all its nodes, in milliseconds; absent if it never
+    /// did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_ms: Option<u64>,
     /// Time from then until the end, in milliseconds; absent while the task runs.
@@ -87,7 +91,8 @@ pub struct TaskStep {
 impl TaskStep {
     fn new(task: &Task) -> Self {
         let start_ms = task.started_at.map(|started| millis(task.created_at, started));
-        let run_ms = task.started_at.zip(task.ended_at).map(|(started, ended)| millis(started, ended));
+        let run_ms =
+            task.started_at.zip(task.ended_at).map(|(started, ended)| millis(started, ended));
         let (argv, created_at) = (task.spec.argv.clone(), task.created_at);
         TaskStep { id: task.id, state: task.state, argv, created_at, start_ms, run_ms }
     }
@@ -107,14 +112,16 @@ pub struct BootSummary {
     /// Latest stage of the boot chain that the machine reached.
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
-    /// Time from the first stage to the last stage, in milliseconds; of an unfinished boot, to the time of the response.
+    /// Time from the first stage to the last stage, in milliseconds; of an unfinished boot, to the
+    /// time of the response.
     pub total_ms: u64,
     /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// Returns the end of an unfinished boot: the time of the response. `over`: a newer session of the machine exists.
+/// Returns the end of an unfinished boot: the time of the response. `over`: a newer session of the
+/// machine exists.
 fn running_until(result: BootStatus, over: bool, now: Timestamp) -> Option<Timestamp> {
     (result.is_unfinished() && !over).then_some(now)
 }
@@ -123,7 +130,8 @@ fn millis(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The stages of a boot session with their durations. A clock that moved backwards gives a duration of zero.
+/// The stages of a boot session with their durations. A clock that moved backwards gives a duration
+/// of zero.
 struct Durations {
     stages: Vec<StageView>,
     total_ms: u64,
@@ -138,7 +146,13 @@ impl Durations {
         let mut approval = session.approval_wait(running_until);
         let wait_stage = |[began, end]: [Timestamp; 2], before: Timestamp| {
             let (duration_ms, elapsed_ms) = (millis(began.max(before), end), millis(first, end));
-            StageView { stage: TimelineView::APPROVAL.to_owned(), at: end, duration_ms, elapsed_ms, count: 1 }
+            StageView {
+                stage: TimelineView::APPROVAL.to_owned(),
+                at: end,
+                duration_ms,
+                elapsed_ms,
+                count: 1,
+            }
         };
         for mark in &session.stages {
             let mut duration_ms = millis(before, mark.at);
@@ -148,12 +162,21 @@ impl Durations {
                 stages.push(wait);
             }
             let (stage, elapsed_ms) = (mark.stage.as_str().to_owned(), millis(first, mark.at));
-            stages.push(StageView { stage, at: mark.at, duration_ms, elapsed_ms, count: mark.count });
+            stages.push(StageView {
+                stage,
+                at: mark.at,
+                duration_ms,
+                elapsed_ms,
+                count: mark.count,
+            });
             before = mark.at;
         }
         stages.extend(approval.map(|wait| wait_stage(wait, before)));
         let last = stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0);
-        Durations { stages, total_ms: running_until.map_or(last, |now| last.max(millis(first, now))) }
+        Durations {
+            stages,
+            total_ms: running_until.map_or(last, |now| last.max(millis(first, now))),
+        }
     }
 }
 
@@ -161,13 +184,19 @@ impl TimelineView {
     /// Stage of the wait for approval.
     pub const APPROVAL: &str = Wait::APPROVAL;
 
-    /// Returns the timeline of a boot session at the time `now`. `boots` contains all sessions of the node, newest first. Returns `None`
-    /// if `session` is not in `boots`.
-    pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession], now: Timestamp) -> Option<Self> {
+    /// Returns the timeline of a boot session at the time `now`. `boots` contains all sessions of
+    /// the node, newest first. Returns `None` if `session` is not in `boots`.
+    pub fn new(
+        node: &Node,
+        session: BootSessionId,
+        boots: &[&BootSession],
+        now: Timestamp,
+    ) -> Option<Self> {
         let index = boots.iter().position(|boot| boot.id == session)?;
         let boot = boots.get(index)?;
         let result = boot.standing(index > 0);
-        let Durations { stages, total_ms } = Durations::new(boot, running_until(result, index > 0, now));
+        let Durations { stages, total_ms } =
+            Durations::new(boot, running_until(result, index > 0, now));
         Some(TimelineView {
             node: node.id,
             name: node.name.clone(),
@@ -182,7 +211,11 @@ impl TimelineView {
             stalls: boot.stalls.clone(),
             failure: boot.failure.clone(),
             tasks: Vec::new(),
-            boots: boots.iter().enumerate().map(|(index, boot)| BootSummary::new(boot, index > 0, now)).collect(),
+            boots: boots
+                .iter()
+                .enumerate()
+                .map(|(index, boot)| BootSummary::new(boot, index > 0, now))
+                .collect(),
         })
     }
 }
@@ -190,17 +223,26 @@ impl TimelineView {
 impl TimelineView {
     /// Adds the tasks of the node in this boot session, in the order of their orders.
     pub fn with_tasks<'t>(mut self, tasks: impl Iterator<Item = &'t Task>) -> Self {
-        let is_here =
-            |task: &&Task| task.members.iter().any(|member| member.node == self.node && member.session == self.session);
+        let is_here = |task: &&Task| {
+            task.members
+                .iter()
+                .any(|member| member.node == self.node && member.session == self.session)
+        };
         self.tasks = tasks.filter(is_here).map(TaskStep::new).collect();
         self.tasks.sort_by_key(|task| (task.created_at, task.id));
         self
     }
 
-    /// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
+    /// Returns the failure reason of this boot, or that of the previous boot while this boot is not
+    /// online.
     pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
         let index = self.boots.iter().position(|boot| boot.session == self.session)?;
-        let mut recent = self.boots.iter().skip(index).take(2).take_while(|boot| boot.result != BootStatus::Online);
+        let mut recent = self
+            .boots
+            .iter()
+            .skip(index)
+            .take(2)
+            .take_while(|boot| boot.result != BootStatus::Online);
         recent.find_map(|boot| Some((boot, boot.failure.as_deref()?)))
     }
 }
@@ -235,7 +277,8 @@ mod tests {
         session.mark(Stage::Online, at(61_000));
         let older = BootSession::open(BootSessionId([2; 12]), mac, Stage::Dhcp, at(0));
         let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
-        let timeline = TimelineView::new(&node, session.id, &[&session, &older], at(90_000)).expect("it is there");
+        let timeline = TimelineView::new(&node, session.id, &[&session, &older], at(90_000))
+            .expect("it is there");
         let durations: Vec<u64> = timeline.stages.iter().map(|stage| stage.duration_ms).collect();
         assert_eq!((durations, timeline.total_ms), (vec![0, 2_500, 0, 58_000], 60_000));
         let results: Vec<_> = timeline.boots.iter().map(|boot| boot.result.as_str()).collect();
@@ -252,7 +295,8 @@ mod tests {
         };
         let (here, before) = (task(1, session.id), task(2, older.id));
         let timeline = timeline.with_tasks([&before, &here].into_iter());
-        let steps: Vec<_> = timeline.tasks.iter().map(|step| (step.id, step.start_ms, step.run_ms)).collect();
+        let steps: Vec<_> =
+            timeline.tasks.iter().map(|step| (step.id, step.start_ms, step.run_ms)).collect();
         assert_eq!(steps, [(here.id, Some(500), Some(7_000))]);
     }
 
@@ -268,17 +312,26 @@ mod tests {
         session.mark(Stage::Modloop, at(20_000));
         session.record_wait(Wait::APPROVAL, at(30_000));
         let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
-        let view =
-            |session: &BootSession, now| TimelineView::new(&node, session.id, &[session], at(now)).expect("there");
+        let view = |session: &BootSession, now| {
+            TimelineView::new(&node, session.id, &[session], at(now)).expect("there")
+        };
         let waiting = view(&session, 90_000);
         assert_eq!(durations(&waiting), [("dhcp", 0), ("modloop", 20_000), ("approval", 60_000)]);
         assert_eq!((waiting.result, waiting.total_ms), (BootStatus::Waiting, 90_000));
         session.mark(Stage::Enrolled, at(630_000));
         session.mark(Stage::Online, at(640_000));
         let approved = view(&session, 990_000);
-        let expected =
-            [("dhcp", 0), ("modloop", 20_000), ("approval", 600_000), ("enrolled", 10_000), ("online", 10_000)];
-        assert_eq!((durations(&approved).as_slice(), approved.total_ms), (expected.as_slice(), 640_000));
+        let expected = [
+            ("dhcp", 0),
+            ("modloop", 20_000),
+            ("approval", 600_000),
+            ("enrolled", 10_000),
+            ("online", 10_000),
+        ];
+        assert_eq!(
+            (durations(&approved).as_slice(), approved.total_ms),
+            (expected.as_slice(), 640_000)
+        );
     }
 
     #[test]

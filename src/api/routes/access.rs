@@ -1,7 +1,10 @@
 //! Routes of API tokens, enrolment tokens and the certificate authority.
 
 use super::{Array, Empty, Get, Object, Post, route::routes};
-use crate::{ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView};
+use crate::{
+    ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa,
+    TokenView,
+};
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 

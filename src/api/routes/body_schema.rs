@@ -9,13 +9,16 @@ use utoipa::{PartialSchema, ToSchema};
 pub struct Schemas(pub(super) BTreeMap<String, Value>);
 
 impl Schemas {
-    /// Returns a reference to the schema of a type. Adds the schemas of the type and of all types in it.
+    /// Returns a reference to the schema of a type. Adds the schemas of the type and of all types
+    /// in it.
     pub(super) fn reference<T: ToSchema>(&mut self) -> Value {
         let (name, mut inner) = (T::name().into_owned(), Vec::new());
         T::schemas(&mut inner);
         let outer = (name.clone(), <T as PartialSchema>::schema());
         for (name, schema) in inner.into_iter().chain([outer]) {
-            self.0.entry(name).or_insert_with(|| serde_json::to_value(schema).expect("a schema is plain data"));
+            self.0
+                .entry(name)
+                .or_insert_with(|| serde_json::to_value(schema).expect("a schema is plain data"));
         }
         json!({ "$ref": format!("#/components/schemas/{name}") })
     }

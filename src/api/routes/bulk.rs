@@ -1,4 +1,5 @@
-//! Routes of orders for several nodes. The field `order` of a request is the body of the same order for one node.
+//! Routes of orders for several nodes. The field `order` of a request is the body of the same order
+//! for one node.
 
 use super::{Object, Post, route::routes};
 use crate::{BulkDone, BulkRequest};

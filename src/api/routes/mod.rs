@@ -12,8 +12,9 @@
 //! | `value_schema` | schemas of values that have several JSON types |
 //! | `work` | VMs, slots, volumes and tasks |
 //!
-//! The server binds a handler to each constant. A client builds paths from the constants. The name of a constant in lower case is the
-//! operation ID in the OpenAPI document: renaming a constant renames an operation.
+//! The server binds a handler to each constant. A client builds paths from the constants. The name
+//! of a constant in lower case is the operation ID in the OpenAPI document: renaming a constant
+//! renames an operation.
 
 mod access;
 mod bulk;
@@ -27,8 +28,8 @@ mod work;
 
 pub use access::*;
 pub use body_schema::{
-    AnyObject, Array, Binary, Empty, Gzip, Json, JsonLines, Nullable, Object, PlainText, Schemas, ServerSentEvents,
-    Shape, UntypedJson,
+    AnyObject, Array, Binary, Empty, Gzip, Json, JsonLines, Nullable, Object, PlainText, Schemas,
+    ServerSentEvents, Shape, UntypedJson,
 };
 pub use bulk::*;
 pub use nodes::*;
@@ -42,7 +43,10 @@ use route::Route;
 
 /// Returns all routes.
 fn all() -> impl Iterator<Item = &'static dyn Route> {
-    [nodes::ROUTES, bulk::ROUTES, site::ROUTES, access::ROUTES, work::ROUTES].into_iter().flatten().copied()
+    [nodes::ROUTES, bulk::ROUTES, site::ROUTES, access::ROUTES, work::ROUTES]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 /// Returns the specification of every route.

@@ -2,14 +2,15 @@
 
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
-    AcceptNic, Approve, AssignProfile, BootLogLine, BootOnce, ChangeLabels, ChangeVars, DiffView, DoctorView, Drain,
-    Fence, GenerationView, NodeDetail, NodeView, OverlayFileView, Pin, Rename, Replace, Replaced, SearchView,
-    TimelineView,
+    AcceptNic, Approve, AssignProfile, BootLogLine, BootOnce, ChangeLabels, ChangeVars, DiffView,
+    DoctorView, Drain, Fence, GenerationView, NodeDetail, NodeView, OverlayFileView, Pin, Rename,
+    Replace, Replaced, SearchView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 
-const NODE_PARAMETERS: &[&str] = &["removed", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"];
+const NODE_PARAMETERS: &[&str] =
+    &["removed", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"];
 
 routes! {
     LIST_NODES: Get<Array<NodeView>> = Get::new("/v1/nodes", "List nodes").query(NODE_PARAMETERS);

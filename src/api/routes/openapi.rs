@@ -5,7 +5,10 @@ use super::{
     body_schema::Schemas,
     route::{Route, RouteSpec},
 };
-use crate::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
+use crate::{
+    CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER,
+    TOTAL_HEADER,
+};
 use meshd_model::fleet::MAX_REASON;
 use serde_json::{Map, Value, json};
 
@@ -80,15 +83,21 @@ fn operation(route: &dyn Route, schemas: &mut Schemas) -> Value {
             json!({ "description": "Nothing changed since the response with this entity tag." });
     }
     if let Some(schema) = route.request(schemas) {
-        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
     operation
 }
 
-/// Adds the rows of a request with `fields` to the schema of a list: they contain some properties of a complete row, in any selection.
+/// Adds the rows of a request with `fields` to the schema of a list: they contain some properties
+/// of a complete row, in any selection.
 fn allow_selected_fields(schema: &mut Value, schemas: &mut Schemas) {
     let row = if schema["type"] == "array" { &mut schema["items"] } else { schema };
-    let Some(name) = row["$ref"].as_str().and_then(|path| path.rsplit('/').next()).map(str::to_owned) else { return };
+    let Some(name) =
+        row["$ref"].as_str().and_then(|path| path.rsplit('/').next()).map(str::to_owned)
+    else {
+        return;
+    };
     let selected = format!("{name}Fields");
     let mut partial = schemas.0.get(&name).cloned().unwrap_or_default();
     without_required(&mut partial);
@@ -101,7 +110,12 @@ fn allow_selected_fields(schema: &mut Value, schemas: &mut Schemas) {
 fn without_required(schema: &mut Value) {
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("required");
-        fields.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten().for_each(without_required);
+        fields
+            .get_mut("allOf")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .for_each(without_required);
     }
 }
 
@@ -119,17 +133,23 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
     let names = spec.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> =
         names.map(|name| parameter("path", name, format!("ID or name of the {name}"))).collect();
-    parameters.extend(spec.query.iter().map(|name| parameter("query", name, description(name).to_owned())));
+    parameters.extend(
+        spec.query.iter().map(|name| parameter("query", name, description(name).to_owned())),
+    );
     if is_list(spec) {
-        let description = "the `etag` of an earlier response: 304 if nothing changed since".to_owned();
+        let description =
+            "the `etag` of an earlier response: 304 if nothing changed since".to_owned();
         parameters.push(parameter("header", "if-none-match", description));
     }
     if spec.verb.is_some() {
-        let reason = format!("reason for the audit log: one line of at most {MAX_REASON} characters");
-        let key = "a random text; an order with the same key is executed once within a day".to_owned();
+        let reason =
+            format!("reason for the audit log: one line of at most {MAX_REASON} characters");
+        let key =
+            "a random text; an order with the same key is executed once within a day".to_owned();
         let force = "true: permits the loss of VMs".to_owned();
         let headers = [(REASON_HEADER, reason), (KEY_HEADER, key), (FORCE_HEADER, force)];
-        parameters.extend(headers.map(|(name, description)| parameter("header", name, description)));
+        parameters
+            .extend(headers.map(|(name, description)| parameter("header", name, description)));
     }
     parameters
 }
@@ -137,7 +157,9 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
 /// Returns the description of a query parameter.
 fn description(name: &str) -> &'static str {
     match name {
-        "after" => "the cursor of the previous response (header x-next-cursor); for logs the number of a record",
+        "after" => {
+            "the cursor of the previous response (header x-next-cursor); for logs the number of a record"
+        }
         "limit" => "maximum number of rows: 1 to 1000, for logs up to 10000",
         "sort" => "the order; a minus sign in front reverses it",
         "fields" => "only these fields of each row, with commas between them",

@@ -1,4 +1,5 @@
-//! Types of routes. The type of a route determines its request, its response and the number of path parameters.
+//! Types of routes. The type of a route determines its request, its response and the number of path
+//! parameters.
 
 use super::body_schema::{Json, Schemas, Shape, UntypedJson};
 use crate::segment;
@@ -49,7 +50,8 @@ pub struct Post<B, R, const N: usize = 0> {
 impl<R, const N: usize> Get<R, N> {
     /// Creates a read route for the role viewer.
     pub(super) const fn new(path: &'static str, summary: &'static str) -> Self {
-        let spec = RouteSpec { name: "", path, verb: None, role: Role::Viewer, summary, query: &[] };
+        let spec =
+            RouteSpec { name: "", path, verb: None, role: Role::Viewer, summary, query: &[] };
         Get { spec: check_parameters(spec, N), types: PhantomData }
     }
 
@@ -74,14 +76,25 @@ impl<R, const N: usize> Get<R, N> {
 
     /// Returns the path with these parameters, percent-encoded.
     pub fn path(&self, parameters: [&dyn Display; N]) -> GetPath<R> {
-        GetPath { text: fill_path(self.spec.path, &parameters), query: self.spec.query, types: PhantomData }
+        GetPath {
+            text: fill_path(self.spec.path, &parameters),
+            query: self.spec.query,
+            types: PhantomData,
+        }
     }
 }
 
 impl<B, R, const N: usize> Post<B, R, N> {
     /// Creates a route for a change. The verb determines the role.
     pub(super) const fn new(path: &'static str, verb: Verb, summary: &'static str) -> Self {
-        let spec = RouteSpec { name: "", path, verb: Some(verb), role: required_role(verb), summary, query: &[] };
+        let spec = RouteSpec {
+            name: "",
+            path,
+            verb: Some(verb),
+            role: required_role(verb),
+            summary,
+            query: &[],
+        };
         Post { spec: check_parameters(spec, N), verb, types: PhantomData }
     }
 
@@ -127,7 +140,10 @@ const fn check_parameters(spec: RouteSpec, parameters: usize) -> RouteSpec {
         }
         index += 1;
     }
-    assert!(count == parameters, "the path has another number of parameters than the type of the route");
+    assert!(
+        count == parameters,
+        "the path has another number of parameters than the type of the route"
+    );
     spec
 }
 

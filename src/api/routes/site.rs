@@ -1,13 +1,14 @@
 //! Routes of the site: status, profiles, images, DHCP, events, audit log, backup.
 
 use super::{
-    AnyObject, Array, Binary, Empty, Get, JsonLines, Object, PlainText, Post, ServerSentEvents, UntypedJson,
-    route::routes,
+    AnyObject, Array, Binary, Empty, Get, JsonLines, Object, PlainText, Post, ServerSentEvents,
+    UntypedJson, route::routes,
 };
 use crate::{
-    ActivitiesView, AuditView, CallerView, CancelledOperation, EventView, Finding, ImageView, LeaseView, MakeBackup,
-    NodeOperationView, OperationView, OverlayDetail, OverlaySourceView, OverlayView, ProfileView, ReloadView,
-    RevisionDiffView, RevisionView, Rollback, SegmentView, SettingView, StatusView,
+    ActivitiesView, AuditView, CallerView, CancelledOperation, EventView, Finding, ImageView,
+    LeaseView, MakeBackup, NodeOperationView, OperationView, OverlayDetail, OverlaySourceView,
+    OverlayView, ProfileView, ReloadView, RevisionDiffView, RevisionView, Rollback, SegmentView,
+    SettingView, StatusView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;

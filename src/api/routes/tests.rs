@@ -8,7 +8,11 @@ fn operation_ids_are_unique_verb_and_noun() {
     let mut names = BTreeSet::new();
     for spec in specs() {
         assert!(names.insert(spec.name), "{} occurs twice", spec.name);
-        assert!(spec.name == "SEARCH" || spec.name.contains('_'), "{} is no verb and noun", spec.name);
+        assert!(
+            spec.name == "SEARCH" || spec.name.contains('_'),
+            "{} is no verb and noun",
+            spec.name
+        );
         assert!(spec.name.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{}", spec.name);
     }
     let paths: BTreeSet<_> = specs().map(|spec| (spec.path, spec.verb.is_some())).collect();
@@ -19,13 +23,24 @@ fn operation_ids_are_unique_verb_and_noun() {
 fn path_parameters_and_query_values_are_percent_encoded() {
     let cases = [
         (RENAME_NODE.path([&"c01"]).as_str().to_owned(), "/v1/nodes/c01/rename"),
-        (RENAME_NODE.path([&"a/b ?#%ü"]).as_str().to_owned(), "/v1/nodes/a%2Fb%20%3F%23%25%C3%BC/rename"),
+        (
+            RENAME_NODE.path([&"a/b ?#%ü"]).as_str().to_owned(),
+            "/v1/nodes/a%2Fb%20%3F%23%25%C3%BC/rename",
+        ),
         (GET_NODE.path([&".."]).as_str().to_owned(), "/v1/nodes/%2E%2E"),
         (GET_NODE.path([&"{node}"]).as_str().to_owned(), "/v1/nodes/%7Bnode%7D"),
-        (GET_SLOT.path([&"c01", &"0000:41:00.0"]).as_str().to_owned(), "/v1/slots/c01/0000%3A41%3A00.0"),
+        (
+            GET_SLOT.path([&"c01", &"0000:41:00.0"]).as_str().to_owned(),
+            "/v1/slots/c01/0000%3A41%3A00.0",
+        ),
         (LIST_NODES.path([]).as_str().to_owned(), "/v1/nodes"),
         (
-            LIST_NODES.path([]).with("removed", true).with_optional("label", Some("rack=a&b")).as_str().to_owned(),
+            LIST_NODES
+                .path([])
+                .with("removed", true)
+                .with_optional("label", Some("rack=a&b"))
+                .as_str()
+                .to_owned(),
             "/v1/nodes?removed=true&label=rack%3Da%26b",
         ),
         (LIST_NODES.path([]).with_optional("q", None::<&str>).as_str().to_owned(), "/v1/nodes"),
@@ -43,8 +58,10 @@ fn unknown_query_parameter_of_route_panics() {
 
 #[test]
 fn access_changes_require_admin_role() {
-    let admin: BTreeSet<_> =
-        specs().filter(|spec| spec.role == meshd_trust::Role::Admin).map(|spec| spec.name).collect();
+    let admin: BTreeSet<_> = specs()
+        .filter(|spec| spec.role == meshd_trust::Role::Admin)
+        .map(|spec| spec.name)
+        .collect();
     let expected = [
         "CREATE_API_TOKEN",
         "CREATE_BACKUP",
@@ -55,5 +72,9 @@ fn access_changes_require_admin_role() {
         "ROTATE_ROOT",
     ];
     assert_eq!(admin, expected.into());
-    assert!(specs().filter(|spec| spec.verb.is_some()).all(|spec| spec.role >= meshd_trust::Role::Operator));
+    assert!(
+        specs()
+            .filter(|spec| spec.verb.is_some())
+            .all(|spec| spec.role >= meshd_trust::Role::Operator)
+    );
 }

@@ -10,7 +10,11 @@ fn of(kind: Type) -> ObjectBuilder {
 /// Returns the schema of the value of a variable.
 pub(crate) fn var_value() -> Schema {
     let list = ArrayBuilder::new().items(of(Type::String));
-    let one = OneOfBuilder::new().item(of(Type::Boolean)).item(of(Type::Integer)).item(of(Type::String)).item(list);
+    let one = OneOfBuilder::new()
+        .item(of(Type::Boolean))
+        .item(of(Type::Integer))
+        .item(of(Type::String))
+        .item(list);
     Schema::from(one)
 }
 

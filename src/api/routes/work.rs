@@ -2,13 +2,15 @@
 
 use super::{Array, Binary, Empty, Get, JsonLines, Nullable, Object, Post, route::routes};
 use crate::{
-    ApproveSlot, CreateVm, DeleteVm, RunTask, SlotView, TaskOutput, TaskView, TemplateView, VmView, VolumeView,
+    ApproveSlot, CreateVm, DeleteVm, RunTask, SlotView, TaskOutput, TaskView, TemplateView, VmView,
+    VolumeView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 
 const VM_PARAMETERS: &[&str] = &["state", "node", "q", "sort", "fields", "limit", "after"];
-const TASK_PARAMETERS: &[&str] = &["state", "group", "node", "q", "sort", "fields", "limit", "after"];
+const TASK_PARAMETERS: &[&str] =
+    &["state", "group", "node", "q", "sort", "fields", "limit", "after"];
 
 routes! {
     LIST_VMS: Get<Array<VmView>> = Get::new("/v1/vms", "List VMs").query(VM_PARAMETERS);

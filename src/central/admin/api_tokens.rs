@@ -35,7 +35,8 @@ meshd_types::hints!(ApiTokenError {
 impl Admin {
     /// All tokens, by name.
     pub fn api_tokens(&self) -> Vec<ApiToken> {
-        let mut all: Vec<ApiToken> = self.env.store.read(|model| model.api_tokens().cloned().collect());
+        let mut all: Vec<ApiToken> =
+            self.env.store.read(|model| model.api_tokens().cloned().collect());
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -65,7 +66,8 @@ impl Admin {
             return Err(ApiTokenError::Life);
         }
         let now = self.env.now();
-        let (text, token) = ApiToken::mint(self.env.random(), name, role, now, life.map(|life| now.after(life)));
+        let (text, token) =
+            ApiToken::mint(self.env.random(), name, role, now, life.map(|life| now.after(life)));
         let made = self.env.store.commit(|tx| {
             let before = tx.before();
             if before.api_tokens().any(|other| other.name == token.name) {
@@ -86,10 +88,15 @@ impl Admin {
     }
 
     /// Revokes a token and ends its streams.
-    pub async fn revoke_api_token(&self, name: ApiTokenName, audit: &AuditContext) -> Result<(), ApiTokenError> {
+    pub async fn revoke_api_token(
+        &self,
+        name: ApiTokenName,
+        audit: &AuditContext,
+    ) -> Result<(), ApiTokenError> {
         let now = self.env.now();
         let revoked = self.env.store.commit(|tx| {
-            let hash = tx.before().api_tokens().find(|token| token.name == name).map(|token| token.hash);
+            let hash =
+                tx.before().api_tokens().find(|token| token.name == name).map(|token| token.hash);
             tx.remove_api_token(hash.ok_or_else(|| ApiTokenError::None(name.clone()))?);
             let mut record = Audit::done(now, audit.clone());
             record.target = Some(name.to_string());

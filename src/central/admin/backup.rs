@@ -25,7 +25,8 @@ impl Admin {
             let authority = FileGroup::read(&this.env.site().state_dir.join(AUTHORITY))?;
             Ok::<_, BackupError>((this.env.store.snapshot()?.files, authority))
         });
-        let (files, authority) = read.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        let (files, authority) =
+            read.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         Ok(Snapshot { files, authority, taken_at })
     }
 
@@ -39,7 +40,8 @@ impl Admin {
     ) -> Result<Manifest, BackupError> {
         let Snapshot { files, authority, taken_at } = snapshot;
         let site = self.env.site();
-        let source = BackupSource { site: &site, store: files, authority, created_at: taken_at, blobs };
+        let source =
+            BackupSource { site: &site, store: files, authority, created_at: taken_at, blobs };
         meshd_backup::create(source, key, out)
     }
 }

@@ -1,4 +1,5 @@
-//! Orders with an idempotency key run once. The key is stored first, so that a crash never leads to a second execution.
+//! Orders with an idempotency key run once. The key is stored first, so that a crash never leads to
+//! a second execution.
 
 use super::Admin;
 use crate::locks::Leaf;
@@ -33,11 +34,17 @@ pub enum KeyUse {
 
 impl Admin {
     /// Reserves a key. `key` is the digest of caller and key, `request` that of the whole request.
-    pub async fn reserve_idempotency_key(&self, key: Digest, request: Digest) -> Result<KeyUse, StoreError> {
+    pub async fn reserve_idempotency_key(
+        &self,
+        key: Digest,
+        request: Digest,
+    ) -> Result<KeyUse, StoreError> {
         let now = self.env.now();
         let reserved = self.env.store.commit(|tx| {
             let before = tx.before().idempotency_record(&key);
-            if let Some(record) = before.filter(|record| now.distance(record.at) <= IDEMPOTENCY_KEY_LIFETIME) {
+            if let Some(record) =
+                before.filter(|record| now.distance(record.at) <= IDEMPOTENCY_KEY_LIFETIME)
+            {
                 let is_running = self.running_orders.0.lock().contains(&key);
                 return Ok(KeyUse::Repeated { record: record.clone(), is_running });
             }
@@ -50,7 +57,12 @@ impl Admin {
     }
 
     /// Stores the answer of an order, for repeats of its key.
-    pub async fn store_answer(&self, key: Digest, request: Digest, answer: StoredResponse) -> Result<(), StoreError> {
+    pub async fn store_answer(
+        &self,
+        key: Digest,
+        request: Digest,
+        answer: StoredResponse,
+    ) -> Result<(), StoreError> {
         let record = IdempotencyRecord { request, at: self.env.now(), answer: Some(answer) };
         let stored = self.env.store.commit(|tx| {
             tx.put_idempotency_record(key, record);

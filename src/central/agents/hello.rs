@@ -5,7 +5,9 @@ use crate::{
     environment::records::{clear_condition, condition_event, phase_event, record_stage},
     links::compare_units,
 };
-use meshd_model::fleet::{Actor, ConditionChanges, ConditionKind, Event, Node, PhaseChange, Stage, update_drift};
+use meshd_model::fleet::{
+    Actor, ConditionChanges, ConditionKind, Event, Node, PhaseChange, Stage, update_drift,
+};
 use meshd_proto::{Facts, Hello, VERSION};
 use meshd_store::Tx;
 use meshd_trust::Peer;
@@ -13,16 +15,28 @@ use meshd_types::{Basis, BootSessionId, Hardware, MacAddr, NodeId, Timestamp, fa
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// Records the hello of a node.
-pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
+pub(crate) fn record_hello(
+    tx: &mut Tx<'_>,
+    peer: &Peer,
+    hello: Hello,
+    from: IpAddr,
+    now: Timestamp,
+) {
     let (mut change, mut changed_parts, mut is_newly_outdated) = (None, None, false);
-    let outdated = (hello.version < VERSION)
-        .then(|| format!("its agent has protocol version {}, this meshd has {VERSION}; boot the node", hello.version));
+    let outdated = (hello.version < VERSION).then(|| {
+        format!(
+            "its agent has protocol version {}, this meshd has {VERSION}; boot the node",
+            hello.version
+        )
+    });
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
     let is_taken = |mac: &&MacAddr| {
         let model = tx.before();
-        model.node_of_mac(**mac).is_some_and(|other| other.id != peer.node) || model.vm_of_mac(**mac).is_some()
+        model.node_of_mac(**mac).is_some_and(|other| other.id != peer.node)
+            || model.vm_of_mac(**mac).is_some()
     };
-    // A node without a network boot has the NIC that the wire showed when it used its ticket; behind a router it has none.
+    // A node without a network boot has the NIC that the wire showed when it used its ticket;
+    // behind a router it has none.
     let enrolled_nic = enrolled_nic(tx, peer.node, hello.session).filter(|mac| !is_taken(&mac));
     let foreign_macs: BTreeSet<_> = macs.iter().filter(is_taken).copied().collect();
     let raised_event = |kind, detail: String| {
@@ -38,7 +52,8 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         // The new certificate was used, so the old one becomes void.
         node.certificates = vec![peer_certificate(peer)];
         let own = macs.iter().filter(|mac| !foreign_macs.contains(mac)).copied();
-        let proven = if failpoint::defends("ticket-nic") { enrolled_nic } else { own.clone().next() };
+        let proven =
+            if failpoint::defends("ticket-nic") { enrolled_nic } else { own.clone().next() };
         if let (NO_MAC, Some(nic)) = (node.mac, proven) {
             node.mac = nic;
             node.add_seen_nic(nic);
@@ -47,8 +62,9 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         if let Some(detail) = &changed_parts {
             node.raise(ConditionKind::HardwareChanged, detail.clone(), now);
         }
-        is_newly_outdated =
-            outdated.as_ref().is_some_and(|why| node.raise(ConditionKind::AgentOutdated, why.clone(), now));
+        is_newly_outdated = outdated
+            .as_ref()
+            .is_some_and(|why| node.raise(ConditionKind::AgentOutdated, why.clone(), now));
         node.booted = hello.facts.versions.generation.parse().ok();
         node.facts = Some(hello.facts);
         node.address = Some(from);
@@ -71,7 +87,9 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         tx.put_history(peer.node, history);
     }
     for (kind, detail) in drift_events {
-        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session));
+        tx.event(
+            Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session),
+        );
     }
     tx.edit_session(hello.session, |session| session.agent_stopped = false);
     record_stage(tx, hello.session, Stage::Link, now);
@@ -80,11 +98,15 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
 
 /// Returns the NIC from which the token of this boot was used.
 fn enrolled_nic(tx: &Tx<'_>, node: NodeId, session: BootSessionId) -> Option<MacAddr> {
-    tx.before().tokens_of(node).filter(|token| token.session == session).find_map(|token| token.used?.mac)
+    tx.before()
+        .tokens_of(node)
+        .filter(|token| token.session == session)
+        .find_map(|token| token.used?.mac)
 }
 
-/// The basis that the machine's sysfs yields, if none of its bases yields the node ID. The ID of the overlay stays valid: the script step
-/// decides the ID, from the identities that the site trusts.
+/// The basis that the machine's sysfs yields, if none of its bases yields the node ID. The ID of
+/// the overlay stays valid: the script step decides the ID, from the identities that the site
+/// trusts.
 fn differing_basis(facts: &Facts, id: NodeId) -> Option<Basis> {
     let system = &facts.system;
     let hardware = Hardware {

@@ -1,4 +1,5 @@
-//! The protocol of an agent's link: its hello, and each message, passed to the service that handles it.
+//! The protocol of an agent's link: its hello, and each message, passed to the service that handles
+//! it.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -50,10 +51,11 @@ impl AgentSessions {
         // Before the commit, so that no deadline expires while the link is recorded.
         links.touch(peer.node);
         let committed = env.store.commit(|tx| {
-            // Checked again inside the transaction: a newer certificate or boot may have been stored meanwhile.
-            let current = tx
-                .node(peer.node)
-                .is_some_and(|node| is_accepted(node, &peer_certificate) && node.boot == Some(hello.session));
+            // Checked again inside the transaction: a newer certificate or boot may have been
+            // stored meanwhile.
+            let current = tx.node(peer.node).is_some_and(|node| {
+                is_accepted(node, &peer_certificate) && node.boot == Some(hello.session)
+            });
             if !current {
                 return Err(AgentApiError::Unauthorized);
             }
@@ -62,7 +64,8 @@ impl AgentSessions {
         });
         committed.await?;
         generations.scan_soon(peer.node);
-        let (id, actions) = links.register((peer.node, peer_certificate.clone()), session, commands.clone(), now);
+        let (id, actions) =
+            links.register((peer.node, peer_certificate.clone()), session, commands.clone(), now);
         // An operator may have revoked the node after the commit, before there was a link to close.
         if enrolment.check_certificate(peer.node, &peer_certificate).is_err() {
             enrolment.disconnect(peer.node, "its certificate was revoked");
@@ -81,11 +84,18 @@ impl AgentSessions {
     }
 
     /// Handles a message of a node.
-    pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
+    pub async fn link_message(
+        &self,
+        link: LinkId,
+        message: FromAgent,
+    ) -> Result<Option<FromCentral>, AgentApiError> {
         let NodeOps { links, enrolment, tasks, workloads, .. } = &*self.nodes;
-        let (peer_certificate, session) = links.record_message(link).ok_or(AgentApiError::Unauthorized)?;
+        let (peer_certificate, session) =
+            links.record_message(link).ok_or(AgentApiError::Unauthorized)?;
         match message {
-            FromAgent::Hello(_) => Err(AgentApiError::BadRequest("a second hello on one link".to_owned())),
+            FromAgent::Hello(_) => {
+                Err(AgentApiError::BadRequest("a second hello on one link".to_owned()))
+            }
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 links.heartbeat(link, heartbeat);
@@ -113,7 +123,9 @@ impl AgentSessions {
                 links.agent_stopped(session).await?;
                 Ok(None)
             }
-            FromAgent::Renewed => enrolment.confirm_renewal(link.node(), &peer_certificate).await.map(|()| None),
+            FromAgent::Renewed => {
+                enrolment.confirm_renewal(link.node(), &peer_certificate).await.map(|()| None)
+            }
             FromAgent::Renew { csr_pem } => enrolment
                 .renew_for(link.node(), &peer_certificate, &csr_pem)
                 .await

@@ -1,4 +1,5 @@
-//! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent started.
+//! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent
+//! started.
 
 use crate::{
     boot::BootService,
@@ -18,10 +19,11 @@ use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
 
-/// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a rack has thousands of logs.
+/// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a
+/// rack has thousands of logs.
 pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, keep_open: false };
-/// Bytes that a node may send at once, and in each second after that. An agent sends at most 2 MiB and 16 KiB; a hostile node must not
-/// fill the disk.
+/// Bytes that a node may send at once, and in each second after that. An agent sends at most 2 MiB
+/// and 16 KiB; a hostile node must not fill the disk.
 const BURST: u64 = 4 << 20;
 const BYTES_PER_SECOND: u64 = 32 << 10;
 /// Logs of boots that are no longer on record are removed this often.
@@ -38,7 +40,8 @@ pub(super) struct LogBudget {
 impl LogBudget {
     /// Returns true if the node may send so many bytes now.
     fn admits(&mut self, bytes: u64, now: Duration) -> bool {
-        let limit = BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
+        let limit =
+            BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
         let sent = self.sent.saturating_add(bytes);
         let admitted = sent <= limit || !failpoint::defends("boot-log-rate");
         if admitted {
@@ -50,7 +53,12 @@ impl LogBudget {
 
 impl BootService {
     /// Stores a piece of a node's log. Without an acknowledgement, the node repeats the piece.
-    pub(crate) async fn store_log(&self, node: NodeId, session: BootSessionId, piece: LogPiece) -> Option<FromCentral> {
+    pub(crate) async fn store_log(
+        &self,
+        node: NodeId,
+        session: BootSessionId,
+        piece: LogPiece,
+    ) -> Option<FromCentral> {
         let LogPiece { source, at, data } = piece;
         let now = self.env.monotonic();
         let is_admitted = {
@@ -71,13 +79,17 @@ impl BootService {
         }
     }
 
-    async fn append_log(&self, session: BootSessionId, line: LogLine<LogSource>) -> io::Result<u64> {
+    async fn append_log(
+        &self,
+        session: BootSessionId,
+        line: LogLine<LogSource>,
+    ) -> io::Result<u64> {
         let logs = Arc::clone(&self.logs);
         spawn_blocking(move || logs.append(session, line)).await.map_err(io::Error::other)?
     }
 
-    /// Records why `mesh-init` refused to start a node. Returns false if the machine at this address does not boot this session, or if its
-    /// agent has already started.
+    /// Records why `mesh-init` refused to start a node. Returns false if the machine at this
+    /// address does not boot this session, or if its agent has already started.
     pub async fn boot_failed(&self, client: impl Into<LanClient>, failure: BootFailure) -> bool {
         let (client, BootFailure { session, reason }) = (client.into(), failure);
         let found = self.env.store.read(|model| {
@@ -104,7 +116,9 @@ impl BootService {
     }
 
     async fn record_failure(&self, node: NodeId, session: BootSessionId, reason: &str) {
-        let event = Event::new(self.env.now(), Actor::Node, EventKind::BootFailed, reason.to_owned()).of_node(node);
+        let event =
+            Event::new(self.env.now(), Actor::Node, EventKind::BootFailed, reason.to_owned())
+                .of_node(node);
         let recorded = self.env.store.commit(|tx| {
             if let Some(boot) = tx.session(session).cloned() {
                 tx.put_session(BootSession { failure: Some(reason.to_owned()), ..boot });
@@ -132,7 +146,8 @@ impl BootService {
         if !self.log_sweeps.is_due(self.env.monotonic(), SWEEP_INTERVAL) {
             return;
         }
-        let sessions: BTreeSet<BootSessionId> = self.env.store.read(|model| model.session_ids().collect());
+        let sessions: BTreeSet<BootSessionId> =
+            self.env.store.read(|model| model.session_ids().collect());
         self.log_budgets.lock().retain(|session, _| sessions.contains(session));
         let logs = Arc::clone(&self.logs);
         // The next sweep removes what this one could not.
@@ -157,7 +172,9 @@ mod tests {
     fn log_of_node_is_limited_to_burst_and_rate() {
         let (start, piece) = (Duration::from_secs(100), 8 << 10);
         let mut budget = LogBudget { since: start, sent: 0 };
-        let mut stored = |now: Duration| (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece;
+        let mut stored = |now: Duration| {
+            (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece
+        };
         assert_eq!(stored(start), BURST);
         assert_eq!(stored(start), 0, "the burst is spent");
         assert_eq!(stored(start + Duration::from_secs(10)), 10 * BYTES_PER_SECOND);

@@ -5,7 +5,8 @@ use crate::{
     environment::{alarms::raise_condition, records::condition_event},
 };
 use meshd_model::fleet::{
-    Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort, Stage,
+    Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort,
+    Stage,
 };
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
@@ -31,7 +32,8 @@ pub struct DhcpObservation {
     pub is_relayed: bool,
 }
 
-/// A change of a stored lease. It applies only while the stored lease equals `before`, so that it cannot undo a newer change.
+/// A change of a stored lease. It applies only while the stored lease equals `before`, so that it
+/// cannot undo a newer change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
     pub before: Lease,
@@ -49,8 +51,8 @@ pub enum DhcpChange {
 }
 
 impl BootService {
-    /// Stores leases and opens or refreshes boot sessions, in order and in one flush. Replies that depend on them may be sent
-    /// after this returns.
+    /// Stores leases and opens or refreshes boot sessions, in order and in one flush. Replies that
+    /// depend on them may be sent after this returns.
     pub async fn apply_dhcp_changes(&self, changes: &[DhcpChange]) -> Result<(), StoreError> {
         let now = self.env.now();
         let mut ended = Vec::new();
@@ -59,9 +61,12 @@ impl BootService {
             let mut opened = BTreeMap::new();
             for change in changes {
                 match change {
-                    DhcpChange::Exchange(seen) => ended.extend(self.record_exchange(tx, seen, &mut opened, now)),
+                    DhcpChange::Exchange(seen) => {
+                        ended.extend(self.record_exchange(tx, seen, &mut opened, now))
+                    }
                     // The VM may have been deleted since its request.
-                    DhcpChange::LeaseGranted(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                    DhcpChange::LeaseGranted(lease)
+                        if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
                     DhcpChange::LeaseGranted(lease) => tx.put_lease(lease.clone()),
                     DhcpChange::LeaseChanged(lease) => change_lease(tx, lease),
                 }
@@ -77,16 +82,23 @@ impl BootService {
         Ok(())
     }
 
-    /// Binds leased addresses to the machines that boot from them. Where another server leases addresses, a machine may claim any address by
-    /// DHCP: there the script request binds it.
+    /// Binds leased addresses to the machines that boot from them. Where another server leases
+    /// addresses, a machine may claim any address by DHCP: there the script request binds it.
     fn pin_leases(&self, changes: &[DhcpChange]) {
         for change in changes {
-            let DhcpChange::Exchange(DhcpObservation { mac, lease: Some(lease), is_relayed: false, .. }) = change
+            let DhcpChange::Exchange(DhcpObservation {
+                mac,
+                lease: Some(lease),
+                is_relayed: false,
+                ..
+            }) = change
             else {
                 continue;
             };
             let address = lease.address;
-            let boots = |session: &BootSession| session.address == Some(address) && session.is_fresh(self.env.now());
+            let boots = |session: &BootSession| {
+                session.address == Some(address) && session.is_fresh(self.env.now())
+            };
             if self.env.store.read(|model| model.newest_session(*mac).is_some_and(boots)) {
                 self.pin_lease(address, *mac);
             }
@@ -105,12 +117,17 @@ impl BootService {
             tx.put_lease(lease.clone());
         }
         let newest = opened.get(&seen.mac).copied();
-        let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
-        let session = newest.and_then(|id| tx.session(id)).filter(|session| has_changed_address(session, seen, now));
+        let newest =
+            newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+        let session = newest
+            .and_then(|id| tx.session(id))
+            .filter(|session| has_changed_address(session, seen, now));
         if let Some(session) = session.cloned() {
             return end_session(tx, session, seen, now);
         }
-        if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.env.random())) {
+        if let Some(session) =
+            current_session(tx, seen, newest, now, || BootSessionId(self.env.random()))
+        {
             opened.insert(seen.mac, session.id);
             tx.put_session(session);
         }
@@ -120,7 +137,9 @@ impl BootService {
     /// Returns the node of a NIC, by the ID in the site's reservations.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
         let snapshot = self.env.snapshot();
-        self.env.store.read(|model| model.node_of_mac(mac).map(|node| snapshot.reserved_node_id(node)))
+        self.env
+            .store
+            .read(|model| model.node_of_mac(mac).map(|node| snapshot.reserved_node_id(node)))
     }
 
     /// Records an event about the addresses of a segment. `cause` is the key of the rate limit.
@@ -130,10 +149,12 @@ impl BootService {
         }
     }
 
-    /// Ends stored leases at the end of a lease that began now, at the latest. A clock in the future has dated the others.
+    /// Ends stored leases at the end of a lease that began now, at the latest. A clock in the
+    /// future has dated the others.
     pub async fn bound_lease_times(&self) -> Result<(), StoreError> {
         let site = self.env.site();
-        let Some(longest) = site.segments.iter().filter_map(|segment| Some(segment.subnet.as_ref()?.lease)).max()
+        let Some(longest) =
+            site.segments.iter().filter_map(|segment| Some(segment.subnet.as_ref()?.lease)).max()
         else {
             return Ok(());
         };
@@ -154,11 +175,15 @@ impl BootService {
         self.env.store.read(|model| model.leases().cloned().collect())
     }
 
-    /// Collects the views of leases, by address. `view` receives the node of the NIC; `None` omits the lease.
-    pub fn collect_leases<R>(&self, mut view: impl FnMut(&Lease, Option<&Node>) -> Option<R>) -> Vec<R> {
-        self.env
-            .store
-            .read(|model| model.leases().filter_map(|lease| view(lease, model.node_of_mac(lease.mac))).collect())
+    /// Collects the views of leases, by address. `view` receives the node of the NIC; `None` omits
+    /// the lease.
+    pub fn collect_leases<R>(
+        &self,
+        mut view: impl FnMut(&Lease, Option<&Node>) -> Option<R>,
+    ) -> Vec<R> {
+        self.env.store.read(|model| {
+            model.leases().filter_map(|lease| view(lease, model.node_of_mac(lease.mac))).collect()
+        })
     }
 
     /// Number of leases on record, with expired ones.
@@ -188,18 +213,26 @@ fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
     }
 }
 
-/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
-/// address or sends a DISCOVER; anything else is a forgery.
+/// True if the machine of an open boot session appears with another address without a new exchange.
+/// A machine keeps its address or sends a DISCOVER; anything else is a forgery.
 fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
-    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+    let other =
+        session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
     let is_open = session.is_fresh(now) || session.holds_address(now);
     other && is_open && !seen.discovered && failpoint::defends("session-address-change")
 }
 
 /// Ends a boot session: it receives no further capability, and its tokens become void.
-fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpObservation, now: Timestamp) -> Option<NodeId> {
+fn end_session(
+    tx: &mut Tx<'_>,
+    session: BootSession,
+    seen: &DhcpObservation,
+    now: Timestamp,
+) -> Option<NodeId> {
     let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
-    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let shown = |address: Option<Ipv4Addr>| {
+        address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+    };
     let detail = format!(
         "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
         session.mac,
@@ -209,11 +242,18 @@ fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpObservation, no
     let id = session.id;
     tx.put_session(BootSession { ended: true, ..session });
     let Some(node) = node else {
-        tx.event(condition_event(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
+        tx.event(
+            condition_event(now, Actor::Stranger, ConditionKind::BootImpersonated, detail)
+                .in_session(id),
+        );
         return None;
     };
-    let tokens: Vec<_> =
-        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
+    let tokens: Vec<_> = tx
+        .before()
+        .tokens_of(node)
+        .filter(|token| token.session == id)
+        .map(|token| token.hash)
+        .collect();
     tokens.into_iter().for_each(|hash| tx.remove_token(hash));
     raise_condition(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
     Some(node)
@@ -232,14 +272,18 @@ fn current_session(
         DhcpExchange::Ipxe => Stage::IpxeDhcp,
         DhcpExchange::Os => Stage::OsDhcp,
     };
-    let newest = newest.and_then(|id| tx.session(id)).filter(|session| session.continues(seen.exchange, now)).cloned();
+    let newest = newest
+        .and_then(|id| tx.session(id))
+        .filter(|session| session.continues(seen.exchange, now))
+        .cloned();
     let mut session = match newest {
         Some(session) => session,
         None if seen.exchange == DhcpExchange::Os => return None,
         None => {
             let new_id = new_id();
             let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
-            let started = Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
+            let started =
+                Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
             tx.event(started.of_node(node).in_session(new_id));
             BootSession { stages: Vec::new(), ..BootSession::open(new_id, seen.mac, stage, now) }
         }
@@ -247,7 +291,8 @@ fn current_session(
     if session.mark(stage, now) {
         let reached = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
         // Before its script, the NIC identifies a known machine, and its events belong to the node.
-        let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+        let node =
+            session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
         tx.event(reached.of_node(node).in_session(session.id));
     }
     if seen.exchange != DhcpExchange::Os {

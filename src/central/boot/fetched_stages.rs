@@ -18,8 +18,9 @@ pub enum Fetched {
 }
 
 impl BootService {
-    /// Records a completed fetch once per boot session. An address without boot session is no error: these files are public.
-    /// The machine of the session is checked on the wire, so that nobody else writes its record.
+    /// Records a completed fetch once per boot session. An address without boot session is no
+    /// error: these files are public. The machine of the session is checked on the wire, so that
+    /// nobody else writes its record.
     pub async fn fetched(&self, client: impl Into<LanClient>, file: Fetched) {
         let client = client.into();
         let from = client.ipv4();
@@ -42,7 +43,11 @@ impl BootService {
     }
 
     /// Records a loaded part as a stage of a session, and in the boot queue.
-    pub(super) async fn record_loaded(&self, stage: Stage, session: impl FnOnce(&Model) -> Option<BootSessionId>) {
+    pub(super) async fn record_loaded(
+        &self,
+        stage: Stage,
+        session: impl FnOnce(&Model) -> Option<BootSessionId>,
+    ) {
         let now = self.env.now();
         let recorded = self.env.store.commit(|tx| {
             let Some(id) = session(tx.before()) else { return Ok(None) };
@@ -52,7 +57,10 @@ impl BootService {
         match recorded.await {
             Ok(Some(mac)) => self.loaded(mac, stage),
             Ok(None) => {}
-            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage"),
+            Err(error) => tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "cannot record a boot stage"
+            ),
         }
     }
 

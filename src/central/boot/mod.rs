@@ -60,7 +60,8 @@ pub struct BootService {
     generations: Arc<Generations>,
     /// Loaders by file name.
     loaders: BTreeMap<String, Bytes>,
-    /// The overlay that the script of each session names: the delivered overlay has the same generation.
+    /// The overlay that the script of each session names: the delivered overlay has the same
+    /// generation.
     pending_overlays: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
     queue: Leaf<BootQueue>,
     repeats: Leaf<Repeats>,
@@ -82,7 +83,8 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (pending_overlays, repeats, segments, services, log_budgets, log_sweeps) = Default::default();
+        let (pending_overlays, repeats, segments, services, log_budgets, log_sweeps) =
+            Default::default();
         let logs = Arc::new(ChunkLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
         BootService {
             env,

@@ -1,4 +1,5 @@
-//! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the wire.
+//! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the
+//! wire.
 
 use crate::{
     boot::BootService,
@@ -17,34 +18,55 @@ use std::{
 };
 
 impl BootService {
-    /// True if the machine of this node is present: its link was alive within the last moments, or its own NIC answers for its address.
-    /// A link that was lost by a restart of meshd or a short interruption counts as live.
+    /// True if the machine of this node is present: its link was alive within the last moments, or
+    /// its own NIC answers for its address. A link that was lost by a restart of meshd or a short
+    /// interruption counts as live.
     pub(crate) async fn is_present(&self, node: &Node, requester: Ipv4Addr) -> bool {
-        let is_recently_linked =
-            has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
+        let is_recently_linked = has_link(node.phase)
+            && self.links.silence(node.id) <= self.env.site().agent.offline_after;
         if is_recently_linked && failpoint::defends("boot-recent-link") {
             return true;
         }
         match node.address {
             // A requester would answer for its own address.
             Some(IpAddr::V4(address)) if address != requester && node.phase.is_admitted() => {
-                failpoint::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
+                failpoint::defends("boot-arp-probe")
+                    && self.env.lan.holders(address).await.contains(&node.mac)
             }
             _ => false,
         }
     }
 
-    /// Records that another machine used the MAC address of a NIC in DHCP. `sender` is the key of the rate limit.
-    pub async fn dhcp_alarm(&self, mac: MacAddr, kind: ConditionKind, sender: &str, detail: String) {
+    /// Records that another machine used the MAC address of a NIC in DHCP. `sender` is the key of
+    /// the rate limit.
+    pub async fn dhcp_alarm(
+        &self,
+        mac: MacAddr,
+        kind: ConditionKind,
+        sender: &str,
+        detail: String,
+    ) {
         let (node, session) = self.env.store.read(|model| {
-            (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
+            (
+                model.node_of_mac(mac).map(|node| node.id),
+                model.newest_session(mac).map(|session| session.id),
+            )
         });
         // Alarms about other machines must not exhaust the limit of this one.
         let target = node.map_or_else(|| "an unknown node".to_owned(), |node| node.to_string());
-        self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {sender} as {target}"), detail }).await;
+        self.env
+            .alarm(Alarm {
+                kind,
+                node,
+                session,
+                cause: format!("DHCP by {sender} as {target}"),
+                detail,
+            })
+            .await;
     }
 
-    /// Returns what changed for DHCP since a revision, or everything without one; `None` if nothing did.
+    /// Returns what changed for DHCP since a revision, or everything without one; `None` if nothing
+    /// did.
     pub fn network_update(&self, since: Option<u64>) -> Option<NetworkUpdate> {
         let snapshot = self.env.snapshot();
         self.env.store.read(|model| {
@@ -57,12 +79,16 @@ impl BootService {
             let changes = since.and_then(|since| model.network_changes_since(since));
             let is_complete = changes.is_none();
             match changes {
-                None => nics.extend(model.all_nics().into_iter().filter_map(|mac| Some((mac, Some(record(mac)?))))),
+                None => nics.extend(
+                    model.all_nics().into_iter().filter_map(|mac| Some((mac, Some(record(mac)?)))),
+                ),
                 Some(changes) => {
                     for change in changes {
                         match change {
                             NetworkChange::Nic(mac) => drop(nics.insert(mac, record(mac))),
-                            NetworkChange::LeaseRemoved { mac, address } => removed_leases.push((mac, address)),
+                            NetworkChange::LeaseRemoved { mac, address } => {
+                                removed_leases.push((mac, address))
+                            }
                         }
                     }
                 }
@@ -71,10 +97,16 @@ impl BootService {
         })
     }
 
-    fn nic_record(&self, model: &Model, snapshot: &SiteSnapshot, mac: MacAddr) -> Option<NicRecord> {
+    fn nic_record(
+        &self,
+        model: &Model,
+        snapshot: &SiteSnapshot,
+        mac: MacAddr,
+    ) -> Option<NicRecord> {
         let (vm, node) = (model.reserved_nic(mac), model.node_of_mac(mac));
-        let boot =
-            model.newest_session(mac).and_then(|session| Some((session.address?, session.holds_address_until()?)));
+        let boot = model
+            .newest_session(mac)
+            .and_then(|session| Some((session.address?, session.holds_address_until()?)));
         let mut used: Vec<(Ipv4Addr, Option<Timestamp>)> =
             boot.into_iter().map(|(address, until)| (address, Some(until))).collect();
         let linked = node.filter(|node| has_link(node.phase) && self.links.is_linked(node.id));
@@ -85,9 +117,14 @@ impl BootService {
             ids: std::iter::once(snapshot.reserved_node_id(node)).chain(node.known_as()).collect(),
             is_approved: node.phase.is_admitted(),
             is_boot_nic: node.mac == mac,
-            attachment: (node.is_local || node.relay_port.is_some()).then(|| (node.is_local, node.relay_port.clone())),
+            attachment: (node.is_local || node.relay_port.is_some())
+                .then(|| (node.is_local, node.relay_port.clone())),
         });
-        (vm.is_some() || machine.is_some() || !used.is_empty()).then_some(NicRecord { vm, machine, used })
+        (vm.is_some() || machine.is_some() || !used.is_empty()).then_some(NicRecord {
+            vm,
+            machine,
+            used,
+        })
     }
 }
 
@@ -120,6 +157,7 @@ pub struct MachineNic {
     pub ids: Vec<NodeId>,
     pub is_approved: bool,
     pub is_boot_nic: bool,
-    /// Whether the node enrolled on a local segment, and its relay port; `None` if neither is known.
+    /// Whether the node enrolled on a local segment, and its relay port; `None` if neither is
+    /// known.
     pub attachment: Option<(bool, Option<RelayPort>)>,
 }

@@ -1,4 +1,5 @@
-//! Delivers the overlay of a boot: a capability opens it, and is spent when the last byte is written.
+//! Delivers the overlay of a boot: a capability opens it, and is spent when the last byte is
+//! written.
 
 use crate::{
     boot::{BootService, script::CachedScript},
@@ -9,7 +10,9 @@ use crate::{
 use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
-use meshd_model::fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage};
+use meshd_model::fleet::{
+    Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage,
+};
 use meshd_proto::BootPart;
 use meshd_store::StoreError;
 use meshd_trust::{
@@ -51,7 +54,8 @@ impl From<StoreError> for OverlayDenied {
     }
 }
 
-/// A transfer of an overlay. If it is dropped before [`OverlayTransfer::finished`], the capability stays usable.
+/// A transfer of an overlay. If it is dropped before [`OverlayTransfer::finished`], the capability
+/// stays usable.
 pub struct OverlayTransfer {
     /// Bytes to send, in order. All boots share the large pieces.
     pub pieces: Vec<Bytes>,
@@ -72,7 +76,8 @@ impl BootService {
     ) -> Result<OverlayTransfer, OverlayDenied> {
         let client = client.into();
         let (now, from) = (self.env.now(), client.ipv4());
-        // A request of another machine must not occupy the capability, even while its alarm is recorded.
+        // A request of another machine must not occupy the capability, even while its alarm is
+        // recorded.
         let probed = self.enrolment.capabilities.lock().probe(now, capability, from);
         if let Ok(grant) | Err(Denied::Busy(grant)) = probed {
             self.check_grant_neighbour(&grant, &client).await?;
@@ -82,7 +87,8 @@ impl BootService {
             Ok(transfer) => transfer,
             Err(denied) => return Err(self.denied(denied, from).await),
         };
-        // From here on a return without a transfer must free the capability; the transfer's drop does.
+        // From here on a return without a transfer must free the capability; the transfer's drop
+        // does.
         let mut transfer = OverlayTransfer {
             pieces: Vec::new(),
             boot: self.clone(),
@@ -92,7 +98,11 @@ impl BootService {
             is_finished: false,
         };
         let grant = transfer.grant;
-        let pending = self.pending_overlays.lock().get(&grant.session).map(|pending| pending.rendered.clone());
+        let pending = self
+            .pending_overlays
+            .lock()
+            .get(&grant.session)
+            .map(|pending| pending.rendered.clone());
         let Some(pending) = pending else { return Err(OverlayDenied::Gone) };
         let (token, generation) = self.record_delivery(transfer.id, &grant, &pending, now).await?;
         // Only an approved node gets a token and files with secrets.
@@ -115,8 +125,13 @@ impl BootService {
         Ok(transfer)
     }
 
-    /// Checks a capability for HEAD without consuming it. A request from another machine raises an alarm.
-    pub async fn probe_overlay(&self, capability: &str, client: impl Into<LanClient>) -> Result<(), OverlayDenied> {
+    /// Checks a capability for HEAD without consuming it. A request from another machine raises an
+    /// alarm.
+    pub async fn probe_overlay(
+        &self,
+        capability: &str,
+        client: impl Into<LanClient>,
+    ) -> Result<(), OverlayDenied> {
         let client = client.into();
         let from = client.ipv4();
         let probed = self.enrolment.capabilities.lock().probe(self.env.now(), capability, from);
@@ -129,10 +144,16 @@ impl BootService {
         }
     }
 
-    /// Checks on the wire that the address of a capability is its machine's. Raises an alarm if another machine has claimed it.
-    async fn check_grant_neighbour(&self, grant: &Grant, client: &LanClient) -> Result<(), OverlayDenied> {
+    /// Checks on the wire that the address of a capability is its machine's. Raises an alarm if
+    /// another machine has claimed it.
+    async fn check_grant_neighbour(
+        &self,
+        grant: &Grant,
+        client: &LanClient,
+    ) -> Result<(), OverlayDenied> {
         let from = client.ipv4();
-        let own = self.env.store.read(|model| model.session(grant.session).map(|session| session.mac));
+        let own =
+            self.env.store.read(|model| model.session(grant.session).map(|session| session.mac));
         let is_own = |mac: &MacAddr| Some(*mac) == own || !failpoint::defends("overlay-neighbour");
         let Err(mismatch) = self.env.check_neighbour(client, is_own).await else {
             if let Some(own) = own {
@@ -148,8 +169,15 @@ impl BootService {
         Err(OverlayDenied::NotFound)
     }
 
-    async fn overlay_alarm(&self, kind: ConditionKind, grant: &Grant, from: Ipv4Addr, detail: String) {
-        let (node, session, cause) = (Some(grant.node), Some(grant.session), format!("overlay by {from}"));
+    async fn overlay_alarm(
+        &self,
+        kind: ConditionKind,
+        grant: &Grant,
+        from: Ipv4Addr,
+        detail: String,
+    ) {
+        let (node, session, cause) =
+            (Some(grant.node), Some(grant.session), format!("overlay by {from}"));
         self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
     }
 
@@ -163,8 +191,9 @@ impl BootService {
         })
     }
 
-    /// Creates the token if the node is approved, and records the delivered overlay. Tokens of earlier overlays
-    /// of this node become void. A node that gets its overlay without secrets has another generation.
+    /// Creates the token if the node is approved, and records the delivered overlay. Tokens of
+    /// earlier overlays of this node become void. A node that gets its overlay without secrets has
+    /// another generation.
     async fn record_delivery(
         &self,
         transfer: TransferId,
@@ -180,7 +209,8 @@ impl BootService {
                 return Err(OverlayDenied::Gone);
             }
             remove_tokens(tx, grant.node);
-            let (full_generation, has_secrets) = (pending.generation, !pending.overlay.secrets.is_empty());
+            let (full_generation, has_secrets) =
+                (pending.generation, !pending.overlay.secrets.is_empty());
             let (mut generation, mut protected) = (full_generation, [None, None]);
             let admitted = tx.edit_node(grant.node, |node| {
                 if has_secrets && !node.phase.is_admitted() {
@@ -194,9 +224,11 @@ impl BootService {
             });
             let mut history = tx.history(grant.node);
             let delivered = delivered_generation(generation, pending, now);
-            history.record_delivery(delivered, &protected.into_iter().flatten().collect::<Vec<_>>());
+            history
+                .record_delivery(delivered, &protected.into_iter().flatten().collect::<Vec<_>>());
             tx.put_history(grant.node, history);
-            let detail = format!("profile {} generation {}", pending.contents.profile, generation.0.short());
+            let detail =
+                format!("profile {} generation {}", pending.contents.profile, generation.0.short());
             let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
             tx.event(chosen.of_node(grant.node).in_session(grant.session));
             if admitted != Some(true) {
@@ -247,11 +279,17 @@ impl BootService {
 
     /// Removes pending overlays without a usable capability.
     pub(crate) fn remove_expired_overlays(&self, now: Timestamp) {
-        self.pending_overlays.lock().retain(|_, pending| now.distance(pending.at) <= CAPABILITY_LIFE);
+        self.pending_overlays
+            .lock()
+            .retain(|_, pending| now.distance(pending.at) <= CAPABILITY_LIFE);
     }
 }
 
-fn delivered_generation(generation: Generation, pending: &Rendered, now: Timestamp) -> DeliveredGeneration {
+fn delivered_generation(
+    generation: Generation,
+    pending: &Rendered,
+    now: Timestamp,
+) -> DeliveredGeneration {
     DeliveredGeneration {
         generation,
         profile: pending.contents.profile.clone(),

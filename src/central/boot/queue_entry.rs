@@ -1,4 +1,5 @@
-//! Limits how many machines load at once. The queue itself is [`BootQueue`](meshd_model::boot::BootQueue).
+//! Limits how many machines load at once. The queue itself is
+//! [`BootQueue`](meshd_model::boot::BootQueue).
 
 use crate::{boot::BootService, environment::alarms::log_failure};
 use meshd_config::Delivery;
@@ -13,7 +14,8 @@ use std::collections::BTreeMap;
 impl BootService {
     /// Admits a machine, or refuses it with its position in the queue.
     pub(crate) fn enter_queue(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
-        let state = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
+        let state =
+            if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
         let mut queue = self.queue.lock();
         let before = queue.waiting();
         let answer = queue.request(self.env.monotonic(), mac, state);
@@ -22,7 +24,9 @@ impl BootService {
         metrics::gauge!("meshd_boot_waiting").set(waiting as f64);
         drop(queue);
         match (before, waiting) {
-            (0, 1..) => tracing::info!("[boot].max_loading is reached: machines wait in the boot queue"),
+            (0, 1..) => {
+                tracing::info!("[boot].max_loading is reached: machines wait in the boot queue")
+            }
             (1.., 0) => tracing::info!("the boot queue is empty"),
             _ => {}
         }
@@ -37,7 +41,8 @@ impl BootService {
         self.queue.lock().remove(mac);
     }
 
-    /// Processes a completed fetch. The overlay is loaded last; with `delivery = "url"`, the packages are.
+    /// Processes a completed fetch. The overlay is loaded last; with `delivery = "url"`, the
+    /// packages are.
     pub(crate) fn loaded(&self, mac: MacAddr, stage: Stage) {
         let now = self.env.monotonic();
         let last = match self.env.site().boot.delivery {
@@ -54,7 +59,8 @@ impl BootService {
     }
 }
 
-/// Repeated scripts of each session since the last record: their number and the time of the last one.
+/// Repeated scripts of each session since the last record: their number and the time of the last
+/// one.
 ///
 /// Repetitions change nothing else, so the next periodic scan stores them. A crash before it
 /// loses the number of repetitions, not the first request.

@@ -1,4 +1,5 @@
-//! The health of DHCP on each segment, and of each boot service, as last reported. In memory, for operators and metrics.
+//! The health of DHCP on each segment, and of each boot service, as last reported. In memory, for
+//! operators and metrics.
 
 use crate::boot::BootService;
 use meshd_config::DhcpMode;
@@ -35,21 +36,28 @@ pub(super) type ServiceReport = (Duration, ServiceHealth);
 impl BootService {
     /// Replaces the reported health of a service on an interface.
     pub fn report_service(&self, service: &'static str, interface: &str, fault: Option<String>) {
-        let report = (self.env.monotonic(), ServiceHealth { service, interface: interface.to_owned(), fault });
+        let report = (
+            self.env.monotonic(),
+            ServiceHealth { service, interface: interface.to_owned(), fault },
+        );
         let mut services = self.services.lock();
-        let is_same = |(_, known): &&mut ServiceReport| known.service == service && known.interface == interface;
+        let is_same = |(_, known): &&mut ServiceReport| {
+            known.service == service && known.interface == interface
+        };
         match services.iter_mut().find(is_same) {
             Some(known) => *known = report,
             None => services.push(report),
         }
     }
 
-    /// Returns the health of all services. A service that was not checked for a long time has a fault.
+    /// Returns the health of all services. A service that was not checked for a long time has a
+    /// fault.
     pub fn services(&self) -> Vec<ServiceHealth> {
         let now = self.env.monotonic();
         let current = |(at, health): &ServiceReport| {
             let age = now.saturating_sub(*at);
-            let hung = (age > REPORT_LIFE).then(|| format!("it was not checked for {} s", age.as_secs()));
+            let hung =
+                (age > REPORT_LIFE).then(|| format!("it was not checked for {} s", age.as_secs()));
             ServiceHealth { fault: hung.or_else(|| health.fault.clone()), ..health.clone() }
         };
         self.services.lock().iter().map(current).collect()

@@ -1,4 +1,5 @@
-//! Finds boots that stall, repeat, or have no overlay. The script step holds a machine that repeats its boot.
+//! Finds boots that stall, repeat, or have no overlay. The script step holds a machine that repeats
+//! its boot.
 
 use crate::{
     boot::BootService,
@@ -8,7 +9,8 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, BootLoop, BootSession, Chain, Condition, ConditionKind, Node, Phase, Stage, Stall, boot_loop, stall,
+    Actor, BootLoop, BootSession, Chain, Condition, ConditionKind, Node, Phase, Stage, Stall,
+    boot_loop, stall,
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -16,7 +18,8 @@ use std::time::Duration;
 
 /// Interval of the scan of all boots. The shortest limit of a stage is minutes.
 pub(crate) const SCAN_INTERVAL: Duration = Duration::from_secs(5);
-/// Time from the kernel to the overlay. After it, a machine that runs Linux counts as booted without overlay.
+/// Time from the kernel to the overlay. After it, a machine that runs Linux counts as booted
+/// without overlay.
 const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of boots that one scan records; the next scan records the rest.
 const MAX_RECORDED: usize = 256;
@@ -34,7 +37,9 @@ impl BootService {
     pub(crate) async fn scan_boots(&self) {
         let now = self.env.now();
         let uptime = self.env.monotonic().saturating_sub(self.env.started);
-        let since = Timestamp::from_millis(now.millis() - i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX));
+        let since = Timestamp::from_millis(
+            now.millis() - i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX),
+        );
         let found = self.env.store.read(|model| self.find_stalls(model, since, now));
         if found.stalled.is_empty() && found.looping.is_empty() && found.recovered.is_empty() {
             return;
@@ -43,7 +48,9 @@ impl BootService {
         let is_recorded = |node: Option<NodeId>| node.is_some() || self.env.allows("strange boots");
         let recorded = self.env.store.commit(|tx| {
             for (session, node) in &found.stalled {
-                let Some(stall) = tx.session(*session).and_then(|boot| self.stall_of(tx.before(), boot, since, now))
+                let Some(stall) = tx
+                    .session(*session)
+                    .and_then(|boot| self.stall_of(tx.before(), boot, since, now))
                 else {
                     continue;
                 };
@@ -63,7 +70,8 @@ impl BootService {
     fn find_stalls(&self, model: &Model, since: Timestamp, now: Timestamp) -> ScanResult {
         let mut found = ScanResult::default();
         for boot in model.newest_sessions().filter(|boot| boot.furthest() != Some(Stage::Online)) {
-            let node = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
+            let node =
+                boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
             if node.is_some_and(|node| !self.is_current_boot(model, node, boot)) {
                 continue;
             }
@@ -75,40 +83,66 @@ impl BootService {
                 let before = model.sessions_of(boot.mac).filter(|other| other.id != boot.id);
                 let looping = boot_loop(before, node.and_then(|node| node.released_at), now);
                 // The script step holds machines that reach it.
-                found.looping.extend(looping.filter(|found| !found.reaches_script()).map(|found| (boot.id, id, found)));
+                found.looping.extend(
+                    looping
+                        .filter(|found| !found.reaches_script())
+                        .map(|found| (boot.id, id, found)),
+                );
             }
         }
-        let is_marked_stalled =
-            |node: &&Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
-        let progresses = |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
-        found
-            .recovered
-            .extend(model.nodes().filter(is_marked_stalled).filter(progresses).map(|node| node.id).take(MAX_RECORDED));
+        let is_marked_stalled = |node: &&Node| {
+            node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled)
+        };
+        let progresses =
+            |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
+        found.recovered.extend(
+            model
+                .nodes()
+                .filter(is_marked_stalled)
+                .filter(progresses)
+                .map(|node| node.id)
+                .take(MAX_RECORDED),
+        );
         found.stalled.truncate(MAX_RECORDED);
         found.looping.truncate(MAX_RECORDED);
         found
     }
 
-    /// True for the present boot of a node: neither the attempt of a second NIC, nor another machine that uses its MAC address while the
-    /// node runs.
+    /// True for the present boot of a node: neither the attempt of a second NIC, nor another
+    /// machine that uses its MAC address while the node runs.
     fn is_current_boot(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
         let is_inactive = matches!(node.phase, Phase::Removed | Phase::Rejected);
         let runs_another_boot = node.boot != Some(boot.id) && self.links.is_linked(node.id);
-        !is_inactive && !runs_another_boot && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
+        !is_inactive
+            && !runs_another_boot
+            && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
     }
 
-    fn stall_of(&self, model: &Model, boot: &BootSession, since: Timestamp, now: Timestamp) -> Option<Stall> {
+    fn stall_of(
+        &self,
+        model: &Model,
+        boot: &BootSession,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Option<Stall> {
         let site = self.env.site();
         let chain = Chain {
             transport: site.boot.kernel_transport,
             delivery: site.boot.delivery,
-            leases: boot.address.and_then(|address| model.lease(address)).is_some_and(|lease| lease.mac == boot.mac),
+            leases: boot
+                .address
+                .and_then(|address| model.lease(address))
+                .is_some_and(|lease| lease.mac == boot.mac),
         };
         stall(boot, chain, since, now)
     }
 
     /// Quarantines a node that requests its script again after failed boots.
-    pub(crate) async fn hold_if_looping(&self, node: Node, session: BootSessionId) -> Result<Node, StoreError> {
+    pub(crate) async fn hold_if_looping(
+        &self,
+        node: Node,
+        session: BootSessionId,
+    ) -> Result<Node, StoreError> {
         // An operator observes a node in maintenance; other nodes are held or refused already.
         if matches!(node.phase, Phase::Quarantined | Phase::Maintenance | Phase::Rejected) {
             return Ok(node);
@@ -122,7 +156,8 @@ impl BootService {
         tracing::warn!(node = %node.id, %looping, "quarantined: a boot loop");
         let stored = self.env.store.commit(|tx| {
             put_loop(tx, session, Some(node.id), &looping, true, now);
-            let change = tx.edit_node(node.id, |node| node.quarantine(None).ok().flatten()).flatten();
+            let change =
+                tx.edit_node(node.id, |node| node.quarantine(None).ok().flatten()).flatten();
             phase_event(tx, node.id, session, change, Actor::Central, now);
             Ok(tx.node(node.id).cloned().unwrap_or(node))
         });
@@ -155,13 +190,20 @@ impl BootService {
     fn without_overlay(&self, now: Timestamp) -> Vec<NodeId> {
         self.env.store.read(|model| {
             let without_overlay = model.nodes().filter(|node| {
-                let Some(session) = node.boot.and_then(|id| model.session(id)) else { return false };
+                let Some(session) = node.boot.and_then(|id| model.session(id)) else {
+                    return false;
+                };
                 // A boot that does not reach this stage is stalled, which is another condition.
-                let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
+                let runs = [Stage::OsDhcp, Stage::Modloop]
+                    .into_iter()
+                    .any(|stage| session.reached(stage).is_some());
                 let kernel = session.reached(Stage::Kernel);
                 runs && kernel.is_some_and(|at| now.distance(at) > OVERLAY_GRACE)
                     && session.reached(Stage::Overlay).is_none()
-                    && !node.conditions.iter().any(|condition| condition.kind == ConditionKind::OverlayMissing)
+                    && !node
+                        .conditions
+                        .iter()
+                        .any(|condition| condition.kind == ConditionKind::OverlayMissing)
             });
             without_overlay.map(|node| node.id).collect()
         })

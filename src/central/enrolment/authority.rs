@@ -1,7 +1,7 @@
 //! The certificate authority, and its rotation while meshd runs.
 //!
-//! Linked nodes receive the new roots at once and renew. The old root stays trusted until its grace time is over. A node that returns
-//! later is refused and gets the condition `stale_ca`.
+//! Linked nodes receive the new roots at once and renew. The old root stays trusted until its grace
+//! time is over. A node that returns later is refused and gets the condition `stale_ca`.
 
 use crate::{
     enrolment::Enrolment,
@@ -14,7 +14,9 @@ use crate::{
 use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
 use meshd_proto::FromCentral;
 use meshd_store::{StoreError, Tx};
-use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, enrol_token as token, signed_under};
+use meshd_trust::{
+    CertificateAuthority, RootState, TokenRecord, TrustError, enrol_token as token, signed_under,
+};
 use meshd_types::{Digest, NodeId, Secret, Timestamp, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,9 +83,9 @@ impl Enrolment {
         self.authority.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Creates a new root and issuer. The old root stays trusted for `grace`. Without a grace time every link ends now, and every
-    /// node has to boot again; with `enrol_again`, each linked node first receives the new roots and a one-time token by its link,
-    /// and enrols by itself (EN-9).
+    /// Creates a new root and issuer. The old root stays trusted for `grace`. Without a grace time
+    /// every link ends now, and every node has to boot again; with `enrol_again`, each linked node
+    /// first receives the new roots and a one-time token by its link, and enrols by itself (EN-9).
     ///
     /// # Errors
     /// [`RotateError`]; the old authority stays.
@@ -114,7 +116,10 @@ impl Enrolment {
                 self.authority().active(),
                 notified.len()
             ),
-            s => format!("root {old} is replaced by {}, and stays trusted for {s} s", self.authority().active()),
+            s => format!(
+                "root {old} is replaced by {}, and stays trusted for {s} s",
+                self.authority().active()
+            ),
         };
         let last_messages = self.links.last_message_times();
         let changed = self.env.store.commit(|tx| {
@@ -131,29 +136,40 @@ impl Enrolment {
             for node in self.links.linked().into_iter().map(|linked| linked.node) {
                 match notified.contains(&node) {
                     // The node reconnects within seconds, so it is not silent.
-                    true => self.links.close_link(node, "the certificate authority was replaced; enrol again"),
-                    false => self.links.sever_link(node, "the certificate authority was replaced; boot the node again"),
+                    true => self
+                        .links
+                        .close_link(node, "the certificate authority was replaced; enrol again"),
+                    false => self.links.sever_link(
+                        node,
+                        "the certificate authority was replaced; boot the node again",
+                    ),
                 }
             }
         }
         Ok(self.authority_state())
     }
 
-    /// Makes and stores a one-time token for the present boot of each linked node. Stored before it is sent: a crash in between leaves
-    /// unused tokens, but no node that cannot enrol.
+    /// Makes and stores a one-time token for the present boot of each linked node. Stored before it
+    /// is sent: a crash in between leaves unused tokens, but no node that cannot enrol.
     async fn enrolment_orders(&self, now: Timestamp) -> Result<Vec<EnrolmentOrder>, StoreError> {
         let expires_at = now.after(self.env.site().enroll.token_ttl);
         let order = |linked: LinkedNode| {
             let LinkedNode { node, session, commands, .. } = linked;
             let (token, hash) = token::mint(self.env.random());
-            EnrolmentOrder { token, commands, record: TokenRecord::of_order(hash, node, session, now, expires_at) }
+            EnrolmentOrder {
+                token,
+                commands,
+                record: TokenRecord::of_order(hash, node, session, now, expires_at),
+            }
         };
         let mut orders: Vec<EnrolmentOrder> = self.links.linked().into_iter().map(order).collect();
         let stored = self.env.store.commit(|tx| {
-            // Since its link was read, the node may have booted, or an operator may have taken it out of service.
+            // Since its link was read, the node may have booted, or an operator may have taken it
+            // out of service.
             let is_current = |order: &EnrolmentOrder| {
-                tx.node(order.record.node)
-                    .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
+                tx.node(order.record.node).is_some_and(|node| {
+                    node.phase.is_admitted() && node.boot == Some(order.record.session)
+                })
             };
             orders.retain(is_current);
             for order in &orders {
@@ -175,10 +191,15 @@ impl Enrolment {
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
         self.env.store.read(|model| {
             for newest in model.nodes().filter_map(|node| node.certificates.last()) {
-                *nodes.entry(signed_under(&newest.serial).unwrap_or_default().to_owned()).or_default() += 1;
+                *nodes
+                    .entry(signed_under(&newest.serial).unwrap_or_default().to_owned())
+                    .or_default() += 1;
             }
         });
-        let state = |root: RootState| AuthorityState { nodes: nodes.get(&root.root).copied().unwrap_or(0), root };
+        let state = |root: RootState| AuthorityState {
+            nodes: nodes.get(&root.root).copied().unwrap_or(0),
+            root,
+        };
         authority.roots(self.env.now()).into_iter().map(state).collect()
     }
 
@@ -189,7 +210,10 @@ impl Enrolment {
         let aged = tokio::task::spawn_blocking(move || current.aged(previous, now)).await;
         match aged {
             Ok(Ok(Some(aged))) => {
-                let detail = format!("the grace of an older root is over; trusted: {}", root_names(&aged, now));
+                let detail = format!(
+                    "the grace of an older root is over; trusted: {}",
+                    root_names(&aged, now)
+                );
                 self.authority.replace(aged);
                 let audit = self.env.own_audit_context(Verb::CaRotate);
                 self.env.record(Event::new(now, &audit, EventKind::AuthorityChanged, detail)).await;
@@ -197,7 +221,10 @@ impl Enrolment {
             }
             Ok(Ok(None)) | Err(_) => {}
             Ok(Err(error)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot remove an expired root");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot remove an expired root"
+                );
                 return;
             }
         }
@@ -207,11 +234,15 @@ impl Enrolment {
     /// The roots that a node must trust, and whether it must renew its certificate.
     pub(crate) fn roots_for(&self, serial: &str) -> FromCentral {
         let authority = self.authority();
-        FromCentral::Roots { roots_pem: authority.roots_pem().to_owned(), renew: !authority.is_current(serial) }
+        FromCentral::Roots {
+            roots_pem: authority.roots_pem().to_owned(),
+            renew: !authority.is_current(serial),
+        }
     }
 
-    /// Processes a failed TLS handshake: the client at this address trusts another authority, probably because its overlay is older than
-    /// the authority. The connection must come from a NIC of the node: another machine with the address raises no alarm about the node.
+    /// Processes a failed TLS handshake: the client at this address trusts another authority,
+    /// probably because its overlay is older than the authority. The connection must come from a
+    /// NIC of the node: another machine with the address raises no alarm about the node.
     pub async fn handshake_failed(&self, client: &LanClient) {
         let from = client.address;
         let node = self.env.store.read(|model| {
@@ -235,15 +266,21 @@ impl Enrolment {
     /// Processes a certificate of a replaced authority.
     pub async fn stale_certificate(&self, node: NodeId, from: IpAddr, problem: &str) {
         let known = self.env.store.read(|model| model.node(node).is_some());
-        let detail = format!("{from} {problem}; boot the node again, or give it a token: meshd token create {node}");
+        let detail = format!(
+            "{from} {problem}; boot the node again, or give it a token: meshd token create {node}"
+        );
         let (kind, cause) = (ConditionKind::StaleCa, format!("stale_ca {from}"));
-        self.env.alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail }).await;
+        self.env
+            .alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail })
+            .await;
     }
 
     fn send_roots(&self) {
         for linked in self.links.linked() {
             // A node with a full queue receives it at its next link.
-            let _ = linked.commands.try_send(LinkCommand::Send(self.roots_for(&linked.certificate.serial)));
+            let _ = linked
+                .commands
+                .try_send(LinkCommand::Send(self.roots_for(&linked.certificate.serial)));
         }
     }
 }
@@ -251,7 +288,10 @@ impl Enrolment {
 /// Voids the enrolment orders of an earlier rotation.
 fn remove_enrolment_orders(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
     let is_old = |token: &&TokenRecord| {
-        let has_linked = tx.before().session(token.session).is_some_and(|boot| boot.reached(Stage::Link).is_some());
+        let has_linked = tx
+            .before()
+            .session(token.session)
+            .is_some_and(|boot| boot.reached(Stage::Link).is_some());
         has_linked && token.used.is_none() && !token.is_manual() && !new.contains(&token.hash)
     };
     let old: Vec<Digest> = tx.before().tokens().filter(is_old).map(|token| token.hash).collect();
@@ -267,10 +307,12 @@ struct EnrolmentOrder {
     record: TokenRecord,
 }
 
-/// Sends the orders with the new roots. Returns the nodes that accepted them; a node with a full queue has to boot.
+/// Sends the orders with the new roots. Returns the nodes that accepted them; a node with a full
+/// queue has to boot.
 fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId> {
     let send = |order: EnrolmentOrder| {
-        let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token: order.token };
+        let message =
+            FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token: order.token };
         order.commands.try_send(LinkCommand::Send(message)).is_ok().then_some(order.record.node)
     };
     orders.into_iter().filter_map(send).collect()
@@ -279,11 +321,13 @@ fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId>
 /// Voids all earlier certificates, also one that is being renewed.
 fn clear_certificates(tx: &mut Tx<'_>, last_messages: &BTreeMap<NodeId, Timestamp>) {
     let has_certificate = |node: &&Node| !node.certificates.is_empty();
-    let nodes: Vec<NodeId> = tx.before().nodes().filter(has_certificate).map(|node| node.id).collect();
+    let nodes: Vec<NodeId> =
+        tx.before().nodes().filter(has_certificate).map(|node| node.id).collect();
     for id in nodes {
         tx.edit_node(id, |node| {
             node.certificates.clear();
-            node.last_seen = last_messages.get(&id).map_or(node.last_seen, |at| node.last_seen.max(*at));
+            node.last_seen =
+                last_messages.get(&id).map_or(node.last_seen, |at| node.last_seen.max(*at));
         });
     }
 }

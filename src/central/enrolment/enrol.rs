@@ -10,9 +10,12 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, AuditContext, BootSession, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
+    Actor, AuditContext, BootSession, Certificate, ConditionKind, Event, EventKind, Node,
+    PhaseChange, Stage, Verb,
 };
-use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version};
+use meshd_proto::{
+    EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version,
+};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
@@ -24,7 +27,8 @@ use std::net::IpAddr;
 /// Why the agent API refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentApiError {
-    /// The token is unknown, used, expired or of another node. The answer does not reveal which (EN-4).
+    /// The token is unknown, used, expired or of another node. The answer does not reveal which
+    /// (EN-4).
     #[error("not authorised")]
     Unauthorized,
     /// The certificate must be renewed first.
@@ -41,7 +45,10 @@ pub enum AgentApiError {
 
 impl From<StoreError> for AgentApiError {
     fn from(error: StoreError) -> Self {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot write the store for an agent");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot write the store for an agent"
+        );
         AgentApiError::Internal("the store cannot be written".to_owned())
     }
 }
@@ -49,7 +56,9 @@ impl From<StoreError> for AgentApiError {
 impl From<TrustError> for AgentApiError {
     fn from(error: TrustError) -> Self {
         match error {
-            TrustError::Request(why) => AgentApiError::BadRequest(format!("the certificate request is refused: {why}")),
+            TrustError::Request(why) => {
+                AgentApiError::BadRequest(format!("the certificate request is refused: {why}"))
+            }
             other => AgentApiError::Internal(other.to_string()),
         }
     }
@@ -67,7 +76,11 @@ pub(crate) fn check_version(version: u16) -> Result<(), AgentApiError> {
 
 impl Enrolment {
     /// Exchanges a token for a certificate.
-    pub async fn enrol(&self, request: EnrolRequest, client: LanClient) -> Result<EnrolResponse, AgentApiError> {
+    pub async fn enrol(
+        &self,
+        request: EnrolRequest,
+        client: LanClient,
+    ) -> Result<EnrolResponse, AgentApiError> {
         check_version(request.version)?;
         let from = client.address;
         let now = self.env.now();
@@ -77,27 +90,37 @@ impl Enrolment {
             return Err(self.reject_enrolment(&request, from, None, TokenRejection::NoToken).await);
         };
         let node = self.env.store.read(|model| model.node(request.node).cloned());
-        if let Err(wire) = self.check_token_machine(&client, &stored, node.as_ref(), request.node).await {
+        if let Err(wire) =
+            self.check_token_machine(&client, &stored, node.as_ref(), request.node).await
+        {
             return Err(self.reject_other_machine(&request, &client, stored, wire).await);
         }
         // A ticket must not replace a node that is present.
         if stored.is_manual() && stored.used.is_none() && self.links.probe(stored.node).await {
-            return Err(self.reject_enrolment(&request, from, None, TokenRejection::LinkAnswers).await);
+            return Err(self
+                .reject_enrolment(&request, from, None, TokenRejection::LinkAnswers)
+                .await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         failpoint::point("enrol-issued");
         let takeover = node.filter(|_| !self.is_enrolment_ordered(&stored));
-        let takeover = takeover.and_then(|node| self.describe_takeover(&node, request.session, issued.key));
+        let takeover =
+            takeover.and_then(|node| self.describe_takeover(&node, request.session, issued.key));
         let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
         let mac = client.local_mac();
         let redeemed = self.env.store.commit(|tx| {
             // Found by its hash, then compared in constant time.
-            let found = tx.token(&hash).filter(|token| token.matches(request.token.expose())).cloned();
+            let found =
+                tx.token(&hash).filter(|token| token.matches(request.token.expose())).cloned();
             let mut token = found.ok_or(TokenRejection::NoToken)?;
             let earlier = token.used;
             let redeemed = token.redeem(request.node, request.session, issued.key, now);
             redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
-            token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), mac: used.mac.or(mac), ..used });
+            token.used = token.used.map(|used| Use {
+                from: used.from.or(Some(from)),
+                mac: used.mac.or(mac),
+                ..used
+            });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
                 tokens::approve_by_token(tx, &token, &basis, &snapshot, now);
             }
@@ -125,8 +148,8 @@ impl Enrolment {
         }
     }
 
-    /// Refuses a token from another machine than its own: the node that boots, or the machine that used the token first. A token of another
-    /// node is refused later, with a more specific alarm.
+    /// Refuses a token from another machine than its own: the node that boots, or the machine that
+    /// used the token first. A token of another node is refused later, with a more specific alarm.
     async fn check_token_machine(
         &self,
         client: &LanClient,
@@ -135,22 +158,35 @@ impl Enrolment {
         presented_for: NodeId,
     ) -> Result<(), String> {
         let is_replay_checked = stored.used.is_none() || failpoint::defends("token-replay-machine");
-        if stored.node != presented_for || !is_replay_checked || !failpoint::defends("enrol-neighbour") {
+        if stored.node != presented_for
+            || !is_replay_checked
+            || !failpoint::defends("enrol-neighbour")
+        {
             return Ok(());
         }
         if let Some(node) = node.filter(|_| !stored.is_manual()) {
             return self.env.check_node_neighbour(client, node).await;
         }
         match stored.used {
-            Some(Use { mac: Some(mac), .. }) => self.env.check_neighbour(client, |own| *own == mac).await,
-            Some(Use { from: Some(from), .. }) if from != client.address => Err(format!("{from} has used it")),
+            Some(Use { mac: Some(mac), .. }) => {
+                self.env.check_neighbour(client, |own| *own == mac).await
+            }
+            Some(Use { from: Some(from), .. }) if from != client.address => {
+                Err(format!("{from} has used it"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Describes the replacement of the certificate of a node that was online within `offline_after`, at this enrolment or when its boot
-    /// asked for the script, without an announced reboot. Both a power cycle and an attacker cause this, so an operator must check.
-    pub(crate) fn describe_takeover(&self, node: &Node, session: BootSessionId, key: Digest) -> Option<String> {
+    /// Describes the replacement of the certificate of a node that was online within
+    /// `offline_after`, at this enrolment or when its boot asked for the script, without an
+    /// announced reboot. Both a power cycle and an attacker cause this, so an operator must check.
+    pub(crate) fn describe_takeover(
+        &self,
+        node: &Node,
+        session: BootSessionId,
+        key: Digest,
+    ) -> Option<String> {
         let serial = &node.certificates.last()?.serial;
         let is_same_key = node.certificates.iter().any(|certificate| certificate.key == key);
         if is_same_key || !failpoint::defends("enrol-replaced-alarm") {
@@ -171,17 +207,24 @@ impl Enrolment {
         })
     }
 
-    /// True for a token by which an operator ordered this enrolment: it was made after the last use of another one.
+    /// True for a token by which an operator ordered this enrolment: it was made after the last use
+    /// of another one.
     fn is_enrolment_ordered(&self, token: &TokenRecord) -> bool {
         token.created_at.is_some_and(|created_at| {
             self.env.store.read(|model| {
-                model.tokens_of(token.node).all(|other| other.used.is_none_or(|used| used.at < created_at))
+                model
+                    .tokens_of(token.node)
+                    .all(|other| other.used.is_none_or(|used| used.at < created_at))
             })
         })
     }
 
     /// Renews a certificate over mutual TLS; the present one may have expired.
-    pub async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
+    pub async fn renew(
+        &self,
+        peer: &Peer,
+        request: RenewRequest,
+    ) -> Result<EnrolResponse, AgentApiError> {
         check_version(request.version)?;
         self.renew_for(peer.node, &peer_certificate(peer), &request.csr_pem).await
     }
@@ -200,8 +243,11 @@ impl Enrolment {
             if !tx.node(id).is_some_and(|node| is_accepted(node, peer_certificate)) {
                 return Err(AgentApiError::Unauthorized);
             }
-            // The old certificate stays valid until the new one is used, because the answer may be lost.
-            tx.edit_node(id, |node| node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]);
+            // The old certificate stays valid until the new one is used, because the answer may be
+            // lost.
+            tx.edit_node(id, |node| {
+                node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]
+            });
             let event = Event::new(now, &audit, EventKind::CertificateIssued, "renewed");
             tx.event(event.of_node(id));
             Ok(())
@@ -210,15 +256,18 @@ impl Enrolment {
         Ok(issued.response(now))
     }
 
-    /// Completes a renewal over the link: the node has stored the new certificate, and the former one becomes void.
+    /// Completes a renewal over the link: the node has stored the new certificate, and the former
+    /// one becomes void.
     pub(crate) async fn confirm_renewal(
         &self,
         id: NodeId,
         peer_certificate: &Certificate,
     ) -> Result<(), AgentApiError> {
         let newest = self.env.store.commit(|tx| {
-            let node =
-                tx.node(id).filter(|node| is_accepted(node, peer_certificate)).ok_or(AgentApiError::Unauthorized)?;
+            let node = tx
+                .node(id)
+                .filter(|node| is_accepted(node, peer_certificate))
+                .ok_or(AgentApiError::Unauthorized)?;
             let newest = node.certificates.last().unwrap_or(peer_certificate).clone();
             tx.edit_node(id, |node| node.certificates = vec![newest.clone()]);
             Ok::<_, AgentApiError>(newest)
@@ -228,13 +277,27 @@ impl Enrolment {
         Ok(())
     }
 
-    /// Returns the node if it is approved and its record lists the certificate with its key. A revoked certificate is not listed.
-    pub fn check_certificate(&self, id: NodeId, peer_certificate: &Certificate) -> Result<Node, AgentApiError> {
-        let node = self.env.store.read(|model| model.node(id).cloned()).ok_or(AgentApiError::Unauthorized)?;
-        if is_accepted(&node, peer_certificate) { Ok(node) } else { Err(AgentApiError::Unauthorized) }
+    /// Returns the node if it is approved and its record lists the certificate with its key. A
+    /// revoked certificate is not listed.
+    pub fn check_certificate(
+        &self,
+        id: NodeId,
+        peer_certificate: &Certificate,
+    ) -> Result<Node, AgentApiError> {
+        let node = self
+            .env
+            .store
+            .read(|model| model.node(id).cloned())
+            .ok_or(AgentApiError::Unauthorized)?;
+        if is_accepted(&node, peer_certificate) {
+            Ok(node)
+        } else {
+            Err(AgentApiError::Unauthorized)
+        }
     }
 
-    /// Refuses a token from another machine than its own. A used token raises the alarm that names both users.
+    /// Refuses a token from another machine than its own. A used token raises the alarm that names
+    /// both users.
     async fn reject_other_machine(
         &self,
         request: &EnrolRequest,
@@ -246,7 +309,9 @@ impl Enrolment {
             return AgentApiError::Unauthorized;
         }
         if stored.used.is_none() {
-            return self.reject_enrolment(request, client.address, None, TokenRejection::OtherMachine(wire)).await;
+            return self
+                .reject_enrolment(request, client.address, None, TokenRejection::OtherMachine(wire))
+                .await;
         }
         // Validates the request and yields its key. This certificate is never sent.
         let issued = self.authority().issue_node(&request.csr_pem, request.node, self.env.now());
@@ -255,7 +320,8 @@ impl Enrolment {
         self.reject_enrolment(request, client.address, key, why).await
     }
 
-    /// Records the reason. The answer does not depend on it. A misused token raises an alarm with both users.
+    /// Records the reason. The answer does not depend on it. A misused token raises an alarm with
+    /// both users.
     async fn reject_enrolment(
         &self,
         request: &EnrolRequest,
@@ -264,11 +330,23 @@ impl Enrolment {
         why: TokenRejection,
     ) -> AgentApiError {
         let cause = format!("enrol from {from}");
-        if let TokenRejection::Token(refused @ (TokenRefused::Used | TokenRefused::Foreign), token) = &why {
+        if let TokenRejection::Token(
+            refused @ (TokenRefused::Used | TokenRefused::Foreign),
+            token,
+        ) = &why
+        {
             let known = self.env.store.read(|model| model.node(token.node).is_some());
             let detail = describe_replay(*refused, token, request, from, key);
             let (node, session) = (known.then_some(token.node), Some(token.session));
-            self.env.alarm(Alarm { kind: ConditionKind::CapabilityReplayed, node, session, cause, detail }).await;
+            self.env
+                .alarm(Alarm {
+                    kind: ConditionKind::CapabilityReplayed,
+                    node,
+                    session,
+                    cause,
+                    detail,
+                })
+                .await;
         } else if let TokenRejection::OtherMachine(wire) = &why {
             let (kind, session) = (ConditionKind::BootImpersonated, Some(request.session));
             let detail = format!("a token of {} came from {from}: {wire}", request.node);
@@ -277,17 +355,22 @@ impl Enrolment {
             tracing::warn!(node = %request.node, %from, %why, "enrolment refused");
             let detail = format!("token from {from} refused: {why}");
             let known = self.env.store.read(|model| model.node(request.node).is_some());
-            let event = Event::new(self.env.now(), Actor::Stranger, EventKind::EnrolRefused, detail);
-            self.env.record(event.of_node(known.then_some(request.node)).in_session(request.session)).await;
+            let event =
+                Event::new(self.env.now(), Actor::Stranger, EventKind::EnrolRefused, detail);
+            self.env
+                .record(event.of_node(known.then_some(request.node)).in_session(request.session))
+                .await;
         }
         AgentApiError::Unauthorized
     }
 }
 
-/// True if the boot had a link after this use of its token: then the answer arrived. A link before it is possible where an operator
-/// ordered the node to enrol again.
+/// True if the boot had a link after this use of its token: then the answer arrived. A link before
+/// it is possible where an operator ordered the node to enrol again.
 fn linked_after_use(tx: &Tx<'_>, session: BootSessionId, used: Use) -> bool {
-    tx.session(session).and_then(|session| session.reached(Stage::Link)).is_some_and(|at| at >= used.at)
+    tx.session(session)
+        .and_then(|session| session.reached(Stage::Link))
+        .is_some_and(|at| at >= used.at)
 }
 
 /// Describes the first user of a token and the present one.
@@ -301,7 +384,9 @@ fn describe_replay(
     let short_key = |key: Option<Digest>| key.map_or_else(|| "?".to_owned(), |key| key.short());
     let before = match token.used {
         Some(used) => {
-            let user = used.from.map_or_else(|| "an unrecorded address".to_owned(), |from| from.to_string());
+            let user = used
+                .from
+                .map_or_else(|| "an unrecorded address".to_owned(), |from| from.to_string());
             format!("used by {user} with key {} at {}", short_key(Some(used.key)), used.at)
         }
         None => "not used yet".to_owned(),
@@ -374,14 +459,16 @@ pub(crate) fn store_certificate(
     let port = boot.and_then(|boot| boot.relay_port);
     tx.edit_node(id, |node| {
         node.certificates = vec![issued_certificate(issued)];
-        // The first attachment stays until an operator clears it: a later one may be another machine.
+        // The first attachment stays until an operator clears it: a later one may be another
+        // machine.
         node.is_local |= is_local && node.relay_port.is_none();
         node.relay_port = node.relay_port.take().or(port);
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });
     phase_event(tx, id, session, change, Actor::Node, now);
-    let issued = Event::new(now, audit, EventKind::CertificateIssued, format!("serial {}", issued.serial));
+    let issued =
+        Event::new(now, audit, EventKind::CertificateIssued, format!("serial {}", issued.serial));
     tx.event(issued.of_node(id).in_session(session));
     record_stage(tx, session, Stage::Enrolled, now);
 }

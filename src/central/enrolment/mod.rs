@@ -1,4 +1,5 @@
-//! Credentials of nodes: capabilities, tokens, certificates and their authority. Issues and revokes them.
+//! Credentials of nodes: capabilities, tokens, certificates and their authority. Issues and revokes
+//! them.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -40,9 +41,20 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
-    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, authority: CertificateAuthority) -> Self {
+    pub(super) fn new(
+        env: Arc<Environment>,
+        links: Arc<Links>,
+        authority: CertificateAuthority,
+    ) -> Self {
         let authority = Authority::new(authority, env.now());
         let (capabilities, pending) = (Leaf::default(), PendingConnections::default());
-        Enrolment { env, links, authority, capabilities, pending, revocations: tokio::sync::watch::Sender::new(0) }
+        Enrolment {
+            env,
+            links,
+            authority,
+            capabilities,
+            pending,
+            revocations: tokio::sync::watch::Sender::new(0),
+        }
     }
 }

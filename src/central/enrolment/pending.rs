@@ -1,7 +1,7 @@
 //! Pending connections: a node without a token waits for an operator's approval.
 //!
-//! Only the machine of a boot session may wait, from its own address. The approval is for one key: while two keys wait for one node,
-//! neither gets a certificate.
+//! Only the machine of a boot session may wait, from its own address. The approval is for one key:
+//! while two keys wait for one node, neither gets a certificate.
 
 use crate::{
     enrolment::{
@@ -21,7 +21,8 @@ use tokio::sync::watch;
 /// Maximum number of pending connections.
 const MAX_WAITING: usize = 20_000;
 
-/// Maximum size of the facts of an unapproved machine, in bytes of JSON: twice the facts of a machine with 16 GPUs.
+/// Maximum size of the facts of an unapproved machine, in bytes of JSON: twice the facts of a
+/// machine with 16 GPUs.
 const MAX_FACTS: usize = 128 * 1024;
 
 /// Interval at which a pending connection is checked without a notification.
@@ -64,12 +65,14 @@ impl Enrolment {
         let now = self.env.now();
         let (is_own, node) = self.env.store.read(|model| {
             let is_own = |session: &BootSession| {
-                session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
+                session.node == Some(hello.node)
+                    && session.address.is_some_and(|address| IpAddr::V4(address) == from)
             };
             (model.session(hello.session).is_some_and(is_own), model.node(hello.node).cloned())
         });
         let boot = node.as_ref().map(|node| node.boot);
-        // The credentials of this machine were revoked in this boot: it raises no alarm, and must boot again.
+        // The credentials of this machine were revoked in this boot: it raises no alarm, and must
+        // boot again.
         if is_own && boot == Some(None) {
             return Err(AgentApiError::Unauthorized);
         }
@@ -163,14 +166,23 @@ impl PendingConnection {
         match node.phase {
             Phase::Removed => return rejected("an operator removed this node; boot again"),
             Phase::Rejected => return rejected("an operator rejected this node"),
-            _ if node.boot != Some(self.session) => return rejected("the node has booted again since"),
+            _ if node.boot != Some(self.session) => {
+                return rejected("the node has booted again since");
+            }
             phase if !phase.is_admitted() => {
-                return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
+                return waiting(&format!(
+                    "an operator has to approve this node: meshd node approve {}",
+                    self.node
+                ));
             }
             _ => {}
         }
-        let has_conflict =
-            enrolment.pending.entries.lock().values().any(|entry| entry.node == self.node && entry.key != self.key);
+        let has_conflict = enrolment
+            .pending
+            .entries
+            .lock()
+            .values()
+            .any(|entry| entry.node == self.node && entry.key != self.key);
         if has_conflict {
             let detail = format!("two keys wait for {}; neither receives a certificate", self.node);
             let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
@@ -193,12 +205,16 @@ impl PendingConnection {
         let audit = self.enrolment.env.node_audit_context(Verb::Enrol);
         let certified = self.enrolment.env.store.commit(|tx| {
             // An operator may have changed the node meanwhile.
-            let is_current = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
+            let is_current =
+                |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
             if !tx.node(self.node).is_some_and(is_current) {
                 return Ok(false);
             }
-            let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
-            // A valid token of this boot must be used first. Exceptions: it has expired, or this key used it and the answer was lost.
+            let linked = tx
+                .session(self.session)
+                .is_none_or(|session| session.reached(Stage::Link).is_some());
+            // A valid token of this boot must be used first. Exceptions: it has expired, or this
+            // key used it and the answer was lost.
             let token = tx.before().tokens_of(self.node).any(|token| {
                 let spent = token.used.map_or(token.expires_at >= now, |used| used.key != self.key);
                 token.session == self.session && spent
@@ -216,12 +232,21 @@ impl PendingConnection {
     }
 }
 
-/// Limits the facts that are stored for the operator: removes devices if they are too large, and everything if that is not enough.
+/// Limits the facts that are stored for the operator: removes devices if they are too large, and
+/// everything if that is not enough.
 fn bounded_facts(facts: Facts) -> Facts {
     let fits = |facts: &Facts| serde_json::to_vec(facts).is_ok_and(|text| text.len() <= MAX_FACTS);
-    let without_devices =
-        |Facts { system, cpu, memory, versions, .. }| Facts { system, cpu, memory, versions, ..Facts::default() };
-    Some(facts).map(|facts| if fits(&facts) { facts } else { without_devices(facts) }).filter(fits).unwrap_or_default()
+    let without_devices = |Facts { system, cpu, memory, versions, .. }| Facts {
+        system,
+        cpu,
+        memory,
+        versions,
+        ..Facts::default()
+    };
+    Some(facts)
+        .map(|facts| if fits(&facts) { facts } else { without_devices(facts) })
+        .filter(fits)
+        .unwrap_or_default()
 }
 
 impl Drop for PendingConnection {

@@ -1,7 +1,7 @@
 //! Revocation of a node's certificates, tokens, capability and link at once.
 //!
-//! There is no revocation list. A node's record lists its valid certificates, and every connection and request is checked against it. An
-//! unlisted certificate is refused, also after a restart.
+//! There is no revocation list. A node's record lists its valid certificates, and every connection
+//! and request is checked against it. An unlisted certificate is refused, also after a restart.
 
 use crate::{enrolment::Enrolment, environment::records::phase_event};
 use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
@@ -13,7 +13,8 @@ use std::time::Duration;
 const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Enrolment {
-    /// Completes [`revoke_credentials`] after its commit: voids the capability and closes the link before it returns.
+    /// Completes [`revoke_credentials`] after its commit: voids the capability and closes the link
+    /// before it returns.
     pub(crate) fn disconnect(&self, id: NodeId, why: &str) {
         self.capabilities.lock().void_node(id);
         self.links.sever_link(id, why);
@@ -26,7 +27,8 @@ impl Enrolment {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Resolves when `is_valid` is false: at once after a revocation, within seconds after an expiry.
+    /// Resolves when `is_valid` is false: at once after a revocation, within seconds after an
+    /// expiry.
     pub async fn until_revoked(&self, is_valid: impl Fn() -> bool) {
         let mut revocations = self.revocations.subscribe();
         while is_valid() || !failpoint::defends("revocation-ends-streams") {
@@ -49,8 +51,8 @@ pub(crate) fn has_valid_certificate(node: &Node) -> bool {
     node.phase.is_admitted() && !node.certificates.is_empty()
 }
 
-/// Revokes the credentials of a node inside a transaction; [`Enrolment::disconnect`] must follow. `link` is the state of the closed
-/// link: its last sign of life is recorded.
+/// Revokes the credentials of a node inside a transaction; [`Enrolment::disconnect`] must follow.
+/// `link` is the state of the closed link: its last sign of life is recorded.
 pub(crate) fn revoke_credentials(
     tx: &mut Tx<'_>,
     id: NodeId,
@@ -86,7 +88,12 @@ pub(crate) fn remove_tokens(tx: &mut Tx<'_>, id: NodeId) -> usize {
 }
 
 /// Removes a node with all its credentials.
-pub(crate) fn delete_node(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
+pub(crate) fn delete_node(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    cause: impl Into<Cause>,
+    now: Timestamp,
+) -> Option<Node> {
     let mut node = tx.node(id).cloned()?;
     let change = node.remove(now).ok().flatten();
     remove_tokens(tx, id);

@@ -6,20 +6,23 @@ use crate::environment::{
     records::{name_holder, phase_event},
     site_snapshot::SiteSnapshot,
 };
-use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Node, Phase, PhaseChange, Principal, Verb};
+use meshd_model::fleet::{
+    Actor, AuditContext, Event, EventKind, Node, Phase, PhaseChange, Principal, Verb,
+};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{NodeId, Timestamp};
 
-/// Maximum number of approved nodes for automatic approval: twice the largest rack. Invented machines that match a rule cannot fill the
-/// store or the audit log.
+/// Maximum number of approved nodes for automatic approval: twice the largest rack. Invented
+/// machines that match a rule cannot fill the store or the audit log.
 const MAX_AUTO_APPROVED: usize = 20_000;
 
 impl Enrolment {
     /// Approves waiting nodes that match changed rules of the site.
     pub(crate) async fn approve_waiting(&self) {
         let (snapshot, now) = (self.env.snapshot(), self.env.now());
-        let automatic_approval =
-            |node: &&Node| node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
+        let automatic_approval = |node: &&Node| {
+            node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some()
+        };
         let waiting: Vec<NodeId> = self.env.store.read(|model| {
             let limit = MAX_AUTO_APPROVED.saturating_sub(model.approved_count());
             model.nodes().filter(automatic_approval).map(|node| node.id).take(limit).collect()
@@ -27,7 +30,8 @@ impl Enrolment {
         if waiting.is_empty() {
             return;
         }
-        let audit_for = |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
+        let audit_for =
+            |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
         let admitted = self.env.store.commit(|tx| {
             for id in &waiting {
                 let Some(mut node) = tx.node(*id).cloned() else { continue };
@@ -49,24 +53,39 @@ pub(crate) fn approve_automatically(
     audit_for: &(dyn Fn(Principal) -> AuditContext + Sync),
     now: Timestamp,
 ) {
-    let is_allowed = node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED;
+    let is_allowed =
+        node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED;
     let Some(approval) = snapshot.automatic_approval(node).filter(|_| is_allowed) else { return };
-    let audit = audit_for(approval.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
+    let audit =
+        audit_for(approval.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
     let change = node.change(PhaseChange::Approve).ok().flatten();
     phase_event(tx, node.id, node.boot, change, &audit, now);
-    if let Some(profile) = approval.and_then(|rule| rule.profile.clone()).filter(|_| node.profile.is_none()) {
-        tx.event(Event::new(now, &audit, EventKind::ProfileAssigned, profile.to_string()).of_node(node.id));
+    if let Some(profile) =
+        approval.and_then(|rule| rule.profile.clone()).filter(|_| node.profile.is_none())
+    {
+        tx.event(
+            Event::new(now, &audit, EventKind::ProfileAssigned, profile.to_string())
+                .of_node(node.id),
+        );
         node.profile = Some(profile);
     }
 }
 
-/// Returns the name of a `[[reservation]]` for a node that still has its generated name. A name that an operator chose stays.
+/// Returns the name of a `[[reservation]]` for a node that still has its generated name. A name
+/// that an operator chose stays.
 pub(crate) fn pending_name<'l>(node: &Node, snapshot: &'l SiteSnapshot) -> Option<&'l str> {
-    snapshot.node_name(node.known_as(), node.seen_nics()).filter(|name| node.has_generated_name() && node.name != *name)
+    snapshot
+        .node_name(node.known_as(), node.seen_nics())
+        .filter(|name| node.has_generated_name() && node.name != *name)
 }
 
 /// Gives a node the name of its `[[reservation]]`, unless another node has it.
-pub(crate) fn name_by_site(tx: &mut Tx<'_>, node: &mut Node, snapshot: &SiteSnapshot, now: Timestamp) {
+pub(crate) fn name_by_site(
+    tx: &mut Tx<'_>,
+    node: &mut Node,
+    snapshot: &SiteSnapshot,
+    now: Timestamp,
+) {
     let Some(name) = pending_name(node, snapshot) else { return };
     if let Some(holder) = name_holder(tx.before(), node.id, name) {
         tracing::warn!(node = %node.id, name, %holder, "name of a [[reservation]] is taken by another node");
@@ -93,7 +112,8 @@ mod tests {
 
     #[tokio::test]
     async fn reserved_name_is_assigned_unless_taken_or_node_was_renamed() {
-        let (by_id, by_nic, replaced, renamed, late) = (node(1), node(2), node(3), node(4), node(5));
+        let (by_id, by_nic, replaced, renamed, late) =
+            (node(1), node(2), node(3), node(4), node(5));
         let reservations = [
             format!("node = \"{}\"\nname = \"one\"", by_id.id),
             format!("mac = \"{}\"\nname = \"two\"", by_nic.mac),
@@ -106,9 +126,15 @@ mod tests {
             include_str!("../../../site.toml"),
             reservations.join("\n[[reservation]]\n")
         );
-        let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let site = meshd_config::parse(&text, Path::new("site.toml"))
+            .unwrap_or_else(|faults| panic!("{faults}"));
         let catalog = Catalog::new(Vec::new(), Overlays::default());
-        let snapshot = SiteSnapshot::new(Arc::new(site), catalog, Arc::new(AgentBinary::new(b"")), BTreeMap::new());
+        let snapshot = SiteSnapshot::new(
+            Arc::new(site),
+            catalog,
+            Arc::new(AgentBinary::new(b"")),
+            BTreeMap::new(),
+        );
         let dir = tempfile::tempdir().expect("a folder");
         let store = Store::open(dir.path()).expect("a store");
         let holder = Node { name: "taken".to_owned(), ..node(7) };

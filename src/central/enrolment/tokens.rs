@@ -1,13 +1,16 @@
 //! Tokens for machines that are not netbooted: for one node, for one use, for an hour.
 //!
-//! A ticket contains the data that an overlay would give to the agent. Its boot session exists for this one use, so that the rules for boot
-//! tokens hold for it too. Creating a ticket approves the node, which is recorded when the token is used.
+//! A ticket contains the data that an overlay would give to the agent. Its boot session exists for
+//! this one use, so that the rules for boot tokens hold for it too. Creating a ticket approves the
+//! node, which is recorded when the token is used.
 
 use crate::{
     enrolment::{Enrolment, site_rules::name_by_site},
     environment::{records::phase_event, site_snapshot::SiteSnapshot},
 };
-use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
+use meshd_model::fleet::{
+    Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange,
+};
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{TokenRecord, enrol_token as token};
@@ -82,7 +85,10 @@ impl Enrolment {
             remove_expired(tx, now);
             tx.put_token(stored_token);
             let detail = format!("token {} for {node}, until {}", hash.short(), now.after(life));
-            tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
+            tx.event(
+                Event::new(now, audit, EventKind::Token, detail)
+                    .of_node(tx.node(node).map(|node| node.id)),
+            );
             Ok(())
         });
         committed.await?;
@@ -116,21 +122,29 @@ impl Enrolment {
 
     /// Tokens of operators, newest first.
     pub fn manual_tokens(&self) -> Vec<TokenRecord> {
-        let mut all: Vec<_> =
-            self.env.store.read(|model| model.tokens().filter(|token| token.is_manual()).cloned().collect());
+        let mut all: Vec<_> = self
+            .env
+            .store
+            .read(|model| model.tokens().filter(|token| token.is_manual()).cloned().collect());
         all.sort_by_key(|token: &TokenRecord| std::cmp::Reverse((token.expires_at, token.hash)));
         all
     }
 
-    /// Revokes a token of an operator, by a prefix of its hash. A certificate that was issued for it stays valid until
-    /// [`Enrolment::revoke`].
+    /// Revokes a token of an operator, by a prefix of its hash. A certificate that was issued for
+    /// it stays valid until [`Enrolment::revoke`].
     ///
     /// # Errors
     /// [`TokenError`]; nothing was changed.
-    pub async fn revoke_token(&self, prefix: &str, audit: &AuditContext) -> Result<TokenRecord, TokenError> {
+    pub async fn revoke_token(
+        &self,
+        prefix: &str,
+        audit: &AuditContext,
+    ) -> Result<TokenRecord, TokenError> {
         let now = self.env.now();
         let stored = self.env.store.commit(|tx| {
-            let matches_prefix = |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(prefix);
+            let matches_prefix = |token: &&TokenRecord| {
+                token.is_manual() && token.hash.to_string().starts_with(prefix)
+            };
             let mut matching = tx.before().tokens().filter(matches_prefix);
             let found = matching.next().filter(|_| prefix.len() >= 4);
             let token = found.cloned().ok_or_else(|| TokenError::None(prefix.to_owned()))?;
@@ -157,7 +171,10 @@ pub(crate) fn approve_by_token(
 ) {
     let id = token.node;
     let mut node = tx.node(id).cloned().unwrap_or_else(|| {
-        tx.event(Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis}, by a token")).of_node(id));
+        tx.event(
+            Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis}, by a token"))
+                .of_node(id),
+        );
         unknown_node(basis, now)
     });
     name_by_site(tx, &mut node, snapshot, now);
@@ -186,7 +203,8 @@ pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
 
 /// Removes long expired tokens, and the oldest if there are too many.
 fn remove_expired(tx: &mut Tx<'_>, now: Timestamp) {
-    let mut manual: Vec<_> = tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
+    let mut manual: Vec<_> =
+        tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
     manual.sort_by_key(|token| token.expires_at);
     let surplus = (manual.len() + 1).saturating_sub(MAX_MANUAL);
     for (index, token) in manual.iter().enumerate() {

@@ -30,18 +30,27 @@ struct Cause {
 }
 
 impl Limiter {
-    /// Returns the number of alarms that a record covers: this one and earlier unrecorded ones of its cause. `None`: the alarm is only
-    /// counted.
+    /// Returns the number of alarms that a record covers: this one and earlier unrecorded ones of
+    /// its cause. `None`: the alarm is only counted.
     fn count(&self, now: Duration, cause: &str) -> Option<u32> {
         let mut causes = self.0.lock();
         if causes.len() >= MAX_CAUSES {
             causes.retain(|_, cause| now.saturating_sub(cause.since) < WINDOW);
         }
         let key = if causes.len() >= MAX_CAUSES { "everything else" } else { cause };
-        let known = causes.entry(key.to_owned()).or_insert(Cause { since: now, count: 0, suppressed: 0, last: None });
+        let known = causes.entry(key.to_owned()).or_insert(Cause {
+            since: now,
+            count: 0,
+            suppressed: 0,
+            last: None,
+        });
         if now.saturating_sub(known.since) >= WINDOW {
             if known.suppressed > 0 {
-                tracing::warn!(cause, suppressed = known.suppressed, "alarms were not recorded one by one");
+                tracing::warn!(
+                    cause,
+                    suppressed = known.suppressed,
+                    "alarms were not recorded one by one"
+                );
             }
             (known.since, known.count) = (now, 0);
         }
@@ -65,7 +74,8 @@ impl Limiter {
     fn take_unrecorded(&self, now: Duration) -> Vec<(Alarm, u32)> {
         let mut causes = self.0.lock();
         let over = causes.values_mut().filter(|cause| now.saturating_sub(cause.since) >= WINDOW);
-        over.filter_map(|cause| Some((cause.last.take()?, std::mem::take(&mut cause.suppressed)))).collect()
+        over.filter_map(|cause| Some((cause.last.take()?, std::mem::take(&mut cause.suppressed))))
+            .collect()
     }
 }
 
@@ -85,8 +95,8 @@ impl Environment {
         self.alarms.count(self.monotonic(), cause).is_some()
     }
 
-    /// Records an alarm as an event, and as a condition of the node if it is known. The end of the attacker's connection, which drops the
-    /// caller, does not prevent the record.
+    /// Records an alarm as an event, and as a condition of the node if it is known. The end of the
+    /// attacker's connection, which drops the caller, does not prevent the record.
     pub(crate) async fn alarm(self: &Arc<Self>, alarm: Alarm) {
         match self.alarms.count(self.monotonic(), &alarm.cause) {
             Some(count) => {
@@ -98,7 +108,8 @@ impl Environment {
         }
     }
 
-    /// Records the alarms that were only counted, so that the record of a flood is complete after its end.
+    /// Records the alarms that were only counted, so that the record of a flood is complete after
+    /// its end.
     pub(crate) async fn record_counted_alarms(&self) {
         for (alarm, count) in self.alarms.take_unrecorded(self.monotonic()) {
             self.store_alarm(alarm, count).await;
@@ -107,7 +118,12 @@ impl Environment {
 
     async fn store_alarm(&self, alarm: Alarm, count: u32) {
         let Alarm { kind, node, session, detail, .. } = alarm;
-        tracing::warn!(kind = kind.as_str(), node = node.map(tracing::field::display), detail, "alarm");
+        tracing::warn!(
+            kind = kind.as_str(),
+            node = node.map(tracing::field::display),
+            detail,
+            "alarm"
+        );
         let now = self.now();
         let recorded = self.store.commit(|tx| {
             if let Some(node) = node {
@@ -174,7 +190,8 @@ mod tests {
     fn suppressed_alarms_are_recorded_after_their_window() {
         let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
         let alarm = || {
-            let (kind, cause, detail) = (ConditionKind::BootImpersonated, "10.0.0.9".to_owned(), "again".to_owned());
+            let (kind, cause, detail) =
+                (ConditionKind::BootImpersonated, "10.0.0.9".to_owned(), "again".to_owned());
             Alarm { kind, node: None, session: None, cause, detail }
         };
         for _ in 0..50 {

@@ -1,4 +1,5 @@
-//! The client of a request, with the TCP connection that carried the request, as observed on the wire.
+//! The client of a request, with the TCP connection that carried the request, as observed on the
+//! wire.
 
 use meshd_types::{MacAddr, NodeId, failpoint};
 use std::{
@@ -25,7 +26,8 @@ pub struct SegmentSources {
 /// The end of a connection, and its alarm. Observer and server share it.
 #[derive(Debug, Default)]
 pub struct ConnectionFate {
-    /// The nodes about which this connection has raised an alarm; `None` for all unknown ones together.
+    /// The nodes about which this connection has raised an alarm; `None` for all unknown ones
+    /// together.
     alarms: Mutex<BTreeSet<Option<NodeId>>>,
     ended: CancellationToken,
 }
@@ -59,8 +61,8 @@ pub struct LanClient {
 }
 
 impl ConnectionFate {
-    /// Returns true for the first caller: one connection raises one alarm about each known node. An alarm about one node must not hide the
-    /// attack on another.
+    /// Returns true for the first caller: one connection raises one alarm about each known node. An
+    /// alarm about one node must not hide the attack on another.
     pub fn claim_alarm(&self, node: Option<NodeId>) -> bool {
         let node = node.filter(|_| failpoint::defends("alarm-of-node"));
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,9 +86,12 @@ impl LanClient {
         self.connection.as_ref().map(|connection| connection.sources())
     }
 
-    /// Returns the Ethernet address of a client on a local segment, if all segments of its connection came from there.
+    /// Returns the Ethernet address of a client on a local segment, if all segments of its
+    /// connection came from there.
     pub(crate) fn local_mac(&self) -> Option<MacAddr> {
-        let SegmentSources { macs, is_complete: true, is_routed: false } = self.sources()? else { return None };
+        let SegmentSources { macs, is_complete: true, is_routed: false } = self.sources()? else {
+            return None;
+        };
         <[MacAddr; 1]>::try_from(macs).ok().map(|[mac]| mac)
     }
 
@@ -108,7 +113,8 @@ impl LanClient {
         self.connection.as_ref().is_some_and(|connection| connection.fate().ended.is_cancelled())
     }
 
-    /// Returns the IPv4 address; that of an IPv6 client is unspecified, because machines boot by IPv4.
+    /// Returns the IPv4 address; that of an IPv6 client is unspecified, because machines boot by
+    /// IPv4.
     pub(crate) fn ipv4(&self) -> Ipv4Addr {
         match self.address {
             IpAddr::V4(address) => address,

@@ -6,7 +6,8 @@ use meshd_store::{AuditFilter, EventFilter, StoreError};
 use tokio::sync::broadcast::Receiver;
 
 impl Environment {
-    /// Returns matching events in their order: the newest ones up to the limit, or the oldest. Blocks.
+    /// Returns matching events in their order: the newest ones up to the limit, or the oldest.
+    /// Blocks.
     pub fn events(&self, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, StoreError> {
         self.store.events(filter)
     }
@@ -16,7 +17,8 @@ impl Environment {
         self.store.subscribe()
     }
 
-    /// Returns matching lines of the audit log in their order: the newest ones up to the limit, or the oldest. Blocks.
+    /// Returns matching lines of the audit log in their order: the newest ones up to the limit, or
+    /// the oldest. Blocks.
     pub fn audit_lines(&self, filter: &AuditFilter) -> Result<Vec<(AuditSeq, Audit)>, StoreError> {
         self.store.audit(filter)
     }

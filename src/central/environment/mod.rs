@@ -1,4 +1,5 @@
-//! What every service uses: store, clock, randomness, the boot LAN, the snapshot of the site, and the event log.
+//! What every service uses: store, clock, randomness, the boot LAN, the snapshot of the site, and
+//! the event log.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -63,7 +64,16 @@ impl Environment {
     ) -> Self {
         let started = clock.monotonic();
         let (snapshot, alarms) = (RwLock::new(Arc::new(snapshot)), Limiter::default());
-        Environment { store, clock, entropy, lan, snapshot, alarms, site_id_file: Leaf::default(), started }
+        Environment {
+            store,
+            clock,
+            entropy,
+            lan,
+            snapshot,
+            alarms,
+            site_id_file: Leaf::default(),
+            started,
+        }
     }
 
     /// The present snapshot. Keep it for one request only.

@@ -1,11 +1,19 @@
-//! Records that many services write inside a transaction: a boot stage, a change of phase, a cleared condition.
+//! Records that many services write inside a transaction: a boot stage, a change of phase, a
+//! cleared condition.
 
-use meshd_model::fleet::{Actor, Cause, Condition, ConditionKind, Event, EventKind, Node, Phase, Stage};
+use meshd_model::fleet::{
+    Actor, Cause, Condition, ConditionKind, Event, EventKind, Node, Phase, Stage,
+};
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
 /// Marks a stage in its session. Records an event and returns true if the stage is new.
-pub(crate) fn record_stage(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: Timestamp) -> bool {
+pub(crate) fn record_stage(
+    tx: &mut Tx<'_>,
+    session: BootSessionId,
+    stage: Stage,
+    now: Timestamp,
+) -> bool {
     if tx.edit_session(session, |session| session.mark(stage, now)) != Some(true) {
         return false;
     }
@@ -13,7 +21,11 @@ pub(crate) fn record_stage(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage
         // Before the script step, the NIC identifies the machine.
         session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id))
     });
-    tx.event(Event::new(now, Actor::Node, EventKind::Stage { stage }, "").of_node(node).in_session(session));
+    tx.event(
+        Event::new(now, Actor::Node, EventKind::Stage { stage }, "")
+            .of_node(node)
+            .in_session(session),
+    );
     true
 }
 
@@ -27,7 +39,8 @@ pub(crate) fn phase_event(
     now: Timestamp,
 ) {
     if let Some((from, to)) = change {
-        let event = Event::new(now, cause, EventKind::Phase { from, to }, format!("{from} -> {to}"));
+        let event =
+            Event::new(now, cause, EventKind::Phase { from, to }, format!("{from} -> {to}"));
         tx.event(event.of_node(node).in_session(session.into()));
     }
 }
@@ -52,7 +65,9 @@ pub(crate) fn raise_if_new(
 ) {
     let Condition { kind, since, detail } = condition;
     if tx.edit_node(node, |node| node.raise(kind, detail.clone(), since)) == Some(true) {
-        tx.event(condition_event(since, cause, kind, detail).of_node(node).in_session(session.into()));
+        tx.event(
+            condition_event(since, cause, kind, detail).of_node(node).in_session(session.into()),
+        );
     }
 }
 
@@ -66,13 +81,19 @@ pub(crate) fn clear_condition(
 ) {
     if tx.edit_node(node, |node| node.clear(kind)) == Some(true) {
         let boot = tx.node(node).and_then(|node| node.boot);
-        tx.event(Event::new(now, cause, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
+        tx.event(
+            Event::new(now, cause, EventKind::Cleared { condition: kind }, "")
+                .of_node(node)
+                .in_session(boot),
+        );
     }
 }
 
 /// Returns another node than `id` that has this name, or has it as its ID.
 pub(crate) fn name_holder(model: &Model, id: NodeId, name: &str) -> Option<NodeId> {
-    let by_id = || name.parse().ok().filter(|holder| *holder != id && model.node(*holder).is_some());
-    let has_name = |node: &&Node| node.id != id && node.name == name && node.phase != Phase::Removed;
+    let by_id =
+        || name.parse().ok().filter(|holder| *holder != id && model.node(*holder).is_some());
+    let has_name =
+        |node: &&Node| node.id != id && node.name == name && node.phase != Phase::Removed;
     model.nodes().find(has_name).map(|node| node.id).or_else(by_id)
 }

@@ -1,8 +1,10 @@
-//! Site, overlays, images and rolled back profiles as of one reload. A reload replaces the snapshot as a whole; a request that uses the
-//! old snapshot finishes with it.
+//! Site, overlays, images and rolled back profiles as of one reload. A reload replaces the snapshot
+//! as a whole; a request that uses the old snapshot finishes with it.
 
 use bytes::Bytes;
-use meshd_config::{EnrollPolicy, EnrollRule, Group, Owner, Profile, Reservation, Segment, Site, role_on};
+use meshd_config::{
+    EnrollPolicy, EnrollRule, Group, Owner, Profile, Reservation, Segment, Site, role_on,
+};
 use meshd_image::{
     catalog::{Catalog, Image, Overlay, Overlays, overlay::Variable},
     overlay::AgentBinary,
@@ -26,13 +28,15 @@ pub(crate) struct RolledBackProfile {
     pub(crate) generation: Generation,
 }
 
-/// Rolled back profiles, or why a revision cannot be read. Nodes of an unreadable revision are refused: another revision would be worse.
+/// Rolled back profiles, or why a revision cannot be read. Nodes of an unreadable revision are
+/// refused: another revision would be worse.
 pub(crate) type RolledBackProfiles = BTreeMap<ProfileName, Result<Arc<RolledBackProfile>, String>>;
 
 /// The immutable inputs of all boots between two reloads.
 #[derive(Clone)]
 pub struct SiteSnapshot {
-    /// The site, with rolled back profiles in place. Settings that need a restart keep their values from the start.
+    /// The site, with rolled back profiles in place. Settings that need a restart keep their values
+    /// from the start.
     pub site: Arc<Site>,
     /// The site without rollbacks.
     site_file: Arc<Site>,
@@ -62,11 +66,12 @@ impl SiteSnapshot {
         rolled_back: RolledBackProfiles,
     ) -> Self {
         let site = with_rollbacks(&site_file, &rolled_back);
-        let overlays = |(name, rolled_back): (&ProfileName, &Result<Arc<RolledBackProfile>, String>)| {
-            let mut all = catalog.overlays().clone();
-            all.named.extend(rolled_back.as_ref().ok()?.overlays.clone());
-            Some((name.clone(), Arc::new(all)))
-        };
+        let overlays =
+            |(name, rolled_back): (&ProfileName, &Result<Arc<RolledBackProfile>, String>)| {
+                let mut all = catalog.overlays().clone();
+                all.named.extend(rolled_back.as_ref().ok()?.overlays.clone());
+                Some((name.clone(), Arc::new(all)))
+            };
         let rollback_overlays = rolled_back.iter().filter_map(overlays).collect();
         let mut groups_of: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (index, group) in site.groups.iter().enumerate() {
@@ -81,10 +86,17 @@ impl SiteSnapshot {
         let at = |reservation: &Reservation| (reservation.address, reservation.owner);
         let reserved_at = site.reservations.iter().map(at).collect();
         let (agent_section, boot, program) = (&site.agent, &site.boot, agent.digest());
-        let shared_inputs =
-            (&site.name, &site.ssh_keys, agent_section.port, agent_section.heartbeat, &boot.consoles, program);
+        let shared_inputs = (
+            &site.name,
+            &site.ssh_keys,
+            agent_section.port,
+            agent_section.heartbeat,
+            &boot.consoles,
+            program,
+        );
         let shared_inputs = format!("{shared_inputs:?}");
-        let profile_digests = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
+        let profile_digests =
+            site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
         let shared_inputs = Digest::of(shared_inputs.as_bytes());
         SiteSnapshot {
             site,
@@ -103,14 +115,25 @@ impl SiteSnapshot {
     }
 
     /// Adds further versions of images and layers of bundles. The current versions stay current.
-    pub(crate) fn with_archived_contents(&self, images: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
-        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_pinned(images, layers)), ..self.clone() }
+    pub(crate) fn with_archived_contents(
+        &self,
+        images: Vec<Image>,
+        layers: BTreeMap<Digest, Bytes>,
+    ) -> Self {
+        SiteSnapshot {
+            catalog: Arc::new(Catalog::clone(&self.catalog).with_pinned(images, layers)),
+            ..self.clone()
+        }
     }
 
     /// Replaces the set of rolled back profiles.
     pub(crate) fn with_rollbacks(&self, rolled_back: RolledBackProfiles) -> Self {
-        let snapshot =
-            SiteSnapshot::new(self.site_file.clone(), Catalog::clone(&self.catalog), self.agent.clone(), rolled_back);
+        let snapshot = SiteSnapshot::new(
+            self.site_file.clone(),
+            Catalog::clone(&self.catalog),
+            self.agent.clone(),
+            rolled_back,
+        );
         SiteSnapshot { former_agent: self.former_agent.clone(), ..snapshot }
     }
 
@@ -140,7 +163,8 @@ impl SiteSnapshot {
         &self.rolled_back
     }
 
-    /// The image that nodes of a profile boot. A rolled back profile has the version of its revision.
+    /// The image that nodes of a profile boot. A rolled back profile has the version of its
+    /// revision.
     pub(crate) fn image_of(&self, profile: &Profile) -> Option<&Image> {
         match self.rolled_back.get(&profile.name) {
             Some(Ok(rolled_back)) => self.catalog.version(&rolled_back.version),
@@ -164,9 +188,14 @@ impl SiteSnapshot {
             && self.catalog.is_same(&other.catalog)
     }
 
-    /// The groups that list a node by its ID or a former ID, with their indexes, in the order of the site file.
-    pub(crate) fn groups(&self, node_ids: impl IntoIterator<Item = NodeId>) -> impl Iterator<Item = (usize, &Group)> {
-        let indexes = node_ids.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
+    /// The groups that list a node by its ID or a former ID, with their indexes, in the order of
+    /// the site file.
+    pub(crate) fn groups(
+        &self,
+        node_ids: impl IntoIterator<Item = NodeId>,
+    ) -> impl Iterator<Item = (usize, &Group)> {
+        let indexes =
+            node_ids.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
         let indexes: BTreeSet<usize> = indexes.collect();
         indexes.into_iter().filter_map(|index| Some((index, self.site.groups.get(index)?)))
     }
@@ -196,17 +225,23 @@ impl SiteSnapshot {
             Owner::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
         });
         reserved.or_else(|| {
-            let role = self.site.segments.iter().find_map(|segment| Some((role_on(segment, address)?, segment)));
+            let role = self
+                .site
+                .segments
+                .iter()
+                .find_map(|segment| Some((role_on(segment, address)?, segment)));
             role.map(|(role, segment)| format!("{role} of {}", segment.link))
         })
     }
 
-    /// The ID with which DHCP looks up the reserved address of a node: a former ID that has a reservation, else the present ID.
+    /// The ID with which DHCP looks up the reserved address of a node: a former ID that has a
+    /// reservation, else the present ID.
     pub(crate) fn reserved_node_id(&self, node: &Node) -> NodeId {
         node.known_as().find(|id| self.reserved.contains_key(&Owner::Node(*id))).unwrap_or(node.id)
     }
 
-    /// Whether the site approves a machine automatically: `Some(None)` by its policy, `Some(rule)` by a rule.
+    /// Whether the site approves a machine automatically: `Some(None)` by its policy, `Some(rule)`
+    /// by a rule.
     pub(crate) fn automatic_approval(&self, node: &Node) -> Option<Option<&EnrollRule>> {
         let enroll = &self.site.enroll;
         if let Some(rule) = matching_rule(&enroll.rules, node, self.segment_of(node).as_deref()) {
@@ -234,11 +269,13 @@ fn by_owner<'s, 'm, T>(
     node_ids: impl IntoIterator<Item = NodeId>,
     macs: impl IntoIterator<Item = &'m MacAddr>,
 ) -> Option<&'s T> {
-    let mut owners = node_ids.into_iter().map(Owner::Node).chain(macs.into_iter().map(|mac| Owner::Mac(*mac)));
+    let mut owners =
+        node_ids.into_iter().map(Owner::Node).chain(macs.into_iter().map(|mac| Owner::Mac(*mac)));
     owners.find_map(|owner| values.get(&owner))
 }
 
-/// Replaces profiles of the site file with their rolled back revisions. A profile that the file no longer contains is not added.
+/// Replaces profiles of the site file with their rolled back revisions. A profile that the file no
+/// longer contains is not added.
 fn with_rollbacks(site_file: &Arc<Site>, rolled_back: &RolledBackProfiles) -> Arc<Site> {
     let mut site = site_file.clone();
     for (name, rolled_back) in rolled_back {

@@ -42,7 +42,8 @@ pub trait Lan: Send + Sync {
     /// Returns the holder of an address from the neighbour table, without network traffic.
     fn neighbour(&self, address: Ipv4Addr) -> Neighbour;
 
-    /// Returns the Ethernet address of the router that packets to an address behind one go to; `None` if the kernel knows none.
+    /// Returns the Ethernet address of the router that packets to an address behind one go to;
+    /// `None` if the kernel knows none.
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr>;
 
     /// Returns the router of this host's default route; `None` if there is none.
@@ -51,9 +52,13 @@ pub trait Lan: Send + Sync {
     }
 
     /// Sends ARP probes for less than a second and returns every Ethernet address that answers.
-    fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
+    fn holders(
+        &self,
+        address: Ipv4Addr,
+    ) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
 
-    /// Begins to observe the TCP connections to these ports of this host. Call it before the ports are open.
+    /// Begins to observe the TCP connections to these ports of this host. Call it before the ports
+    /// are open.
     ///
     /// # Errors
     /// The kernel refuses it: connections are then checked by the neighbour table alone.
@@ -67,8 +72,8 @@ pub trait Lan: Send + Sync {
         Box::pin(std::future::pending())
     }
 
-    /// Observes a connection until the result is dropped. `interface` is that of the listener that accepted it. `None` if the interface is
-    /// not observed.
+    /// Observes a connection until the result is dropped. `interface` is that of the listener that
+    /// accepted it. `None` if the interface is not observed.
     fn observe(
         &self,
         interface: &str,
@@ -79,9 +84,14 @@ pub trait Lan: Send + Sync {
         None
     }
 
-    /// Returns true if a datagram of an address may come from this Ethernet source. `earlier` sent the datagrams before it. Reports others
-    /// as foreign segments.
-    fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
+    /// Returns true if a datagram of an address may come from this Ethernet source. `earlier` sent
+    /// the datagrams before it. Reports others as foreign segments.
+    fn admits_datagram(
+        &self,
+        address: Ipv4Addr,
+        source: MacAddr,
+        earlier: Option<MacAddr>,
+    ) -> bool {
         let _ = (address, source, earlier);
         true
     }
@@ -91,8 +101,9 @@ pub trait Lan: Send + Sync {
         Box::pin(std::future::pending())
     }
 
-    /// Binds a local address to the machine that boots or has its link from there: packets go to its NIC, whatever ARP says, and segments
-    /// from another one are foreign. An address of another network or of this host is not bound.
+    /// Binds a local address to the machine that boots or has its link from there: packets go to
+    /// its NIC, whatever ARP says, and segments from another one are foreign. An address of another
+    /// network or of this host is not bound.
     fn pin(&self, address: Ipv4Addr, mac: MacAddr) {
         let _ = (address, mac);
     }
@@ -114,7 +125,8 @@ pub trait Lan: Send + Sync {
     }
 }
 
-/// A LAN with all addresses behind a router, so layer 2 is unknown. For programs without a boot LAN.
+/// A LAN with all addresses behind a router, so layer 2 is unknown. For programs without a boot
+/// LAN.
 pub struct NoLan;
 
 impl Lan for NoLan {

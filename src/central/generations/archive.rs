@@ -34,14 +34,16 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of queued generations: a rack that powers on at once.
 const MAX_WAITING: usize = 16_384;
 
-/// Minimum interval between two lists of images in use: a rack that powers on at once changes the list a thousand times.
+/// Minimum interval between two lists of images in use: a rack that powers on at once changes the
+/// list a thousand times.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Generations that wait for the archive.
 #[derive(Default)]
 pub(crate) struct PendingArchive {
     generations: Leaf<Vec<Rendered>>,
-    /// Whether the list of images in use has changed since its last write, and the time of that write.
+    /// Whether the list of images in use has changed since its last write, and the time of that
+    /// write.
     unpublished: Leaf<(bool, Option<Duration>)>,
 }
 
@@ -61,7 +63,8 @@ pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
 }
 
 impl Generations {
-    /// Queues a delivered generation. If it cannot be archived, the node boots, but cannot be pinned to it.
+    /// Queues a delivered generation. If it cannot be archived, the node boots, but cannot be
+    /// pinned to it.
     pub(crate) fn queue_for_archive(&self, rendered: Rendered) {
         let mut waiting = self.pending_archive.generations.lock();
         if waiting.len() < MAX_WAITING {
@@ -82,7 +85,10 @@ impl Generations {
         let work = move || {
             for rendered in &waiting {
                 if let Err(error) = this.archive_generation(rendered) {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot archive a generation");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "cannot archive a generation"
+                    );
                 }
             }
         };
@@ -95,7 +101,9 @@ impl Generations {
         let now = self.env.monotonic();
         {
             let mut unpublished = self.pending_archive.unpublished.lock();
-            if !unpublished.0 || unpublished.1.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL) {
+            if !unpublished.0
+                || unpublished.1.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL)
+            {
                 return;
             }
             *unpublished = (false, Some(now));
@@ -109,7 +117,8 @@ impl Generations {
         }
         let snapshot = self.env.snapshot();
         let agents = snapshot.former_agent.iter().chain([&snapshot.agent]);
-        let contents = rendered.overlay.contents().chain(agents.map(|agent| (agent.digest(), agent.bytes())));
+        let contents =
+            rendered.overlay.contents().chain(agents.map(|agent| (agent.digest(), agent.bytes())));
         self.archive.put(rendered.generation, &archive_entry(rendered), contents)
     }
 
@@ -119,7 +128,10 @@ impl Generations {
     }
 
     /// Reads an archived generation. Blocks.
-    pub(crate) fn archived_generation(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
+    pub(crate) fn archived_generation(
+        &self,
+        generation: Generation,
+    ) -> Result<ArchivedGeneration, ArchiveError> {
         self.archive.get(generation)
     }
 
@@ -152,9 +164,15 @@ impl Generations {
         let image = snapshot.catalog.version(&archived.version).ok_or_else(gone)?;
         let content = |digest: &Digest| self.archive.content(generation, digest);
         let overlay =
-            PublicOverlay::restore(&archived.files, &snapshot.agent, now.as_deref(), content).map_err(refused)?;
-        let facts = ImageFacts { name: archived.image.clone(), ..ImageFacts::from_manifest(&image.manifest) };
-        if overlay::generation(&facts, overlay.digest, &archived.profile, &archived.args) != generation {
+            PublicOverlay::restore(&archived.files, &snapshot.agent, now.as_deref(), content)
+                .map_err(refused)?;
+        let facts = ImageFacts {
+            name: archived.image.clone(),
+            ..ImageFacts::from_manifest(&image.manifest)
+        };
+        if overlay::generation(&facts, overlay.digest, &archived.profile, &archived.args)
+            != generation
+        {
             let what = "it does not have the digest that it is named by".to_owned();
             return Err(refused(ArchiveError::Damaged { generation: generation.0.short(), what }));
         }
@@ -175,7 +193,9 @@ impl Generations {
 
     /// The layers of the bundles of a delivered generation.
     fn layers_of(&self, node: &Node, generation: Generation) -> Vec<Digest> {
-        let given = |model: &Model| model.history(node.id)?.get(generation).map(|given| given.layers.clone());
+        let given = |model: &Model| {
+            model.history(node.id)?.get(generation).map(|given| given.layers.clone())
+        };
         self.env.store.read(given).unwrap_or_default()
     }
 
@@ -187,7 +207,9 @@ impl Generations {
     ) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.central_address.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let target = RenderTarget { node, session: None, endpoint };
-        let prepare = |model: &Model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target);
+        let prepare = |model: &Model| {
+            self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target)
+        };
         Ok(self.env.store.read(prepare)?.render()?.overlay)
     }
 
@@ -203,16 +225,26 @@ impl Generations {
         self.renders.once(key, move || this.restore_generation(&snapshot, &node, generation)).await
     }
 
-    /// Prepares a pin: adds the image and layers of a generation to the snapshot, and flushes the generation to the disk.
-    pub(crate) async fn prepare_pin(self: &Arc<Self>, node: Node, generation: Generation) -> Result<(), RenderError> {
+    /// Prepares a pin: adds the image and layers of a generation to the snapshot, and flushes the
+    /// generation to the disk.
+    pub(crate) async fn prepare_pin(
+        self: &Arc<Self>,
+        node: Node,
+        generation: Generation,
+    ) -> Result<(), RenderError> {
         // A concurrent reload would replace the catalog that receives the image.
         let _one = self.reloading.lock().await;
         let this = self.clone();
-        let prepared = tokio::task::spawn_blocking(move || this.prepare_pin_blocking(&node, generation));
+        let prepared =
+            tokio::task::spawn_blocking(move || this.prepare_pin_blocking(&node, generation));
         prepared.await.map_err(|_| RenderError::Interrupted)?
     }
 
-    fn prepare_pin_blocking(self: &Arc<Self>, node: &Node, generation: Generation) -> Result<(), RenderError> {
+    fn prepare_pin_blocking(
+        self: &Arc<Self>,
+        node: &Node,
+        generation: Generation,
+    ) -> Result<(), RenderError> {
         let refused = |source| RenderError::NotArchived { node: node.id, source };
         let archived = self.archive.get(generation).map_err(refused)?;
         let snapshot = self.env.snapshot();
@@ -227,31 +259,45 @@ impl Generations {
         self.archive.sync(generation, &archived).map_err(refused)
     }
 
-    /// Versions of images of pinned nodes and rolled back profiles that are no longer current. Blocks.
+    /// Versions of images of pinned nodes and rolled back profiles that are no longer current.
+    /// Blocks.
     pub(crate) fn archived_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
-        let pinned = self.env.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
+        let pinned = self
+            .env
+            .store
+            .read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
         let pinned = pinned.into_iter().filter_map(|generation| self.archive.get(generation).ok());
         let rolled_back = snapshot.rolled_back_profiles().values().flatten();
-        let mut versions: BTreeMap<Digest, ImageName> =
-            rolled_back.map(|revision| (revision.version, revision.profile.image.clone())).collect();
+        let mut versions: BTreeMap<Digest, ImageName> = rolled_back
+            .map(|revision| (revision.version, revision.profile.image.clone()))
+            .collect();
         versions.extend(pinned.map(|archived| (archived.version, archived.image)));
         versions.retain(|version, _| snapshot.catalog.version(version).is_none());
-        let load = |(version, name): (&Digest, &ImageName)| match load_image(snapshot, name, version) {
-            Ok(image) => Some(image),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the image of a pinned node or rolled back profile is missing");
-                None
-            }
-        };
+        let load =
+            |(version, name): (&Digest, &ImageName)| match load_image(snapshot, name, version) {
+                Ok(image) => Some(image),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(
+                        error,
+                        "the image of a pinned node or rolled back profile is missing"
+                    );
+                    None
+                }
+            };
         versions.iter().filter_map(load).collect()
     }
 
-    /// Layers of bundles of pinned nodes and rolled back profiles that are no longer current. Blocks.
+    /// Layers of bundles of pinned nodes and rolled back profiles that are no longer current.
+    /// Blocks.
     pub(crate) fn pinned_layers(&self, snapshot: &SiteSnapshot) -> BTreeMap<Digest, Bytes> {
-        let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
-        let pinned =
-            self.env.store.read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
+        let pinned = |node: &Node, model: &Model| {
+            Some(model.history(node.id)?.get(node.pinned?)?.layers.clone())
+        };
+        let pinned = self
+            .env
+            .store
+            .read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
         let rolled_back = snapshot.rolled_back_profiles().values().flatten();
         let rolled_back = rolled_back.flat_map(|revision| revision.bundles.values().copied());
         self.missing_layers(snapshot, pinned.into_iter().flatten().chain(rolled_back))
@@ -288,7 +334,9 @@ impl Generations {
         match swept.await {
             Ok(Ok(0)) | Err(_) => {}
             Ok(Ok(gone)) => tracing::info!(gone, "removed generations that no node needs"),
-            Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot sweep generations"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot sweep generations")
+            }
         }
     }
 
@@ -298,25 +346,30 @@ impl Generations {
         drop(tokio::task::spawn_blocking(move || this.write_in_use()).await);
     }
 
-    /// Writes the list of versions of images and bundles for `meshd image prune`: those that nodes run, boot or are pinned to, and those of
-    /// rolled back profiles. Blocks.
+    /// Writes the list of versions of images and bundles for `meshd image prune`: those that nodes
+    /// run, boot or are pinned to, and those of rolled back profiles. Blocks.
     pub(crate) fn write_in_use(&self) {
         let snapshot = self.env.snapshot();
         let site = &snapshot.site;
         let rolled_back = snapshot.rolled_back_profiles().values().flatten();
-        let rolled_back = rolled_back.flat_map(|revision| revision.bundles.values().copied().chain([revision.version]));
+        let rolled_back = rolled_back
+            .flat_map(|revision| revision.bundles.values().copied().chain([revision.version]));
         let mut versions = self.env.store.read(|model| {
             let of = |node: &Node| {
                 let history = model.history(node.id);
                 let needed = [node.booted, node.generation, node.pinned].into_iter().flatten();
                 let given = needed.filter_map(move |generation| history?.get(generation));
-                given.flat_map(|given| given.layers.iter().copied().chain([given.version])).collect::<Vec<Digest>>()
+                given
+                    .flat_map(|given| given.layers.iter().copied().chain([given.version]))
+                    .collect::<Vec<Digest>>()
             };
             model.nodes().flat_map(of).collect::<BTreeSet<_>>()
         });
         versions.extend(rolled_back);
         let written = self.env.list_owner().map_err(Into::into).and_then(|owner| {
-            owner.declare(&site.blobs_dir, ListKind::Versions, &versions).map_err(Box::<dyn std::error::Error>::from)
+            owner
+                .declare(&site.blobs_dir, ListKind::Versions, &versions)
+                .map_err(Box::<dyn std::error::Error>::from)
         });
         if let Err(error) = written {
             tracing::warn!(error = &*error, "cannot write the list of images in use");
@@ -325,12 +378,17 @@ impl Generations {
 }
 
 /// Reads a version of an image that is not in the catalog.
-pub(super) fn load_image(snapshot: &SiteSnapshot, name: &ImageName, version: &Digest) -> Result<Image, ImageError> {
+pub(super) fn load_image(
+    snapshot: &SiteSnapshot,
+    name: &ImageName,
+    version: &Digest,
+) -> Result<Image, ImageError> {
     let blobs = &snapshot.site.blobs_dir;
     Image::load(blobs, load_version(blobs, name, version)?)
 }
 
-/// Generations that are never collected: what nodes run, are pinned to and would boot, and the newest of each node.
+/// Generations that are never collected: what nodes run, are pinned to and would boot, and the
+/// newest of each node.
 fn required_generations(model: &Model) -> BTreeSet<Generation> {
     let mut needed = BTreeSet::new();
     for node in model.nodes() {

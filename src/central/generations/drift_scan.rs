@@ -1,6 +1,7 @@
 //! Determines what each node would boot now, after a reload, an order, or a new link.
 //!
-//! The scan renders without packing, on all processors, and skips what has not changed. A batch of nodes is one commit.
+//! The scan renders without packing, on all processors, and skips what has not changed. A batch of
+//! nodes is one commit.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
@@ -54,7 +55,8 @@ impl Generations {
 
     /// Marks all nodes for the next scan.
     pub(crate) fn scan_all(&self) {
-        let all: Vec<NodeId> = self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
+        let all: Vec<NodeId> =
+            self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
         self.scan_queue.nodes.lock().extend(all);
         self.scan_queue.wake.notify_one();
     }
@@ -93,7 +95,10 @@ impl Generations {
             }
             scanned += batch.len();
             if let Err(error) = self.scan(batch).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record the next boot of nodes");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot record the next boot of nodes"
+                );
             }
         }
     }
@@ -104,7 +109,10 @@ impl Generations {
         let sources = self.env.store.read(|model| {
             let mut contexts = Contexts::new(&snapshot);
             let each = ids.iter().filter_map(|id| {
-                Some((*id, self.next_boot_source(&snapshot, &mut contexts, model, model.node(*id)?)?))
+                Some((
+                    *id,
+                    self.next_boot_source(&snapshot, &mut contexts, model, model.node(*id)?)?,
+                ))
             });
             each.collect::<Vec<_>>()
         });
@@ -121,7 +129,9 @@ impl Generations {
                 let boot = node.boot;
                 tx.put_node(node);
                 for (kind, detail) in changes {
-                    tx.event(Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(boot));
+                    tx.event(
+                        Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(boot),
+                    );
                 }
             }
             Ok(())
@@ -129,7 +139,8 @@ impl Generations {
         stored.await
     }
 
-    /// `None` for a machine that never requested a script: the address of the central node for it is unknown.
+    /// `None` for a machine that never requested a script: the address of the central node for it
+    /// is unknown.
     fn next_boot_source(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -144,16 +155,25 @@ impl Generations {
             let profile = profile.unwrap_or_else(|| snapshot.site.default_profile.clone());
             return Some(NextBootSource::Known(NextBoot::Boots(pinned, profile)));
         }
-        Some(match self.prepare_render(snapshot, contexts, model, &RenderTarget { node, session: None, endpoint }) {
-            Err(error) => NextBootSource::Known(failed_boot(&error)),
-            Ok(prepared) => {
-                let profile = prepared.profile_name().clone();
-                match self.scan_queue.known.lock().get(&prepared.key) {
-                    Some(generation) => NextBootSource::Known(NextBoot::Boots(*generation, profile)),
-                    None => NextBootSource::Render(Box::new(prepared), profile),
+        Some(
+            match self.prepare_render(
+                snapshot,
+                contexts,
+                model,
+                &RenderTarget { node, session: None, endpoint },
+            ) {
+                Err(error) => NextBootSource::Known(failed_boot(&error)),
+                Ok(prepared) => {
+                    let profile = prepared.profile_name().clone();
+                    match self.scan_queue.known.lock().get(&prepared.key) {
+                        Some(generation) => {
+                            NextBootSource::Known(NextBoot::Boots(*generation, profile))
+                        }
+                        None => NextBootSource::Render(Box::new(prepared), profile),
+                    }
                 }
-            }
-        })
+            },
+        )
     }
 
     /// Number of rendered results since the start, without cached ones.
@@ -161,7 +181,10 @@ impl Generations {
         self.scan_queue.rendered.load(Ordering::Relaxed)
     }
 
-    async fn resolve(self: &Arc<Self>, sources: Vec<(NodeId, NextBootSource)>) -> Vec<(NodeId, NextBoot)> {
+    async fn resolve(
+        self: &Arc<Self>,
+        sources: Vec<(NodeId, NextBootSource)>,
+    ) -> Vec<(NodeId, NextBoot)> {
         let workers = available_parallelism().map_or(1, usize::from);
         let mut shares: Vec<Vec<(NodeId, Box<PreparedRender>, ProfileName)>> =
             (0..workers).map(|_| Vec::new()).collect();
@@ -169,11 +192,14 @@ impl Generations {
         for (at, (id, next_boot_source)) in sources.into_iter().enumerate() {
             match next_boot_source {
                 NextBootSource::Known(next_boot) => answers.push((id, next_boot)),
-                NextBootSource::Render(prepared, profile) => shares[at % workers].push((id, prepared, profile)),
+                NextBootSource::Render(prepared, profile) => {
+                    shares[at % workers].push((id, prepared, profile))
+                }
             }
         }
         let busy = shares.into_iter().filter(|share| !share.is_empty());
-        let tasks: Vec<_> = busy.map(|share| tokio::task::spawn_blocking(move || render(share))).collect();
+        let tasks: Vec<_> =
+            busy.map(|share| tokio::task::spawn_blocking(move || render(share))).collect();
         for task in tasks {
             let Ok(rendered) = task.await else { continue };
             let mut known = self.scan_queue.known.lock();
@@ -192,7 +218,9 @@ impl Generations {
     }
 }
 
-fn render(share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>) -> Vec<(NodeId, Digest, NextBoot)> {
+fn render(
+    share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>,
+) -> Vec<(NodeId, Digest, NextBoot)> {
     let one = |(id, prepared, profile): (NodeId, Box<PreparedRender>, ProfileName)| {
         let next_boot = match prepared.generation() {
             Ok(generation) => NextBoot::Boots(generation, profile),
@@ -205,7 +233,9 @@ fn render(share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>) -> Vec<(NodeId
 
 fn failed_boot(error: &RenderError) -> NextBoot {
     match error {
-        RenderError::NoImage { .. } | RenderError::ImageMissing { .. } => NextBoot::ImageMissing(error.to_string()),
+        RenderError::NoImage { .. } | RenderError::ImageMissing { .. } => {
+            NextBoot::ImageMissing(error.to_string())
+        }
         RenderError::Faults { source, .. } => NextBoot::RenderFailed(format!("{error}: {source}")),
         _ => NextBoot::RenderFailed(error.to_string()),
     }

@@ -55,7 +55,8 @@ pub struct Generations {
 }
 
 impl Generations {
-    /// Adds pinned generations and rolled back profiles to the snapshot, and queues every node for the drift scan.
+    /// Adds pinned generations and rolled back profiles to the snapshot, and queues every node for
+    /// the drift scan.
     pub(super) fn new(env: Arc<Environment>, enrolment: Arc<Enrolment>) -> Self {
         let state_dir = env.site().state_dir.clone();
         let generations = Generations {
@@ -71,7 +72,8 @@ impl Generations {
             reader: Arc::new(tokio::sync::Semaphore::new(1)),
             reloaded: Leaf::default(),
         };
-        let snapshot = generations.env.snapshot().with_rollbacks(generations.rolled_back_profiles());
+        let snapshot =
+            generations.env.snapshot().with_rollbacks(generations.rolled_back_profiles());
         generations.env.replace_snapshot(generations.with_archived_contents(snapshot));
         generations.scan_all();
         generations

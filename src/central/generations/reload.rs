@@ -1,4 +1,5 @@
-//! Reloads site, overlays and images, all or nothing. If they have faults, the last valid snapshot stays, and every fault is reported.
+//! Reloads site, overlays and images, all or nothing. If they have faults, the last valid snapshot
+//! stays, and every fault is reported.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
@@ -67,13 +68,17 @@ impl Generations {
         reload
     }
 
-    /// Reads the next snapshot. A thread that waits for a file cannot be ended, so the deadline leaves it, and no second one is started.
+    /// Reads the next snapshot. A thread that waits for a file cannot be ended, so the deadline
+    /// leaves it, and no second one is started.
     async fn read_in_time(
         self: &Arc<Self>,
         deadline: Duration,
     ) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
         let refused = |message: String, hint: &str| {
-            (Err(Faults::from(Fault::of_file(self.env.site().file.clone(), message, hint))), Vec::new())
+            (
+                Err(Faults::from(Fault::of_file(self.env.site().file.clone(), message, hint))),
+                Vec::new(),
+            )
         };
         let hint = "check that the disks of site, overlays and images answer; restart meshd if they do again";
         let Ok(only_reader) = self.reader.clone().try_acquire_owned() else {
@@ -94,8 +99,8 @@ impl Generations {
         }
     }
 
-    /// Replaces the snapshot, unless a node with work would boot another profile. The check and the replacement exclude transactions, so
-    /// that no work is placed meanwhile.
+    /// Replaces the snapshot, unless a node with work would boot another profile. The check and the
+    /// replacement exclude transactions, so that no work is placed meanwhile.
     fn activate(&self, snapshot: SiteSnapshot, audit: &AuditContext) -> Vec<Fault> {
         let old = self.env.snapshot();
         self.env.store.read(|model| {
@@ -112,15 +117,24 @@ impl Generations {
         self.reloaded.lock().clone()
     }
 
-    /// Returns the nodes whose assigned profile the site does not have: they are refused until another profile is assigned.
+    /// Returns the nodes whose assigned profile the site does not have: they are refused until
+    /// another profile is assigned.
     fn nodes_without_profile(&self) -> Vec<Fault> {
         let site = self.env.site();
         self.env.store.read(|model| {
             let stranded = model.nodes().filter_map(|node| {
-                let profile = node.profile.as_ref().filter(|profile| !site.profiles.contains_key(*profile))?;
-                let what = format!("node {} ({}) would not boot: its profile `{profile}` is gone", node.name, node.id);
-                let hint =
-                    format!("restore the profile, or assign another: meshd node assign-profile {} PROFILE", node.id);
+                let profile = node
+                    .profile
+                    .as_ref()
+                    .filter(|profile| !site.profiles.contains_key(*profile))?;
+                let what = format!(
+                    "node {} ({}) would not boot: its profile `{profile}` is gone",
+                    node.name, node.id
+                );
+                let hint = format!(
+                    "restore the profile, or assign another: meshd node assign-profile {} PROFILE",
+                    node.id
+                );
                 Some(Fault::of_file(site.file.clone(), what, hint))
             });
             stranded.collect()
@@ -130,7 +144,10 @@ impl Generations {
     async fn record_reload(&self, before: &Reload, reload: &Reload, audit: &AuditContext) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
-            tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");
+            tracing::warn!(
+                keys,
+                "these keys of the site file have changed and need a restart of meshd"
+            );
         }
         let event = |kind, detail| Event::new(self.env.now(), audit, kind, detail);
         if reload.changed {
@@ -139,16 +156,23 @@ impl Generations {
                 tracing::warn!(%warning, "a node does not boot with the new site");
             }
             let restart = reload.restart.join(", ");
-            let restart = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
+            let restart =
+                if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
             let count = reload.warnings.len();
-            let stranded = if count > 0 { format!("{count} nodes would not boot") } else { String::new() };
-            let detail = [restart, stranded].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+            let stranded =
+                if count > 0 { format!("{count} nodes would not boot") } else { String::new() };
+            let detail = [restart, stranded]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("; ");
             self.env.record(event(EventKind::Reloaded, detail)).await;
         } else if !reload.faults.is_empty() && before.faults != reload.faults {
             for fault in &reload.faults {
                 tracing::error!(%fault, "refused: the last valid site, overlays and images stay");
             }
-            let mut detail = Faults(reload.faults.iter().take(MAX_NAMED_FAULTS).cloned().collect()).to_string();
+            let mut detail =
+                Faults(reload.faults.iter().take(MAX_NAMED_FAULTS).cloned().collect()).to_string();
             if reload.faults.len() > MAX_NAMED_FAULTS {
                 detail += &format!("\nand {} more", reload.faults.len() - MAX_NAMED_FAULTS);
             }
@@ -182,14 +206,19 @@ impl Generations {
         } else {
             (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
         };
-        let mut snapshot = SiteSnapshot::new(site.into(), catalog, agent, self.rolled_back_profiles());
+        let mut snapshot =
+            SiteSnapshot::new(site.into(), catalog, agent, self.rolled_back_profiles());
         snapshot.former_agent = former_agent;
         let snapshot = self.with_archived_contents(snapshot);
         if snapshot.is_same(&now) {
             return (Ok(None), restart);
         }
         let faults = self.env.store.read(|model| self.faults(&snapshot, model));
-        if faults.is_empty() { (Ok(Some(snapshot)), restart) } else { (Err(Faults(faults)), restart) }
+        if faults.is_empty() {
+            (Ok(Some(snapshot)), restart)
+        } else {
+            (Err(Faults(faults)), restart)
+        }
     }
 
     /// Renders each profile once, and once with each set of groups that a node of it is in.
@@ -212,21 +241,27 @@ impl Generations {
             let context = contexts.context(model, node, profile);
             let zero = Digest([0; 32]);
             let built = snapshot.image_of(profile).map(|image| &image.manifest);
-            let not_built = || ImageFacts::placeholder(profile.image.clone(), ImageKindName::default(), zero);
+            let not_built =
+                || ImageFacts::placeholder(profile.image.clone(), ImageKindName::default(), zero);
             let image = built.map_or_else(not_built, ImageFacts::from_manifest);
             let input = RenderInput {
                 site,
                 profile,
                 // A rolled back profile has the overlays of its revision.
-                overlays: snapshot.overlays_for(name).map_or(snapshot.catalog.overlays(), |overlays| overlays),
+                overlays: snapshot
+                    .overlays_for(name)
+                    .map_or(snapshot.catalog.overlays(), |overlays| overlays),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
                 agent: &snapshot.agent,
                 image: &image,
             };
-            let mut found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
+            let mut found =
+                overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
             if failpoint::defends("image-lacks-package") {
-                found.extend(built.map(|built| overlay::missing_packages(&input, built)).unwrap_or_default());
+                found.extend(
+                    built.map(|built| overlay::missing_packages(&input, built)).unwrap_or_default(),
+                );
             }
             // A template that two profiles share has one fault.
             for fault in found {
@@ -239,17 +274,23 @@ impl Generations {
     }
 }
 
-/// Faults for nodes with work or open slots that would boot another profile or host the work differently (PR-4).
+/// Faults for nodes with work or open slots that would boot another profile or host the work
+/// differently (PR-4).
 fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
         let (from, to) = (effective_profile(old, node), effective_profile(new, node));
-        let key = || from.changed_vm_resource(to).filter(|_| failpoint::defends("profile-edit-guard"));
+        let key =
+            || from.changed_vm_resource(to).filter(|_| failpoint::defends("profile-edit-guard"));
         let changed = key();
         let change = match (from.name == to.name, changed) {
             (true, None) => continue,
-            (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),
-            (false, _) => format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name),
+            (true, Some(key)) => {
+                format!("profile {} of node {} would have another {key}", to.name, node.id)
+            }
+            (false, _) => {
+                format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name)
+            }
         };
         let slots = || changed.map_or(Ok(()), |_| check_no_open_slots(model, node.id, audit));
         if let Err(error) = check_no_running_work(model, node.id, audit).and_then(|()| slots()) {
@@ -263,15 +304,22 @@ fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -
 /// A node record for a machine that was never seen.
 fn unknown_machine() -> Node {
     let mac = MacAddr([0; 6]);
-    Node::discovered(Basis::Mac(mac), meshd_model::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
+    Node::discovered(
+        Basis::Mac(mac),
+        meshd_model::fleet::Fingerprint::default(),
+        mac,
+        Timestamp::EPOCH,
+    )
 }
 
-/// Reads overlays, their secrets, built images and bundles. `random` becomes the site's key for marking secrets, if it has none yet.
+/// Reads overlays, their secrets, built images and bundles. `random` becomes the site's key for
+/// marking secrets, if it has none yet.
 ///
 /// # Errors
 /// Every fault of every overlay and secret.
 pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
-    let images: BTreeSet<ImageName> = site.profiles.values().map(|profile| profile.image.clone()).collect();
+    let images: BTreeSet<ImageName> =
+        site.profiles.values().map(|profile| profile.image.clone()).collect();
     let bundles = site.profiles.values().flat_map(|profile| profile.bundles.clone()).collect();
     let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &images);
     let catalog = catalog.map(|catalog| catalog.with_bundles(&site.blobs_dir, &bundles));
@@ -281,12 +329,14 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     let (catalog, secrets) = match (catalog, read_secrets(&site.secrets)) {
         (Ok(catalog), Ok(secrets)) => (catalog, secrets),
         (catalog, secrets) => {
-            let faults = [catalog.err(), secrets.err()].into_iter().flatten().flat_map(|faults| faults.0);
+            let faults =
+                [catalog.err(), secrets.err()].into_iter().flatten().flat_map(|faults| faults.0);
             return Err(Faults(faults.collect()));
         }
     };
-    let key = MarkKey::load_or_create(&site.state_dir, random)
-        .map_err(|error| Faults::from(Fault::of_file(site.state_dir.clone(), error.to_string(), "check the disk")))?;
+    let key = MarkKey::load_or_create(&site.state_dir, random).map_err(|error| {
+        Faults::from(Fault::of_file(site.state_dir.clone(), error.to_string(), "check the disk"))
+    })?;
     Ok(catalog.with_secrets(secrets, &site.secrets, &key))
 }
 
@@ -297,7 +347,8 @@ fn unknown_overlays(snapshot: &SiteSnapshot) -> Vec<Fault> {
     for group in &snapshot.site.groups {
         for overlay in group.overlays.iter().filter(|overlay| !overlays.contains_key(*overlay)) {
             let message = format!("group {}: there is no overlay `{overlay}`", group.name);
-            let hint = meshd_config::suggest(overlay.as_str(), overlays.keys().map(|name| name.as_str()));
+            let hint =
+                meshd_config::suggest(overlay.as_str(), overlays.keys().map(|name| name.as_str()));
             faults.push(Fault::of_file(snapshot.site.file.clone(), message, hint));
         }
     }
@@ -342,12 +393,20 @@ mod tests {
 
     #[test]
     fn fixed_settings_are_restored_and_listed_on_reload() {
-        let read =
-            |text: &str| meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let read = |text: &str| {
+            meshd_config::parse(text, Path::new("site.toml"))
+                .unwrap_or_else(|faults| panic!("{faults}"))
+        };
         let sample = include_str!("../../../site.toml");
         let old = read(sample);
-        let edited = sample.replace("port = 8080", "port = 8081").replace("heartbeat = \"30s\"", "heartbeat = \"10s\"");
-        let mut new = read(&edited.replace("policy = \"approve\"", "policy = \"auto\"").replace("[\"motd\"]", "[]"));
+        let edited = sample
+            .replace("port = 8080", "port = 8081")
+            .replace("heartbeat = \"30s\"", "heartbeat = \"10s\"");
+        let mut new = read(
+            &edited
+                .replace("policy = \"approve\"", "policy = \"auto\"")
+                .replace("[\"motd\"]", "[]"),
+        );
         assert_eq!(restore_fixed_settings(&mut new, &old), ["http.port"]);
         assert_eq!((new.http.port, new.agent.heartbeat.as_secs()), (8080, 10));
         assert_ne!((&new.enroll, &new.profiles), (&old.enroll, &old.profiles));

@@ -21,7 +21,9 @@ use meshd_model::{
     image_kind::ImageKind,
 };
 use meshd_store::{ArchiveError, Model};
-use meshd_types::{Architecture, BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName, failpoint};
+use meshd_types::{
+    Architecture, BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName, failpoint,
+};
 use std::sync::Arc;
 
 /// The public part of a node's boot, without secrets.
@@ -101,12 +103,18 @@ pub(crate) struct PreparedRender {
 }
 
 impl Generations {
-    /// Renders the next boot of a node. Concurrent requests share an error; later ones render again.
-    pub async fn render(self: &Arc<Self>, node: &Node, endpoint: Endpoint) -> Result<Rendered, Arc<RenderError>> {
+    /// Renders the next boot of a node. Concurrent requests share an error; later ones render
+    /// again.
+    pub async fn render(
+        self: &Arc<Self>,
+        node: &Node,
+        endpoint: Endpoint,
+    ) -> Result<Rendered, Arc<RenderError>> {
         self.render_for(&self.env.snapshot(), node, None, endpoint).await
     }
 
-    /// Renders the boot of a node in a session, or its next boot. Waits for a render of the same inputs in progress.
+    /// Renders the boot of a node in a session, or its next boot. Waits for a render of the same
+    /// inputs in progress.
     pub(crate) async fn render_for(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -118,8 +126,9 @@ impl Generations {
             return self.pinned(snapshot, node, pinned).await;
         }
         let target = RenderTarget { node, session, endpoint };
-        let prepared =
-            self.env.store.read(|model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target));
+        let prepared = self.env.store.read(|model| {
+            self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, &target)
+        });
         let prepared = prepared.map_err(Arc::new)?;
         let key = prepared.key;
         self.renders.once(key, move || prepared.run()).await
@@ -146,8 +155,14 @@ impl Generations {
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
         let RenderContext { node, digest } = contexts.context(model, node, &profile);
-        let overlays = revision.as_ref().and_then(|revision| snapshot.overlays_for(&revision.profile.name).cloned());
-        let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(snapshot.catalog.overlays()));
+        let overlays = revision
+            .as_ref()
+            .and_then(|revision| snapshot.overlays_for(&revision.profile.name).cloned());
+        let used = overlay::used_digest(
+            &profile,
+            &node,
+            overlays.as_deref().unwrap_or(snapshot.catalog.overlays()),
+        );
         let key = Digest::of_fields([
             snapshot.shared_inputs.0.as_slice(),
             used.0.as_slice(),
@@ -174,10 +189,12 @@ impl Generations {
 
     /// Faults of the next boot of a node, which need not be on record. Blocks.
     pub(crate) fn render_faults(self: &Arc<Self>, node: &Node) -> Vec<Fault> {
-        let (snapshot, endpoint) = (self.env.snapshot(), self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED));
+        let (snapshot, endpoint) =
+            (self.env.snapshot(), self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED));
         let target = RenderTarget { node, session: None, endpoint };
-        let prepared =
-            self.env.store.read(|model| self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target));
+        let prepared = self.env.store.read(|model| {
+            self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target)
+        });
         match prepared.and_then(|prepared| prepared.generation()) {
             Err(RenderError::Faults { source, .. }) => source.0,
             _ => Vec::new(),
@@ -204,19 +221,24 @@ fn bundles(
     let layer = |name: &BundleName| {
         if let Some(layer) = revision.and_then(|revision| revision.bundles.get(name)) {
             let why = || format!("layer {} of bundle {name} is gone", layer.short());
-            catalog
-                .layer(layer)
-                .ok_or_else(|| RenderError::RollbackGone { profile: profile.name.clone(), why: why() })?;
+            catalog.layer(layer).ok_or_else(|| RenderError::RollbackGone {
+                profile: profile.name.clone(),
+                why: why(),
+            })?;
             return Ok((name.clone(), *layer));
         }
-        let bundle = catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
+        let bundle =
+            catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
         Ok((name.clone(), bundle.manifest.layer.digest))
     };
     profile.bundles.iter().map(layer).collect()
 }
 
 /// Returns the revision that a profile is rolled back to.
-fn revision(snapshot: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<RolledBackProfile>>, RenderError> {
+fn revision(
+    snapshot: &SiteSnapshot,
+    profile: &ProfileName,
+) -> Result<Option<Arc<RolledBackProfile>>, RenderError> {
     let revision = snapshot
         .rolled_back_profiles()
         .get(profile)
@@ -254,7 +276,8 @@ impl PreparedRender {
         Ok(self.generation_of(digest, &self.contents()))
     }
 
-    /// Refuses overlays that no machine can boot, and packages that the image's repository does not contain.
+    /// Refuses overlays that no machine can boot, and packages that the image's repository does not
+    /// contain.
     pub(crate) fn check_bootable(&self) -> Result<(), RenderError> {
         let mut faults = Vec::new();
         if failpoint::defends("assign-checks-packages")

@@ -1,5 +1,5 @@
-//! Caches rendered overlays by the digest of their inputs. Concurrent requests for the same inputs share one render. A cached result
-//! returns without waiting.
+//! Caches rendered overlays by the digest of their inputs. Concurrent requests for the same inputs
+//! share one render. A cached result returns without waiting.
 
 use super::render::{RenderError, Rendered, count};
 use crate::locks::Leaf;
@@ -13,7 +13,8 @@ use std::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-/// Maximum number of cached overlays, some kilobytes each; the oldest half is removed when the cache is full.
+/// Maximum number of cached overlays, some kilobytes each; the oldest half is removed when the
+/// cache is full.
 const MAX_CACHED: usize = 4096;
 
 pub(crate) struct Cache {
@@ -34,7 +35,11 @@ type Slot = OnceCell<Result<Rendered, Arc<RenderError>>>;
 impl Default for Cache {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Cache { inner: Leaf::default(), permits: Semaphore::new(processors), render_count: AtomicU64::new(0) }
+        Cache {
+            inner: Leaf::default(),
+            permits: Semaphore::new(processors),
+            render_count: AtomicU64::new(0),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Variables, groups and group members that the overlay of a node depends on. Members are found by their IDs, without a pass over all
-//! nodes.
+//! Variables, groups and group members that the overlay of a node depends on. Members are found by
+//! their IDs, without a pass over all nodes.
 
 use crate::environment::site_snapshot::SiteSnapshot;
 use meshd_config::Profile;
@@ -30,16 +30,23 @@ impl<'a> Contexts<'a> {
         Contexts { snapshot, members: BTreeMap::new() }
     }
 
-    /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order,
-    /// node.
-    pub(crate) fn context(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
+    /// Builds the context of a node with this profile. Later values of a variable override earlier
+    /// ones: profile, groups in their order, node.
+    pub(crate) fn context(
+        &mut self,
+        model: &Model,
+        node: &Node,
+        profile: &Profile,
+    ) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
         for (index, group) in self.snapshot.groups(node.known_as()) {
             vars.extend(group.vars.clone());
-            let (members, digest) =
-                self.members.entry(index).or_insert_with(|| members(self.snapshot, model, &group.nodes));
+            let (members, digest) = self
+                .members
+                .entry(index)
+                .or_insert_with(|| members(self.snapshot, model, &group.nodes));
             digests.push(*digest);
             groups.push(GroupContext {
                 name: group.name.clone(),
@@ -48,7 +55,8 @@ impl<'a> Contexts<'a> {
             });
         }
         vars.extend(node.vars.clone());
-        let names: Vec<String> = groups.iter().map(|group| format!("{} {:?}", group.name, group.overlays)).collect();
+        let names: Vec<String> =
+            groups.iter().map(|group| format!("{} {:?}", group.name, group.overlays)).collect();
         let vars_json = serde_json::to_vec(&vars).expect("variables are plain data");
         let (id, name) = (node.id.to_string(), node.name.as_bytes());
         let digest = Digest::of_fields(
@@ -58,24 +66,36 @@ impl<'a> Contexts<'a> {
                 .chain(names.iter().map(String::as_bytes)),
         );
         RenderContext {
-            node: NodeContext { vars, groups, ..NodeContext::new(node.id, Some(node.name.clone())) },
+            node: NodeContext {
+                vars,
+                groups,
+                ..NodeContext::new(node.id, Some(node.name.clone()))
+            },
             digest,
         }
     }
 }
 
-fn members(snapshot: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
+fn members(
+    snapshot: &SiteSnapshot,
+    model: &Model,
+    ids: &[NodeId],
+) -> (Arc<[MemberContext]>, Digest) {
     // A group may name a node by two IDs: its own, and that of hardware that it replaced.
     let mut seen = BTreeSet::new();
-    let members = ids.iter().map(|id| member(snapshot, model, *id)).filter(|member| seen.insert(member.id));
+    let members =
+        ids.iter().map(|id| member(snapshot, model, *id)).filter(|member| seen.insert(member.id));
     let members: Arc<[MemberContext]> = members.collect();
-    let fields: Vec<String> =
-        members.iter().map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address)).collect();
+    let fields: Vec<String> = members
+        .iter()
+        .map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address))
+        .collect();
     let digest = Digest::of_fields(fields.iter().map(String::as_bytes));
     (members, digest)
 }
 
-/// Describes a member. An unknown member has the name that it will receive, or the default host name of its ID.
+/// Describes a member. An unknown member has the name that it will receive, or the default host
+/// name of its ID.
 fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     let Some(node) = model.current_node(id).filter(|node| node.phase != Phase::Removed) else {
         let name = snapshot.node_name([id], []).map(str::to_owned);
@@ -83,13 +103,20 @@ fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
         return MemberContext { id, hostname: NodeContext::new(id, name).hostname(), address };
     };
     let reserved = snapshot.reserved(node.known_as(), node.seen_nics());
-    MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
+    MemberContext {
+        id: node.id,
+        hostname: node.name.clone(),
+        address: reserved.or_else(|| leased(model, node)),
+    }
 }
 
 /// The present address of a node, if it is leased to the node.
 fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
     let Some(IpAddr::V4(address)) = node.address else { return None };
-    model.lease(address).filter(|lease| node.seen_nics().any(|mac| *mac == lease.mac)).map(|lease| lease.address)
+    model
+        .lease(address)
+        .filter(|lease| node.seen_nics().any(|mac| *mac == lease.mac))
+        .map(|lease| lease.address)
 }
 
 #[cfg(test)]
@@ -108,9 +135,13 @@ mod tests {
     }
 
     fn site(groups: &str) -> Arc<Site> {
-        let text = include_str!("../../../site.toml")
-            .replace("[profiles.compute]", "[profiles.compute]\nvars = { a = 1, b = 1, c = 1, d = 1 }");
-        let text = format!("{text}\n[[reservation]]\nmac = \"02:00:00:00:00:02\"\naddress = \"10.77.0.9\"\n{groups}");
+        let text = include_str!("../../../site.toml").replace(
+            "[profiles.compute]",
+            "[profiles.compute]\nvars = { a = 1, b = 1, c = 1, d = 1 }",
+        );
+        let text = format!(
+            "{text}\n[[reservation]]\nmac = \"02:00:00:00:00:02\"\naddress = \"10.77.0.9\"\n{groups}"
+        );
         Arc::new(parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}")))
     }
 
@@ -126,8 +157,12 @@ mod tests {
         let site = site(&groups);
         one.vars.insert("d".parse().expect("a name"), VarValue::Integer(4));
         one.address = "10.77.0.101".parse().ok();
-        let lease =
-            |address: [u8; 4], mac| Lease { mac, address: address.into(), expires_at: Timestamp::EPOCH, vm: None };
+        let lease = |address: [u8; 4], mac| Lease {
+            mac,
+            address: address.into(),
+            expires_at: Timestamp::EPOCH,
+            vm: None,
+        };
         let put = store.commit(|tx| {
             for node in [&one, &two, &three] {
                 tx.put_node(node.clone());
@@ -138,22 +173,42 @@ mod tests {
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
         let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
-        let snapshot =
-            SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
-        let of = |node: &Node| store.read(|model| Contexts::new(&snapshot).context(model, node, profile));
+        let snapshot = SiteSnapshot::new(
+            site.clone(),
+            Catalog::new(Vec::new(), Overlays::default()),
+            agent,
+            BTreeMap::new(),
+        );
+        let of = |node: &Node| {
+            store.read(|model| Contexts::new(&snapshot).context(model, node, profile))
+        };
         let context = of(&one);
-        let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
+        let vars: Vec<String> =
+            context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
         assert_eq!(vars, ["a1", "b2", "c3", "d4"]);
-        let groups: Vec<&str> = context.node.groups.iter().map(|group| group.name.as_str()).collect();
+        let groups: Vec<&str> =
+            context.node.groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(groups, ["z", "a"]);
         let members: BTreeMap<NodeId, (String, Option<Ipv4Addr>)> = context.node.groups[0]
             .members
             .iter()
             .map(|member| (member.id, (member.hostname.clone(), member.address)))
             .collect();
-        assert_eq!(members[&one.id], (one.name.clone(), Some([10, 77, 0, 101].into())), "its lease");
-        assert_eq!(members[&two.id], (two.name.clone(), Some([10, 77, 0, 9].into())), "its reservation");
-        assert_eq!(members[&"zzzzzzzz".parse().expect("an ID")], ("node-zzzzzzzz".to_owned(), None), "never seen");
+        assert_eq!(
+            members[&one.id],
+            (one.name.clone(), Some([10, 77, 0, 101].into())),
+            "its lease"
+        );
+        assert_eq!(
+            members[&two.id],
+            (two.name.clone(), Some([10, 77, 0, 9].into())),
+            "its reservation"
+        );
+        assert_eq!(
+            members[&"zzzzzzzz".parse().expect("an ID")],
+            ("node-zzzzzzzz".to_owned(), None),
+            "never seen"
+        );
         assert!(of(&three).node.groups.is_empty());
         let before = context.digest;
         let moved = store.commit(|tx| {
@@ -161,7 +216,11 @@ mod tests {
             Ok::<_, StoreError>(())
         });
         moved.await.expect("stored");
-        assert_ne!(of(&one).digest, before, "what a member is called is part of what the others boot");
+        assert_ne!(
+            of(&one).digest,
+            before,
+            "what a member is called is part of what the others boot"
+        );
         one.vars.clear();
         assert_ne!(of(&one).digest, before);
         let replaced = store.commit(|tx| {
@@ -170,7 +229,12 @@ mod tests {
         });
         replaced.await.expect("stored");
         let context = of(&two);
-        let members: Vec<NodeId> = context.node.groups[0].members.iter().map(|member| member.id).collect();
-        assert_eq!(members, [two.id, "zzzzzzzz".parse().expect("an ID")], "both IDs of the group mean one node");
+        let members: Vec<NodeId> =
+            context.node.groups[0].members.iter().map(|member| member.id).collect();
+        assert_eq!(
+            members,
+            [two.id, "zzzzzzzz".parse().expect("an ID")],
+            "both IDs of the group mean one node"
+        );
     }
 }

@@ -34,7 +34,12 @@ fn image() -> Image {
         kernel_release: "6.1".into(),
         kernel_package: "linux=6.1".into(),
         os_release: "3.23.0".into(),
-        parts: ImageKind::Alpine(AlpineParts { kernel: blob, initramfs: blob, modloop: blob, packages: blob }),
+        parts: ImageKind::Alpine(AlpineParts {
+            kernel: blob,
+            initramfs: blob,
+            modloop: blob,
+            packages: blob,
+        }),
         packages: BTreeMap::new(),
         contents: Contents::default(),
         built_at: Timestamp::EPOCH,
@@ -43,13 +48,16 @@ fn image() -> Image {
 }
 
 async fn rack(folder: &Path) -> Shared {
-    let ids: Vec<String> = (0..MEMBERS).map(|number| format!("{:?}", machine(number).id.to_string())).collect();
+    let ids: Vec<String> =
+        (0..MEMBERS).map(|number| format!("{:?}", machine(number).id.to_string())).collect();
     let text = include_str!("../../../site.toml");
     let text = format!("{text}\n[groups.pair]\nnodes = [{}]\n", ids.join(", "));
-    let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = meshd_config::parse(&text, Path::new("site.toml"))
+        .unwrap_or_else(|faults| panic!("{faults}"));
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../overlays"));
     let overlays = read_overlays(shipped).unwrap_or_else(|faults| panic!("{faults}"));
-    let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
+    let authority =
+        CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(crate::Parts {
         site: Arc::new(site),
         catalog: Catalog::new(vec![image()], overlays),
@@ -69,7 +77,8 @@ async fn rack(folder: &Path) -> Shared {
     central
 }
 
-/// How many nodes were looked at meanwhile. The runtime of a test has one thread, and rendering asks the store on it.
+/// How many nodes were looked at meanwhile. The runtime of a test has one thread, and rendering
+/// asks the store on it.
 async fn looked_at<T>(work: impl Future<Output = T>) -> usize {
     let before = NODE_READS.get();
     work.await;
@@ -84,11 +93,18 @@ async fn rendering_a_node_reads_only_nodes_of_its_groups() {
     let all = central.store().read(|model| model.nodes().count());
     assert!(all == usize::from(NODES) && NODE_READS.get() >= all, "it counts");
     let member = machine(0);
-    let in_group = looked_at(async { central.generations.render(&member, endpoint).await.expect("it renders") }).await;
+    let in_group = looked_at(async {
+        central.generations.render(&member, endpoint).await.expect("it renders")
+    })
+    .await;
     assert_eq!(in_group, usize::from(MEMBERS));
     let other = machine(NODES - 1);
-    let alone = looked_at(async { central.generations.render(&other, endpoint).await.expect("it renders") }).await;
+    let alone = looked_at(async {
+        central.generations.render(&other, endpoint).await.expect("it renders")
+    })
+    .await;
     assert_eq!(alone, 0);
-    let known = looked_at(async { central.generations.scan(vec![other.id]).await.expect("stored") }).await;
+    let known =
+        looked_at(async { central.generations.scan(vec![other.id]).await.expect("stored") }).await;
     assert!(known <= 4, "finding out what one node would boot looks at that one, {known} times");
 }

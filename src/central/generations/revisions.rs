@@ -1,4 +1,5 @@
-//! Archives the revisions of profiles. After a rollback all nodes of a profile boot an earlier revision until an operator ends it.
+//! Archives the revisions of profiles. After a rollback all nodes of a profile boot an earlier
+//! revision until an operator ends it.
 
 use crate::{
     environment::alarms::log_failure,
@@ -10,7 +11,10 @@ use meshd_config::{Faults, Profile, Site};
 use meshd_image::catalog::{bundle::load_layer, read_overlays};
 use meshd_model::{
     boot::effective_profile,
-    fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionDiff, RevisionSummary, Revisions},
+    fleet::{
+        AuditContext, Event, EventKind, Generation, Node, Revision, RevisionDiff, RevisionSummary,
+        Revisions,
+    },
 };
 use meshd_store::{ArchiveError, Model, StoreError};
 use meshd_types::{BundleName, Digest, OverlayName, ProfileName, failpoint};
@@ -24,7 +28,8 @@ type StoredProfile = Revision<Profile>;
 /// Settings of a revision by key, and digests of its overlay files by path.
 type RevisionInputs = (BTreeMap<String, String>, BTreeMap<String, Digest>);
 
-/// The digest of an archived revision. It covers the stored text, because a later release may serialize a profile differently.
+/// The digest of an archived revision. It covers the stored text, because a later release may
+/// serialize a profile differently.
 fn digest(text: &[u8]) -> Generation {
     Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
 }
@@ -33,7 +38,8 @@ fn text(archived: &StoredProfile) -> Vec<u8> {
     serde_json::to_vec(archived).expect("a revision is plain data")
 }
 
-/// Refuses another revision of a profile while one of its nodes has work or open slots that it would host differently (PR-4).
+/// Refuses another revision of a profile while one of its nodes has work or open slots that it
+/// would host differently (PR-4).
 fn check_no_affected_work(
     model: &Model,
     site: &Site,
@@ -97,7 +103,8 @@ meshd_types::hints!(CompareError {
 
 /// Finds a revision by a prefix of its digest; `None` if none or several match.
 fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
-    let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
+    let mut found =
+        revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
     match (found.next(), found.next()) {
         (Some(one), None) if !prefix.is_empty() => Some(one.generation),
         _ => None,
@@ -126,19 +133,30 @@ fn flatten(key: &str, value: &serde_json::Value, settings: &mut BTreeMap<String,
 /// All that a revision sets.
 fn settings(archived: &StoredProfile) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
-    flatten("", &serde_json::to_value(&archived.profile).expect("a profile is plain data"), &mut settings);
+    flatten(
+        "",
+        &serde_json::to_value(&archived.profile).expect("a profile is plain data"),
+        &mut settings,
+    );
     settings.insert("image version".to_owned(), archived.version.short());
-    settings.extend(archived.bundles.iter().map(|(name, layer)| (format!("bundle {name}"), layer.short())));
+    settings.extend(
+        archived.bundles.iter().map(|(name, layer)| (format!("bundle {name}"), layer.short())),
+    );
     settings
 }
 
 impl SiteSnapshot {
-    /// A profile of the site file with the versions of its overlays and image; `None` while one of them is missing.
+    /// A profile of the site file with the versions of its overlays and image; `None` while one of
+    /// them is missing.
     fn revision(&self, profile: &Profile) -> Option<StoredProfile> {
-        let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().named.get(name)?.digest));
+        let overlay = |name: &OverlayName| {
+            Some((name.clone(), self.catalog.overlays().named.get(name)?.digest))
+        };
         let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
         let version = self.catalog.image(&profile.image)?.manifest.version();
-        let layer = |name: &BundleName| Some((name.clone(), self.catalog.bundle(name)?.manifest.layer.digest));
+        let layer = |name: &BundleName| {
+            Some((name.clone(), self.catalog.bundle(name)?.manifest.layer.digest))
+        };
         let bundles = profile.bundles.iter().map(layer).collect::<Option<_>>()?;
         Some(Revision { profile: profile.clone(), overlays, version, bundles })
     }
@@ -154,7 +172,10 @@ impl Generations {
             for (name, profile) in snapshot.site_file_profiles() {
                 let Some(archived) = snapshot.revision(profile) else { continue };
                 let generation = digest(&text(&archived));
-                let last = this.env.store.read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
+                let last = this
+                    .env
+                    .store
+                    .read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
                 if last.is_some_and(|last| last.generation == generation) {
                     continue;
                 }
@@ -175,7 +196,12 @@ impl Generations {
             for (name, generation, archived) in revised {
                 let mut revisions = tx.revisions(&name);
                 let image = archived.profile.image.clone();
-                revisions.revise(RevisionSummary { generation, image, version: archived.version, since: now });
+                revisions.revise(RevisionSummary {
+                    generation,
+                    image,
+                    version: archived.version,
+                    since: now,
+                });
                 tx.put_revisions(name, revisions);
             }
             Ok::<_, StoreError>(())
@@ -192,9 +218,14 @@ impl Generations {
         archived: &StoredProfile,
     ) -> Result<bool, ArchiveError> {
         for (name, digest) in &archived.overlays {
-            self.revisions.put_overlay(name, digest, &snapshot.site.overlays_dir.join(name.as_str()))?;
+            self.revisions.put_overlay(
+                name,
+                digest,
+                &snapshot.site.overlays_dir.join(name.as_str()),
+            )?;
             let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
-            let same = copied.and_then(|all| all.named.get(name).map(|overlay| overlay.digest)) == Some(*digest);
+            let same = copied.and_then(|all| all.named.get(name).map(|overlay| overlay.digest))
+                == Some(*digest);
             if !same {
                 self.revisions.remove_overlay(digest);
                 return Ok(false);
@@ -205,7 +236,10 @@ impl Generations {
 
     fn sweep_revisions(&self) {
         let all: BTreeSet<Generation> = self.env.store.read(|model| {
-            model.all_revisions().flat_map(|(_, revisions)| revisions.all.iter().map(|one| one.generation)).collect()
+            model
+                .all_revisions()
+                .flat_map(|(_, revisions)| revisions.all.iter().map(|one| one.generation))
+                .collect()
         });
         let read = all.iter().filter_map(|generation| self.read_revision(*generation).ok());
         let overlays = read.flat_map(|archived| archived.overlays.into_values()).collect();
@@ -215,9 +249,15 @@ impl Generations {
     /// Reads the revisions of all rolled back profiles. Blocks.
     pub(crate) fn rolled_back_profiles(&self) -> RolledBackProfiles {
         let pinned: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
-            model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.pinned?))).collect()
+            model
+                .all_revisions()
+                .filter_map(|(name, revisions)| Some((name.clone(), revisions.pinned?)))
+                .collect()
         });
-        pinned.into_iter().map(|(name, generation)| (name, self.restore_revision(generation).map(Arc::new))).collect()
+        pinned
+            .into_iter()
+            .map(|(name, generation)| (name, self.restore_revision(generation).map(Arc::new)))
+            .collect()
     }
 
     /// Reads a revision without verifying its digest.
@@ -232,13 +272,18 @@ impl Generations {
         if digest(&bytes) != generation {
             return Err("the digest of its record does not match".to_owned());
         }
-        let archived: StoredProfile =
-            serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        let archived: StoredProfile = serde_json::from_slice(&bytes)
+            .map_err(|error| format!("its record is damaged: {error}"))?;
         let mut overlays = BTreeMap::new();
         for (name, digest) in &archived.overlays {
             let gone = || format!("overlay {name} as it was then is gone");
-            let mut read = read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
-            let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
+            let mut read =
+                read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
+            let overlay = read
+                .named
+                .remove(name)
+                .filter(|overlay| overlay.digest == *digest)
+                .ok_or_else(gone)?;
             overlays.insert(name.clone(), overlay);
         }
         let StoredProfile { profile, version, bundles, .. } = archived;
@@ -254,10 +299,15 @@ impl Generations {
     ///
     /// # Errors
     /// There is no such revision, or a part of it was removed.
-    pub fn compare(&self, profile: &ProfileName, [from, to]: [&str; 2]) -> Result<RevisionDiff, CompareError> {
+    pub fn compare(
+        &self,
+        profile: &ProfileName,
+        [from, to]: [&str; 2],
+    ) -> Result<RevisionDiff, CompareError> {
         let revisions = self.revisions(profile);
         let read = |prefix: &str| {
-            let none = || CompareError::NoGeneration(profile.clone(), prefix.chars().take(80).collect());
+            let none =
+                || CompareError::NoGeneration(profile.clone(), prefix.chars().take(80).collect());
             let generation = find(&revisions, prefix).ok_or_else(none)?;
             self.inputs(generation).map_err(|why| {
                 let (profile, generation) = (profile.clone(), generation.0.short());
@@ -278,7 +328,8 @@ impl Generations {
         Ok((settings(&archived), files))
     }
 
-    /// Rolls a profile back for all its nodes: to the previous revision, or to the one that matches `text`.
+    /// Rolls a profile back for all its nodes: to the previous revision, or to the one that matches
+    /// `text`.
     pub async fn rollback(
         self: &Arc<Self>,
         profile: ProfileName,
@@ -287,9 +338,15 @@ impl Generations {
     ) -> Result<Generation, RollbackError> {
         let revisions = self.revisions(&profile);
         let target = match text {
-            None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
-            Some(text) => find(&revisions, text)
-                .ok_or_else(|| RollbackError::NoGeneration(profile.clone(), text.chars().take(80).collect()))?,
+            None => {
+                revisions
+                    .before()
+                    .ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?
+                    .generation
+            }
+            Some(text) => find(&revisions, text).ok_or_else(|| {
+                RollbackError::NoGeneration(profile.clone(), text.chars().take(80).collect())
+            })?,
         };
         let _one = self.reloading.lock().await;
         let this = self.clone();
@@ -300,21 +357,34 @@ impl Generations {
                 let loaded = load_image(&snapshot, &revision.profile.image, &revision.version);
                 loaded.map_err(|error| error.to_string())?;
             }
-            for (name, layer) in revision.bundles.iter().filter(|(_, layer)| snapshot.catalog.layer(layer).is_none()) {
-                load_layer(&snapshot.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
+            for (name, layer) in
+                revision.bundles.iter().filter(|(_, layer)| snapshot.catalog.layer(layer).is_none())
+            {
+                load_layer(&snapshot.site.blobs_dir, layer)
+                    .map_err(|why| format!("bundle {name}: {why}"))?;
             }
             Ok::<_, String>(revision.profile)
         };
-        let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
+        let checked =
+            tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         let generation = target.0.short();
-        let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
+        let next = checked.map_err(|why| RollbackError::Gone {
+            profile: profile.clone(),
+            generation,
+            why,
+        })?;
         self.check_revision(&profile, target).await?;
         self.set_rollback(profile, Some(target), &next, audit).await?;
         Ok(target)
     }
 
-    /// Refuses a revision that nodes cannot boot: the rules may have changed since meshd archived it.
-    async fn check_revision(self: &Arc<Self>, name: &ProfileName, target: Generation) -> Result<(), RollbackError> {
+    /// Refuses a revision that nodes cannot boot: the rules may have changed since meshd archived
+    /// it.
+    async fn check_revision(
+        self: &Arc<Self>,
+        name: &ProfileName,
+        target: Generation,
+    ) -> Result<(), RollbackError> {
         let (this, named) = (self.clone(), name.clone());
         let check = move || {
             let mut rolled_back = this.rolled_back_profiles();
@@ -322,7 +392,8 @@ impl Generations {
             let next = this.with_archived_contents(this.env.snapshot().with_rollbacks(rolled_back));
             this.env.store.read(|model| this.faults(&next, model))
         };
-        let faults = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
+        let faults =
+            tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         if faults.is_empty() {
             return Ok(());
         }
@@ -340,8 +411,10 @@ impl Generations {
             return Err(RollbackError::NotRolledBack(profile));
         }
         let snapshot = self.env.snapshot();
-        let next =
-            snapshot.site_file_profiles().get(&profile).ok_or_else(|| RollbackError::NotRolledBack(profile.clone()))?;
+        let next = snapshot
+            .site_file_profiles()
+            .get(&profile)
+            .ok_or_else(|| RollbackError::NotRolledBack(profile.clone()))?;
         self.set_rollback(profile, None, next, audit).await
     }
 
@@ -380,12 +453,21 @@ impl Generations {
     /// Adds the images and layers of pinned nodes and rolled back profiles to a snapshot. Blocks.
     pub(crate) fn with_archived_contents(&self, snapshot: SiteSnapshot) -> SiteSnapshot {
         let (images, layers) = (self.archived_images(&snapshot), self.pinned_layers(&snapshot));
-        if images.is_empty() && layers.is_empty() { snapshot } else { snapshot.with_archived_contents(images, layers) }
+        if images.is_empty() && layers.is_empty() {
+            snapshot
+        } else {
+            snapshot.with_archived_contents(images, layers)
+        }
     }
 
     /// The generation that a profile is rolled back to.
     pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
         let snapshot = self.env.snapshot();
-        snapshot.rolled_back_profiles().get(profile)?.as_ref().ok().map(|revision| revision.generation)
+        snapshot
+            .rolled_back_profiles()
+            .get(profile)?
+            .as_ref()
+            .ok()
+            .map(|revision| revision.generation)
     }
 }

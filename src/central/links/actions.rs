@@ -10,20 +10,26 @@ use meshd_store::{Model, StoreError};
 use meshd_types::{BootSessionId, NodeId};
 
 impl Links {
-    /// Adds an action, which its operation has stored. [`Links::send_actions`] sends it, or the next link of the node in this boot session,
-    /// unless it expires before.
+    /// Adds an action, which its operation has stored. [`Links::send_actions`] sends it, or the
+    /// next link of the node in this boot session, unless it expires before.
     pub(crate) fn add_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
         self.inner.lock().actions.insert(order.id, Outstanding { order, session, is_sent: false });
     }
 
-    /// Sends the actions that were not sent. Never waits: a link with a full queue gets its action at the next call.
+    /// Sends the actions that were not sent. Never waits: a link with a full queue gets its action
+    /// at the next call.
     pub(crate) fn send_actions(&self) {
         let mut links = self.inner.lock();
         let LinksInner { entries, actions, .. } = &mut *links;
-        for Outstanding { order, session, is_sent } in actions.values_mut().filter(|outstanding| !outstanding.is_sent) {
+        for Outstanding { order, session, is_sent } in
+            actions.values_mut().filter(|outstanding| !outstanding.is_sent)
+        {
             let Some(entry) = entries.get(&order.node) else { continue };
             if session.is_none_or(|ordered| ordered == entry.session) {
-                *is_sent = entry.commands.try_send(LinkCommand::Send(FromCentral::Action(order.clone()))).is_ok();
+                *is_sent = entry
+                    .commands
+                    .try_send(LinkCommand::Send(FromCentral::Action(order.clone())))
+                    .is_ok();
             }
         }
     }
@@ -59,12 +65,11 @@ impl Links {
                     record.confirm(now);
                     record.session
                 }),
-                ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {
-                    tx.edit_node_operation(operation, node, |record| {
+                ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => tx
+                    .edit_node_operation(operation, node, |record| {
                         record.finish(NodeOutcome::Failed(reason), now);
                         None
-                    })
-                }
+                    }),
             };
             if let Some(session) = record.flatten() {
                 // The present boot does not count as failed: an order ends it.

@@ -4,7 +4,9 @@ use crate::{
     environment::records::{clear_condition, phase_event, raise_if_new, record_stage},
     links::{LinkCommand, LinkError, LinkId, LinkOrder, Links},
 };
-use meshd_model::fleet::{Actor, AuditContext, Condition, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_model::fleet::{
+    Actor, AuditContext, Condition, ConditionKind, Event, EventKind, Node, PhaseChange, Stage,
+};
 use meshd_proto::{Check, CheckReport, CheckStatus, DoctorReport, FromCentral};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -29,28 +31,40 @@ pub(crate) struct PendingCheck {
 
 impl Links {
     /// Requests the checks of a node over its link, and waits for their results.
-    pub async fn node_doctor(&self, id: NodeId, audit: &AuditContext) -> Result<DoctorReport, LinkError> {
+    pub async fn node_doctor(
+        &self,
+        id: NodeId,
+        audit: &AuditContext,
+    ) -> Result<DoctorReport, LinkError> {
         let (done, completed) = oneshot::channel();
         let (commands, request_id) = {
             let mut links = self.inner.lock();
             let commands = links.entries.get(&id).map(|entry| entry.commands.clone());
-            let commands = commands.ok_or(LinkError::NotLinked { node: id, order: LinkOrder::RunChecks })?;
+            let commands =
+                commands.ok_or(LinkError::NotLinked { node: id, order: LinkOrder::RunChecks })?;
             links.last_check_request += 1;
             let request_id = links.last_check_request;
             links.pending_checks.retain(|pending| !pending.done.is_closed());
             links.pending_checks.push(PendingCheck { node: id, request_id, done });
             (commands, request_id)
         };
-        let event = Event::new(self.env.now(), audit, EventKind::NodeAction, "run the readiness checks");
+        let event =
+            Event::new(self.env.now(), audit, EventKind::NodeAction, "run the readiness checks");
         self.env.record(event.of_node(id)).await;
         let sent = commands.send(LinkCommand::Send(FromCentral::Check { request_id })).await;
-        let answered = sent.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
+        let answered = sent.is_ok()
+            && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
-        let late = LinkError::NoAnswer { node: id, order: LinkOrder::RunChecks, seconds: DOCTOR_TIMEOUT.as_secs() };
+        let late = LinkError::NoAnswer {
+            node: id,
+            order: LinkOrder::RunChecks,
+            seconds: DOCTOR_TIMEOUT.as_secs(),
+        };
         report.filter(|_| answered).ok_or(late)
     }
 
-    /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
+    /// Requests a report of resources without waiting for it. A node without link reports at its
+    /// next connection.
     pub(crate) fn request_checks(&self, node: NodeId) {
         let request_id = {
             let mut links = self.inner.lock();
@@ -86,7 +100,8 @@ impl Links {
                 if passes {
                     node.clear(ConditionKind::CheckFailed);
                 }
-                let phase_change = if passes { PhaseChange::ChecksPass } else { PhaseChange::ChecksFail };
+                let phase_change =
+                    if passes { PhaseChange::ChecksPass } else { PhaseChange::ChecksFail };
                 Some(node.change(phase_change).ok().flatten())
             });
             let Some(Some(change)) = edited else { return Ok(false) };
@@ -119,7 +134,10 @@ impl Links {
         }
         if let Some(request_id) = request_id {
             let mut links = self.inner.lock();
-            for pending in links.pending_checks.extract_if(.., |it| it.node == id && it.request_id <= request_id) {
+            for pending in links
+                .pending_checks
+                .extract_if(.., |it| it.node == id && it.request_id <= request_id)
+            {
                 // The requester may have stopped waiting.
                 let _ = pending.done.send(());
             }
@@ -174,7 +192,13 @@ mod tests {
         let mut checks = vec![check; MAX_CHECKS + 1];
         bound_checks(&mut checks);
         assert_eq!(checks.len(), MAX_CHECKS);
-        let lengths = |check: &Check| [&check.name, &check.detail, &check.remediation].map(|text| text.chars().count());
-        assert!(checks.iter().all(|check| lengths(check) == [MAX_CHECK_NAME, MAX_CHECK_TEXT, MAX_CHECK_TEXT]));
+        let lengths = |check: &Check| {
+            [&check.name, &check.detail, &check.remediation].map(|text| text.chars().count())
+        };
+        assert!(
+            checks
+                .iter()
+                .all(|check| lengths(check) == [MAX_CHECK_NAME, MAX_CHECK_TEXT, MAX_CHECK_TEXT])
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Heartbeat deadlines: a node that falls silent becomes offline.
 //!
-//! Each node has its own timer in [`DeadlineQueue`], which expires `offline_after` after the last sign of life. Expired timers are
-//! processed every [`WATCH_INTERVAL`]. The longest time from the last heartbeat to `offline` is `offline_after` plus
-//! [`WATCH_INTERVAL`]: 61 seconds by default (LC-3).
+//! Each node has its own timer in [`DeadlineQueue`], which expires `offline_after` after the last
+//! sign of life. Expired timers are processed every [`WATCH_INTERVAL`]. The longest time from the
+//! last heartbeat to `offline` is `offline_after` plus [`WATCH_INTERVAL`]: 61 seconds by default
+//! (LC-3).
 
 use crate::{
     environment::{alarms::log_failure, records::phase_event},
@@ -45,7 +46,9 @@ impl Links {
         let recorded = self.env.store.commit(|tx| {
             // Checked again: a node may have sent a message meanwhile.
             for id in silent.iter().filter(|id| self.silence(**id) > offline_after) {
-                let change = tx.edit_node(*id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
+                let change = tx
+                    .edit_node(*id, |node| node.change(PhaseChange::Silent).ok().flatten())
+                    .flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
                 phase_event(tx, *id, session, change, Actor::Central, now);
             }
@@ -63,7 +66,8 @@ impl Links {
         }
     }
 
-    /// Returns silent nodes with an expired timer. The timer of a node with a later sign of life is set again.
+    /// Returns silent nodes with an expired timer. The timer of a node with a later sign of life is
+    /// set again.
     fn silent_nodes(&self) -> Vec<NodeId> {
         let (now, offline_after) = (self.env.monotonic(), self.env.site().agent.offline_after);
         let due = {
@@ -72,12 +76,18 @@ impl Links {
             let reset_all = timers.offline_after.replace(offline_after) != Some(offline_after);
             if reset_all { None } else { Some(timers.queue.due(now)) }
         };
-        let due = due.unwrap_or_else(|| self.env.store.read(|model| model.nodes().map(|node| node.id).collect()));
+        let due = due.unwrap_or_else(|| {
+            self.env.store.read(|model| model.nodes().map(|node| node.id).collect())
+        });
         let requires_heartbeat_now = |id: &NodeId| {
-            self.env.store.read(|model| model.node(*id).is_some_and(|node| requires_heartbeat(node.phase)))
+            self.env
+                .store
+                .read(|model| model.node(*id).is_some_and(|node| requires_heartbeat(node.phase)))
         };
-        let (silent, alive): (Vec<_>, Vec<_>) =
-            due.into_iter().filter(requires_heartbeat_now).partition(|id| self.silence(*id) > offline_after);
+        let (silent, alive): (Vec<_>, Vec<_>) = due
+            .into_iter()
+            .filter(requires_heartbeat_now)
+            .partition(|id| self.silence(*id) > offline_after);
         let mut timers = self.deadlines.lock();
         for id in alive {
             timers.queue.set(id, now + offline_after.saturating_sub(self.silence(id)));

@@ -1,4 +1,5 @@
-//! One live link for each node: commands to it, its heartbeats and checks, ordered actions, and the deadline after which it is offline.
+//! One live link for each node: commands to it, its heartbeats and checks, ordered actions, and the
+//! deadline after which it is offline.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -156,7 +157,13 @@ impl LinkId {
 
 impl Links {
     pub(crate) fn new(env: Arc<Environment>, reported: Arc<ReportedWork>) -> Self {
-        Links { env, reported, inner: Leaf::default(), deadlines: Ordered::default(), answered: Arc::default() }
+        Links {
+            env,
+            reported,
+            inner: Leaf::default(),
+            deadlines: Ordered::default(),
+            answered: Arc::default(),
+        }
     }
 
     /// The queue of commands of a node's link.
@@ -164,7 +171,8 @@ impl Links {
         self.inner.lock().entries.get(&node).map(|entry| entry.commands.clone())
     }
 
-    /// Queues a command for a linked node. A full queue drops the command, and the caller repeats it later.
+    /// Queues a command for a linked node. A full queue drops the command, and the caller repeats
+    /// it later.
     pub(crate) fn try_send(&self, node: NodeId, command: LinkCommand) {
         if let Some(commands) = self.commands(node) {
             let _ = commands.try_send(command);
@@ -181,17 +189,27 @@ impl Links {
         self.inner.lock().entries.iter().map(linked_node).collect()
     }
 
-    /// Replaces the certificate of a node's link after a renewal. A link that was opened meanwhile has another
-    /// certificate and stays unchanged.
-    pub(crate) fn replace_certificate(&self, node: NodeId, current_certificate: &Certificate, newest: Certificate) {
-        if let Some(entry) =
-            self.inner.lock().entries.get_mut(&node).filter(|entry| entry.certificate == *current_certificate)
+    /// Replaces the certificate of a node's link after a renewal. A link that was opened meanwhile
+    /// has another certificate and stays unchanged.
+    pub(crate) fn replace_certificate(
+        &self,
+        node: NodeId,
+        current_certificate: &Certificate,
+        newest: Certificate,
+    ) {
+        if let Some(entry) = self
+            .inner
+            .lock()
+            .entries
+            .get_mut(&node)
+            .filter(|entry| entry.certificate == *current_certificate)
         {
             entry.certificate = newest;
         }
     }
 
-    /// Opens a link in place of an older one of the same node. Returns the actions that the node has not answered.
+    /// Opens a link in place of an older one of the same node. Returns the actions that the node
+    /// has not answered.
     pub(crate) fn register(
         &self,
         (node, certificate): (NodeId, Certificate),
@@ -204,9 +222,17 @@ impl Links {
         let number = links.next;
         links.last_alive.insert(node, LastAlive { at: self.env.monotonic(), was_linked: true });
         let state = LinkState { since: Some(now), last_message_at: Some(now), heartbeat: None };
-        let entry = LinkEntry { number, certificate, session, checked: self.env.monotonic(), state, commands };
+        let entry = LinkEntry {
+            number,
+            certificate,
+            session,
+            checked: self.env.monotonic(),
+            state,
+            commands,
+        };
         if let Some(old) = links.entries.insert(node, entry) {
-            let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
+            let _ =
+                old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
         // An expired action still needs its outcome; the agent does not start it.
         links.actions.retain(|_, outstanding| {
@@ -214,7 +240,8 @@ impl Links {
             now.distance(expires_at.before(action.ttl())) < action.window()
         });
         let is_due = |outstanding: &&mut Outstanding| {
-            outstanding.order.node == node && outstanding.session.is_none_or(|ordered| ordered == session)
+            outstanding.order.node == node
+                && outstanding.session.is_none_or(|ordered| ordered == session)
         };
         let due = links.actions.values_mut().filter(is_due).map(|outstanding| {
             outstanding.is_sent = true;
@@ -223,7 +250,8 @@ impl Links {
         (LinkId { node, number }, due.collect())
     }
 
-    /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.
+    /// Closes a link. Silence counts from its last message; the phase changes only after
+    /// `offline_after`.
     pub async fn link_down(&self, link: LinkId) {
         let last_message = {
             let mut links = self.inner.lock();
@@ -240,7 +268,8 @@ impl Links {
         log_failure(seen.await, "cannot record when a node was last seen");
     }
 
-    /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled node.
+    /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled
+    /// node.
     pub(crate) async fn probe(&self, node: NodeId) -> bool {
         let Some(commands) = self.commands(node) else { return false };
         let (answered, answer) = oneshot::channel();
@@ -264,7 +293,8 @@ impl Links {
     pub(crate) fn record_message(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
         let now = self.env.now();
         let mut links = self.inner.lock();
-        let entry = links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)?;
+        let entry =
+            links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)?;
         entry.state.last_message_at = Some(now);
         let (current_certificate, session) = (entry.certificate.clone(), entry.session);
         let monotonic = self.env.monotonic();
@@ -288,9 +318,13 @@ impl Links {
         self.inner.lock().entries.get(&node).map(|entry| entry.state.clone()).unwrap_or_default()
     }
 
-    /// Refuses an operation that needs the node to be gone, if it has a newer link than the silent one.
-    /// Called inside the transaction that revokes its credentials.
-    pub(crate) fn check_no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
+    /// Refuses an operation that needs the node to be gone, if it has a newer link than the silent
+    /// one. Called inside the transaction that revokes its credentials.
+    pub(crate) fn check_no_newer_link(
+        &self,
+        node: NodeId,
+        silent: Option<u64>,
+    ) -> Result<(), LinkError> {
         let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
         if newer { Err(LinkError::StillLinked { node }) } else { Ok(()) }
     }
@@ -303,21 +337,32 @@ impl Links {
     /// The time of the last message of each linked node.
     pub(crate) fn last_message_times(&self) -> BTreeMap<NodeId, Timestamp> {
         let links = self.inner.lock();
-        links.entries.iter().filter_map(|(node, entry)| Some((*node, entry.state.last_message_at?))).collect()
+        links
+            .entries
+            .iter()
+            .filter_map(|(node, entry)| Some((*node, entry.state.last_message_at?)))
+            .collect()
     }
 
     /// The last heartbeat of each linked node.
     pub fn heartbeats(&self) -> Vec<Heartbeat> {
-        self.inner.lock().entries.values().filter_map(|entry| entry.state.heartbeat.clone()).collect()
+        self.inner
+            .lock()
+            .entries
+            .values()
+            .filter_map(|entry| entry.state.heartbeat.clone())
+            .collect()
     }
 
     pub fn link_count(&self) -> usize {
         self.inner.lock().entries.len()
     }
 
-    /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
+    /// Returns the time since the node's last sign of life, at most since the start of meshd
+    /// (LC-6).
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
-        let last_alive = self.inner.lock().last_alive.get(&node).map_or(self.env.started, |alive| alive.at);
+        let last_alive =
+            self.inner.lock().last_alive.get(&node).map_or(self.env.started, |alive| alive.at);
         self.env.monotonic().saturating_sub(last_alive)
     }
 
@@ -342,7 +387,8 @@ impl Links {
         self.try_send(node, LinkCommand::Close(reason.to_owned()));
     }
 
-    /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the next heartbeat repeats unsettled states.
+    /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the
+    /// next heartbeat repeats unsettled states.
     pub(crate) fn notify_node(&self, node: NodeId, which: Option<SystemUuid>) {
         self.try_send(node, LinkCommand::Vms(which));
     }

@@ -4,7 +4,8 @@ use super::{LinkCommand, Links};
 use meshd_types::NodeId;
 
 impl Links {
-    /// Forgets what a node reported whose link has ended meanwhile: its report may have been stored after [`Links::sever_link`].
+    /// Forgets what a node reported whose link has ended meanwhile: its report may have been stored
+    /// after [`Links::sever_link`].
     pub(crate) fn forget_unlinked(&self, node: NodeId) {
         if !self.is_linked(node) {
             self.reported.forget(node);

@@ -33,8 +33,13 @@ impl Links {
         }
         let recorded = self.env.store.commit(|tx| {
             for id in &stale {
-                let detail = format!("its last checks are more than {} minutes old", MAX_CHECK_AGE.as_secs() / 60);
-                let change = tx.edit_node(*id, |node| node.change(PhaseChange::ChecksFail).ok().flatten()).flatten();
+                let detail = format!(
+                    "its last checks are more than {} minutes old",
+                    MAX_CHECK_AGE.as_secs() / 60
+                );
+                let change = tx
+                    .edit_node(*id, |node| node.change(PhaseChange::ChecksFail).ok().flatten())
+                    .flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
                 raise_if_new(
                     tx,

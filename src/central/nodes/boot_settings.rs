@@ -1,4 +1,5 @@
-//! Settings of a node's boot: profile, variables, pinned generation, and the override for the next boot.
+//! Settings of a node's boot: profile, variables, pinned generation, and the override for the next
+//! boot.
 
 use super::{
     error::{MAX_ONCE_ARGS, OperateError, OrderError},
@@ -20,7 +21,8 @@ use meshd_types::{NodeId, ProfileName, VarName, Vars, failpoint};
 use std::{net::Ipv4Addr, sync::Arc};
 
 impl NodeOps {
-    /// Refuses a profile that no machine can boot. Other faults of a render can be repaired before the next boot.
+    /// Refuses a profile that no machine can boot. Other faults of a render can be repaired before
+    /// the next boot.
     pub(super) async fn check_bootable(
         self: &Arc<Self>,
         id: NodeId,
@@ -30,18 +32,27 @@ impl NodeOps {
         (node.profile, node.boot_override) = (Some(profile.clone()), None);
         let this = self.clone();
         let check = move || {
-            let (snapshot, unspecified_endpoint) = (this.env.snapshot(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
+            let (snapshot, unspecified_endpoint) =
+                (this.env.snapshot(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
             let prepared = |model: &Model| {
-                let target = RenderTarget { node: &node, session: None, endpoint: unspecified_endpoint };
-                this.generations.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target)
+                let target =
+                    RenderTarget { node: &node, session: None, endpoint: unspecified_endpoint };
+                this.generations.prepare_render(
+                    &snapshot,
+                    &mut Contexts::new(&snapshot),
+                    model,
+                    &target,
+                )
             };
             this.env.store.read(prepared).map_or(Ok(()), |prepared| prepared.check_bootable())
         };
-        let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
+        let checked =
+            tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
         Ok(checked.map_err(Arc::new)?)
     }
 
-    /// Refuses variables with which the next boot would have a fault that it does not have without them.
+    /// Refuses variables with which the next boot would have a fault that it does not have without
+    /// them.
     pub(super) async fn check_vars(
         self: &Arc<Self>,
         id: NodeId,
@@ -55,10 +66,13 @@ impl NodeOps {
         changed.vars.retain(|name, _| !unset.contains(name));
         let generations = self.generations.clone();
         let check = move || {
-            let (before, after) = (generations.render_faults(&node), generations.render_faults(&changed));
+            let (before, after) =
+                (generations.render_faults(&node), generations.render_faults(&changed));
             after.into_iter().filter(|fault| !before.contains(fault)).collect::<Vec<_>>()
         };
-        let faults = tokio::task::spawn_blocking(check).await.map_err(|_| Arc::new(RenderError::Interrupted))?;
+        let faults = tokio::task::spawn_blocking(check)
+            .await
+            .map_err(|_| Arc::new(RenderError::Interrupted))?;
         if faults.is_empty() || !failpoint::defends("vars-render") {
             return Ok(());
         }
@@ -76,23 +90,36 @@ impl NodeOps {
                         refusal = None;
                         break;
                     }
-                    Ok(()) => refusal = Some(("is a secret".to_owned(), "name its file under [secrets]".to_owned())),
+                    Ok(()) => {
+                        refusal = Some((
+                            "is a secret".to_owned(),
+                            "name its file under [secrets]".to_owned(),
+                        ))
+                    }
                     Err(found) => refusal = Some(found),
                 }
             }
             if let Some((what, hint)) = refusal {
-                return Err(OrderError::WrongVar { node: id, name: name.clone(), what, hint }.into());
+                return Err(
+                    OrderError::WrongVar { node: id, name: name.clone(), what, hint }.into()
+                );
             }
         }
-        let Some(name) = set.keys().find(|name| !snapshot.declared().any(|known| known == *name)) else {
+        let Some(name) = set.keys().find(|name| !snapshot.declared().any(|known| known == *name))
+        else {
             return Ok(());
         };
         let hint = meshd_config::suggest(name.as_str(), snapshot.declared().map(VarName::as_str));
         Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into())
     }
 
-    /// Makes sure that a node can boot its running generation, or another generation of its history. Returns that generation.
-    pub(super) async fn prepare_pin(&self, id: NodeId, text: Option<&str>) -> Result<Generation, OperateError> {
+    /// Makes sure that a node can boot its running generation, or another generation of its
+    /// history. Returns that generation.
+    pub(super) async fn prepare_pin(
+        &self,
+        id: NodeId,
+        text: Option<&str>,
+    ) -> Result<Generation, OperateError> {
         let (node, history) = self.node_with_history(id)?;
         let generation = match text {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
@@ -103,12 +130,17 @@ impl NodeOps {
     }
 
     fn node_with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
-        let read = |model: &Model| Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default()));
+        let read = |model: &Model| {
+            Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default()))
+        };
         self.env.store.read(read).ok_or_else(|| OperateError::NoNode { name: id.to_string() })
     }
 
     /// The generations of a node, newest first, each with whether it is archived.
-    pub fn generations(&self, id: NodeId) -> Result<Vec<(DeliveredGeneration, bool)>, OperateError> {
+    pub fn generations(
+        &self,
+        id: NodeId,
+    ) -> Result<Vec<(DeliveredGeneration, bool)>, OperateError> {
         let (_, history) = self.node_with_history(id)?;
         let newest_first = history.0.into_iter().rev();
         let with_archive_state = newest_first.map(|delivered| {
@@ -129,8 +161,11 @@ impl NodeOps {
         let endpoint = node.central_address.map_or(endpoint, |address| self.env.endpoint(address));
         let next = self.generations.render(&node, endpoint).await?;
         let this = self.clone();
-        let before = tokio::task::spawn_blocking(move || this.generations.archived_generation(runs)).await;
-        let before = before.map_err(|_| Arc::new(RenderError::Interrupted))?.map_err(OrderError::NotArchived)?;
+        let before =
+            tokio::task::spawn_blocking(move || this.generations.archived_generation(runs)).await;
+        let before = before
+            .map_err(|_| Arc::new(RenderError::Interrupted))?
+            .map_err(OrderError::NotArchived)?;
         Ok((runs, next.generation, before.diff(&archive_entry(&next))))
     }
 

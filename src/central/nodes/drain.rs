@@ -14,12 +14,20 @@ use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{NodeId, Timestamp};
 
 impl NodeOps {
-    /// Starts to drain a node; one without work enters maintenance at once. An offline node with work drains when it returns. Returns the
-    /// changes of phase.
-    pub(super) fn begin_drain(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
+    /// Starts to drain a node; one without work enters maintenance at once. An offline node with
+    /// work drains when it returns. Returns the changes of phase.
+    pub(super) fn begin_drain(
+        &self,
+        tx: &Tx<'_>,
+        node: &mut Node,
+    ) -> Result<PhaseChanges, OperateError> {
         let is_offline = node.phase == Phase::Offline;
-        let is_idle =
-            is_offline || self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
+        let is_idle = is_offline
+            || self
+                .links
+                .link_state(node.id)
+                .heartbeat
+                .is_some_and(|heartbeat| heartbeat.workloads == 0);
         let began = node.drain()?;
         // Work that was ordered since the last heartbeat counts too.
         let is_idle = is_idle && active_work(tx.before(), node.id).is_empty();
@@ -29,7 +37,8 @@ impl NodeOps {
 
     /// Moves a draining node to maintenance: its heartbeat reports no work.
     pub(crate) async fn complete_drain(&self, id: NodeId) -> Result<(), StoreError> {
-        let drains = |model: &Model| model.node(id).is_some_and(|node| node.phase == Phase::Draining);
+        let drains =
+            |model: &Model| model.node(id).is_some_and(|node| node.phase == Phase::Draining);
         let is_over = |model: &Model| drains(model) && active_work(model, id).is_empty();
         if !self.env.store.read(is_over) {
             return Ok(());
@@ -51,11 +60,19 @@ impl NodeOps {
     }
 }
 
-/// Stops the VMs and the task of a draining node, in a transaction. A grace time also shortens shutdowns in progress.
-pub(super) fn stop_work_in(tx: &mut Tx<'_>, id: NodeId, grace_s: Option<u32>, audit: &AuditContext, now: Timestamp) {
+/// Stops the VMs and the task of a draining node, in a transaction. A grace time also shortens
+/// shutdowns in progress.
+pub(super) fn stop_work_in(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    grace_s: Option<u32>,
+    audit: &AuditContext,
+    now: Timestamp,
+) {
     let limit = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
     let detail = format!("shutdown ordered{limit}: the node is drained");
-    let is_stopping = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
+    let is_stopping =
+        |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
     let vms: Vec<Vm> = tx
         .before()
         .vms_of(id)

@@ -58,7 +58,9 @@ pub enum OperateError {
     #[error("cannot accept the order: {open} orders to nodes are not finished")]
     TooManyOrders { open: usize },
     /// The store failed after it had accepted the order.
-    #[error("the result of the order to node {node} is not known yet: operation {operation} is not finished")]
+    #[error(
+        "the result of the order to node {node} is not known yet: operation {operation} is not finished"
+    )]
     Unfinished { node: NodeId, operation: OperationId },
     #[error("the order to node {node} was cancelled: {reason}")]
     Cancelled { node: NodeId, reason: String },

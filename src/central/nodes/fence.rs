@@ -1,4 +1,5 @@
-//! Fences a node: an operator confirms that its machine is off, so that its VMs may start elsewhere.
+//! Fences a node: an operator confirms that its machine is off, so that its VMs may start
+//! elsewhere.
 
 use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::{
@@ -16,7 +17,8 @@ use meshd_types::{NodeId, Timestamp, failpoint};
 pub(super) const FENCED: &str = "an operator fenced this node";
 
 impl NodeOps {
-    /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not prove that the machine is off.
+    /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not
+    /// prove that the machine is off.
     fn check_silence(&self, id: NodeId) -> Result<(), OperateError> {
         let (silence, needed) = (self.links.silence(id), self.env.site().agent.offline_after);
         if silence > needed || !failpoint::defends("fence-silence") {

@@ -9,16 +9,19 @@ use crate::{
     vms::{check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
-    AuditContext, BootSession, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Stage, UnlawfulTransition,
+    AuditContext, BootSession, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Stage,
+    UnlawfulTransition,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
 use std::{collections::BTreeSet, sync::Arc};
 
 impl NodeOps {
-    /// Revokes every credential of a node and closes its link. The node receives new credentials at its next boot if its phase allows.
+    /// Revokes every credential of a node and closes its link. The node receives new credentials at
+    /// its next boot if its phase allows.
     pub async fn revoke(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let (now, why) = (self.env.now(), audit.reason.as_deref().unwrap_or("an operator revoked them"));
+        let (now, why) =
+            (self.env.now(), audit.reason.as_deref().unwrap_or("an operator revoked them"));
         let stored = self.env.store.commit(|tx| {
             revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
             existing_node(tx, id)
@@ -52,7 +55,8 @@ impl NodeOps {
         Ok(delete_node(tx, id, audit, now).unwrap_or(node))
     }
 
-    /// Changes the phase of one node and revokes its credentials, in a transaction. A failure stages nothing.
+    /// Changes the phase of one node and revokes its credentials, in a transaction. A failure
+    /// stages nothing.
     pub(super) fn revoke_service_in(
         &self,
         tx: &mut Tx<'_>,
@@ -67,7 +71,8 @@ impl NodeOps {
         if changed.is_some() {
             let boot = node.boot;
             // `revoke_credentials` counts them for its event.
-            node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
+            node.certificates =
+                tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
             tx.put_node(node);
             revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
             phase_event(tx, id, boot, changed, audit, now);
@@ -76,7 +81,11 @@ impl NodeOps {
     }
 
     /// Returns a node to service. Returns the changes of phase.
-    pub(super) fn resume_service(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
+    pub(super) fn resume_service(
+        &self,
+        tx: &Tx<'_>,
+        node: &mut Node,
+    ) -> Result<PhaseChanges, OperateError> {
         let linked = self.links.is_linked(node.id);
         let ready = linked && passes_checks(node, tx.before().boot_of(node));
         let back = node.change(PhaseChange::Resume)?;
@@ -88,8 +97,9 @@ impl NodeOps {
         Ok(vec![back, then])
     }
 
-    /// Moves a node's identity to replacement hardware: name, profile, variables, groups and reservations. Removes the old node, and
-    /// approves the new one, which uses the identity from its next boot on.
+    /// Moves a node's identity to replacement hardware: name, profile, variables, groups and
+    /// reservations. Removes the old node, and approves the new one, which uses the identity from
+    /// its next boot on.
     pub async fn replace(
         self: &Arc<Self>,
         old: NodeId,
@@ -117,7 +127,11 @@ impl NodeOps {
             let changed = match node.phase {
                 Phase::Discovered | Phase::Rejected => node.change(PhaseChange::Approve)?,
                 phase if phase.is_admitted() => None,
-                phase => return Err(UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()),
+                phase => {
+                    return Err(
+                        UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()
+                    );
+                }
             };
             node.take_over(&old_node);
             remove_leases(tx, &old_node);
@@ -140,14 +154,21 @@ impl NodeOps {
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
 
-    /// Adds a NIC to a node, so that a boot from it belongs to the node. Needed after a NIC was swapped in a machine without a serial
-    /// number.
+    /// Adds a NIC to a node, so that a boot from it belongs to the node. Needed after a NIC was
+    /// swapped in a machine without a serial number.
     ///
     /// # Errors
     /// The node runs, so the NIC is in another machine; or the NIC belongs to another node or a VM.
-    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, audit: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn accept_nic(
+        &self,
+        id: NodeId,
+        mac: MacAddr,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         let is_own = |node: &Node| node.seen_nics().any(|own| *own == mac);
-        if !self.env.store.read(|model| model.node(id).is_some_and(is_own)) && self.links.probe(id).await {
+        if !self.env.store.read(|model| model.node(id).is_some_and(is_own))
+            && self.links.probe(id).await
+        {
             return Err(LinkError::StillLinked { node: id }.into());
         }
         let now = self.env.now();
@@ -167,7 +188,9 @@ impl NodeOps {
                 clear_condition(tx, id, ConditionKind::WeakIdentity, audit, now);
             }
             if added {
-                tx.event(Event::new(now, audit, EventKind::NicAccepted, mac.to_string()).of_node(id));
+                tx.event(
+                    Event::new(now, audit, EventKind::NicAccepted, mac.to_string()).of_node(id),
+                );
             }
             existing_node(tx, id)
         });
@@ -185,7 +208,8 @@ pub(super) const QUARANTINED: &str = "an operator holds this node";
 /// Reason for closing the link of a removed node.
 pub(super) const REMOVED: &str = "an operator removed this node";
 
-/// Changes the phase of one node without revoking its credentials, in a transaction. A failure stages nothing.
+/// Changes the phase of one node without revoking its credentials, in a transaction. A failure
+/// stages nothing.
 pub(super) fn change_service_in(
     tx: &mut Tx<'_>,
     id: NodeId,
@@ -215,13 +239,17 @@ pub(super) fn enter_maintenance(
 /// Removes the leases of a node. The DHCP service follows.
 fn remove_leases(tx: &mut Tx<'_>, node: &Node) {
     let macs: BTreeSet<&MacAddr> = node.seen_nics().collect();
-    let own = tx.before().leases().filter(|lease| macs.contains(&lease.mac)).map(|lease| lease.address);
+    let own =
+        tx.before().leases().filter(|lease| macs.contains(&lease.mac)).map(|lease| lease.address);
     own.for_each(|address| tx.remove_lease(address));
 }
 
 /// Describes the other node or VM that has a NIC.
 fn other_nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
-    let node = model.node_of_mac(mac).filter(|other| other.id != id).map(|other| format!("node {}", other.id));
+    let node = model
+        .node_of_mac(mac)
+        .filter(|other| other.id != id)
+        .map(|other| format!("node {}", other.id));
     node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("VM {}", vm.name())))
 }
 
@@ -240,8 +268,15 @@ fn passes_checks(node: &Node, boot: Option<&BootSession>) -> bool {
 }
 
 /// Accepts the present hardware, units and conflicts of a node. `moved` also clears its relay port.
-pub(crate) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, audit: &AuditContext, now: Timestamp) {
-    let cleared: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
+pub(crate) fn acknowledge(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    moved: bool,
+    audit: &AuditContext,
+    now: Timestamp,
+) {
+    let cleared: Vec<ConditionKind> =
+        tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
     for kind in cleared {
         clear_condition(tx, id, kind, audit, now);
     }

@@ -28,11 +28,13 @@ mod setting_changes;
 
 pub use error::{NamingError, OperateError, OrderError};
 pub use fleet::{Fleet, NodeRecords};
-pub use operations::{AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults};
+pub use operations::{
+    AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults,
+};
 
 use super::{
-    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, tasks::Tasks,
-    vms::Workloads,
+    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links,
+    tasks::Tasks, vms::Workloads,
 };
 use std::sync::Arc;
 

@@ -6,7 +6,9 @@ use super::{
     lifecycle::existing_node,
 };
 use crate::environment::records::name_holder;
-use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node};
+use meshd_model::fleet::{
+    AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node,
+};
 use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp, is_host_name, is_reserved_host_name};
 use std::sync::Arc;
@@ -23,15 +25,22 @@ impl NodeOps {
             match find_node(name, nodes) {
                 NamedNode::One(id) => Ok(id),
                 NamedNode::None => Err(OperateError::NoNode { name: name.to_owned() }),
-                NamedNode::Several(candidates, count) => {
-                    Err(OperateError::Ambiguous { name: name.to_owned(), count, candidates: candidates.join(", ") })
-                }
+                NamedNode::Several(candidates, count) => Err(OperateError::Ambiguous {
+                    name: name.to_owned(),
+                    count,
+                    candidates: candidates.join(", "),
+                }),
             }
         })
     }
 
     /// Renames a node. Host name, lease and DNS follow at its next boot.
-    pub async fn rename(self: &Arc<Self>, id: NodeId, name: &str, audit: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn rename(
+        self: &Arc<Self>,
+        id: NodeId,
+        name: &str,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         if !is_host_name(name) {
             let name = name.chars().take(80).collect();
             return Err(NamingError::InvalidName { node: id, name }.into());
@@ -42,7 +51,9 @@ impl NodeOps {
         let now = self.env.now();
         self.change_node(id, |tx, mut node| {
             if let Some(holder) = name_holder(tx.before(), id, name) {
-                return Err(NamingError::NameTaken { node: id, name: name.to_owned(), holder }.into());
+                return Err(
+                    NamingError::NameTaken { node: id, name: name.to_owned(), holder }.into()
+                );
             }
             if node.name != name {
                 let detail = format!("{} -> {name}", node.name);
@@ -55,8 +66,8 @@ impl NodeOps {
     }
 }
 
-/// Returns whether a name belongs to something else: to the C library, or to a node whose ID or default name it is. Names of nodes and IDs
-/// stand for nodes in all commands.
+/// Returns whether a name belongs to something else: to the C library, or to a node whose ID or
+/// default name it is. Names of nodes and IDs stand for nodes in all commands.
 fn is_reserved_name(id: NodeId, name: &str) -> bool {
     let other: Option<NodeId> = name.strip_prefix("node-").unwrap_or(name).parse().ok();
     is_reserved_host_name(name) || other.is_some_and(|other| other != id)

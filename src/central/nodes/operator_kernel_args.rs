@@ -1,13 +1,15 @@
 //! Kernel arguments that a role may order for one boot.
 //!
-//! An arbitrary argument may give root on the node: `ssh_key=`, `init=` and `apkovl=` do, and so does the removal of a security setting. An
-//! operator therefore has a list, and an admin may set all.
+//! An arbitrary argument may give root on the node: `ssh_key=`, `init=` and `apkovl=` do, and so
+//! does the removal of a security setting. An operator therefore has a list, and an admin may set
+//! all.
 
 use meshd_config::Edit;
 use meshd_trust::Role;
 use meshd_types::failpoint;
 
-/// Names of arguments that an operator may add or remove: diagnostics, and workarounds for faulty hardware.
+/// Names of arguments that an operator may add or remove: diagnostics, and workarounds for faulty
+/// hardware.
 const OPERATOR_ARGS: [&str; 33] = [
     "acpi",
     "acpi_osi",
@@ -86,7 +88,10 @@ mod tests {
             assert_eq!(first_forbidden_arg(Role::Admin, &list(&[arg])), None);
         }
         assert_eq!(
-            first_forbidden_arg(Role::Operator, &list(&["-quiet", "console=ttyS0,115200", "debug", "pci=nomsi"])),
+            first_forbidden_arg(
+                Role::Operator,
+                &list(&["-quiet", "console=ttyS0,115200", "debug", "pci=nomsi"])
+            ),
             None
         );
     }

@@ -1,4 +1,5 @@
-//! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
+//! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one
+//! boot.
 
 use super::{
     error::{OperateError, OrderError},
@@ -8,7 +9,9 @@ use crate::vms::{check_no_open_slots, check_no_running_work};
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{
     boot,
-    fleet::{AuditContext, ConditionKind, Event, EventKind, Generation, NextBootOverride, Node, Phase},
+    fleet::{
+        AuditContext, ConditionKind, Event, EventKind, Generation, NextBootOverride, Node, Phase,
+    },
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, failpoint};
@@ -25,7 +28,8 @@ pub(super) fn change_node_in(
     Ok(node)
 }
 
-/// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages nothing.
+/// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages
+/// nothing.
 pub(super) fn profile_assigned(
     tx: &mut Tx<'_>,
     mut node: Node,
@@ -58,11 +62,13 @@ fn keep_slots(
     audit: &AuditContext,
 ) -> Result<(), OperateError> {
     let usual = boot::effective_profile(site, node);
-    let changes = site.profiles.get(next).is_some_and(|next| usual.changed_vm_resource(next).is_some());
+    let changes =
+        site.profiles.get(next).is_some_and(|next| usual.changed_vm_resource(next).is_some());
     if changes { Ok(check_no_open_slots(tx.before(), node.id, audit)?) } else { Ok(()) }
 }
 
-/// Changes the variables of one node, in a transaction; the caller stores the node. A failure stages nothing.
+/// Changes the variables of one node, in a transaction; the caller stores the node. A failure
+/// stages nothing.
 pub(super) fn vars_changed(
     tx: &mut Tx<'_>,
     mut node: Node,
@@ -86,7 +92,8 @@ pub(super) fn vars_changed(
     Ok(node)
 }
 
-/// Sets the override for one boot of one node, in a transaction; the caller stores the node. A failure stages nothing.
+/// Sets the override for one boot of one node, in a transaction; the caller stores the node. A
+/// failure stages nothing.
 pub(super) fn once_ordered(
     tx: &mut Tx<'_>,
     mut node: Node,
@@ -99,13 +106,22 @@ pub(super) fn once_ordered(
         return Err(OrderError::Pinned { node: node.id }.into());
     }
     let usual = &boot::effective_profile(site, &node).name;
-    if once.profile.as_ref().is_some_and(|other| other != usual) && failpoint::defends("boot-once-guard") {
+    if once.profile.as_ref().is_some_and(|other| other != usual)
+        && failpoint::defends("boot-once-guard")
+    {
         check_no_running_work(tx.before(), node.id, audit)?;
     }
     if let Some(other) = &once.profile {
         keep_slots(tx, &node, site, other, audit)?;
     }
-    record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), audit, now);
+    record_event(
+        tx,
+        &node,
+        EventKind::BootOnce,
+        format!("the next boot: {}", once.words()),
+        audit,
+        now,
+    );
     node.boot_override = Some(once);
     Ok(node)
 }
@@ -131,7 +147,14 @@ pub(super) fn pinned(
     now: Timestamp,
 ) -> Node {
     (node.pinned, node.boot_override) = (Some(generation), None);
-    record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), audit, now);
+    record_event(
+        tx,
+        &node,
+        EventKind::Pinned,
+        format!("generation {}", generation.0.short()),
+        audit,
+        now,
+    );
     node
 }
 
@@ -148,6 +171,13 @@ pub(super) fn unpinned(
     Ok(node)
 }
 
-fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, audit: &AuditContext, now: Timestamp) {
+fn record_event(
+    tx: &mut Tx<'_>,
+    node: &Node,
+    kind: EventKind,
+    detail: String,
+    audit: &AuditContext,
+    now: Timestamp,
+) {
     tx.event(Event::new(now, audit, kind, detail).of_node(node.id));
 }

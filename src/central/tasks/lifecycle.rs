@@ -1,7 +1,8 @@
 //! Starts and cancels tasks.
 //!
-//! The transaction that stores a task also claims its nodes, so that no node has two. The order for each node follows from the record
-//! ([`Task::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
+//! The transaction that stores a task also claims its nodes, so that no node has two. The order for
+//! each node follows from the record ([`Task::order_for`]). It is sent whenever the record changes,
+//! at each welcome, and again while a node has not followed it.
 
 use super::node_selection::claim;
 use crate::{links::LinkCommand, tasks::Tasks};
@@ -49,7 +50,9 @@ pub enum TaskError {
     NoGroup { group: String, known: String },
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false")]
     RootForbidden,
-    #[error("cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested")]
+    #[error(
+        "cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested"
+    )]
     NotEnough {
         group: GroupName,
         wanted: usize,
@@ -74,15 +77,22 @@ meshd_types::hints!(TaskError {
 
 impl Tasks {
     /// Claims nodes and starts the task on them.
-    pub async fn run_task(&self, request: TaskRequest, audit: &AuditContext) -> Result<Task, TaskError> {
+    pub async fn run_task(
+        &self,
+        request: TaskRequest,
+        audit: &AuditContext,
+    ) -> Result<Task, TaskError> {
         let site = self.env.site();
         let (group, candidates) = candidates(&site, &request.target)?;
         let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = request;
         if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
-        let nodes = request.nodes.unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
-        let launcher = request.launcher.unwrap_or_else(|| Launcher::default_for(nodes, ranks_per_node));
+        let nodes = request
+            .nodes
+            .unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
+        let launcher =
+            request.launcher.unwrap_or_else(|| Launcher::default_for(nodes, ranks_per_node));
         let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
@@ -103,14 +113,23 @@ impl Tasks {
     }
 
     /// Cancels a task: all its processes on all nodes end.
-    pub async fn cancel_task(&self, id: TaskId, audit: &AuditContext) -> Result<Option<Task>, TaskError> {
+    pub async fn cancel_task(
+        &self,
+        id: TaskId,
+        audit: &AuditContext,
+    ) -> Result<Option<Task>, TaskError> {
         let now = self.env.now();
         let not_found = || TaskError::None { id: id.to_string() };
         let detail = audit.reason.clone().unwrap_or_else(|| format!("by {}", audit.principal));
         let cancelled = self.env.store.commit(|tx| {
             let Some(mut task) = tx.task(id).cloned() else { return Err(not_found()) };
             if task.cancel(detail, now) {
-                tx.event(Event::new(now, audit, EventKind::Task, format!("task {id} is cancelled")));
+                tx.event(Event::new(
+                    now,
+                    audit,
+                    EventKind::Task,
+                    format!("task {id} is cancelled"),
+                ));
                 tx.put_task(task.clone());
             }
             Ok(task)
@@ -137,7 +156,11 @@ impl Tasks {
     }
 
     /// Changes tasks, stores the changes, and sends orders to their nodes.
-    pub(crate) async fn edit_tasks(&self, ids: &[TaskId], edit: impl Fn(&mut Task)) -> Result<(), StoreError> {
+    pub(crate) async fn edit_tasks(
+        &self,
+        ids: &[TaskId],
+        edit: impl Fn(&mut Task),
+    ) -> Result<(), StoreError> {
         let now = self.env.now();
         let changes = |task: &Task| {
             let mut after = task.clone();
@@ -171,12 +194,14 @@ impl Tasks {
         }
     }
 
-    /// Sends a node the order of its task. The record is read under [`Tasks::orders`], so that the newest order is sent last. The lock of
-    /// the links is not held meanwhile, because transactions take it.
+    /// Sends a node the order of its task. The record is read under [`Tasks::orders`], so that the
+    /// newest order is sent last. The lock of the links is not held meanwhile, because transactions
+    /// take it.
     pub(crate) fn send_order(&self, node: NodeId) {
         let _turn = self.orders.lock();
         let Some(commands) = self.links.commands(node) else { return };
-        let order = self.env.store.read(|model| model.task_on(node).and_then(|task| task.order_for(node)));
+        let order =
+            self.env.store.read(|model| model.task_on(node).and_then(|task| task.order_for(node)));
         if let Some(order) = order {
             // A full queue loses nothing: the order is repeated.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(order)));
@@ -185,10 +210,13 @@ impl Tasks {
 
     /// Repeats orders that nodes have not followed yet.
     pub(crate) fn repeat_orders(&self) {
-        let is_unfinished =
-            |task: &&Task| matches!(task.state, TaskState::Starting | TaskState::Ending) || task.state.is_final();
-        let unfinished: Vec<Task> =
-            self.env.store.read(|model| model.open_tasks().filter(is_unfinished).cloned().collect());
+        let is_unfinished = |task: &&Task| {
+            matches!(task.state, TaskState::Starting | TaskState::Ending) || task.state.is_final()
+        };
+        let unfinished: Vec<Task> = self
+            .env
+            .store
+            .read(|model| model.open_tasks().filter(is_unfinished).cloned().collect());
         unfinished.iter().for_each(|task| self.send_orders(task));
     }
 }
@@ -198,12 +226,16 @@ fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId
     match target {
         TaskTarget::Group(name) => {
             let named = site.groups.iter().find(|group| group.name.as_str() == name);
-            let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
-            let group = named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
+            let known = || {
+                site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ")
+            };
+            let group =
+                named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
             Ok((group.name.clone(), group.nodes.clone()))
         }
         TaskTarget::Node(id) => {
-            let name = id.to_string().parse().map_err(|error| TaskError::Spec(format!("{error}")))?;
+            let name =
+                id.to_string().parse().map_err(|error| TaskError::Spec(format!("{error}")))?;
             Ok((name, vec![*id]))
         }
     }
@@ -233,7 +265,8 @@ pub(crate) fn edit_task(
 /// Measures a task that begins to run on all its nodes, and one that has ended.
 fn measure(before: &Task, after: &Task) {
     if let (None, Some(started)) = (before.started_at, after.started_at) {
-        metrics::histogram!("meshd_task_start_seconds").record(started.since(after.created_at).as_secs_f64());
+        metrics::histogram!("meshd_task_start_seconds")
+            .record(started.since(after.created_at).as_secs_f64());
     }
     if let (None, Some(ended)) = (before.ended_at, after.ended_at) {
         let begin = after.started_at.unwrap_or(after.created_at);
@@ -242,7 +275,8 @@ fn measure(before: &Task, after: &Task) {
     }
 }
 
-/// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced hardware.
+/// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced
+/// hardware.
 fn count_nodes(model: &Model, group: &[NodeId]) -> usize {
     let node_ids = group.iter().map(|id| model.current_node(*id).map_or(*id, |node| node.id));
     node_ids.collect::<BTreeSet<NodeId>>().len()
@@ -250,7 +284,13 @@ fn count_nodes(model: &Model, group: &[NodeId]) -> usize {
 
 fn start_detail(task: &Task) -> String {
     let nodes: Vec<String> = task.members.iter().map(|member| member.node.to_string()).collect();
-    format!("task {} of {} on {}: {}", task.id, task.spec.group, nodes.join(" "), task.spec.argv.join(" "))
+    format!(
+        "task {} of {} on {}: {}",
+        task.id,
+        task.spec.group,
+        nodes.join(" "),
+        task.spec.argv.join(" ")
+    )
 }
 
 /// The events of a change of a task.
@@ -258,14 +298,21 @@ fn change_events(before: &Task, after: &Task, now: Timestamp) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add_event = |node: Option<NodeId>, text: String| {
         let cause: Cause = Actor::Central.into();
-        events.push(Event::new(now, cause, EventKind::Task, format!("task {} {text}", after.id)).of_node(node));
+        events.push(
+            Event::new(now, cause, EventKind::Task, format!("task {} {text}", after.id))
+                .of_node(node),
+        );
     };
     if before.state == TaskState::Starting && after.started_at != before.started_at {
         add_event(None, "runs".to_owned());
     }
     if let (None, Some(end)) = (&before.end, &after.end) {
-        let detail = if end.detail.is_empty() { String::new() } else { format!(": {}", end.detail) };
-        add_event(end.node, format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()));
+        let detail =
+            if end.detail.is_empty() { String::new() } else { format!(": {}", end.detail) };
+        add_event(
+            end.node,
+            format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()),
+        );
     }
     if !before.state.is_final() && after.state.is_final() {
         add_event(None, format!("is {}", after.state.as_str()));

@@ -45,7 +45,11 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, reported: Arc<ReportedWork>) -> Self {
+    pub(super) fn new(
+        env: Arc<Environment>,
+        links: Arc<Links>,
+        reported: Arc<ReportedWork>,
+    ) -> Self {
         let outputs = Arc::new(ChunkLogs::new(env.site().state_dir.join("tasks"), OUTPUT_LIMITS));
         Tasks { env, links, reported, outputs, orders: Ordered::default(), ages: Leaf::default() }
     }

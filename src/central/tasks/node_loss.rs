@@ -17,8 +17,9 @@ pub(super) struct OpenTask {
     nodes: Vec<(NodeId, NodeObservation)>,
 }
 
-/// Ages of open tasks, by the monotonic clock: a time limit must not end a task because the wall clock was corrected. The age at the
-/// first check after a start of meshd is that of the wall clock.
+/// Ages of open tasks, by the monotonic clock: a time limit must not end a task because the wall
+/// clock was corrected. The age at the first check after a start of meshd is that of the wall
+/// clock.
 #[derive(Default)]
 pub(super) struct Ages(BTreeMap<TaskId, FirstCheck>);
 
@@ -33,9 +34,14 @@ impl Ages {
     /// Returns the ages of the open tasks, and forgets all others.
     fn update(&mut self, open: &[OpenTask], monotonic: Duration, now: Timestamp) -> Vec<Duration> {
         let first = |task: &OpenTask| FirstCheck { age: now.since(task.created_at), at: monotonic };
-        self.0 =
-            open.iter().map(|task| (task.id, self.0.get(&task.id).copied().unwrap_or_else(|| first(task)))).collect();
-        open.iter().map(|task| self.0[&task.id]).map(|first| first.age + monotonic.saturating_sub(first.at)).collect()
+        self.0 = open
+            .iter()
+            .map(|task| (task.id, self.0.get(&task.id).copied().unwrap_or_else(|| first(task))))
+            .collect();
+        open.iter()
+            .map(|task| self.0[&task.id])
+            .map(|first| first.age + monotonic.saturating_sub(first.at))
+            .collect()
     }
 }
 
@@ -45,9 +51,15 @@ impl Tasks {
         let now = self.env.now();
         let unfinished: Vec<OpenTask> = self.env.store.read(|model| {
             let observation = |task: &Task| {
-                task.holding().map(|id| (id, observation(model.node(id).map(|node| node.phase)))).collect()
+                task.holding()
+                    .map(|id| (id, observation(model.node(id).map(|node| node.phase))))
+                    .collect()
             };
-            let open = |task: &Task| OpenTask { id: task.id, created_at: task.created_at, nodes: observation(task) };
+            let open = |task: &Task| OpenTask {
+                id: task.id,
+                created_at: task.created_at,
+                nodes: observation(task),
+            };
             model.open_tasks().map(open).collect()
         });
         let ages = self.ages.lock().update(&unfinished, self.env.monotonic(), now);
@@ -67,14 +79,18 @@ impl Tasks {
 /// Derives the state of a task's part from the phase of its node.
 fn observation(phase: Option<Phase>) -> NodeObservation {
     match phase {
-        None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
-        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => NodeObservation::There,
+        None | Some(Phase::Removed) => {
+            NodeObservation::Gone("an operator removed the node".to_owned())
+        }
+        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => {
+            NodeObservation::There
+        }
         Some(phase) => NodeObservation::Lost(format!("the node is {phase}")),
     }
 }
 
-/// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive their orders at the next reminder
-/// at the latest.
+/// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive
+/// their orders at the next reminder at the latest.
 pub(crate) fn mark_node_lost(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let task = tx.task_on(node).map(|task| task.id);
     edit_task(tx, task, now, |task| task.observe(node, NodeObservation::Gone(why.to_owned()), now));
@@ -94,6 +110,10 @@ mod tests {
         assert_eq!(age(110, Timestamp::EPOCH), seconds(15));
         assert_eq!(age(120, Timestamp::from_millis(4_300_000_000_000)), seconds(25), "2106");
         assert!(ages.update(&[], seconds(130), created_at).is_empty());
-        assert_eq!(ages.update(&open, seconds(140), Timestamp::EPOCH), [Duration::ZERO], "after a start of meshd");
+        assert_eq!(
+            ages.update(&open, seconds(140), Timestamp::EPOCH),
+            [Duration::ZERO],
+            "after a start of meshd"
+        );
     }
 }

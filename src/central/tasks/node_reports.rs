@@ -40,31 +40,45 @@ impl Tasks {
     }
 
     /// Processes the report of all tasks of a node.
-    async fn apply_reports(&self, node: NodeId, mut tasks: Vec<TaskReport>) -> Result<(), AgentApiError> {
+    async fn apply_reports(
+        &self,
+        node: NodeId,
+        mut tasks: Vec<TaskReport>,
+    ) -> Result<(), AgentApiError> {
         tasks.truncate(MAX_TASKS);
         let now = self.env.now();
         let task_of_node = self.env.store.read(|model| model.task_on(node).map(|task| task.id));
         if let Some(task_of_node) = task_of_node {
-            let state = tasks.iter().find(|report| report.task == task_of_node).map(|report| &report.state);
+            let state =
+                tasks.iter().find(|report| report.task == task_of_node).map(|report| &report.state);
             self.edit_tasks(&[task_of_node], |task| task.reported(node, state, now)).await?;
         }
         let (stale, orphans): (Vec<TaskId>, Vec<TaskId>) = self.env.store.read(|model| {
-            let others = tasks.iter().map(|report| report.task).filter(|task| Some(*task) != task_of_node);
+            let others =
+                tasks.iter().map(|report| report.task).filter(|task| Some(*task) != task_of_node);
             others.partition(|task| model.task(*task).is_some())
         });
-        // The task is on record, but no longer on this node, which was considered lost and has returned.
+        // The task is on record, but no longer on this node, which was considered lost and has
+        // returned.
         for task in stale {
             self.order_removal(node, task);
         }
         // The task has ended on record: the node may release it.
-        let ended = tasks.iter().filter(|report| report.state.has_ended() && orphans.contains(&report.task));
+        let ended = tasks
+            .iter()
+            .filter(|report| report.state.has_ended() && orphans.contains(&report.task));
         ended.for_each(|report| self.order_removal(node, report.task));
         let names: Vec<String> = orphans.iter().map(TaskId::to_string).collect();
         let has_new = self.reported.orphan_tasks.set(node, orphans.into_iter().collect());
         // A node that invents tasks must not evict events of others.
         if has_new && self.env.allows(&format!("strange tasks of {node}")) {
-            let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
-            self.env.record(Event::new(now, Actor::Node, EventKind::Task, detail).of_node(node)).await;
+            let detail = format!(
+                "the node runs {}, not on record; `meshd task cancel` ends it",
+                names.join(" ")
+            );
+            self.env
+                .record(Event::new(now, Actor::Node, EventKind::Task, detail).of_node(node))
+                .await;
         }
         Ok(())
     }
@@ -72,9 +86,13 @@ impl Tasks {
     /// Processes the start of a link, in the same boot or in another one.
     pub(crate) async fn node_linked(&self, node: NodeId, session: BootSessionId) {
         let now = self.env.now();
-        let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id)) else { return };
+        let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id))
+        else {
+            return;
+        };
         let ids = [task];
-        let edited = self.edit_tasks(&ids, |task| task.observe(node, NodeObservation::Linked(session), now));
+        let edited =
+            self.edit_tasks(&ids, |task| task.observe(node, NodeObservation::Linked(session), now));
         log_failure(edited.await, "cannot record the state of a task");
         self.send_order(node);
     }

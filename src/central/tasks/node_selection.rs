@@ -64,7 +64,9 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
     if tx.before().stray_vms().any(|vm| vm.stray_nodes.contains(&node.id)) {
         return Err("is to release VMs".to_owned());
     }
-    let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };
+    let Some(IpAddr::V4(address)) = node.address else {
+        return Err("has no IPv4 address".to_owned());
+    };
     let session = node.boot.ok_or("has not booted")?;
     Ok(Member::claimed(node.id, session, address))
 }

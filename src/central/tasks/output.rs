@@ -27,17 +27,20 @@ impl Tasks {
 
     /// Removes the output of tasks that are no longer on record.
     pub(super) async fn remove_old_outputs(&self) {
-        let tasks: BTreeSet<TaskId> = self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
+        let tasks: BTreeSet<TaskId> =
+            self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
         let outputs = Arc::clone(&self.outputs);
         // The next call removes the rest.
         let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&tasks)).await;
     }
 
-    /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is sent, and the node repeats the piece.
+    /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is
+    /// sent, and the node repeats the piece.
     pub(super) async fn store_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
         let Output { task, stream, at, data } = output;
         if !self.env.store.read(|model| model.task(task).is_some_and(|task| task.holds(node))) {
-            // Output of an unknown or ended task is acknowledged and dropped, so that the node stops repeating it.
+            // Output of an unknown or ended task is acknowledged and dropped, so that the node
+            // stops repeating it.
             return Some(FromCentral::OutputStored(OutputStored { task, stream, end: u64::MAX }));
         }
         let line = LogLine { when: self.env.now(), node, stream, at, data };

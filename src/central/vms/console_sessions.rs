@@ -1,7 +1,8 @@
 //! Connects an operator to the console of a VM.
 //!
-//! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator
-//! delays only that connection, and the node drops output and reports the gap.
+//! meshd requests the console over the link, and the node opens a separate connection. Buffers are
+//! bounded: a slow operator delays only that connection, and the node drops output and reports the
+//! gap.
 
 use crate::{
     links::LinkCommand,
@@ -36,7 +37,8 @@ pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
 
 pub(super) struct PendingConsole {
     node: NodeId,
-    /// The node's side, until the node takes it. The console is open while the operator's side exists.
+    /// The node's side, until the node takes it. The console is open while the operator's side
+    /// exists.
     node_console: Option<NodeConsole>,
     operator: mpsc::WeakSender<Bytes>,
 }
@@ -94,8 +96,8 @@ meshd_types::hints!(ConsoleError {
 });
 
 impl Workloads {
-    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`, the operator may send input, and the
-    /// opening is recorded.
+    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`,
+    /// the operator may send input, and the opening is recorded.
     pub async fn open_console(
         &self,
         uuid: SystemUuid,
@@ -147,18 +149,32 @@ impl Workloads {
             // A node that wrongly reports the VM must not receive the operator's input.
             return node.ok_or(ConsoleError::Unplaced(uuid));
         }
-        let orphan_node = self.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        let orphan_node = self
+            .orphan_vms()
+            .into_iter()
+            .find(|(_, report)| report.uuid == uuid)
+            .map(|(node, _)| node);
         Ok(orphan_node.ok_or_else(|| VmError::None(uuid.to_string()))?)
     }
 
-    async fn record_console(&self, uuid: SystemUuid, node: NodeId, audit: &AuditContext) -> Result<(), StoreError> {
+    async fn record_console(
+        &self,
+        uuid: SystemUuid,
+        node: NodeId,
+        audit: &AuditContext,
+    ) -> Result<(), StoreError> {
         let now = self.env.now();
         let stored = self.env.store.commit(|tx| {
             let detail = "an operator opened its console".to_owned();
             let event = match tx.vm(uuid) {
                 Some(vm) => vm_event(vm, node, EventKind::VmConsole, audit, detail, now),
-                None => meshd_model::fleet::Event::new(now, audit, EventKind::VmConsole, format!("{uuid}: {detail}"))
-                    .of_node(node),
+                None => meshd_model::fleet::Event::new(
+                    now,
+                    audit,
+                    EventKind::VmConsole,
+                    format!("{uuid}: {detail}"),
+                )
+                .of_node(node),
             };
             tx.event(event);
             Ok(())

@@ -1,5 +1,5 @@
-//! Audit records of disks: each written image, each disk assigned unchanged, and each wipe, with the disk's identity and previous
-//! content.
+//! Audit records of disks: each written image, each disk assigned unchanged, and each wipe, with
+//! the disk's identity and previous content.
 
 use crate::vms::lifecycle::vm_event;
 use meshd_model::{
@@ -27,14 +27,20 @@ pub(crate) fn record_assigned_disks(
         return;
     }
     let audit = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
-    for volume in vm.request.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name)) {
+    for volume in
+        vm.request.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name))
+    {
         let Some(disk) = volume.source.disk().and_then(|disk| disk.identity()) else { continue };
         if !report.disks.contains_key(&volume.name) {
             continue;
         }
-        let before = describe_contents(report.contents.get(&volume.name).map_or(&[], Vec::as_slice));
+        let before =
+            describe_contents(report.contents.get(&volume.name).map_or(&[], Vec::as_slice));
         let detail = match volume.source.digest() {
-            Some(digest) => format!("image {} is written onto disk {disk}, which contained {before}", digest.short()),
+            Some(digest) => format!(
+                "image {} is written onto disk {disk}, which contained {before}",
+                digest.short()
+            ),
             None => format!("gets disk {disk} unchanged, which contained {before}"),
         };
         tx.event(vm_event(vm, node, EventKind::DiskWritten, &audit, detail, now));
@@ -42,13 +48,22 @@ pub(crate) fn record_assigned_disks(
 }
 
 /// Records disks that a node wiped before it released a VM. `vm` is the record before the release.
-pub(crate) fn record_wiped_disks(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId, now: Timestamp) {
+pub(crate) fn record_wiped_disks(
+    tx: &mut Tx<'_>,
+    vm: &Vm,
+    node: NodeId,
+    order: CorrelationId,
+    now: Timestamp,
+) {
     let audit = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
     let facts = tx.node(node).and_then(|node| node.facts.clone());
     for disk in vm.wiped_disks(node) {
-        let disk_facts = facts.as_ref().and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str()));
-        let before = disk_facts
-            .map_or_else(|| "unknown contents".to_owned(), |disk_facts| describe_contents(&disk_facts.signatures));
+        let disk_facts =
+            facts.as_ref().and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str()));
+        let before = disk_facts.map_or_else(
+            || "unknown contents".to_owned(),
+            |disk_facts| describe_contents(&disk_facts.signatures),
+        );
         let detail = format!("disk {disk} is wiped; it was last seen with {before}");
         tx.event(vm_event(vm, node, EventKind::DiskWiped, &audit, detail, now));
     }
@@ -56,8 +71,9 @@ pub(crate) fn record_wiped_disks(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: 
 
 /// Lists the reported contents, within limits.
 fn describe_contents(contents: &[String]) -> String {
-    let limited =
-        |limited: &String| limited.chars().filter(|c| !c.is_control()).take(MAX_CONTENT_CHARS).collect::<String>();
+    let limited = |limited: &String| {
+        limited.chars().filter(|c| !c.is_control()).take(MAX_CONTENT_CHARS).collect::<String>()
+    };
     let contents: Vec<String> = contents.iter().take(MAX_CONTENTS).map(limited).collect();
     if contents.is_empty() { "nothing".to_owned() } else { contents.join(", ") }
 }

@@ -1,7 +1,8 @@
 //! Frees the VMs of a node that is fenced or removed, and places them elsewhere.
 //!
-//! There are never two copies of a VM. A VM leaves its node only after the node has released it, or after the node has lost its
-//! credentials and its machine is certainly off: the machine booted again, or an operator fenced it.
+//! There are never two copies of a VM. A VM leaves its node only after the node has released it, or
+//! after the node has lost its credentials and its machine is certainly off: the machine booted
+//! again, or an operator fenced it.
 
 use super::Workloads;
 use crate::{
@@ -16,11 +17,12 @@ use meshd_store::Tx;
 use meshd_types::{NodeId, SystemUuid, Timestamp};
 
 impl Workloads {
-    /// Places VMs that lost their node and may move, or that their node refused. Those that do not fit are retried at the
-    /// next scan.
+    /// Places VMs that lost their node and may move, or that their node refused. Those that do not
+    /// fit are retried at the next scan.
     pub(crate) async fn place_waiting(&self) {
-        let waiting: Vec<SystemUuid> =
-            self.env.store.read(|model| model.unplaced_vms().filter(|vm| vm.needs_placement()).map(Vm::uuid).collect());
+        let waiting: Vec<SystemUuid> = self.env.store.read(|model| {
+            model.unplaced_vms().filter(|vm| vm.needs_placement()).map(Vm::uuid).collect()
+        });
         for uuid in waiting {
             self.place_vm(uuid).await;
         }
@@ -30,7 +32,9 @@ impl Workloads {
     pub(crate) async fn place_vm(&self, uuid: SystemUuid) {
         let (site, now) = (self.env.site(), self.env.now());
         let placed = self.env.store.commit(|tx| {
-            let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else { return Ok(None) };
+            let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else {
+                return Ok(None);
+            };
             self.check_not_elsewhere(tx.before(), uuid, false)?;
             let mut vm = before.clone();
             vm.run();
@@ -62,7 +66,10 @@ impl Workloads {
 
 /// Stores a VM, or removes the record of a deleted VM that no node has any more.
 pub(super) fn put_or_remove(tx: &mut Tx<'_>, vm: Vm) {
-    if vm.desired_state == VmDesiredState::Release && vm.placement.is_none() && vm.stray_nodes.is_empty() {
+    if vm.desired_state == VmDesiredState::Release
+        && vm.placement.is_none()
+        && vm.stray_nodes.is_empty()
+    {
         tx.remove_vm(vm.uuid());
     } else {
         tx.put_vm(vm);
@@ -70,9 +77,16 @@ pub(super) fn put_or_remove(tx: &mut Tx<'_>, vm: Vm) {
 }
 
 /// Releases all VMs of a node. Those that were being deleted are removed.
-pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
+pub(crate) fn release_vms(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    cause: impl Into<Cause> + Clone,
+    why: &str,
+    now: Timestamp,
+) {
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
-    let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
+    let stray_nodes: Vec<Vm> =
+        tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
     for mut vm in vms {
         vm.confirm_release(id);
         vm.record_pending_wipes();
@@ -97,14 +111,23 @@ pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> +
     }
 }
 
-/// Processes the removal of a node: its VMs are released and not started elsewhere, because the machine may still run.
+/// Processes the removal of a node: its VMs are released and not started elsewhere, because the
+/// machine may still run.
 pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext, now: Timestamp) {
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     remove_slots(tx, id);
     mark_node_lost(tx, id, "an operator removed the node", now);
-    release_vms(tx, id, audit, "its node was removed; it may run there until that machine is switched off", now);
+    release_vms(
+        tx,
+        id,
+        audit,
+        "its node was removed; it may run there until that machine is switched off",
+        now,
+    );
     for before in vms {
-        if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.desired_state != VmDesiredState::Release).cloned() {
+        if let Some(mut vm) =
+            tx.vm(before.uuid()).filter(|vm| vm.desired_state != VmDesiredState::Release).cloned()
+        {
             vm.desired_state = VmDesiredState::Stop;
             // The guest may still use the addresses of its slot, so they stay reserved.
             vm.request.spec.nics = before.request.spec.nics;
@@ -112,7 +135,9 @@ pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext
         }
     }
     // The removed node can no longer wipe disks.
-    for mut vm in tx.all_vms().filter(|vm| vm.pending_wipes.contains_key(&id)).cloned().collect::<Vec<_>>() {
+    for mut vm in
+        tx.all_vms().filter(|vm| vm.pending_wipes.contains_key(&id)).cloned().collect::<Vec<_>>()
+    {
         vm.confirm_release(id);
         put_or_remove(tx, vm);
     }

@@ -1,7 +1,7 @@
 //! Creates, starts, stops and deletes VMs.
 //!
-//! Each order changes the record, and the node receives the complete desired state. The transaction that records a VM also
-//! places it, so that two orders never get the same unit.
+//! Each order changes the record, and the node receives the complete desired state. The transaction
+//! that records a VM also places it, so that two orders never get the same unit.
 
 use crate::vms::{
     Workloads,
@@ -12,7 +12,9 @@ use crate::vms::{
 use meshd_config::{Site, vm::VmRequest};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_nics, place_by},
+    work::{
+        NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_nics, place_by,
+    },
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmTargetState, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
@@ -121,7 +123,14 @@ impl Workloads {
                 vm.run();
             }
             let node = self.assign(tx, &mut vm, &snapshot.site, now)?;
-            tx.event(vm_event(&vm, node, EventKind::VmCreated, audit, describe_placement(&vm), now));
+            tx.event(vm_event(
+                &vm,
+                node,
+                EventKind::VmCreated,
+                audit,
+                describe_placement(&vm),
+                now,
+            ));
             tx.put_vm(vm.clone());
             Ok::<_, VmError>(vm)
         });
@@ -132,15 +141,22 @@ impl Workloads {
     }
 
     /// Starts, stops or restarts a VM.
-    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, audit: &AuditContext) -> Result<Vm, VmError> {
+    pub async fn order_vm(
+        &self,
+        uuid: SystemUuid,
+        verb: VmVerb,
+        audit: &AuditContext,
+    ) -> Result<Vm, VmError> {
         let (site, now) = (self.env.site(), self.env.now());
         let recorded = self.env.store.commit(|tx| {
             let mut vm = existing_vm(tx, uuid)?;
             if vm.desired_state == VmDesiredState::Release {
                 return Err(VmError::Releasing(vm.name().clone()));
             }
-            let is_running =
-                vm.desired_state == VmDesiredState::Run && vm.placement.is_some() && vm.may_work() && !vm.is_paused();
+            let is_running = vm.desired_state == VmDesiredState::Run
+                && vm.placement.is_some()
+                && vm.may_work()
+                && !vm.is_paused();
             let operation = match verb {
                 VmVerb::Start if is_running => return Ok(vm),
                 VmVerb::Start => "start ordered",
@@ -170,11 +186,17 @@ impl Workloads {
         Ok(vm)
     }
 
-    /// Deletes a VM: its node releases all resources, then the record is removed. With `node`, releases what that node has of a VM that
-    /// has no record or is placed elsewhere.
+    /// Deletes a VM: its node releases all resources, then the record is removed. With `node`,
+    /// releases what that node has of a VM that has no record or is placed elsewhere.
     ///
-    /// The returned VM has no node if nothing is left to release. A forced deletion does not wipe disks.
-    pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, audit: &AuditContext) -> Result<Vm, VmError> {
+    /// The returned VM has no node if nothing is left to release. A forced deletion does not wipe
+    /// disks.
+    pub async fn delete_vm(
+        &self,
+        uuid: SystemUuid,
+        node: Option<NodeId>,
+        audit: &AuditContext,
+    ) -> Result<Vm, VmError> {
         let now = self.env.now();
         let orphan = node.and_then(|node| self.orphan_vm(node, uuid));
         let stored = self.env.store.commit(|tx| {
@@ -183,7 +205,8 @@ impl Workloads {
                 (None, Some(request), Some(node)) => Vm::unknown(request, node, now),
                 (None, ..) => return Err(VmError::None(uuid.to_string())),
             };
-            let is_admitted = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
+            let is_admitted =
+                |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
             match node.filter(|node| vm.node() != Some(*node)) {
                 Some(node) if !is_admitted(&node) => return Err(VmError::NoNode(node)),
                 // The part on another node; the record stays.
@@ -195,10 +218,24 @@ impl Workloads {
             }
             let of = node.or(vm.node());
             if vm.placement.is_none() && vm.stray_nodes.is_empty() {
-                tx.event(vm_event(&vm, of, EventKind::VmReleased, audit, "no node had resources of it", now));
+                tx.event(vm_event(
+                    &vm,
+                    of,
+                    EventKind::VmReleased,
+                    audit,
+                    "no node had resources of it",
+                    now,
+                ));
                 tx.remove_vm(uuid);
             } else {
-                tx.event(vm_event(&vm, of, EventKind::VmOrdered, audit, "release ordered".to_owned(), now));
+                tx.event(vm_event(
+                    &vm,
+                    of,
+                    EventKind::VmOrdered,
+                    audit,
+                    "release ordered".to_owned(),
+                    now,
+                ));
                 tx.put_vm(vm.clone());
             }
             Ok::<_, VmError>(vm)
@@ -219,12 +256,15 @@ impl Workloads {
         self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(not_found)
     }
 
-    /// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that the newest state is sent last. Orders to
-    /// run are sent only while the checks of the node's present boot pass.
+    /// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that
+    /// the newest state is sent last. Orders to run are sent only while the checks of the node's
+    /// present boot pass.
     pub fn vm_orders(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmOrder> {
         self.env.store.read(|model| {
             let may_run = may_run(model, node);
-            let is_due = |order: &VmOrder| may_run || !matches!(order.desired_state, VmTargetState::Run { .. });
+            let is_due = |order: &VmOrder| {
+                may_run || !matches!(order.desired_state, VmTargetState::Run { .. })
+            };
             let add_slot_disks = |mut order: VmOrder| {
                 if let VmTargetState::Run { slots, .. } = &mut order.desired_state {
                     *slots = slot_disks(model, node);
@@ -244,7 +284,13 @@ impl Workloads {
     }
 
     /// Places a VM on a node and assigns units. At most once in a transaction.
-    pub(crate) fn assign(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
+    pub(crate) fn assign(
+        &self,
+        tx: &Tx<'_>,
+        vm: &mut Vm,
+        site: &Site,
+        now: Timestamp,
+    ) -> Result<NodeId, VmError> {
         let (model, nodes_with_orphans) = (tx.before(), self.reported.nodes_with_orphans());
         let candidate_nodes = candidate_nodes(model, site).map(|mut candidate| {
             if nodes_with_orphans.contains(&candidate.node) {
@@ -259,9 +305,10 @@ impl Workloads {
             }
             candidate
         });
-        let fit =
-            place_by(&vm.request, vm.required_node, candidate_nodes, |candidate| add_slots(model, site, candidate))
-                .map_err(VmError::NoPlacement)?;
+        let fit = place_by(&vm.request, vm.required_node, candidate_nodes, |candidate| {
+            add_slots(model, site, candidate)
+        })
+        .map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_nics(&mut vm.request.spec, fit.nics);
@@ -272,7 +319,8 @@ impl Workloads {
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
-    /// Sends the desired state to the affected nodes; a node without link receives it at its next welcome.
+    /// Sends the desired state to the affected nodes; a node without link receives it at its next
+    /// welcome.
     pub(crate) fn notify(&self, vm: &Vm) {
         for node in vm.node().into_iter().chain(vm.stray_nodes.iter().copied()) {
             self.links.notify_node(node, Some(vm.uuid()));
@@ -303,14 +351,21 @@ pub(crate) fn existing_vm(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> 
 fn describe_placement(vm: &Vm) -> String {
     let node = vm.node().map_or_else(|| "no node".to_owned(), |node| node.to_string());
     let units: Vec<&str> = vm.request.spec.units.iter().map(PciAddress::as_str).collect();
-    let addresses: Vec<String> = vm.request.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
-    let labelled = |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
-    let numa = match (vm.locality.mismatch, vm.request.spec.numa_node.filter(|_| vm.locality.near)) {
+    let addresses: Vec<String> =
+        vm.request.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+    let labelled =
+        |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
+    let numa = match (vm.locality.mismatch, vm.request.spec.numa_node.filter(|_| vm.locality.near))
+    {
         (true, _) => ", units on several NUMA nodes (numa_mismatch)".to_owned(),
         (false, Some(near)) => format!(", all on its NUMA node {near}"),
         (false, None) => String::new(),
     };
-    format!("on {node}{}{}{numa}", labelled("with", units.join(" ")), labelled("at", addresses.join(" ")))
+    format!(
+        "on {node}{}{}{numa}",
+        labelled("with", units.join(" ")),
+        labelled("at", addresses.join(" "))
+    )
 }
 
 pub(crate) fn vm_event(

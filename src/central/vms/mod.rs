@@ -52,14 +52,19 @@ pub struct Workloads {
     links: Arc<Links>,
     reported: Arc<ReportedWork>,
     consoles: Leaf<Consoles>,
-    /// Read-locked while a VM with files is recorded; write-locked while a file is removed, or the list of files in use is shortened.
+    /// Read-locked while a VM with files is recorded; write-locked while a file is removed, or the
+    /// list of files in use is shortened.
     volume_use: tokio::sync::RwLock<()>,
     /// Last declaration of volumes in use; `None` after a failed one.
     declared_volumes: Leaf<Option<BTreeSet<Digest>>>,
 }
 
 impl Workloads {
-    pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, reported: Arc<ReportedWork>) -> Self {
+    pub(super) fn new(
+        env: Arc<Environment>,
+        links: Arc<Links>,
+        reported: Arc<ReportedWork>,
+    ) -> Self {
         let (consoles, volume_use, declared_volumes) = Default::default();
         Workloads { env, links, reported, consoles, volume_use, declared_volumes }
     }

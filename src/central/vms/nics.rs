@@ -1,4 +1,5 @@
-//! MAC and IP addresses of virtual NICs. The transaction that records a VM reserves them, until the record is removed.
+//! MAC and IP addresses of virtual NICs. The transaction that records a VM reserves them, until the
+//! record is removed.
 
 use crate::{environment::site_snapshot::SiteSnapshot, vms::Workloads};
 use meshd_config::{MacPrefix, vm::derived_mac};
@@ -14,7 +15,8 @@ use meshd_store::{Model, StoreError};
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
-/// Attempts to find a free MAC address. If half of all addresses with the prefix are taken, the search fails once in a billion times.
+/// Attempts to find a free MAC address. If half of all addresses with the prefix are taken, the
+/// search fails once in a billion times.
 const ATTEMPTS: u32 = 30;
 
 impl Workloads {
@@ -31,20 +33,24 @@ impl Workloads {
         stored.await
     }
 
-    /// Fills in the present addresses of a VM's NICs: the lease, else the address that its node reports, else the reserved address.
+    /// Fills in the present addresses of a VM's NICs: the lease, else the address that its node
+    /// reports, else the reserved address.
     pub fn fill_addresses(&self, vm: SystemUuid, node: Option<NodeId>, nics: &mut [Nic]) {
         let now = self.env.now();
-        let leased: Vec<Lease> = self.env.store.read(|model| model.leases_of_vm(vm).cloned().collect());
+        let leased: Vec<Lease> =
+            self.env.store.read(|model| model.leases_of_vm(vm).cloned().collect());
         let reported = node.map(|node| self.reported_addresses(node, vm)).unwrap_or_default();
         for nic in nics {
-            let lease = leased.iter().filter(|lease| lease.mac == nic.mac && lease.expires_at > now);
+            let lease =
+                leased.iter().filter(|lease| lease.mac == nic.mac && lease.expires_at > now);
             let lease = lease.max_by_key(|lease| lease.expires_at).map(|lease| lease.address);
             nic.address = lease.or_else(|| reported.get(&nic.mac).copied()).or(nic.address);
         }
     }
 }
 
-/// Assigns the MAC and IP addresses that the specification of a new VM omits, and checks the others.
+/// Assigns the MAC and IP addresses that the specification of a new VM omits, and checks the
+/// others.
 ///
 /// # Errors
 /// All conflicts, each with the owner of the address.
@@ -57,7 +63,11 @@ pub(crate) fn reserve(
     let checks = AddressChecks { model, snapshot, now };
     let mut faults = Vec::new();
     let mut add_fault = |index: usize, key: &str, message: String, hint: &str| {
-        faults.push(SpecFault { key: format!("nic[{index}].{key}"), message, hint: hint.to_owned() });
+        faults.push(SpecFault {
+            key: format!("nic[{index}].{key}"),
+            message,
+            hint: hint.to_owned(),
+        });
     };
     let uuid = spec.uuid;
     // NICs of slots have the addresses of their slots.
@@ -68,19 +78,34 @@ pub(crate) fn reserve(
             macs.remove(&nic.mac);
             match checks.free_mac(uuid, index, &macs) {
                 Some(mac) => nic.mac = mac,
-                None => {
-                    add_fault(index, "mac", "no free MAC address with the prefix of site.toml".to_owned(), "set one")
-                }
+                None => add_fault(
+                    index,
+                    "mac",
+                    "no free MAC address with the prefix of site.toml".to_owned(),
+                    "set one",
+                ),
             }
             macs.insert(nic.mac);
         } else if let Some(holder) = checks.mac_holder(nic.mac) {
-            add_fault(index, "mac", format!("{} is {holder}", nic.mac), "omit it, or use another address");
+            add_fault(
+                index,
+                "mac",
+                format!("{} is {holder}", nic.mac),
+                "omit it, or use another address",
+            );
         }
         if let Some(address) = site_address(nic) {
             if let Some(holder) = checks.holder_of(address, nic.mac) {
-                add_fault(index, "address", format!("{address} is {holder}"), "omit it, or use another address");
+                add_fault(
+                    index,
+                    "address",
+                    format!("{address} is {holder}"),
+                    "omit it, or use another address",
+                );
             }
-        } else if let Some(bridge) = nic.bridge.as_ref().filter(|bridge| !NetworkName::of_bridge(bridge).is_private()) {
+        } else if let Some(bridge) =
+            nic.bridge.as_ref().filter(|bridge| !NetworkName::of_bridge(bridge).is_private())
+        {
             match checks.free_address(bridge, nic.mac, &assigned) {
                 PoolSearch::NoPool => {}
                 PoolSearch::Free(address) => {
@@ -89,7 +114,12 @@ pub(crate) fn reserve(
                 }
                 PoolSearch::Full => {
                     let message = format!("every address of [[vms.pool]] for {bridge} is taken");
-                    add_fault(index, "address", message, "extend the pool in site.toml, or delete VMs");
+                    add_fault(
+                        index,
+                        "address",
+                        message,
+                        "extend the pool in site.toml, or delete VMs",
+                    );
                 }
             }
         }
@@ -110,24 +140,32 @@ pub(crate) fn slot_address_conflict(
     if mac.is_multicast() || mac.0 == [0; 6] {
         return Some(format!("{mac} is not a valid NIC address"));
     }
-    let other_slot =
-        |slot: Option<&SlotId>| slot.filter(|slot| *slot != id).map(|slot| format!("assigned to slot {slot}"));
-    if let Some(holder) = checks.mac_user(mac, None).or_else(|| other_slot(model.slot_of_mac(mac))) {
+    let other_slot = |slot: Option<&SlotId>| {
+        slot.filter(|slot| *slot != id).map(|slot| format!("assigned to slot {slot}"))
+    };
+    if let Some(holder) = checks.mac_user(mac, None).or_else(|| other_slot(model.slot_of_mac(mac)))
+    {
         return Some(format!("{mac} is {holder}"));
     }
     let address = address?;
     if !is_host_address(address) {
         return Some(format!("{address} is not a valid host address"));
     }
-    if let Some(holder) = checks.address_user(address, mac, None).or_else(|| other_slot(model.slot_at(address))) {
+    if let Some(holder) =
+        checks.address_user(address, mac, None).or_else(|| other_slot(model.slot_at(address)))
+    {
         return Some(format!("{address} is {holder}"));
     }
     let leased = snapshot.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
     let range = leased.into_iter().find(|range| range.contains(address))?;
-    Some(format!("{address} lies in the range {}-{}, which DHCP leases to any machine", range.first, range.last))
+    Some(format!(
+        "{address} lies in the range {}-{}, which DHCP leases to any machine",
+        range.first, range.last
+    ))
 }
 
-/// Checks that the slot addresses of a VM are still free: site.toml may have reserved them since, and other VMs may use them.
+/// Checks that the slot addresses of a VM are still free: site.toml may have reserved them since,
+/// and other VMs may use them.
 ///
 /// # Errors
 /// All conflicts, each with the owner of the address.
@@ -140,9 +178,13 @@ pub(crate) fn check_slot_nics(
     let checks = AddressChecks { model, snapshot, now };
     let mut faults = Vec::new();
     for (index, nic) in vm.request.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
-        let mac = checks.mac_user(nic.mac, Some(vm.uuid())).map(|holder| format!("{} is {holder}", nic.mac));
+        let mac = checks
+            .mac_user(nic.mac, Some(vm.uuid()))
+            .map(|holder| format!("{} is {holder}", nic.mac));
         let address = nic.address.and_then(|address| {
-            checks.address_user(address, nic.mac, Some(vm.uuid())).map(|holder| format!("{address} is {holder}"))
+            checks
+                .address_user(address, nic.mac, Some(vm.uuid()))
+                .map(|holder| format!("{address} is {holder}"))
         });
         faults.extend(mac.into_iter().chain(address).map(|message| SpecFault {
             key: format!("nic[{index}].slot"),
@@ -155,7 +197,8 @@ pub(crate) fn check_slot_nics(
 
 /// True if another VM of the node has one of this VM's addresses in the private network.
 pub(crate) fn is_private_address_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
-    let addresses: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
+    let addresses: Vec<Ipv4Addr> =
+        vm.request.spec.nics.iter().filter_map(private_address).collect();
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
     !addresses.is_empty()
         && others()
@@ -190,12 +233,20 @@ impl AddressChecks<'_> {
             Some(format!("a NIC of the VM {} ({})", vm.name(), vm.uuid()))
         };
         let node = || self.model.node_of_mac(mac).map(|node| format!("a NIC of node {}", node.id));
-        let reserved =
-            || self.snapshot.reserved([], [&mac]).map(|address| format!("reserved by a [[reservation]] for {address}"));
+        let reserved = || {
+            self.snapshot
+                .reserved([], [&mac])
+                .map(|address| format!("reserved by a [[reservation]] for {address}"))
+        };
         vm().or_else(node).or_else(reserved)
     }
 
-    fn free_mac(&self, uuid: SystemUuid, index: usize, excluded: &BTreeSet<MacAddr>) -> Option<MacAddr> {
+    fn free_mac(
+        &self,
+        uuid: SystemUuid,
+        index: usize,
+        excluded: &BTreeSet<MacAddr>,
+    ) -> Option<MacAddr> {
         let prefix = &self.snapshot.site.vms.mac_prefix;
         let mut tried = (0..ATTEMPTS).map(|attempt| derived_mac(prefix, uuid, index, attempt));
         tried.find(|mac| !excluded.contains(mac) && self.mac_holder(*mac).is_none())
@@ -207,34 +258,63 @@ impl AddressChecks<'_> {
     }
 
     /// The holder other than this VM, without the addresses of slots.
-    fn address_user(&self, address: Ipv4Addr, mac: MacAddr, excluded: Option<SystemUuid>) -> Option<String> {
+    fn address_user(
+        &self,
+        address: Ipv4Addr,
+        mac: MacAddr,
+        excluded: Option<SystemUuid>,
+    ) -> Option<String> {
         let vm = || {
             let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != excluded)?;
             Some(format!("assigned to the VM {} ({})", vm.name(), vm.uuid()))
         };
-        vm().or_else(|| self.snapshot.holder_of(address)).or_else(|| self.lease_holder(address, mac))
+        vm().or_else(|| self.snapshot.holder_of(address))
+            .or_else(|| self.lease_holder(address, mac))
     }
 
     fn lease_holder(&self, address: Ipv4Addr, mac: MacAddr) -> Option<String> {
-        let lease = self.model.lease(address).filter(|lease| lease.mac != mac && lease.expires_at > self.now)?;
-        let node = self.model.node_of_mac(lease.mac).map(|node| format!(" of node {}", node.id)).unwrap_or_default();
+        let lease = self
+            .model
+            .lease(address)
+            .filter(|lease| lease.mac != mac && lease.expires_at > self.now)?;
+        let node = self
+            .model
+            .node_of_mac(lease.mac)
+            .map(|node| format!(" of node {}", node.id))
+            .unwrap_or_default();
         Some(format!("leased to NIC {}{node} until {}", lease.mac, lease.expires_at))
     }
 
-    fn free_address(&self, bridge: &InterfaceName, mac: MacAddr, excluded: &BTreeSet<Ipv4Addr>) -> PoolSearch {
+    fn free_address(
+        &self,
+        bridge: &InterfaceName,
+        mac: MacAddr,
+        excluded: &BTreeSet<Ipv4Addr>,
+    ) -> PoolSearch {
         let mut result = PoolSearch::NoPool;
         for pool in self.snapshot.site.vms.pools_of(bridge) {
             result = PoolSearch::Full;
             let mut next = self.model.next_free_of_vms(pool.first);
             while let Some(address) = next.filter(|address| *address <= pool.last) {
-                // DHCP ranges keep their values until a restart, although site.toml may have changed.
-                let leased = self.snapshot.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
+                // DHCP ranges keep their values until a restart, although site.toml may have
+                // changed.
+                let leased = self
+                    .snapshot
+                    .site
+                    .segments
+                    .iter()
+                    .filter_map(|segment| segment.subnet.as_ref());
                 let range = leased.into_iter().find(|range| range.contains(address));
-                if range.is_none() && !excluded.contains(&address) && self.holder_of(address, mac).is_none() {
+                if range.is_none()
+                    && !excluded.contains(&address)
+                    && self.holder_of(address, mac).is_none()
+                {
                     return PoolSearch::Free(address);
                 }
                 let last = range.map_or(address, |range| range.last);
-                next = u32::from(last).checked_add(1).and_then(|next| self.model.next_free_of_vms(next.into()));
+                next = u32::from(last)
+                    .checked_add(1)
+                    .and_then(|next| self.model.next_free_of_vms(next.into()));
             }
         }
         result

@@ -1,4 +1,5 @@
-//! Processes reports of nodes about their VMs. Differences to the records are recorded. Unknown VMs are listed and left running.
+//! Processes reports of nodes about their VMs. Differences to the records are recorded. Unknown VMs
+//! are listed and left running.
 
 use super::{disk_records, failover::put_or_remove};
 use crate::vms::{
@@ -26,8 +27,18 @@ const MAX_REASON: usize = 500;
 
 impl Workloads {
     /// Returns the private addresses of a VM's NICs.
-    pub(crate) fn reported_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
-        self.reported.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
+    pub(crate) fn reported_addresses(
+        &self,
+        node: NodeId,
+        uuid: SystemUuid,
+    ) -> BTreeMap<MacAddr, Ipv4Addr> {
+        self.reported
+            .addresses
+            .lock()
+            .get(&node)
+            .and_then(|vms| vms.get(&uuid))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Progress of fetching a VM's volumes.
@@ -40,14 +51,18 @@ impl Workloads {
         let (mut fetching, mut addresses) = (BTreeMap::new(), BTreeMap::new());
         self.env.store.read(|model| {
             for report in vms {
-                let ReportRelation::Own(vm) = relation_of(model.vm(report.uuid), node) else { continue };
+                let ReportRelation::Own(vm) = relation_of(model.vm(report.uuid), node) else {
+                    continue;
+                };
                 if let Some(mut progress) = report.fetching.clone() {
-                    progress.obstacle = progress.obstacle.map(|why| why.chars().take(MAX_REASON).collect());
+                    progress.obstacle =
+                        progress.obstacle.map(|why| why.chars().take(MAX_REASON).collect());
                     fetching.insert(report.uuid, progress);
                 }
                 let is_own = |mac: &MacAddr| vm.request.spec.nics.iter().any(|nic| nic.mac == *mac);
                 let own = report.addresses.iter().filter(|(mac, _)| is_own(mac));
-                let own: BTreeMap<MacAddr, Ipv4Addr> = own.map(|(mac, address)| (*mac, *address)).collect();
+                let own: BTreeMap<MacAddr, Ipv4Addr> =
+                    own.map(|(mac, address)| (*mac, *address)).collect();
                 if !own.is_empty() {
                     addresses.insert(report.uuid, own);
                 }
@@ -71,7 +86,9 @@ impl Workloads {
                 self.apply_reports(node, vms).await
             }
             VmUpdate::Released { uuid } => self.released(node, uuid).await,
-            VmUpdate::ReleaseBlocked { uuid, reason } => self.release_blocked(node, uuid, reason).await,
+            VmUpdate::ReleaseBlocked { uuid, reason } => {
+                self.release_blocked(node, uuid, reason).await
+            }
         }
     }
 
@@ -82,7 +99,10 @@ impl Workloads {
                 ReportRelation::Own(vm) => vm.has_reported(report),
                 ReportRelation::Stray | ReportRelation::Orphan => true,
             };
-            (!vms.iter().all(change) || missing_vms(model, node, &vms).next().is_some(), orphans_in(model, node, &vms))
+            (
+                !vms.iter().all(change) || missing_vms(model, node, &vms).next().is_some(),
+                orphans_in(model, node, &vms),
+            )
         });
         if !has_changes && !self.has_new_orphans(node, &orphans) {
             self.reported.orphan_vms.set(node, orphans);
@@ -92,7 +112,9 @@ impl Workloads {
         let committed = self.env.store.commit(|tx| {
             let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
             for report in &vms {
-                let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else { continue };
+                let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else {
+                    continue;
+                };
                 let mut vm = vm.clone();
                 disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
                 let change = vm.apply_report(report.clone(), now);
@@ -124,17 +146,35 @@ impl Workloads {
         orphans.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
     }
 
-    /// Processes unknown VMs: they are shown and never ended. Each causes one event, with a limit for each node.
-    fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, orphans: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
-        let before: BTreeSet<SystemUuid> =
-            self.reported.orphan_vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
+    /// Processes unknown VMs: they are shown and never ended. Each causes one event, with a limit
+    /// for each node.
+    fn record_orphans(
+        &self,
+        tx: &mut Tx<'_>,
+        node: NodeId,
+        orphans: BTreeMap<SystemUuid, VmReport>,
+        now: Timestamp,
+    ) {
+        let before: BTreeSet<SystemUuid> = self
+            .reported
+            .orphan_vms
+            .lock()
+            .get(&node)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+            .copied()
+            .collect();
         let cause = format!("orphans of {node}");
         for (uuid, report) in orphans.iter().filter(|(uuid, _)| !before.contains(uuid)) {
             if !self.env.allows(&cause) {
                 break;
             }
             let release = format!("to end it: meshd vm delete {uuid} --node {node}");
-            let detail = format!("{} ({uuid}), {}, is not on record; {release}", report.name, report.state.as_str());
+            let detail = format!(
+                "{} ({uuid}), {}, is not on record; {release}",
+                report.name,
+                report.state.as_str()
+            );
             tx.event(Event::new(now, Actor::Node, EventKind::VmUnknown, detail).of_node(node));
         }
         self.reported.orphan_vms.set(node, orphans);
@@ -143,7 +183,9 @@ impl Workloads {
     /// VMs that nodes report and that are not on record there.
     pub fn orphan_vms(&self) -> Vec<(NodeId, VmReport)> {
         let all = self.reported.orphan_vms.lock();
-        all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
+        all.iter()
+            .flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone())))
+            .collect()
     }
 
     /// Creates a minimal specification of an orphan VM, so that its node can release it.
@@ -154,9 +196,12 @@ impl Workloads {
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let (now, order) = (self.env.now(), CorrelationId(self.env.random()));
-        // Only the node knows whether units and disks are clean; it reports them when its link opens.
-        let needs_recheck =
-            self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| may_be_in_use(model, node, vm)));
+        // Only the node knows whether units and disks are clean; it reports them when its link
+        // opens.
+        let needs_recheck = self
+            .env
+            .store
+            .read(|model| model.vm(uuid).is_some_and(|vm| may_be_in_use(model, node, vm)));
         let stored = self.env.store.commit(|tx| {
             let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
             let before = vm.clone();
@@ -166,7 +211,14 @@ impl Workloads {
                 return Ok(());
             }
             disk_records::record_wiped_disks(tx, &before, node, order, now);
-            tx.event(vm_event(&vm, node, EventKind::VmReleased, Actor::Node, "the node has released everything", now));
+            tx.event(vm_event(
+                &vm,
+                node,
+                EventKind::VmReleased,
+                Actor::Node,
+                "the node has released everything",
+                now,
+            ));
             if is_own {
                 vm.unplace("its node released it".to_owned());
             }
@@ -183,14 +235,26 @@ impl Workloads {
         Ok(())
     }
 
-    async fn release_blocked(&self, node: NodeId, uuid: SystemUuid, reason: String) -> Result<(), StoreError> {
+    async fn release_blocked(
+        &self,
+        node: NodeId,
+        uuid: SystemUuid,
+        reason: String,
+    ) -> Result<(), StoreError> {
         let (now, reason) = (self.env.now(), reason.chars().take(MAX_REASON).collect::<String>());
         let committed = self.env.store.commit(|tx| {
             let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
             let is_affected = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
             if is_affected && vm.obstacle.as_ref() != Some(&reason) {
                 vm.obstacle = Some(reason.clone());
-                tx.event(vm_event(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
+                tx.event(vm_event(
+                    &vm,
+                    node,
+                    EventKind::VmReleaseBlocked,
+                    Actor::Node,
+                    reason,
+                    now,
+                ));
                 tx.put_vm(vm);
             }
             Ok(())
@@ -202,7 +266,12 @@ impl Workloads {
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
         let unsettled: Vec<SystemUuid> = self.env.store.read(|model| {
             let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
-            model.vms_of(node).filter(|vm| !vm.is_settled()).chain(stray_nodes).map(Vm::uuid).collect()
+            model
+                .vms_of(node)
+                .filter(|vm| !vm.is_settled())
+                .chain(stray_nodes)
+                .map(Vm::uuid)
+                .collect()
         });
         for uuid in unsettled {
             self.links.notify_node(node, Some(uuid));
@@ -213,9 +282,11 @@ impl Workloads {
 /// True if units or disks of the VM may still count as used in the last facts of the node.
 fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
-    let units = !vm.request.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
+    let units = !vm.request.spec.units.is_empty()
+        && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
     let blocked = |disk: &DiskIdentity| {
-        DiskFacts::by_identity(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
+        DiskFacts::by_identity(&facts.disks, disk.as_str())
+            .is_some_and(|found| found.blocked.is_some())
     };
     units || vm.request.spec.disks().any(blocked)
 }
@@ -227,7 +298,8 @@ pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, no
     let serves = tx.node(node).is_some_and(Node::serves);
     for mut vm in is_own {
         let before = vm.clone();
-        let is_another = vm.placement.as_ref().is_some_and(|placement| placement.session != Some(session));
+        let is_another =
+            vm.placement.as_ref().is_some_and(|placement| placement.session != Some(session));
         if was_lost && is_another && vm.may_move() {
             // The credentials of the former boot are revoked before the VM starts elsewhere.
             tx.edit_node(node, Node::revoke);
@@ -278,12 +350,18 @@ fn relation_of(vm: Option<&Vm>, node: NodeId) -> ReportRelation<'_> {
 }
 
 fn orphans_in(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid, VmReport> {
-    let is = |report: &&VmReport| matches!(relation_of(model.vm(report.uuid), node), ReportRelation::Orphan);
+    let is = |report: &&VmReport| {
+        matches!(relation_of(model.vm(report.uuid), node), ReportRelation::Orphan)
+    };
     vms.iter().filter(is).map(|report| (report.uuid, report.clone())).collect()
 }
 
 /// VMs that are placed on a node and missing in its report.
-fn missing_vms<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
+fn missing_vms<'a>(
+    model: &'a Model,
+    node: NodeId,
+    vms: &[VmReport],
+) -> impl Iterator<Item = &'a Vm> {
     let change: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
     model.vms_of(node).filter(move |vm| vm.is_reported() && !change.contains(&vm.uuid()))
 }

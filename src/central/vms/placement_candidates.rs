@@ -5,7 +5,10 @@ use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
     fleet::Node,
-    work::{Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, slots_of_node, unassignable_units, unit_of},
+    work::{
+        Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, slots_of_node,
+        unassignable_units, unit_of,
+    },
 };
 use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
@@ -20,7 +23,10 @@ static NOTHING: Allocations = Allocations::none();
 static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
 
 /// All approved nodes, without their slots: [`add_slots`] adds them.
-pub(crate) fn candidate_nodes<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
+pub(crate) fn candidate_nodes<'a>(
+    model: &'a Model,
+    site: &'a Site,
+) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
     let nodes = model.all_nodes().filter(|node| node.phase.is_admitted());
     nodes.map(move |node| candidate(model, site, node))
 }
@@ -35,7 +41,8 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
     };
     let total = facts.memory.total_kib.saturating_mul(1024);
     // Volumes and layers of a diskless node lie in its memory.
-    let in_files = facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
+    let in_files =
+        facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
     CandidateNode {
         node: node.id,
         unready: (!accepts_work(node.phase))
@@ -64,19 +71,25 @@ fn slots_of(model: &Model, node: NodeId) -> Vec<&ApprovedSlot> {
         return Vec::new();
     }
     let approved = slots_of_node(model.slots(), node).map(|(_, slot)| slot);
-    approved.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
+    approved
+        .filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some())
+        .collect()
 }
 
 /// The disks of a node that belong to slots.
 pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
-    let disk = |slot: &ApprovedSlot| Some(SlotDisk { unit: slot.id.unit.clone(), disk: slot.disk.clone()? });
+    let disk = |slot: &ApprovedSlot| {
+        Some(SlotDisk { unit: slot.id.unit.clone(), disk: slot.disk.clone()? })
+    };
     slots_of(model, node).into_iter().filter_map(disk).collect()
 }
 
 /// Adds the units of a node that their slots block, and the parts of slots.
 pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut CandidateNode<'a>) {
     candidate.slots = slots_of(model, candidate.node);
-    let Some((node, facts)) = model.node(candidate.node).and_then(|node| Some((node, node.facts.as_ref()?))) else {
+    let Some((node, facts)) =
+        model.node(candidate.node).and_then(|node| Some((node, node.facts.as_ref()?)))
+    else {
         return;
     };
     let unproven = node.unproven_beside(IMAGES_CHECK);
@@ -86,24 +99,36 @@ pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut Candi
     }
     let holds = |slot: &SlotId| {
         let unit = unit_of(slot, facts);
-        let functions = unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
+        let functions =
+            unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
         candidate.allocations.unit(functions).is_some()
     };
-    candidate.unassignable_units = unassignable_units(node.id, facts, model.slots(), holds, implied);
+    candidate.unassignable_units =
+        unassignable_units(node.id, facts, model.slots(), holds, implied);
     if let Some(why) = unproven.filter(|_| site.slot_policy() == SlotPolicy::Auto) {
-        candidate.unassignable_units.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
+        candidate
+            .unassignable_units
+            .iter_mut()
+            .for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
     }
 }
 
-/// True if units of a node need no approval: the policy of the site is `auto`, and the node's checks prove its report (DR-12). A disabled
-/// slot stays disabled.
+/// True if units of a node need no approval: the policy of the site is `auto`, and the node's
+/// checks prove its report (DR-12). A disabled slot stays disabled.
 pub(crate) fn is_approved_by_policy(site: &Site, node: Option<&Node>) -> bool {
-    site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
+    site.slot_policy() == SlotPolicy::Auto
+        && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
 }
 
 /// Returns the result of the checks of this boot for VMs.
 fn vm_support(node: &Node) -> VmSupport {
-    match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
+    match node
+        .valid_checks()
+        .into_iter()
+        .flatten()
+        .find(|check| check.name == KVM_CHECK)
+        .map(|check| check.status)
+    {
         Some(CheckStatus::Pass) => VmSupport::Kvm,
         Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,
         Some(CheckStatus::Skip) | None => VmSupport::Nothing,

@@ -14,9 +14,12 @@ use meshd_proto::{CheckStatus, Facts, vm::VmSpec};
 use meshd_store::Model;
 use meshd_types::{NodeId, PciAddress, SystemUuid};
 
-/// Returns why a node starts nothing now, with a hint; `None` if it may. Orders wait for the checks after a new link.
+/// Returns why a node starts nothing now, with a hint; `None` if it may. Orders wait for the checks
+/// after a new link.
 fn out_of_service_reason(node: &Node) -> Option<(String, String)> {
-    let failing = || node.valid_checks().into_iter().flatten().find(|check| check.status == CheckStatus::Fail);
+    let failing = || {
+        node.valid_checks().into_iter().flatten().find(|check| check.status == CheckStatus::Fail)
+    };
     let id = node.id;
     match node.phase {
         phase if accepts_work(phase) => None,
@@ -41,8 +44,13 @@ pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(),
     let Some(facts) = &node.facts else { return Ok(()) };
     for unit in &vm.request.spec.units {
         let id = slot_with(node.id, unit, facts);
-        let slot =
-            derive_slot(id.clone(), facts, model.slots().get(&id), None, is_approved_by_policy(site, Some(node)));
+        let slot = derive_slot(
+            id.clone(),
+            facts,
+            model.slots().get(&id),
+            None,
+            is_approved_by_policy(site, Some(node)),
+        );
         if matches!(slot.state, SlotState::Disabled | SlotState::Failed) {
             let (name, state, why) = (vm.name().clone(), slot.state, slot.reason);
             return Err(VmError::SlotClosed { name, slot: id, state, why });
@@ -66,12 +74,21 @@ pub(crate) fn may_run(model: &Model, node: NodeId) -> bool {
 }
 
 impl Workloads {
-    /// Refuses to start a VM that another node reports: there are never two copies. A VM on record is where its record says, so only a node
-    /// that the record does not exclude may claim it. Without a record, an operator may know better than the node (`forced`).
-    pub(crate) fn check_not_elsewhere(&self, model: &Model, uuid: SystemUuid, forced: bool) -> Result<(), VmError> {
+    /// Refuses to start a VM that another node reports: there are never two copies. A VM on record
+    /// is where its record says, so only a node that the record does not exclude may claim it.
+    /// Without a record, an operator may know better than the node (`forced`).
+    pub(crate) fn check_not_elsewhere(
+        &self,
+        model: &Model,
+        uuid: SystemUuid,
+        forced: bool,
+    ) -> Result<(), VmError> {
         let (vm, nodes) = (model.vm(uuid), self.reported.orphan_vms.nodes_with(uuid));
         let is_credible = |node: &NodeId| vm.map_or(!forced, |vm| vm.may_run_on(*node));
-        nodes.into_iter().find(is_credible).map_or(Ok(()), |node| Err(VmError::Elsewhere { uuid, node }))
+        nodes
+            .into_iter()
+            .find(is_credible)
+            .map_or(Ok(()), |node| Err(VmError::Elsewhere { uuid, node }))
     }
 
     /// Refuses a specification that names a missing volume.

@@ -29,18 +29,28 @@ const MAX_NAMES: usize = 5;
 
 /// Names the present and ordered work of a node, for which a drain waits.
 pub(crate) fn active_work(model: &Model, id: NodeId) -> Vec<String> {
-    let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("VM {}", vm.name()));
+    let machines =
+        model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("VM {}", vm.name()));
     machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
 }
 
-/// Refuses an order that would end or lose the work of a node, unless the node was drained or the order is forced.
-pub(crate) fn check_no_running_work(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+/// Refuses an order that would end or lose the work of a node, unless the node was drained or the
+/// order is forced.
+pub(crate) fn check_no_running_work(
+    model: &Model,
+    id: NodeId,
+    audit: &AuditContext,
+) -> Result<(), RunningWorkError> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
     refuse_loss(model, id, audit, |vm| !drained || vm.is_running())
 }
 
 /// Refuses an order after which nothing of the node is left, although the node may be drained.
-pub(crate) fn check_no_work(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+pub(crate) fn check_no_work(
+    model: &Model,
+    id: NodeId,
+    audit: &AuditContext,
+) -> Result<(), RunningWorkError> {
     refuse_loss(model, id, audit, |_| true)
 }
 
@@ -51,7 +61,8 @@ fn refuse_loss(
     is_affected: impl Fn(&Vm) -> bool,
 ) -> Result<(), RunningWorkError> {
     check_no_task(model, id, audit)?;
-    let names: Vec<String> = model.vms_of(id).filter(|vm| is_affected(vm)).map(|vm| vm.name().to_string()).collect();
+    let names: Vec<String> =
+        model.vms_of(id).filter(|vm| is_affected(vm)).map(|vm| vm.name().to_string()).collect();
     if names.is_empty() || audit.forced {
         return Ok(());
     }
@@ -64,9 +75,13 @@ fn list_names(names: Vec<String>) -> String {
     if more == 0 { names } else { format!("{names} and {more} more") }
 }
 
-/// Refuses other resources for VMs while a slot of the node is approved and not disabled: it may be available, or its cleanup may be
-/// unfinished. A drained node has none that a VM receives (PR-4).
-pub(crate) fn check_no_open_slots(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+/// Refuses other resources for VMs while a slot of the node is approved and not disabled: it may be
+/// available, or its cleanup may be unfinished. A drained node has none that a VM receives (PR-4).
+pub(crate) fn check_no_open_slots(
+    model: &Model,
+    id: NodeId,
+    audit: &AuditContext,
+) -> Result<(), RunningWorkError> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
     let open = model.slots().values().filter(|slot| slot.id.node == id && slot.disabled.is_none());
     let slots: Vec<String> = open.map(|slot| slot.id.unit.to_string()).collect();
@@ -77,7 +92,11 @@ pub(crate) fn check_no_open_slots(model: &Model, id: NodeId, audit: &AuditContex
 }
 
 /// Refuses an order that would end a task. A finished task may still occupy a lost node.
-pub(crate) fn check_no_task(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+pub(crate) fn check_no_task(
+    model: &Model,
+    id: NodeId,
+    audit: &AuditContext,
+) -> Result<(), RunningWorkError> {
     let running = model.task_on(id).filter(|task| !task.state.is_final() && !audit.forced);
     running.map_or(Ok(()), |task| Err(RunningWorkError::Task { node: id, id: task.id }))
 }

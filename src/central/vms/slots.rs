@@ -1,14 +1,16 @@
 //! Approves, disables, enables and releases slots.
 
 use super::VmError;
-use crate::vms::{Workloads, nics::slot_address_conflict, placement_candidates::is_approved_by_policy};
+use crate::vms::{
+    Workloads, nics::slot_address_conflict, placement_candidates::is_approved_by_policy,
+};
 use meshd_config::Site;
 use meshd_model::{
     activities::{self, Activity},
     fleet::{AuditContext, Event, EventKind, Node},
     work::{
-        ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates,
-        derive_slot, functions, slots_of_node, unit_of,
+        ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm,
+        VmDesiredState, candidates, derive_slot, functions, slots_of_node, unit_of,
     },
 };
 use meshd_proto::{DiskFacts, DiskIdentity};
@@ -92,12 +94,15 @@ impl Workloads {
         })
     }
 
-    /// Slots that are being assigned, released or cleaned up. Their time is that of the last report about their VM.
+    /// Slots that are being assigned, released or cleaned up. Their time is that of the last report
+    /// about their VM.
     pub(crate) fn changing_slots(&self) -> Vec<Activity> {
         let slots = self.slots();
         self.env.store.read(|model| {
             let of = |slot: &Slot| {
-                let since = holder(model, &slot.id).and_then(|vm| vm.last_report.as_ref()).map(|seen| seen.since);
+                let since = holder(model, &slot.id)
+                    .and_then(|vm| vm.last_report.as_ref())
+                    .map(|seen| seen.since);
                 activities::slot(slot, since)
             };
             slots.iter().filter_map(of).collect()
@@ -110,9 +115,15 @@ impl Workloads {
     }
 
     /// Approves a slot with its present parts. Approving again replaces the approved parts.
-    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, audit: &AuditContext) -> Result<Slot, SlotError> {
-        let is_valid =
-            |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+    pub async fn approve_slot(
+        &self,
+        id: SlotId,
+        parts: SlotParts,
+        audit: &AuditContext,
+    ) -> Result<Slot, SlotError> {
+        let is_valid = |name: &String| {
+            (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic())
+        };
         if matches!(&parts.fabric, Some(DeviceChoice::Named(name)) if !is_valid(name)) {
             return Err(SlotError::Fabric);
         }
@@ -127,7 +138,8 @@ impl Workloads {
             if let Some(why) = tx.node(slot.id.node).and_then(Node::unproven) {
                 return Err(SlotError::Unproven { id: slot.id.clone(), why });
             }
-            let fabric = pick(slot, "fabric device", parts.fabric.clone(), slot.near.fabric.as_ref())?;
+            let fabric =
+                pick(slot, "fabric device", parts.fabric.clone(), slot.near.fabric.as_ref())?;
             let disk = pick(slot, "disk", parts.disk.clone(), slot.near.disk.as_ref())?;
             if let Some(disk) = &disk {
                 check_disk(tx.before(), &slot.id, disk)?;
@@ -140,7 +152,15 @@ impl Workloads {
                 return Err(SlotError::TooMany);
             }
             let (id, functions) = (slot.id.clone(), slot.functions.clone());
-            Ok(ApprovedSlot { id, functions, disk, fabric, nic: parts.nic, disabled: None, approved_at: now })
+            Ok(ApprovedSlot {
+                id,
+                functions,
+                disk,
+                fabric,
+                nic: parts.nic,
+                disabled: None,
+                approved_at: now,
+            })
         })
         .await
     }
@@ -166,7 +186,8 @@ impl Workloads {
     /// Enables a disabled slot.
     pub async fn enable_slot(&self, id: SlotId, audit: &AuditContext) -> Result<Slot, SlotError> {
         self.change_slot(id, audit, "enabled", |_, slot, _| {
-            let approved = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
+            let approved =
+                slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
             Ok(ApprovedSlot { disabled: None, ..approved })
         })
         .await
@@ -175,7 +196,8 @@ impl Workloads {
     /// Repeats the cleanup of a slot.
     pub async fn release_slot(&self, id: SlotId, audit: &AuditContext) -> Result<Slot, SlotError> {
         let slot = self.slot(&id)?;
-        let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
+        let holder =
+            self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
         match holder {
             Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, audit).await?),
             Some(_) => return Err(unlawful(&slot, "delete its VM: meshd vm delete")),
@@ -194,7 +216,8 @@ impl Workloads {
         let (site, now) = (self.env.site(), self.env.now());
         let stored = self.env.store.commit(|tx| {
             let exists = tx.before().slots().contains_key(&id)
-                || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
+                || facts_of(tx.before(), id.node)
+                    .is_some_and(|facts| unit_of(&id, facts).is_some());
             if !exists {
                 return Err(SlotError::None(id.clone()));
             }
@@ -210,7 +233,8 @@ impl Workloads {
 }
 
 pub(crate) fn remove_slots(tx: &mut Tx<'_>, node: NodeId) {
-    let ids: Vec<SlotId> = slots_of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
+    let ids: Vec<SlotId> =
+        slots_of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
     ids.into_iter().for_each(|id| tx.remove_slot(id));
 }
 
@@ -219,7 +243,8 @@ fn facts_of(model: &Model, node: NodeId) -> Option<&meshd_proto::Facts> {
 }
 
 fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
-    static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> = std::sync::LazyLock::new(meshd_proto::Facts::default);
+    static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> =
+        std::sync::LazyLock::new(meshd_proto::Facts::default);
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
     let (record, holder) = (model.slots().get(&id), holder(model, &id));
     let implied = is_approved_by_policy(site, model.node(id.node));
@@ -256,11 +281,14 @@ fn pick<T: FromStr>(
 
 fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
     let facts = facts_of(model, id.node);
-    let Some(disk_facts) = facts.and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str())) else {
+    let Some(disk_facts) =
+        facts.and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str()))
+    else {
         return Err(SlotError::Disk(disk.clone()));
     };
     // Another slot may have the same disk under another name.
-    let is_same_disk = |other: &DiskIdentity| disk_facts.identities().any(|name| name == other.as_str());
+    let is_same_disk =
+        |other: &DiskIdentity| disk_facts.identities().any(|name| name == other.as_str());
     let mut others = slots_of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
     if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_same_disk)) {
         return Err(SlotError::Disk(disk.clone()));
@@ -279,5 +307,10 @@ fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), Slo
 }
 
 fn unlawful(slot: &Slot, hint: &'static str) -> SlotError {
-    SlotError::Unlawful { id: slot.id.clone(), state: slot.state, reason: slot.reason.clone(), hint }
+    SlotError::Unlawful {
+        id: slot.id.clone(),
+        state: slot.state,
+        reason: slot.reason.clone(),
+        hint,
+    }
 }

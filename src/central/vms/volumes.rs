@@ -44,7 +44,9 @@ impl Workloads {
     /// Returns the path of a volume, if a VM placed on the node names it.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
         let is_allowed = self.env.store.read(|model| {
-            model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest))
+            model
+                .vms_of(node)
+                .any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest))
         });
         is_allowed.then(|| self.volumes().path(digest))
     }
@@ -55,12 +57,15 @@ impl Workloads {
         let all = tokio::task::spawn_blocking(move || volumes.list()).await;
         let all = all.map_err(|_| VolumeUseError::Interrupted)??;
         Ok(self.env.store.read(|model| {
-            all.into_iter().map(|info| (users(model, &info.digest), info)).map(|(vms, info)| (info, vms)).collect()
+            all.into_iter()
+                .map(|info| (users(model, &info.digest), info))
+                .map(|(vms, info)| (info, vms))
+                .collect()
         }))
     }
 
-    /// Declares the volumes of all VMs, if they changed since the last declaration: a VM is gone, or meshd started. A failed declaration
-    /// is repeated at the next call.
+    /// Declares the volumes of all VMs, if they changed since the last declaration: a VM is gone,
+    /// or meshd started. A failed declaration is repeated at the next call.
     pub(crate) async fn declare_changed_volumes(&self) {
         // A VM that is being created has declared its volumes, and is not on record.
         let _alone = self.volume_use.write().await;
@@ -75,7 +80,8 @@ impl Workloads {
         self.env.store.read(|model| model.vms().flat_map(files).collect())
     }
 
-    /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and those of a VM that is not on record yet.
+    /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and
+    /// those of a VM that is not on record yet.
     pub(crate) async fn declare_volumes_with(&self, new: BTreeSet<Digest>) {
         let mut used = self.used_volumes();
         used.extend(new);
@@ -88,9 +94,13 @@ impl Workloads {
             let owner = env.list_owner().map_err(|error| VolumeError::Owners(error.to_string()))?;
             volumes.declare(&owner, &used).map(|()| used)
         });
-        let declared = declared.await.map_err(|_| VolumeUseError::Interrupted).and_then(|done| Ok(done?));
+        let declared =
+            declared.await.map_err(|_| VolumeUseError::Interrupted).and_then(|done| Ok(done?));
         if let Err(error) = &declared {
-            tracing::warn!(error = error as &dyn std::error::Error, "cannot tell other sites which volumes are in use");
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                "cannot tell other sites which volumes are in use"
+            );
         }
         *self.declared_volumes.lock() = declared.ok();
     }
@@ -98,7 +108,9 @@ impl Workloads {
     /// Removes a volume that no machine names, by its name or digest.
     pub async fn remove_volume(&self, text: &str) -> Result<VolumeInfo, VolumeUseError> {
         let (volumes, text) = (self.volumes(), text.to_owned());
-        let found = tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info))).await;
+        let found =
+            tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info)))
+                .await;
         let (volumes, info) = found.map_err(|_| VolumeUseError::Interrupted)??;
         let _alone = self.volume_use.write().await;
         let vms = self.env.store.read(|model| users(model, &info.digest));

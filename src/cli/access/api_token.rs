@@ -42,7 +42,8 @@ pub(crate) enum ApiToken {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90d".to_owned())
+    parse_duration(text)
+        .ok_or_else(|| "write a number and one of s, m, h, d, such as 90d".to_owned())
 }
 
 impl ApiToken {
@@ -50,10 +51,17 @@ impl ApiToken {
         let client = context.client()?;
         match self {
             ApiToken::Create { name, role, expires } => {
-                let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
+                let order =
+                    CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
                 let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
-                let end = created.token.expires_at.map_or("until revoked".to_owned(), |end| format!("until {end}"));
-                message!("token {} ({role}) is valid {end}; it is not shown again", created.token.name);
+                let end = created
+                    .token
+                    .expires_at
+                    .map_or("until revoked".to_owned(), |end| format!("until {end}"));
+                message!(
+                    "token {} ({role}) is valid {end}; it is not shown again",
+                    created.token.name
+                );
                 print::write(&format!("{}\n", created.secret))
             }
             ApiToken::List { output } => {
@@ -62,7 +70,9 @@ impl ApiToken {
             }
             ApiToken::Revoke { name, yes } => {
                 if !yes {
-                    confirm(&format!("Token {name} becomes invalid now; its streams and sessions end. Revoke?"))?;
+                    confirm(&format!(
+                        "Token {name} becomes invalid now; its streams and sessions end. Revoke?"
+                    ))?;
                 }
                 let left = wait(client.post(api::REVOKE_API_TOKEN.path([&name]), &()))?;
                 message!("token {name} is revoked; valid tokens left: {}", left.len());
@@ -76,7 +86,13 @@ fn tokens(all: &[ApiTokenView], now: Timestamp) -> String {
     let rows = all.iter().map(|token| {
         let end = token.expires_at.map(|end| end.to_string()).unwrap_or_default();
         let state = if token.expired { "expired" } else { "valid" };
-        [token.name.to_string(), token.role.to_string(), ago(token.created_at, now), end, state.to_owned()]
+        [
+            token.name.to_string(),
+            token.role.to_string(),
+            ago(token.created_at, now),
+            end,
+            state.to_owned(),
+        ]
     });
     table(["name", "role", "made", "expires", "state"], rows)
 }

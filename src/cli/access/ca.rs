@@ -58,23 +58,33 @@ impl Ca {
                 let none = grace.is_some_and(|grace| grace.is_zero());
                 if none && !yes {
                     confirm(match enrol_again {
-                        true => "Every link ends now. Linked nodes enrol again; all others have to boot.",
+                        true => {
+                            "Every link ends now. Linked nodes enrol again; all others have to boot."
+                        }
                         false => "Every link ends now, and every node has to boot again.",
                     })?;
                 }
                 let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
                 let roots = wait(client.post(api::ROTATE_ROOT.path([]), &order))?;
                 if !none || enrol_again {
-                    message!("linked nodes change to the new root without a boot: `meshd ca show` counts them");
+                    message!(
+                        "linked nodes change to the new root without a boot: `meshd ca show` counts them"
+                    );
                 }
                 output.print(&roots, |roots| render(roots))
             }
             Ca::Revoke { node, yes } => {
                 if !yes {
-                    confirm(&format!("{node} loses its link and its certificate now, until it boots again. Revoke?"))?;
+                    confirm(&format!(
+                        "{node} loses its link and its certificate now, until it boots again. Revoke?"
+                    ))?;
                 }
                 let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
-                message!("{} ({}) has no valid certificate; power-cycle it", detail.node.name, detail.node.id);
+                message!(
+                    "{} ({}) has no valid certificate; power-cycle it",
+                    detail.node.name,
+                    detail.node.id
+                );
                 Ok(())
             }
         }

@@ -53,7 +53,11 @@ impl Token {
         match self {
             Token::Create { node, machine, ttl, out } => {
                 // Without a site file, the central node checks its list.
-                let deny = if context.has_no_site() { DenyList::default() } else { context.site()?.identity.deny };
+                let deny = if context.has_no_site() {
+                    DenyList::default()
+                } else {
+                    context.site()?.identity.deny
+                };
                 let basis = if node.is_none() { Some(machine.basis(&deny)?) } else { None };
                 let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
                 // The file is created first, because a ticket that cannot be written is lost.
@@ -61,14 +65,22 @@ impl Token {
                 let made = wait(client.post(api::CREATE_TOKEN.path([]), &order))?;
                 let text = print::json(&made.ticket)?;
                 match (file, &out) {
-                    (Some(mut file), Some(path)) => file.write_all(text.as_bytes()).map_err(|error| {
-                        Failure::new(format!("cannot write {}: {error}", path_text(path)), "make another token")
-                    })?,
+                    (Some(mut file), Some(path)) => {
+                        file.write_all(text.as_bytes()).map_err(|error| {
+                            Failure::new(
+                                format!("cannot write {}: {error}", path_text(path)),
+                                "make another token",
+                            )
+                        })?
+                    }
                     _ => print::write(&text)?,
                 }
                 let TokenView { hash, node, expires_at, .. } = made.token;
                 let node = wait(async { Ok(client.node_names().await) })?.label(node);
-                message!("token {} enrols {node} once, until {expires_at}; it is not shown again", hash.short());
+                message!(
+                    "token {} enrols {node} once, until {expires_at}; it is not shown again",
+                    hash.short()
+                );
                 Ok(())
             }
             Token::List { output } => {
@@ -89,7 +101,10 @@ impl Token {
 fn create(path: &Path) -> Result<std::fs::File, Failure> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     made.map_err(|error| {
-        Failure::new(format!("cannot make {}: {error}", path_text(path)), "name a file that is not there yet")
+        Failure::new(
+            format!("cannot make {}: {error}", path_text(path)),
+            "name a file that is not there yet",
+        )
     })
 }
 

@@ -34,7 +34,8 @@ use std::{
 use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
 /// Time limits of a call. The limits exceed that of the central node, which then reports the cause.
-const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(40), response: Duration::from_secs(40) };
+const TIMEOUTS: Timeouts =
+    Timeouts { connect: Duration::from_secs(40), response: Duration::from_secs(40) };
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 256 << 20;
 
@@ -53,7 +54,11 @@ pub(super) struct AdminClient {
 }
 
 impl AdminClient {
-    pub(super) fn of_socket(socket: PathBuf, site: Option<PathBuf>, reason: Option<String>) -> Self {
+    pub(super) fn of_socket(
+        socket: PathBuf,
+        site: Option<PathBuf>,
+        reason: Option<String>,
+    ) -> Self {
         let client = Client { endpoint: Endpoint::Unix(socket), timeouts: TIMEOUTS };
         AdminClient { client, site, token: None, reason, force: false }
     }
@@ -76,7 +81,11 @@ impl AdminClient {
         self.read(response).await
     }
 
-    pub(super) async fn post<B, R>(&self, path: PostPath<B, R>, body: &B::Value) -> Result<R::Value, Failure>
+    pub(super) async fn post<B, R>(
+        &self,
+        path: PostPath<B, R>,
+        body: &B::Value,
+    ) -> Result<R::Value, Failure>
     where
         B: Json<Value: Serialize>,
         R: Json<Value: DeserializeOwned>,
@@ -86,9 +95,18 @@ impl AdminClient {
     }
 
     /// Returns the bytes of an archive and the value of a response header.
-    pub(super) async fn fetch(&self, path: GetPath<Gzip>, header: &str) -> Result<(Bytes, String), Failure> {
+    pub(super) async fn fetch(
+        &self,
+        path: GetPath<Gzip>,
+        header: &str,
+    ) -> Result<(Bytes, String), Failure> {
         let response = self.send(Method::GET, path.as_str(), None).await?;
-        let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+        let value = response
+            .headers()
+            .get(header)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("")
+            .to_owned();
         Ok((self.collect(response.into_body()).await?, value))
     }
 
@@ -106,7 +124,8 @@ impl AdminClient {
         self.chunks(response, |bytes| Ok(out.write_all(bytes)?)).await
     }
 
-    /// Calls `each` with each line of the response and its length in bytes, until the response ends or `each` fails.
+    /// Calls `each` with each line of the response and its length in bytes, until the response ends
+    /// or `each` fails.
     pub(super) async fn lines<T: DeserializeOwned>(
         &self,
         path: GetPath<JsonLines<T>>,
@@ -119,11 +138,17 @@ impl AdminClient {
                 let line: Vec<u8> = rest.drain(..=end).collect();
                 // An empty line is a keepalive.
                 if line.len() > 1 {
-                    each(serde_json::from_slice(&line).map_err(|error| Failure::of(&error))?, line.len())?;
+                    each(
+                        serde_json::from_slice(&line).map_err(|error| Failure::of(&error))?,
+                        line.len(),
+                    )?;
                 }
             }
             if rest.len() > MAX_RESPONSE {
-                return Err(Failure::new("a line of the response is too long", "is meshd of the same version?"));
+                return Err(Failure::new(
+                    "a line of the response is too long",
+                    "is meshd of the same version?",
+                ));
             }
             Ok(())
         });
@@ -167,7 +192,8 @@ impl AdminClient {
     fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), Failure> {
         if let Some(reason) = &self.reason {
             let value = HeaderValue::from_bytes(reason.as_bytes());
-            let value = value.map_err(|_| Failure::new("the reason has several lines", "write it in one"))?;
+            let value = value
+                .map_err(|_| Failure::new("the reason has several lines", "write it in one"))?;
             headers.insert(REASON_HEADER, value);
         }
         if self.force {
@@ -183,14 +209,25 @@ impl AdminClient {
     }
 
     /// Forwards a request of the web UI.
-    pub(super) async fn forward(&self, request: Request<Body>) -> Result<Response<ResponseBody>, Failure> {
+    pub(super) async fn forward(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<ResponseBody>, Failure> {
         let (mut parts, body) = request.into_parts();
         self.add_headers(&mut parts.headers)?;
         parts.headers.insert(header::HOST, HeaderValue::from_static("meshd"));
-        self.client.send(Request::from_parts(parts, body)).await.map_err(|error| self.failure(&error))
+        self.client
+            .send(Request::from_parts(parts, body))
+            .await
+            .map_err(|error| self.failure(&error))
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<ResponseBody>, Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<Response<ResponseBody>, Failure> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -200,7 +237,11 @@ impl AdminClient {
         let mut request = request.map_err(|error| Failure::of(&error))?;
         self.add_headers(request.headers_mut())?;
         let response = self.client.send(request).await.map_err(|error| self.failure(&error))?;
-        if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(self.refusal(response).await)
+        }
     }
 
     async fn refusal(&self, response: Response<ResponseBody>) -> Failure {
@@ -212,7 +253,10 @@ impl AdminClient {
         refusal(status, &body)
     }
 
-    async fn read<T: DeserializeOwned>(&self, response: Response<ResponseBody>) -> Result<T, Failure> {
+    async fn read<T: DeserializeOwned>(
+        &self,
+        response: Response<ResponseBody>,
+    ) -> Result<T, Failure> {
         let body = self.collect(response.into_body()).await?;
         let invalid = |error| {
             let message = format!("the answer of meshd is not understood: {error}");
@@ -231,9 +275,12 @@ impl AdminClient {
             (ClientError::Connect { source, .. }, Endpoint::Unix(socket)) => {
                 unreachable(socket, self.site.as_deref(), source)
             }
-            (ClientError::Connect { .. } | ClientError::Tls { .. }, server) => remote::unreachable(server, error),
+            (ClientError::Connect { .. } | ClientError::Tls { .. }, server) => {
+                remote::unreachable(server, error)
+            }
             (ClientError::Timeout { server, .. }, _) => {
-                let message = format!("{server} did not answer within {} s", TIMEOUTS.response.as_secs());
+                let message =
+                    format!("{server} did not answer within {} s", TIMEOUTS.response.as_secs());
                 Failure::new(message, "look at the log of meshd")
             }
             (_, server) => {
@@ -256,7 +303,10 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
             Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
         }
         Ok(error) => Failure::new(error.message, error.hint),
-        Err(_) => Failure::new(format!("meshd answered {status}"), "is it of the same version as this program?"),
+        Err(_) => Failure::new(
+            format!("meshd answered {status}"),
+            "is it of the same version as this program?",
+        ),
     }
 }
 
@@ -265,7 +315,9 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
     match (error.kind(), site.map(path_text)) {
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, Some(site)) => Failure::new(
             format!("cannot connect to {socket}, the [admin].socket of {site}"),
-            format!("is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"),
+            format!(
+                "is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"
+            ),
         ),
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, None) => Failure::new(
             format!("cannot connect to {socket}"),
@@ -275,6 +327,9 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
             format!("permission denied for {socket}"),
             "run the command as meshd's user, or join the group of the socket",
         ),
-        _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
+        _ => Failure::new(
+            format!("cannot connect to {socket}: {error}"),
+            "check [admin].socket of the site",
+        ),
     }
 }

@@ -18,7 +18,8 @@ struct NamedNode {
 }
 
 impl AdminClient {
-    /// Returns the names of nodes; none if they cannot be read, because the command itself succeeds without them.
+    /// Returns the names of nodes; none if they cannot be read, because the command itself succeeds
+    /// without them.
     pub(in crate::cli) async fn node_names(&self) -> NodeNames {
         let path = api::LIST_NODES.path([]).with("fields", "id,name").with("removed", true);
         let mut body = Vec::new();
@@ -33,7 +34,11 @@ impl AdminClient {
 
     /// Returns the names for a table; no other format contains them.
     pub(in crate::cli) async fn node_names_for(&self, output: Output) -> NodeNames {
-        if output.format() == Format::Table { self.node_names().await } else { NodeNames::default() }
+        if output.format() == Format::Table {
+            self.node_names().await
+        } else {
+            NodeNames::default()
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! `--server URL`: the admin API over HTTPS. The token comes from a file, because all users of a machine can read
-//! command lines.
+//! `--server URL`: the admin API over HTTPS. The token comes from a file, because all users of a
+//! machine can read command lines.
 
 use crate::cli::{Failure, path_text};
 use clap::Args;
@@ -10,7 +10,9 @@ use meshd_types::Secret;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, ring::default_provider, verify_tls12_signature, verify_tls13_signature},
+    crypto::{
+        CryptoProvider, ring::default_provider, verify_tls12_signature, verify_tls13_signature,
+    },
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc};
@@ -33,7 +35,13 @@ pub(crate) struct Remote {
     #[arg(long, global = true, value_name = "SHA256", env = "MESHD_SERVER_FINGERPRINT")]
     server_fingerprint: Option<String>,
     /// PEM file of the authorities that --server uses
-    #[arg(long, global = true, value_name = "FILE", env = "MESHD_SERVER_CA", conflicts_with = "server_fingerprint")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MESHD_SERVER_CA",
+        conflicts_with = "server_fingerprint"
+    )]
     server_ca: Option<PathBuf>,
 }
 
@@ -52,14 +60,21 @@ impl Remote {
     pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
         let Some(url) = &self.server else { return Ok(None) };
         let invalid = |message: String| Failure::new(message, "write --server https://HOST:PORT");
-        if url.scheme_str() != Some("https") || !matches!(url.path(), "" | "/") || url.query().is_some() {
+        if url.scheme_str() != Some("https")
+            || !matches!(url.path(), "" | "/")
+            || url.query().is_some()
+        {
             return Err(invalid(format!("invalid server address `{url}`")));
         }
         let host = url.host().ok_or_else(|| invalid(format!("`{url}` names no host")))?.to_owned();
         let name = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name).map_err(|_| invalid(format!("invalid host `{host}`")))?;
+        let name =
+            ServerName::try_from(name).map_err(|_| invalid(format!("invalid host `{host}`")))?;
         let file = self.token_file.as_deref().ok_or_else(|| {
-            Failure::new("--server needs a token", "name its file with --token-file FILE or MESHD_TOKEN_FILE")
+            Failure::new(
+                "--server needs a token",
+                "name its file with --token-file FILE or MESHD_TOKEN_FILE",
+            )
         })?;
         let token = read_token(file)?;
         let host = host.trim_matches(['[', ']']).to_owned();
@@ -82,7 +97,10 @@ impl Remote {
                 ));
             }
             let pinned = Arc::new(Pinned { expected, provider });
-            return Ok(builder.dangerous().with_custom_certificate_verifier(pinned).with_no_client_auth());
+            return Ok(builder
+                .dangerous()
+                .with_custom_certificate_verifier(pinned)
+                .with_no_client_auth());
         }
         let file = self.server_ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
         let roots = read_roots(file)?;
@@ -91,25 +109,34 @@ impl Remote {
 }
 
 fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
-    let hint =
-        "name a file of certificates with --server-ca, or the fingerprint of the server's with --server-fingerprint";
+    let hint = "name a file of certificates with --server-ca, or the fingerprint of the server's with --server-fingerprint";
     let failed = |what: String| Failure::new(format!("{}: {what}", path_text(file)), hint);
     let pem = fs::read(file).map_err(|error| failed(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
-    let (added, _) = roots.add_parsable_certificates(certificates.map_err(|error| failed(error.to_string()))?);
+    let (added, _) =
+        roots.add_parsable_certificates(certificates.map_err(|error| failed(error.to_string()))?);
     if added == 0 { Err(failed("holds no certificate".to_owned())) } else { Ok(roots) }
 }
 
 fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
-    let failed = |what: String, hint: &str| Failure::new(format!("{}: {what}", path_text(file)), hint);
-    let whole = fs::read_to_string(file).map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
+    let failed =
+        |what: String, hint: &str| Failure::new(format!("{}: {what}", path_text(file)), hint);
+    let whole = fs::read_to_string(file)
+        .map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
     let mode = fs::metadata(file).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
-        message!("warning: others may read {}; run: chmod 600 {}", path_text(file), path_text(file));
+        message!(
+            "warning: others may read {}; run: chmod 600 {}",
+            path_text(file),
+            path_text(file)
+        );
     }
     let token = whole.trim();
-    if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if token.is_empty()
+        || token.len() > MAX_TOKEN
+        || !token.bytes().all(|byte| byte.is_ascii_graphic())
+    {
         return Err(failed("holds no token".to_owned(), "`meshd api-token create` prints one"));
     }
     Ok(Secret::new(token.to_owned()))
@@ -124,15 +151,17 @@ pub(crate) struct Server {
 
 /// Returns the failure for a connection error to a central node on another machine.
 pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
-    if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) = error.tls_error() {
-        let message = format!("cannot connect to {server}: the issuer of its certificate is unknown");
+    if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) =
+        error.tls_error()
+    {
+        let message =
+            format!("cannot connect to {server}: the issuer of its certificate is unknown");
         return Failure::new(
             message,
             "use --server-fingerprint SHA256, as `meshd status` shows it on the central node",
         );
     }
-    let hint =
-        "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
+    let hint = "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
     Failure::new(error.to_string(), hint)
 }
 
@@ -156,7 +185,9 @@ impl ServerCertVerifier for Pinned {
         if found == self.expected {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(rustls::Error::General(format!("the server shows another certificate: SHA-256 {found}")))
+        Err(rustls::Error::General(format!(
+            "the server shows another certificate: SHA-256 {found}"
+        )))
     }
 
     fn verify_tls12_signature(
@@ -165,7 +196,12 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -174,7 +210,12 @@ impl ServerCertVerifier for Pinned {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

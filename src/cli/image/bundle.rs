@@ -12,7 +12,8 @@ use clap::Subcommand;
 use meshd_config::{Site, suggest};
 use meshd_image::{
     builder::{
-        ArtifactKind, BuildError, BundleRequest, ImageState, ListedBundle, build_bundle, list_bundles, recipes_dir,
+        ArtifactKind, BuildError, BundleRequest, ImageState, ListedBundle, build_bundle,
+        list_bundles, recipes_dir,
     },
     catalog::versions::{CACHE, WORK},
 };
@@ -62,7 +63,8 @@ struct BundleView {
 }
 
 fn views(site: &Site) -> Result<Vec<BundleView>, Failure> {
-    let read = list_bundles(&site.blobs_dir, &site.images_dir).map_err(|error| unreadable(site, &error))?;
+    let read = list_bundles(&site.blobs_dir, &site.images_dir)
+        .map_err(|error| unreadable(site, &error))?;
     let view = |bundle: ListedBundle| {
         let uses = site.profiles.values().filter(|profile| profile.bundles.contains(&bundle.name));
         BundleView { profiles: uses.map(|profile| profile.name.clone()).collect(), bundle }
@@ -100,7 +102,8 @@ fn find(site: &Site, name: &str) -> Result<BundleName, Failure> {
     let found = known.iter().find(|view| view.bundle.name.as_str() == name);
     let hint = || suggest(name, known.iter().map(|view| view.bundle.name.as_str()));
     let place = recipes_dir(&site.images_dir);
-    let absent = || Failure::new(format!("there is no bundle `{name}` in {}", place.display()), hint());
+    let absent =
+        || Failure::new(format!("there is no bundle `{name}` in {}", place.display()), hint());
     Ok(found.ok_or_else(absent)?.bundle.name.clone())
 }
 
@@ -123,7 +126,11 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
             error => Failure::of(&error),
         })?;
         let (name, layer, programs) = (&built.name, built.layer, built.programs.join(" "));
-        write(&format!("{name}: version {}, {}, {programs}\n", layer.digest.short(), bytes(layer.size)))?;
+        write(&format!(
+            "{name}: version {}, {}, {programs}\n",
+            layer.digest.short(),
+            bytes(layer.size)
+        ))?;
     }
     Ok(())
 }

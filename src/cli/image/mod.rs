@@ -1,5 +1,5 @@
-//! `meshd image`: builds, imports, lists and verifies images. All commands work on files and need no running meshd; with
-//! `--server`, `list` uses the API.
+//! `meshd image`: builds, imports, lists and verifies images. All commands work on files and need
+//! no running meshd; with `--server`, `list` uses the API.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -107,7 +107,9 @@ impl Image {
             Image::Import { name, from, mirror, trust_mirror, no_promote } => {
                 import(&site, &name, from, mirror, trust_mirror, !no_promote)
             }
-            Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
+            Image::Promote { name, version } => {
+                versions::promote(&site, &find(&site, &name)?, &version)
+            }
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
             Image::Prune(prune) => {
                 let name = prune.name.as_deref().map(|name| find(&site, name)).transpose()?;
@@ -125,7 +127,10 @@ fn local_images(site: &Site) -> Result<Vec<ImageView>, Failure> {
 
 fn unreadable(site: &Site, error: &dyn std::fmt::Display) -> Failure {
     let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
-    Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
+    Failure::new(
+        format!("cannot read {folders}: {error}"),
+        "check [site].images_dir and [site].blobs_dir",
+    )
 }
 
 fn list(views: &[ImageView]) -> String {
@@ -133,7 +138,8 @@ fn list(views: &[ImageView]) -> String {
         let name = &view.image.name;
         let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
         let first = row(name, view.state().to_owned(), view.manifest(), &profiles.join(" "));
-        let others = view.others().map(|other| row(name, status_words(other), Some(&other.manifest), ""));
+        let others =
+            view.others().map(|other| row(name, status_words(other), Some(&other.manifest), ""));
         std::iter::once(first).chain(others).collect::<Vec<_>>()
     });
     table(["name", "version", "state", "release", "kernel", "size", "built at", "profiles"], rows)
@@ -146,7 +152,12 @@ fn status_words(version: &Version) -> String {
     if words.is_empty() { "kept".to_owned() } else { words.join(", ") }
 }
 
-fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profiles: &str) -> [String; 8] {
+fn row(
+    name: &ImageName,
+    state: String,
+    manifest: Option<&ImageManifest>,
+    profiles: &str,
+) -> [String; 8] {
     let of = |show: fn(&ImageManifest) -> String| manifest.map(show).unwrap_or_default();
     [
         name.to_string(),
@@ -163,7 +174,8 @@ fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profil
 /// Finds an image by name.
 pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     let known = local_images(site)?;
-    let found = known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
+    let found =
+        known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
     found.ok_or_else(|| {
         let hint = suggest(name, known.iter().map(|view| view.image.name.as_str()));
         Failure::new(format!("there is no image `{name}` in {}", site.images_dir.display()), hint)
@@ -202,7 +214,10 @@ fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failu
         error => Failure::of(&error),
     })?;
     let (name, version, total) = (&built.name, built.version().short(), bytes(built.size()));
-    write(&format!("{name}: version {version}, kernel {}, {total}, built {}\n", built.kernel_release, built.built_at))
+    write(&format!(
+        "{name}: version {version}, kernel {}, {total}, built {}\n",
+        built.kernel_release, built.built_at
+    ))
 }
 
 fn import(
@@ -214,14 +229,24 @@ fn import(
     promote: bool,
 ) -> Result<(), Failure> {
     if let Some(url) = mirror.as_ref().filter(|url| !is_url(url)) {
-        return Err(Failure::new(format!("`{url}` is no URL"), "write --mirror https://mirror.example.org/alpine"));
+        return Err(Failure::new(
+            format!("`{url}` is no URL"),
+            "write --mirror https://mirror.example.org/alpine",
+        ));
     }
     // A folder may contain an image that has no recipe.
-    let name = if from.is_some() { name.parse().map_err(|error| Failure::of(&error))? } else { find(site, name)? };
+    let name = if from.is_some() {
+        name.parse().map_err(|error| Failure::of(&error))?
+    } else {
+        find(site, name)?
+    };
     let recipe_dir = site.images_dir.join(name.as_str());
     if recipe_dir.exists() && !is_import(&recipe_dir) {
         let hint = format!("build it: meshd image build {name}; or import under another name");
-        return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
+        return Err(Failure::new(
+            format!("the recipe of image `{name}` has no section [mirror]"),
+            hint,
+        ));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
     print_outcome(builder::import(&request, &Drawing::new()))
@@ -237,7 +262,10 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
         match builder::verify(&site.blobs_dir, &image) {
             Ok(manifest) => {
                 sound += 1;
-                write(&format!("{image}: every blob has its digest ({})\n", bytes(manifest.size())))?;
+                write(&format!(
+                    "{image}: every blob has its digest ({})\n",
+                    bytes(manifest.size())
+                ))?;
             }
             // `all` skips images that are not built.
             Err(ImageError::NotBuilt { .. }) if name == "all" => {}

@@ -1,5 +1,5 @@
-//! `meshd image promote|rollback|prune` and `meshd bundle prune`: versions of images and bundles. A running meshd
-//! notices changes.
+//! `meshd image promote|rollback|prune` and `meshd bundle prune`: versions of images and bundles. A
+//! running meshd notices changes.
 
 use crate::cli::{
     Failure,
@@ -39,14 +39,17 @@ pub(crate) struct Prune {
 }
 
 pub(crate) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
-    let next = builder::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    let next = builder::find_version(&site.blobs_dir, name, version)
+        .map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
-    let manifest = builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    let manifest =
+        builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
     print_version(&manifest)
 }
 
 pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
-    let next = builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    let next =
+        builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
     let manifest = builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     print_version(&manifest)
@@ -60,7 +63,12 @@ fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
 
 impl Prune {
     /// Deletes versions of all images or bundles, or of the one with this name.
-    pub(super) fn run(self, site: &Site, kind: ArtifactKind, name: Option<String>) -> Result<(), Failure> {
+    pub(super) fn run(
+        self,
+        site: &Site,
+        kind: ArtifactKind,
+        name: Option<String>,
+    ) -> Result<(), Failure> {
         let mut in_use = BTreeSet::new();
         for list in &self.in_use {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
@@ -84,7 +92,8 @@ impl Prune {
 
 fn render(pruned: &Pruned) -> String {
     let rows = pruned.versions.iter().map(|gone| [gone.name.clone(), gone.version.short()]);
-    let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
+    let versions =
+        if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
     let count = pruned.versions.len();
     format!("{versions}{count} versions, {} blobs, {}\n", pruned.blobs, bytes(pruned.bytes))
 }

@@ -7,7 +7,9 @@ use crate::cli::{
 };
 use anyhow::Context as _;
 use clap::Args;
-use meshd_lab::{Console, ConsoleEnd, Firmware, Interrupt, LabError, Mix, Power, Rack, RawTerminal, with_login};
+use meshd_lab::{
+    Console, ConsoleEnd, Firmware, Interrupt, LabError, Mix, Power, Rack, RawTerminal, with_login,
+};
 use std::{
     env, fs,
     io::{self, IsTerminal},
@@ -68,11 +70,18 @@ impl Drop for Folder {
 impl Try {
     pub(super) fn run(mut self, context: &Context, interrupt: &Interrupt) -> Result<(), Failure> {
         self.hardware.blobs.get_or_insert_with(|| PathBuf::from(BLOBS));
-        let blobs = self.hardware.blobs.iter().map(|dir| absolute(dir)).collect::<Result<Vec<_>, _>>()?.pop();
+        let blobs = self
+            .hardware
+            .blobs
+            .iter()
+            .map(|dir| absolute(dir))
+            .collect::<Result<Vec<_>, _>>()?
+            .pop();
         // The folder is created before the rack, so that it is dropped after the rack.
         let folder = Folder::new()?;
         let options = self.hardware.options(folder.0.clone(), context, interrupt.clone())?;
-        let mut options = options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
+        let mut options =
+            options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
         (options.nodes, options.powered, options.console, options.blobs) = (1, false, true, blobs);
         options.only_profile = Some(self.profile.clone());
         options.firmware = Mix::of([self.firmware]);
@@ -108,12 +117,19 @@ fn show_boot(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Res
         console.relay_console(None::<fs::File>, &mut ForeignOutput::new(RawOutput::default()), done)
     }?;
     match (left, until) {
-        (ConsoleEnd::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),
-        (ConsoleEnd::ByUser, Some(phase)) => {
-            Err(Failure::new(format!("left before the node was {phase}"), "wait longer, or leave --until out"))
+        (ConsoleEnd::Ended, _) => {
+            Err(Failure::new("the node has ended", "its last words are above"))
         }
+        (ConsoleEnd::ByUser, Some(phase)) => Err(Failure::new(
+            format!("left before the node was {phase}"),
+            "wait longer, or leave --until out",
+        )),
         (ConsoleEnd::Reached, Some(phase)) => {
-            message!("\nnode {} is {phase}, {} s after power-on", rack.id(NODE), begun.elapsed().as_secs());
+            message!(
+                "\nnode {} is {phase}, {} s after power-on",
+                rack.id(NODE),
+                begun.elapsed().as_secs()
+            );
             Ok(())
         }
         _ => Ok(()),

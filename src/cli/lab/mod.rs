@@ -18,7 +18,8 @@ use super::{
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use meshd_lab::{
-    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end, last_lines,
+    Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end,
+    last_lines,
 };
 use std::{
     env, fs,
@@ -162,7 +163,8 @@ struct Hardware {
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("`{text}`: write it as KEY=VALUE"))?;
+    let (key, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}`: write it as KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -177,14 +179,21 @@ impl LabArgs {
                 if let Some(profile) = profile {
                     options = options.set("defaults.profile", &profile);
                 }
-                (options.nodes, options.firmware, options.powered) = (nodes, firmware, !powered_off);
+                (options.nodes, options.firmware, options.powered) =
+                    (nodes, firmware, !powered_off);
                 up(&options)
             }
             LabVerb::Image { rack } => {
-                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| message!("{message}"))?)
+                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| {
+                    message!("{message}")
+                })?)
             }
-            LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), render),
-            LabVerb::Reload { at } => write(&Rack::attach(&at.dir)?.reload(&mut |message| message!("{message}"))?),
+            LabVerb::Status { at, output } => {
+                output.print(&Rack::attach(&at.dir)?.status(), render)
+            }
+            LabVerb::Reload { at } => {
+                write(&Rack::attach(&at.dir)?.reload(&mut |message| message!("{message}"))?)
+            }
             LabVerb::Restart { at } => {
                 Rack::attach(&at.dir)?.restart(&mut |message| message!("{message}"))?;
                 message!("meshd was restarted; nodes keep running");
@@ -219,7 +228,12 @@ impl RackArgs {
 }
 
 impl Hardware {
-    fn options(self, dir: PathBuf, context: &Context, interrupt: Interrupt) -> Result<Options, Failure> {
+    fn options(
+        self,
+        dir: PathBuf,
+        context: &Context,
+        interrupt: Interrupt,
+    ) -> Result<Options, Failure> {
         let program = env::current_exe().context("cannot find the path of this program")?;
         let mut options = Options::new(dir, context.site_file()?, program);
         options.shape = Shape { cpus: self.cpus, memory_mib: self.memory, nic: self.nic };
@@ -254,7 +268,8 @@ fn down(dir: &Path) -> Result<(), Failure> {
 }
 
 fn render(status: &Status) -> String {
-    let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
+    let meshd =
+        status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
     let rack = fields([
         ("meshd", meshd),
         ("namespace", status.namespace.clone()),
@@ -263,7 +278,14 @@ fn render(status: &Status) -> String {
     ]);
     let nodes = status.nodes.iter().map(|node| {
         let (firmware, mac) = (node.firmware.to_string(), node.mac.to_string());
-        [node.name.clone(), node.id.to_string(), firmware, mac, node.power.to_owned(), super::path_text(&node.serial)]
+        [
+            node.name.clone(),
+            node.id.to_string(),
+            firmware,
+            mac,
+            node.power.to_owned(),
+            super::path_text(&node.serial),
+        ]
     });
     format!("{rack}\n{}", table(["name", "id", "firmware", "mac", "power", "serial"], nodes))
 }
@@ -293,7 +315,8 @@ fn console(
     Ok(())
 }
 
-/// Returns an interrupt for Ctrl-C, SIGTERM and SIGHUP. The signals end every wait, so that the rack is taken down in order.
+/// Returns an interrupt for Ctrl-C, SIGTERM and SIGHUP. The signals end every wait, so that the
+/// rack is taken down in order.
 fn interruptible() -> anyhow::Result<Interrupt> {
     use tokio::signal::unix::{SignalKind, signal};
     let interrupt = Interrupt::default();
@@ -301,7 +324,11 @@ fn interruptible() -> anyhow::Result<Interrupt> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let [mut int, mut term, mut hup] = {
         let _inside = runtime.enter();
-        [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?]
+        [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]
     };
     std::thread::spawn(move || {
         runtime.block_on(async {

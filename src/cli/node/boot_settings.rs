@@ -2,14 +2,17 @@
 
 use super::{
     REBOOTS, restart,
-    targets::{NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order, order_several},
+    targets::{
+        NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order, order_several,
+    },
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
 use meshd_api::{BootOnce, ChangeVars, NodeView, routes as api};
 use meshd_types::{VarName, VarValue, Vars};
 
-/// An assignment such as `slots=8`. true, false, whole numbers and `[a,b]` have their own types; any other value is text.
+/// An assignment such as `slots=8`. true, false, whole numbers and `[a,b]` have their own types;
+/// any other value is text.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     name: VarName,
@@ -21,7 +24,10 @@ impl std::str::FromStr for Assignment {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
-        Ok(Assignment { name: name.parse().map_err(|error| format!("{error}"))?, value: value.parse()? })
+        Ok(Assignment {
+            name: name.parse().map_err(|error| format!("{error}"))?,
+            value: value.parse()?,
+        })
     }
 }
 
@@ -36,7 +42,11 @@ impl std::str::FromStr for SetWord {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.contains('=') { text.parse().map(SetWord::Var) } else { Ok(SetWord::Node(text.to_owned())) }
+        if text.contains('=') {
+            text.parse().map(SetWord::Var)
+        } else {
+            Ok(SetWord::Node(text.to_owned()))
+        }
     }
 }
 
@@ -96,7 +106,12 @@ impl Set {
         if set.is_empty() {
             missing("KEY=VALUE");
         }
-        change(client, self.selector.select(client, &nodes).await?, ChangeVars { set, unset: Vec::new() }).await
+        change(
+            client,
+            self.selector.select(client, &nodes).await?,
+            ChangeVars { set, unset: Vec::new() },
+        )
+        .await
     }
 }
 
@@ -104,26 +119,39 @@ impl Unset {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let mut words = self.words.into_iter();
         let nodes = if self.selector.has_selector() { None } else { words.next() };
-        let nodes: Vec<String> = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect();
+        let nodes: Vec<String> =
+            nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect();
         let unset = words.map(|word| word.parse()).collect::<Result<Vec<VarName>, _>>();
         let unset = unset.map_err(|error| Failure::of(&error))?;
         if unset.is_empty() {
             missing("KEY");
         }
-        change(client, self.selector.select(client, &nodes).await?, ChangeVars { set: Vars::new(), unset }).await
+        change(
+            client,
+            self.selector.select(client, &nodes).await?,
+            ChangeVars { set: Vars::new(), unset },
+        )
+        .await
     }
 }
 
-async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVars) -> Result<(), Failure> {
+async fn change(
+    client: &AdminClient,
+    selection: NodeSelection,
+    change: ChangeVars,
+) -> Result<(), Failure> {
     let node = match selection {
         NodeSelection::One(node) => node,
         NodeSelection::Several(nodes) => {
             let set = change.set.iter().map(|(name, value)| format!("{name}={value}"));
             let unset = change.unset.iter().map(|name| format!("without {name}"));
             let words = set.chain(unset).collect::<Vec<_>>().join(" ");
-            let text =
-                |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.name, node.id);
-            return order_several(client, nodes, &api::CHANGE_NODES_VARIABLES, &change, text).await.map(drop);
+            let text = |node: &NodeView| {
+                format!("{} ({}): variables from the next boot on: {words}", node.name, node.id)
+            };
+            return order_several(client, nodes, &api::CHANGE_NODES_VARIABLES, &change, text)
+                .await
+                .map(drop);
         }
         NodeSelection::Listed => return Ok(()),
     };
@@ -136,7 +164,8 @@ async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVa
 impl BootOnceArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.with_force(self.force);
-        let body = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
+        let body =
+            BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
         let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
         let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
         let text = |node: &NodeView| match body.clear {

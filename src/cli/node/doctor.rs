@@ -78,18 +78,26 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
     match report.failures {
         0 => Ok(()),
         count => {
-            let hint = format!("each check says what to do; `meshd node show {}` shows the machine", view.node);
+            let hint = format!(
+                "each check says what to do; `meshd node show {}` shows the machine",
+                view.node
+            );
             Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
         }
     }
 }
 
 /// Prints reports to standard output, and nodes without a report to standard error.
-async fn check_nodes(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
+async fn check_nodes(
+    client: &AdminClient,
+    nodes: &[NodeView],
+    format: DoctorFormat,
+) -> Result<(), Failure> {
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);
     for result in done.results {
-        let name = nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
+        let name =
+            nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
         let Some(report) = result.report else {
             let error = result.error.map(|error| Failure::new(&error.message, &error.hint));
             message!(
@@ -122,8 +130,13 @@ async fn check_nodes(client: &AdminClient, nodes: &[NodeView], format: DoctorFor
 async fn last_known(client: &AdminClient, node: &str) {
     let Ok(detail) = client.get(api::GET_NODE.path([&node])).await else { return };
     let Some(evidence) = detail.evidence else { return };
-    let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, no longer valid" };
+    let which =
+        if detail.checks_count { "of this boot" } else { "of an earlier boot, no longer valid" };
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
-    write_message(&format!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text()));
+    write_message(&format!(
+        "last known checks, {}, {which}:\n{}",
+        ago(evidence.at, now()),
+        report.text()
+    ));
 }

@@ -40,13 +40,20 @@ fn pin_text(node: &NodeView) -> String {
     let (id, name) = (node.id, &node.name);
     match node.pinned {
         Some(pinned) => {
-            format!("{name} ({id}) boots generation {} until `meshd node pin {id} --off`", pinned.0.short())
+            format!(
+                "{name} ({id}) boots generation {} until `meshd node pin {id} --off`",
+                pinned.0.short()
+            )
         }
         None => format!("{name} ({id}) is not pinned; it boots profile {}", node.profile),
     }
 }
 
-pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
+pub(crate) async fn history(
+    client: &AdminClient,
+    node: &str,
+    output: Output,
+) -> Result<(), Failure> {
     let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
     if all.is_empty() {
         message!("no generation was delivered");
@@ -55,11 +62,21 @@ pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) ->
 }
 
 fn generations(all: &[GenerationView], now: Timestamp) -> String {
-    let head = ["generation", "profile", "image", "version", "delivered", "first booted", "state", "archived"];
+    let head = [
+        "generation",
+        "profile",
+        "image",
+        "version",
+        "delivered",
+        "first booted",
+        "state",
+        "archived",
+    ];
     let rows = all.iter().map(|view| {
         let delivered = &view.delivered;
         let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
-        let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        let marks: Vec<&str> =
+            marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
         [
             delivered.generation.0.short(),
             delivered.profile.to_string(),
@@ -88,9 +105,14 @@ pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Re
 }
 
 /// Returns the reason for which a node boots another generation than that of its profile.
-pub(crate) fn override_reason(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
+pub(crate) fn override_reason(
+    pinned: Option<Generation>,
+    rolled_back: Option<Generation>,
+) -> Option<String> {
     let pinned = pinned.map(|generation| format!("pinned to {}", generation.0.short()));
-    pinned.or_else(|| rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short())))
+    pinned.or_else(|| {
+        rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short()))
+    })
 }
 
 /// Formats a difference: `-` marks removed, `+` added and `~` changed entries.
@@ -112,8 +134,11 @@ pub(crate) fn difference(diff: &GenerationDiff) -> String {
         out.extend(list.iter().map(|one| format!("{sign} {what} {one}\n")));
     }
     for file in &diff.files {
-        let what =
-            if file.attributes.is_empty() { String::new() } else { format!(" ({})", file.attributes.join(", ")) };
+        let what = if file.attributes.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", file.attributes.join(", "))
+        };
         out += &format!("{file}{what} from {}\n", file.origin);
     }
     out
@@ -182,7 +207,10 @@ impl RevisionsArgs {
             let changes = match all.get(index + 1) {
                 Some(before) => {
                     let (from, to) = (before.revised.generation, revision.revised.generation);
-                    let path = api::COMPARE_PROFILE_REVISIONS.path([&self.name]).with("from", from).with("to", to);
+                    let path = api::COMPARE_PROFILE_REVISIONS
+                        .path([&self.name])
+                        .with("from", from)
+                        .with("to", to);
                     Some(client.get(path).await?.diff)
                 }
                 None => None,
@@ -203,14 +231,16 @@ fn revisions(all: &[RevisionView]) -> String {
 }
 
 fn marks(view: &RevisionView) -> String {
-    let marks = [(view.boots, "booted"), (view.current, "current"), (view.pinned, "rolled back to")];
+    let marks =
+        [(view.boots, "booted"), (view.current, "current"), (view.pinned, "rolled back to")];
     marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
 }
 
 fn changes(changed: &ChangedRevision) -> String {
     let (revised, marks) = (&changed.revision.revised, marks(&changed.revision));
     let marks = if marks.is_empty() { marks } else { format!(" ({marks})") };
-    let mut out = format!("{}, {}{marks}\n", revised.generation.0.short(), ago(revised.since, now()));
+    let mut out =
+        format!("{}, {}{marks}\n", revised.generation.0.short(), ago(revised.since, now()));
     let Some(diff) = &changed.changes else { return out + "  the oldest revision on record\n" };
     if diff.changed.is_empty() && diff.files.is_empty() {
         return out + "  no difference\n";
@@ -219,6 +249,8 @@ fn changes(changed: &ChangedRevision) -> String {
     for (key, [before, after]) in &diff.changed {
         out += &format!("  ~ {}: {} -> {}\n", clean(key), value(before), value(after));
     }
-    out.extend(diff.files.iter().map(|(path, change)| format!("  {} {}\n", change.sign(), clean(path))));
+    out.extend(
+        diff.files.iter().map(|(path, change)| format!("  {} {}\n", change.sign(), clean(path))),
+    );
     out
 }

@@ -1,4 +1,5 @@
-//! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`: the life cycle of a node.
+//! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`:
+//! the life cycle of a node.
 
 use super::targets::{OrderRoute, Targets, confirm_interruption, confirm_nodes, node_text, order};
 use crate::cli::{
@@ -115,7 +116,10 @@ impl DrainNode {
     pub(crate) async fn drain(self, client: &AdminClient) -> Result<(), Failure> {
         let workloads = match self.workloads {
             Policy::Wait if self.grace.is_some() => {
-                return Err(Failure::new("--grace says how long a stop may take", "add --workloads stop"));
+                return Err(Failure::new(
+                    "--grace says how long a stop may take",
+                    "add --workloads stop",
+                ));
             }
             Policy::Wait => DrainPolicy::Wait,
             Policy::Stop => DrainPolicy::Stop,
@@ -123,16 +127,28 @@ impl DrainNode {
         let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
         let selection = self.targets.select(client).await?;
         if workloads == DrainPolicy::Stop && !self.yes {
-            confirm_interruption(client, &selection, "shuts its VMs down and cancels its tasks now. Drain?").await?;
+            confirm_interruption(
+                client,
+                &selection,
+                "shuts its VMs down and cancels its tasks now. Drain?",
+            )
+            .await?;
         }
-        order(client, selection, &api::DRAIN_NODE, &api::DRAIN_NODES, &Drain { workloads, grace_s }, |node| {
-            let text = format!("{}; no new work is assigned", phase_text(node));
-            if node.work.is_empty() {
-                return text;
-            }
-            let work = node.work.join(", ");
-            format!("{text}\nwaiting for {work}; show it: meshd node show {}", node.id)
-        })
+        order(
+            client,
+            selection,
+            &api::DRAIN_NODE,
+            &api::DRAIN_NODES,
+            &Drain { workloads, grace_s },
+            |node| {
+                let text = format!("{}; no new work is assigned", phase_text(node));
+                if node.work.is_empty() {
+                    return text;
+                }
+                let work = node.work.join(", ");
+                format!("{text}\nwaiting for {work}; show it: meshd node show {}", node.id)
+            },
+        )
         .await
         .map(drop)
     }
@@ -148,14 +164,22 @@ pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(),
     order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), phase_text).await.map(drop)
 }
 
-pub(crate) async fn approve(targets: Targets, moved: bool, client: &AdminClient) -> Result<(), Failure> {
+pub(crate) async fn approve(
+    targets: Targets,
+    moved: bool,
+    client: &AdminClient,
+) -> Result<(), Failure> {
     let (selection, body) = (targets.select(client).await?, Approve { moved });
-    order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text).await.map(drop)
+    order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text)
+        .await
+        .map(drop)
 }
 
 pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
     let text = |node: &NodeView| format!("{}; it boots at its next request", phase_text(node));
-    order(client, targets.select(client).await?, &api::RELEASE_NODE, &api::RELEASE_NODES, &(), text).await.map(drop)
+    order(client, targets.select(client).await?, &api::RELEASE_NODE, &api::RELEASE_NODES, &(), text)
+        .await
+        .map(drop)
 }
 
 impl MaintenanceArgs {
@@ -163,11 +187,17 @@ impl MaintenanceArgs {
         let client = &client.with_force(self.force);
         let selection = self.targets.select(client).await?;
         if self.force && !self.yes {
-            confirm_interruption(client, &selection, "ends its tasks now. Start maintenance?").await?;
+            confirm_interruption(client, &selection, "ends its tasks now. Start maintenance?")
+                .await?;
         }
-        order(client, selection, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, &(), |node| {
-            format!("{}; to end it: meshd node resume {}", phase_text(node), node.id)
-        })
+        order(
+            client,
+            selection,
+            &api::START_NODE_MAINTENANCE,
+            &api::START_NODES_MAINTENANCE,
+            &(),
+            |node| format!("{}; to end it: meshd node resume {}", phase_text(node), node.id),
+        )
         .await
         .map(drop)
     }
@@ -176,9 +206,12 @@ impl MaintenanceArgs {
 impl ConfirmedOrder {
     pub(crate) async fn reject(self, client: AdminClient) -> Result<(), Failure> {
         let routes = (&api::REJECT_NODE, &api::REJECT_NODES);
-        self.order(client, routes, "is refused at every boot until it is approved. Reject?", |node| {
-            format!("{}; to approve it: meshd node approve {}", phase_text(node), node.id)
-        })
+        self.order(
+            client,
+            routes,
+            "is refused at every boot until it is approved. Reject?",
+            |node| format!("{}; to approve it: meshd node approve {}", phase_text(node), node.id),
+        )
         .await
     }
 
@@ -223,7 +256,8 @@ impl ReplaceNode {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.with_force(self.force);
         if !self.yes {
-            let (old, new) = (get_node(client, &self.old).await?, get_node(client, &self.new).await?);
+            let (old, new) =
+                (get_node(client, &self.old).await?, get_node(client, &self.new).await?);
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
             confirm(&format!("{} is removed, and {} {taken}", node_text(&old), node_text(&new)))?;
         }

@@ -71,7 +71,9 @@ impl List {
             write_raw(CLEAR.as_bytes())?;
         }
         match &self.selector {
-            Some(selector) if nodes.is_empty() => message!("no node matches the selector `{selector}`"),
+            Some(selector) if nodes.is_empty() => {
+                message!("no node matches the selector `{selector}`")
+            }
             None if nodes.is_empty() && self.is_filtered() => message!("no node matches"),
             None if nodes.is_empty() => message!("no machines were seen; power one on"),
             _ => {}
@@ -83,7 +85,8 @@ impl List {
         !self.phase.is_empty() || !self.profile.is_empty() || self.find.is_some()
     }
 
-    /// Returns the path of the request. The server filters and sorts, so that a large site sends only the displayed nodes.
+    /// Returns the path of the request. The server filters and sorts, so that a large site sends
+    /// only the displayed nodes.
     fn path(&self) -> api::GetPath<api::Array<NodeView>> {
         let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
         let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();
@@ -120,11 +123,24 @@ pub(crate) fn list(nodes: &[NodeView], now: Timestamp, with_labels: bool) -> Str
         ]
     });
     let labels = nodes.iter().map(|node| label_words(&node.labels));
-    let head =
-        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "override", "stage", "seen"];
+    let head = [
+        "id",
+        "name",
+        "profile",
+        "phase",
+        "conditions",
+        "address",
+        "mac",
+        "generation",
+        "override",
+        "stage",
+        "seen",
+    ];
     if with_labels {
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
-        let rows = rows.zip(labels).map(|([a, b, c, d, e, f, g, h, i, j, k], l)| [a, b, c, d, e, f, g, h, i, j, k, l]);
+        let rows = rows
+            .zip(labels)
+            .map(|([a, b, c, d, e, f, g, h, i, j, k], l)| [a, b, c, d, e, f, g, h, i, j, k, l]);
         return table([a, b, c, d, e, f, g, h, i, j, k, "labels"], rows);
     }
     table(head, rows)

@@ -43,7 +43,8 @@ enum SourceArg {
 }
 
 impl Logs {
-    /// Prints whole lines: an unfinished line of one source must not continue with a line of the other.
+    /// Prints whole lines: an unfinished line of one source must not continue with a line of the
+    /// other.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let path = api::GET_NODE_LOG.path([&self.node]).with("follow", self.follow);
         let path = path.with_optional("session", self.session);
@@ -57,7 +58,8 @@ impl Logs {
                 BootLogLine::Piece(piece) if self.shows(piece.stream) => {
                     let rest = partial.entry(piece.stream).or_default();
                     rest.extend(piece.data.into_bytes().unwrap_or_default());
-                    let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+                    let whole =
+                        rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
                     let whole = if rest.len() - whole > MAX_LINE { rest.len() } else { whole };
                     output.out(&rest.drain(..whole).collect::<Vec<u8>>())?;
                 }

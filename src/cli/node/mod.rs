@@ -172,13 +172,16 @@ impl Node {
                     output.print(&detail, |detail| show(detail, now()))
                 }
                 Node::Timeline { node, session, output } => {
-                    let path = api::GET_NODE_TIMELINE.path([&node]).with_optional("session", session);
+                    let path =
+                        api::GET_NODE_TIMELINE.path([&node]).with_optional("session", session);
                     let boot = client.get(path).await?;
                     output.print(&boot, timeline)
                 }
                 Node::Logs(logs) => logs.run(&client).await,
                 Node::Release(targets) => lifecycle::release(targets, &client).await,
-                Node::Approve { targets, moved } => lifecycle::approve(targets, moved, &client).await,
+                Node::Approve { targets, moved } => {
+                    lifecycle::approve(targets, moved, &client).await
+                }
                 Node::Reject(order) => order.reject(client).await,
                 Node::Quarantine(order) => order.quarantine(client).await,
                 Node::Fence(order) => order.fence(&client).await,
@@ -188,7 +191,8 @@ impl Node {
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
-                    let node = client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
+                    let node =
+                        client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
                     message!("{} ({}) may boot from NIC {mac}", node.name, node.id);
                     Ok(())
                 }
@@ -200,7 +204,9 @@ impl Node {
                 Node::Label(label) => label.run(&client).await,
                 Node::Rename(rename) => rename.run(&client).await,
                 Node::BootOnce(once) => once.run(client).await,
-                Node::History { node, output } => generations::history(&client, &node, output).await,
+                Node::History { node, output } => {
+                    generations::history(&client, &node, output).await
+                }
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
@@ -236,7 +242,8 @@ async fn assign(
         confirm_interruption(client, &selection, REBOOTS).await?;
     }
     let (one, several) = (&api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE);
-    let changed = order(client, selection, one, several, &AssignProfile { profile }, assignment_text).await?;
+    let changed =
+        order(client, selection, one, several, &AssignProfile { profile }, assignment_text).await?;
     if reboot { restart(client, changed).await } else { Ok(()) }
 }
 
@@ -277,7 +284,11 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let node = &detail.node;
     let seen = |at: Timestamp| format!("{at} ({})", ago(at, now));
     let print = &detail.fingerprint;
-    let board = if print.board_serial.is_empty() { String::new() } else { format!("board {}", print.board_serial) };
+    let board = if print.board_serial.is_empty() {
+        String::new()
+    } else {
+        format!("board {}", print.board_serial)
+    };
     let hardware = [print.manufacturer.as_str(), &print.product, &print.serial, &board];
     let hardware: Vec<&str> = hardware.into_iter().filter(|word| !word.is_empty()).collect();
     let former: Vec<String> = detail.former.iter().map(ToString::to_string).collect();
@@ -313,7 +324,10 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     ];
     head.extend(detail.heartbeat.iter().flat_map(heartbeat));
     head.extend(detail.facts.iter().flat_map(facts));
-    let checks = detail.checks.iter().map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
+    let checks = detail
+        .checks
+        .iter()
+        .map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
     let mut out = fields(head);
     if !node.conditions.is_empty() {
         // A detail may contain long instructions and therefore has separate lines.
@@ -331,7 +345,11 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += &table(["machine", "first", "last"], machines);
     }
     if !detail.checks.is_empty() {
-        out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, no longer valid\n" };
+        out += if detail.checks_count {
+            "\n"
+        } else {
+            "\nchecks of an earlier boot, no longer valid\n"
+        };
         out += &table(["check", "status", "detail"], checks);
     }
     out + units::show(detail).as_str()
@@ -347,7 +365,9 @@ fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
 }
 
 fn override_text(once: &NextBootOverride) -> String {
-    let state = once.used_by.map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
+    let state = once
+        .used_by
+        .map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
 }
 
@@ -362,7 +382,15 @@ fn facts(facts: &Facts) -> [(&'static str, String); 6] {
     [
         ("processors", format!("{} ({} threads {})", cpu.model, cpu.threads, cpu.virtualization)),
         ("memory", super::output::print::bytes(facts.memory.total_kib.saturating_mul(1024))),
-        ("devices", format!("PCI {}, disks {}, NICs {}", facts.pci.len(), facts.disks.len(), facts.nics.len())),
+        (
+            "devices",
+            format!(
+                "PCI {}, disks {}, NICs {}",
+                facts.pci.len(),
+                facts.disks.len(),
+                facts.nics.len()
+            ),
+        ),
         ("kernel", facts.versions.kernel.clone()),
         ("system", facts.versions.os.clone()),
         ("agent", facts.versions.agent.clone()),

@@ -20,7 +20,10 @@ impl std::str::FromStr for LabelWord {
     fn from_str(text: &str) -> Result<Self, String> {
         let message = |error: meshd_model::fleet::LabelError| error.to_string();
         if let Some((key, value)) = text.split_once('=') {
-            return Ok(LabelWord::Set(key.parse().map_err(message)?, value.parse().map_err(message)?));
+            return Ok(LabelWord::Set(
+                key.parse().map_err(message)?,
+                value.parse().map_err(message)?,
+            ));
         }
         match text.strip_suffix('-') {
             Some(key) => Ok(LabelWord::Unset(key.parse().map_err(message)?)),
@@ -54,12 +57,25 @@ impl LabelArgs {
         }
         let selection = self.selector.select(client, &nodes).await?;
         let text = |node: &NodeView| format!("{} ({}): {}", node.name, node.id, label_line(node));
-        order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &ChangeLabels { change }, text).await.map(drop)
+        order(
+            client,
+            selection,
+            &api::LABEL_NODE,
+            &api::LABEL_NODES,
+            &ChangeLabels { change },
+            text,
+        )
+        .await
+        .map(drop)
     }
 }
 
 fn label_line(node: &NodeView) -> String {
-    if node.labels.is_empty() { "no labels".to_owned() } else { format!("labels {}", label_words(&node.labels)) }
+    if node.labels.is_empty() {
+        "no labels".to_owned()
+    } else {
+        format!("labels {}", label_words(&node.labels))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -73,8 +89,13 @@ pub(crate) struct RenameArgs {
 
 impl RenameArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let node = client.post(api::RENAME_NODE.path([&self.node]), &Rename { name: self.name }).await?;
-        message!("{} is named {}; host name, lease and DNS follow at its next boot", node.id, node.name);
+        let node =
+            client.post(api::RENAME_NODE.path([&self.node]), &Rename { name: self.name }).await?;
+        message!(
+            "{} is named {}; host name, lease and DNS follow at its next boot",
+            node.id,
+            node.name
+        );
         Ok(())
     }
 }

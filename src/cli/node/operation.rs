@@ -50,16 +50,24 @@ impl OperationCommand {
         wait(async {
             match self {
                 OperationCommand::List { output } => {
-                    let found = client.get(api::LIST_OPERATIONS.path([]).with("sort", "accepted_at")).await?;
+                    let found = client
+                        .get(api::LIST_OPERATIONS.path([]).with("sort", "accepted_at"))
+                        .await?;
                     output.print(&found, |found| rows(found))
                 }
-                OperationCommand::Show { operation, output } => show(&client, operation, &output).await,
+                OperationCommand::Show { operation, output } => {
+                    show(&client, operation, &output).await
+                }
                 OperationCommand::Follow { operation } => {
                     follow_operation(&client, operation, FollowUntil::Finished).await
                 }
                 OperationCommand::Cancel { operation } => {
                     let done = client.post(api::CANCEL_OPERATION.path([&operation]), &()).await?;
-                    message!("operation {operation}: {} of {} nodes cancelled", done.cancelled, done.operation.nodes);
+                    message!(
+                        "operation {operation}: {} of {} nodes cancelled",
+                        done.cancelled,
+                        done.operation.nodes
+                    );
                     Ok(())
                 }
             }
@@ -91,7 +99,10 @@ fn progress(operation: &OperationView) -> String {
         (operation.failed, "failed"),
         (operation.cancelled, "cancelled"),
     ];
-    let words = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    let words = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -114,11 +125,20 @@ async fn show(client: &AdminClient, id: OperationId, output: &Output) -> Result<
 }
 
 fn node_rows(nodes: &[NodeOperationView]) -> String {
-    let at = |time: Option<meshd_types::Timestamp>| time.map(|time| ago(time, now())).unwrap_or_default();
+    let at = |time: Option<meshd_types::Timestamp>| {
+        time.map(|time| ago(time, now())).unwrap_or_default()
+    };
     let rows = nodes.iter().map(|node| {
         let state = node.state.as_str().to_owned();
         let reason = node.reason.clone().unwrap_or_default();
-        [node.node.to_string(), node.name.clone(), state, at(node.started_at), at(node.finished_at), reason]
+        [
+            node.node.to_string(),
+            node.name.clone(),
+            state,
+            at(node.started_at),
+            at(node.finished_at),
+            reason,
+        ]
     });
     table(["node", "name", "state", "started", "finished", "reason"], rows)
 }
@@ -132,7 +152,11 @@ pub(crate) enum FollowUntil {
 }
 
 /// Prints the progress of an operation whenever it changes. Fails if a node failed.
-pub(crate) async fn follow_operation(client: &AdminClient, id: OperationId, until: FollowUntil) -> Result<(), Failure> {
+pub(crate) async fn follow_operation(
+    client: &AdminClient,
+    id: OperationId,
+    until: FollowUntil,
+) -> Result<(), Failure> {
     let mut shown = String::new();
     loop {
         let operation = client.get(api::GET_OPERATION.path([&id])).await?;
@@ -151,10 +175,14 @@ pub(crate) async fn follow_operation(client: &AdminClient, id: OperationId, unti
             (true, _) => break,
         }
     }
-    let path = api::LIST_OPERATION_NODES.path([&id]).with("state", "failed,cancelled").with("limit", PAGE);
+    let path =
+        api::LIST_OPERATION_NODES.path([&id]).with("state", "failed,cancelled").with("limit", PAGE);
     for NodeOperationView { node, name, state, reason, .. } in client.get(path).await? {
         let verb = if state == NodeOperationState::Failed { "failed" } else { "cancelled" };
         message!("{name} ({node}): {verb}: {}", reason.unwrap_or_default());
     }
-    Err(Failure::new(format!("operation {id} is not done on all nodes"), "read the reason of each node above"))
+    Err(Failure::new(
+        format!("operation {id} is not done on all nodes"),
+        "read the reason of each node above",
+    ))
 }

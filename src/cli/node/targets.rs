@@ -56,12 +56,21 @@ impl SelectorArgs {
     }
 
     /// Selects the nodes of a command. With `--dry-run`, prints the nodes.
-    pub(crate) async fn select(self, client: &AdminClient, names: &[String]) -> Result<NodeSelection, Failure> {
+    pub(crate) async fn select(
+        self,
+        client: &AdminClient,
+        names: &[String],
+    ) -> Result<NodeSelection, Failure> {
         let nodes = match (&self.selector, names) {
             (Some(_), [_, ..]) => {
-                return Err(Failure::new("nodes and a selector are named", "name nodes, or use --selector"));
+                return Err(Failure::new(
+                    "nodes and a selector are named",
+                    "name nodes, or use --selector",
+                ));
             }
-            (None, []) => return Err(Failure::new("no node is named", "name nodes, or use --selector")),
+            (None, []) => {
+                return Err(Failure::new("no node is named", "name nodes, or use --selector"));
+            }
             (None, [one]) if !self.dry_run => return Ok(NodeSelection::One(one.clone())),
             (None, names) => find_nodes(client, names).await?,
             (Some(selector), []) => find_selected(client, selector).await?,
@@ -75,7 +84,10 @@ impl SelectorArgs {
     }
 }
 
-async fn find_selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeView>, Failure> {
+async fn find_selected(
+    client: &AdminClient,
+    selector: &Selector,
+) -> Result<Vec<NodeView>, Failure> {
     let nodes = client.get(api::LIST_NODES.path([]).with("label", selector)).await?;
     if nodes.is_empty() {
         let message = format!("no node matches the selector `{selector}`");
@@ -89,7 +101,8 @@ async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeVi
     let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
     let mut found: Vec<NodeView> = Vec::with_capacity(names.len());
     for name in names {
-        let nodes = all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
+        let nodes =
+            all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
         let id = match find_node(name, nodes) {
             NamedNode::One(id) => id,
             NamedNode::None => {
@@ -97,7 +110,10 @@ async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeVi
                 return Err(Failure::new(message, "`meshd node list` lists all nodes"));
             }
             NamedNode::Several(candidates, count) => {
-                let message = format!("`{name}` is ambiguous, {count} nodes match: {}", candidates.join(", "));
+                let message = format!(
+                    "`{name}` is ambiguous, {count} nodes match: {}",
+                    candidates.join(", ")
+                );
                 return Err(Failure::new(message, "write more of the name, or use the node ID"));
             }
         };
@@ -130,15 +146,17 @@ pub(crate) async fn confirm_nodes(
     confirm_change(&nodes, &workloads(client).await?, consequence)
 }
 
-/// Asks for confirmation before an order that ends the work of nodes. A single node without work needs none: the command names it, and
-/// nothing is lost.
+/// Asks for confirmation before an order that ends the work of nodes. A single node without work
+/// needs none: the command names it, and nothing is lost.
 pub(crate) async fn confirm_interruption(
     client: &AdminClient,
     selection: &NodeSelection,
     consequence: &str,
 ) -> Result<(), Failure> {
     let (nodes, is_named) = match selection {
-        NodeSelection::One(name) => (vec![client.get(api::GET_NODE.path([name])).await?.node], true),
+        NodeSelection::One(name) => {
+            (vec![client.get(api::GET_NODE.path([name])).await?.node], true)
+        }
         NodeSelection::Several(nodes) => (nodes.clone(), false),
         NodeSelection::Listed => return Ok(()),
     };
@@ -149,7 +167,8 @@ pub(crate) async fn confirm_interruption(
     confirm_change(&nodes, &work, consequence)
 }
 
-/// Asks for confirmation with each node and its work: for one node yes or no, for several nodes their number.
+/// Asks for confirmation with each node and its work: for one node yes or no, for several nodes
+/// their number.
 fn confirm_change(nodes: &[NodeView], work: &Workloads, consequence: &str) -> Result<(), Failure> {
     let lines = nodes.iter().flat_map(|node| {
         let work = work.get(&node.id).into_iter().flatten();
@@ -159,7 +178,10 @@ fn confirm_change(nodes: &[NodeView], work: &Workloads, consequence: &str) -> Re
     match nodes {
         [node] if !lines.contains('\n') => confirm(&format!("{} {consequence}", node_text(node))),
         [_] => confirm(&format!("{lines}\n1 node: it {consequence}")),
-        nodes => confirm_number(&format!("{lines}\n{}: each {consequence}", count_text(nodes.len())), nodes.len()),
+        nodes => confirm_number(
+            &format!("{lines}\n{}: each {consequence}", count_text(nodes.len())),
+            nodes.len(),
+        ),
     }
 }
 
@@ -171,14 +193,26 @@ async fn workloads(client: &AdminClient) -> Result<Workloads, Failure> {
     let mut work = Workloads::new();
     for vm in client.get(api::LIST_VMS.path([])).await? {
         let disks = vm.wiped_disks();
-        let disks = if disks.is_empty() { String::new() } else { format!(", with disks {}", disks.join(", ")) };
+        let disks = if disks.is_empty() {
+            String::new()
+        } else {
+            format!(", with disks {}", disks.join(", "))
+        };
         if let Some(node) = vm.node {
-            work.entry(node).or_default().push(format!("VM {} ({}){disks}", vm.name, vm.state.as_str()));
+            work.entry(node).or_default().push(format!(
+                "VM {} ({}){disks}",
+                vm.name,
+                vm.state.as_str()
+            ));
         }
     }
     for task in client.get(api::LIST_TASKS.path([])).await? {
         for member in task.nodes.iter().filter(|member| member.claimed) {
-            work.entry(member.node).or_default().push(format!("task {} ({})", task.id, task.argv.join(" ")));
+            work.entry(member.node).or_default().push(format!(
+                "task {} ({})",
+                task.id,
+                task.argv.join(" ")
+            ));
         }
     }
     Ok(work)
@@ -187,8 +221,8 @@ async fn workloads(client: &AdminClient) -> Result<Workloads, Failure> {
 /// Route of an order for one node, which returns the node.
 pub(crate) type OrderRoute<B> = api::Post<B, api::Object<NodeView>, 1>;
 
-/// Sends an order: for one node to its route, for several nodes to the bulk route. Prints `text` for each changed node. Returns the
-/// changed nodes, for a second order.
+/// Sends an order: for one node to its route, for several nodes to the bulk route. Prints `text`
+/// for each changed node. Returns the changed nodes, for a second order.
 pub(crate) async fn order<B, R>(
     client: &AdminClient,
     selection: NodeSelection,
@@ -212,7 +246,8 @@ where
     }
 }
 
-/// Sends an order for several nodes. Prints `text` for each changed node, and the error for each failed one.
+/// Sends an order for several nodes. Prints `text` for each changed node, and the error for each
+/// failed one.
 pub(crate) async fn order_several(
     client: &AdminClient,
     nodes: Vec<NodeView>,
@@ -233,15 +268,21 @@ pub(crate) async fn order_several(
     for result in &done.results {
         match (&result.node, &result.error) {
             (Some(node), _) => message!("{}", text(node)),
-            (None, Some(error)) => message!("{}: {}", result.id, Failure::new(&error.message, &error.hint)),
+            (None, Some(error)) => {
+                message!("{}: {}", result.id, Failure::new(&error.message, &error.hint))
+            }
             (None, None) => message!("{}: done", result.id),
         }
     }
     match done.failed {
-        0 => Ok(NodeSelection::Several(done.results.into_iter().filter_map(|result| result.node).collect())),
+        0 => Ok(NodeSelection::Several(
+            done.results.into_iter().filter_map(|result| result.node).collect(),
+        )),
         failed => {
-            let message = format!("{}: {failed} of {} failed", route.verb(), count_text(done.results.len()));
-            let rest = if failed < done.results.len() { "; the other nodes are changed" } else { "" };
+            let message =
+                format!("{}: {failed} of {} failed", route.verb(), count_text(done.results.len()));
+            let rest =
+                if failed < done.results.len() { "; the other nodes are changed" } else { "" };
             Err(Failure::new(message, format!("read the error of each node above{rest}")))
         }
     }
@@ -255,11 +296,16 @@ pub(crate) async fn bulk(
     body: &impl Serialize,
 ) -> Result<BulkDone, Failure> {
     let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
-    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: Some(node.revision.clone()) }).collect();
+    let targets = nodes
+        .iter()
+        .map(|node| BulkTarget { id: node.id, revision: Some(node.revision.clone()) })
+        .collect();
     client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
 }
 
 /// Ends the program with clap's error for a missing argument.
 pub(crate) fn missing(what: &str) -> ! {
-    crate::cli::Cli::command().error(ErrorKind::MissingRequiredArgument, format!("{what} is missing")).exit()
+    crate::cli::Cli::command()
+        .error(ErrorKind::MissingRequiredArgument, format!("{what} is missing"))
+        .exit()
 }

@@ -17,7 +17,9 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
     ]);
     out += &format!("\n{}", stages(boot));
     for stall in &boot.stalls {
-        let until = stall.ended.map_or_else(|| "and still stalled".to_owned(), |ended| format!("until {ended}"));
+        let until = stall
+            .ended
+            .map_or_else(|| "and still stalled".to_owned(), |ended| format!("until {ended}"));
         out += &format!("\nstalled from {} {until}: {} is missing\n", stall.since, stall.missing);
         out += &wrapped(&stall.cause, 2);
     }
@@ -37,7 +39,16 @@ fn stages(boot: &TimelineView) -> String {
     let stage = boot.stages.iter().map(|stage| {
         let times = if stage.count > 1 { stage.count.to_string() } else { String::new() };
         let took = span(millis(stage.duration_ms));
-        (stage.at, [stage.stage.clone(), stage.at.to_string(), took, span(millis(stage.elapsed_ms)), times])
+        (
+            stage.at,
+            [
+                stage.stage.clone(),
+                stage.at.to_string(),
+                took,
+                span(millis(stage.elapsed_ms)),
+                times,
+            ],
+        )
     });
     let wait = boot
         .waits
@@ -52,10 +63,17 @@ fn stages(boot: &TimelineView) -> String {
 /// Returns the table row of a wait, with its duration.
 fn wait_row(wait: &Wait, opened: Timestamp) -> [String; 5] {
     let what = format!("(wait: {})", wait.code);
-    [what, wait.at.to_string(), span(wait.last.since(wait.at)), span(wait.at.since(opened)), String::new()]
+    [
+        what,
+        wait.at.to_string(),
+        span(wait.last.since(wait.at)),
+        span(wait.at.since(opened)),
+        String::new(),
+    ]
 }
 
-/// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
+/// Returns the failure reason of this boot, or that of the previous boot while this boot is not
+/// online.
 fn failure(boot: &TimelineView) -> String {
     let (what, reason) = match boot.last_failure() {
         Some((summary, reason)) if summary.session == boot.session => ("failed", reason),
@@ -67,7 +85,9 @@ fn failure(boot: &TimelineView) -> String {
 
 /// Returns a table of the tasks in this boot session.
 fn tasks(boot: &TimelineView) -> String {
-    let duration = |millis: Option<u64>| millis.map(|millis| span(Duration::from_millis(millis))).unwrap_or_default();
+    let duration = |millis: Option<u64>| {
+        millis.map(|millis| span(Duration::from_millis(millis))).unwrap_or_default()
+    };
     let rows = boot.tasks.iter().map(|task| {
         let program = task.argv.join(" ").chars().take(40).collect();
         let (at, state) = (task.created_at.to_string(), task.state.as_str().to_owned());

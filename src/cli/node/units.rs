@@ -4,9 +4,13 @@ use crate::cli::output::print::table;
 use meshd_api::NodeDetail;
 use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 
-/// Returns a line for each unit and the number of ready units as the last line. Returns nothing if the profile selects no devices.
+/// Returns a line for each unit and the number of ready units as the last line. Returns nothing if
+/// the profile selects no devices.
 pub(crate) fn show(detail: &NodeDetail) -> String {
-    let is_checked = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
+    let is_checked = detail
+        .checks
+        .iter()
+        .any(|check| check.name == "units" && check.status != CheckStatus::Skip);
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     if is_checked || !units.is_empty() { render(units) } else { String::new() }
 }
@@ -23,11 +27,19 @@ fn render(units: &[UnitFacts]) -> String {
 
 fn list_units(units: &[UnitFacts]) -> String {
     let rows = units.iter().map(|unit| {
-        let members =
-            unit.members.iter().map(|member| format!("{} {}:{}", member.address, member.vendor, member.device));
+        let members = unit
+            .members
+            .iter()
+            .map(|member| format!("{} {}:{}", member.address, member.vendor, member.device));
         let group = unit.group.map(|group| group.to_string()).unwrap_or_default();
         let numa = unit.numa_node.map(|node| node.to_string()).unwrap_or_default();
-        [group, members.collect::<Vec<_>>().join(", "), numa, unit.state.as_str().to_owned(), unit.reason.clone()]
+        [
+            group,
+            members.collect::<Vec<_>>().join(", "),
+            numa,
+            unit.state.as_str().to_owned(),
+            unit.reason.clone(),
+        ]
     });
     table(["group", "devices", "numa", "state", "reason"], rows)
 }
@@ -63,7 +75,10 @@ mod tests {
             "the whole node cannot be assigned: unit 41 (0000:43:00.0) is wedged",
             "1/2 GPU unit(s) ready",
         ];
-        assert_eq!(render(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(), lines);
+        assert_eq!(
+            render(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(),
+            lines
+        );
         assert!(render(&[good]).ends_with("\n\n1/1 GPU unit(s) ready\n"));
         assert_eq!(render(&[]), "\n0/0 GPU unit(s) ready\n");
     }

@@ -7,7 +7,8 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().map(clean_char).collect()
 }
 
-/// Replaces control characters and direction marks. Keeps tabs and line ends, also those for a raw terminal.
+/// Replaces control characters and direction marks. Keeps tabs and line ends, also those for a raw
+/// terminal.
 pub(super) fn clean_lines(text: &str) -> String {
     let mut chars = text.chars().peekable();
     let mut shown = String::with_capacity(text.len());

@@ -26,7 +26,13 @@ pub struct Failure {
 impl Failure {
     /// Creates a failure from a message and a hint.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Failure { message: message.into(), hint: hint.into(), faults: None, output: None, code: None }
+        Failure {
+            message: message.into(),
+            hint: hint.into(),
+            faults: None,
+            output: None,
+            code: None,
+        }
     }
 
     /// Creates a failure from an error of the form `<cause>; <advice>`, with all its sources.
@@ -47,7 +53,8 @@ impl Failure {
         Failure { faults: Some(faults.to_string()), ..Failure::new("", "") }
     }
 
-    /// Creates a failure with the exit code of a program on a node, or of a signal. The error is already printed.
+    /// Creates a failure with the exit code of a program on a node, or of a signal. The error is
+    /// already printed.
     pub(crate) fn of_program(code: u8) -> Self {
         Failure { code: Some(code), ..Failure::new("", "") }
     }
@@ -88,7 +95,8 @@ impl Failure {
 impl From<Faults> for Failure {
     /// Converts faults of local files and shows the line of each fault.
     fn from(faults: Faults) -> Self {
-        let shown = faults.0.iter().take(MAX_FAULTS).map(|fault| format!("{fault}{}", faulty_line(fault)));
+        let shown =
+            faults.0.iter().take(MAX_FAULTS).map(|fault| format!("{fault}{}", faulty_line(fault)));
         let mut shown: Vec<String> = shown.collect();
         if faults.0.len() > MAX_FAULTS {
             shown.push(format!("{} more faults", faults.0.len() - MAX_FAULTS));
@@ -97,7 +105,8 @@ impl From<Faults> for Failure {
     }
 }
 
-/// Returns the faulty line with its number; empty if the line cannot be shown. Cloud-init data is never shown.
+/// Returns the faulty line with its number; empty if the line cannot be shown. Cloud-init data is
+/// never shown.
 fn faulty_line(fault: &Fault) -> String {
     let bytes = read_regular(&fault.file, meshd_config::reader::MAX_FILE).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -133,7 +142,10 @@ impl From<DemoError> for Failure {
 impl From<io::Error> for Failure {
     /// Converts errors of standard output only. Other errors need the name of the failed operation.
     fn from(error: io::Error) -> Self {
-        Failure { output: Some(error.kind()), ..Failure::new(format!("cannot write to standard output: {error}"), "") }
+        Failure {
+            output: Some(error.kind()),
+            ..Failure::new(format!("cannot write to standard output: {error}"), "")
+        }
     }
 }
 
@@ -162,21 +174,36 @@ mod tests {
     #[test]
     fn failure_has_message_cause_and_hint() {
         let failure = Failure::of(&Outer(io::Error::other("disk on fire")));
-        assert_eq!(failure.to_string(), "error: cannot open x: disk on fire\n  hint: look at its mode");
+        assert_eq!(
+            failure.to_string(),
+            "error: cannot open x: disk on fire\n  hint: look at its mode"
+        );
     }
 
     #[test]
     fn file_fault_shows_its_line_but_no_cloud_init_data() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("vm.toml");
-        fs::write(&file, "name = \"a\"\nvcpu = 2\n[cloud_init]\nuser_dat = \"password\"\n").unwrap();
-        let fault = |line| Fault { line, key: "vcpu".into(), ..Fault::of_file(&file, "unknown key", "use vcpus") };
+        fs::write(&file, "name = \"a\"\nvcpu = 2\n[cloud_init]\nuser_dat = \"password\"\n")
+            .unwrap();
+        let fault = |line| Fault {
+            line,
+            key: "vcpu".into(),
+            ..Fault::of_file(&file, "unknown key", "use vcpus")
+        };
         let shown = Failure::from(Faults(vec![fault(2), fault(4)])).to_string();
         let path = file.display();
         let hidden = format!("{path}:4: vcpu: unknown key\n  hint: use vcpus");
-        assert_eq!(shown, format!("{path}:2: vcpu: unknown key\n  hint: use vcpus\n  2 | vcpu = 2\n{hidden}"));
+        assert_eq!(
+            shown,
+            format!("{path}:2: vcpu: unknown key\n  hint: use vcpus\n  2 | vcpu = 2\n{hidden}")
+        );
         assert_eq!(Failure::of_remote(&Faults(vec![fault(4)])).to_string(), hidden);
-        assert_eq!(Failure::from(Faults(vec![fault(9)])).to_string().lines().count(), 2, "no such line");
+        assert_eq!(
+            Failure::from(Faults(vec![fault(9)])).to_string().lines().count(),
+            2,
+            "no such line"
+        );
     }
 
     #[test]
@@ -186,6 +213,10 @@ mod tests {
         fs::write(&file, "a = ".to_owned() + &"[".repeat(100_000)).unwrap();
         let fault = Fault { line: 1, ..Fault::of_file(&file, "unknown key", "") };
         let shown = Failure::from(Faults(vec![fault; MAX_FAULTS + 7])).to_string();
-        assert!(shown.ends_with("\n7 more faults") && shown.len() < 100_000, "{} bytes", shown.len());
+        assert!(
+            shown.ends_with("\n7 more faults") && shown.len() < 100_000,
+            "{} bytes",
+            shown.len()
+        );
     }
 }

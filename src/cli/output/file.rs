@@ -9,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Creates a file in place of an old one. Does not follow a link, and does not write into a file of somebody else.
+/// Creates a file in place of an old one. Does not follow a link, and does not write into a file of
+/// somebody else.
 pub(crate) fn replace(path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).mode(mode);
@@ -61,7 +62,9 @@ mod tests {
         assert_eq!(fs::read(&out).expect("read"), b"overlay");
         assert!(fs::symlink_metadata(&out).expect("read").is_file());
         symlink(&victim, dir.path().join("part")).expect("a link");
-        replace(&dir.path().join("part"), 0o600).and_then(|mut file| file.write_all(b"backup")).expect("written");
+        replace(&dir.path().join("part"), 0o600)
+            .and_then(|mut file| file.write_all(b"backup"))
+            .expect("written");
         assert_eq!(fs::read(&victim).expect("read"), b"mine");
     }
 }

@@ -43,7 +43,11 @@ impl Output {
     }
 
     /// Prints a value. Calls `table` only for the table format.
-    pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    pub(crate) fn print<T: Serialize>(
+        self,
+        value: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => table(value),
             Format::Json => json(value)?,
@@ -52,11 +56,19 @@ impl Output {
         write(&text)
     }
 
-    /// Prints one of several values that arrive one after another: as one line of JSON, or as one YAML document.
-    pub(crate) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    /// Prints one of several values that arrive one after another: as one line of JSON, or as one
+    /// YAML document.
+    pub(crate) fn print_one<T: Serialize>(
+        self,
+        value: &T,
+        line: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
-            Format::Json => escape_json(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?) + "\n",
+            Format::Json => {
+                escape_json(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?)
+                    + "\n"
+            }
             Format::Yaml => format!("---\n{}", yaml(value)?),
         };
         write(&text)
@@ -65,7 +77,8 @@ impl Output {
 
 /// Formats a value as indented JSON with a line break at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(escape_json(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?) + "\n")
+    Ok(escape_json(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?)
+        + "\n")
 }
 
 /// Formats a value as YAML.
@@ -79,7 +92,8 @@ pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
     Ok(escape(&text, |c| format!("\\U{:08x}", u32::from(c))) + "\n")
 }
 
-/// Escapes characters that a terminal would execute, and those that disguise other text. They occur only within strings.
+/// Escapes characters that a terminal would execute, and those that disguise other text. They occur
+/// only within strings.
 fn escape(json: &str, escaped: impl Fn(char) -> String) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
@@ -89,7 +103,9 @@ fn escape(json: &str, escaped: impl Fn(char) -> String) -> String {
 }
 
 fn escape_json(json: &str) -> String {
-    escape(json, |c| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
+    escape(json, |c| {
+        c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+    })
 }
 
 fn is_unsafe(c: char) -> bool {
@@ -97,7 +113,10 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// Formats a table without borders; two spaces separate the columns.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub(crate) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(head.map(str::to_uppercase));
@@ -152,7 +171,11 @@ pub(crate) fn span(span: Duration) -> String {
 /// Formats the time between `at` and `now`.
 pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
     let past = now.since(at);
-    if past.as_secs() < 60 { format!("{}s ago", past.as_secs()) } else { format!("{} ago", span(past)) }
+    if past.as_secs() < 60 {
+        format!("{}s ago", past.as_secs())
+    } else {
+        format!("{} ago", span(past))
+    }
 }
 
 /// Formats a size, such as `12.3 MiB`.
@@ -186,7 +209,8 @@ pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
     if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
 }
 
-/// Requests confirmation of an order for several objects by their number, which a habit does not type. Fails without a terminal.
+/// Requests confirmation of an order for several objects by their number, which a habit does not
+/// type. Fails without a terminal.
 pub(crate) fn confirm_number(question: &str, count: usize) -> Result<(), Failure> {
     let question = format!("{question}\nType the number {count} to confirm:");
     let answer = read_answer(&question, "", (NO_TERMINAL, ""))?;

@@ -22,8 +22,9 @@ pub(crate) struct Drawing {
 
 impl Drawing {
     pub(crate) fn new() -> Self {
-        let bars =
-            std::io::stderr().is_terminal().then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
+        let bars = std::io::stderr()
+            .is_terminal()
+            .then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
         Drawing { bars, moving: Mutex::default() }
     }
 
@@ -43,7 +44,8 @@ impl Progress for Drawing {
         };
         let style = ProgressStyle::with_template("{spinner} {prefix:<16} {elapsed:>4}  {wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let bar = bars.add(ProgressBar::new_spinner().with_style(style).with_prefix(step.to_string()));
+        let bar =
+            bars.add(ProgressBar::new_spinner().with_style(style).with_prefix(step.to_string()));
         bar.enable_steady_tick(TICK);
         self.moving.lock().unwrap_or_else(PoisonError::into_inner).insert(step, bar);
     }
@@ -57,7 +59,8 @@ impl Progress for Drawing {
 
     fn end(&self, step: BuildStep, took: Duration) {
         match &self.bars {
-            Some(_) => self.with_bar(step, |bar| bar.finish_with_message(format!("done in {}", span(took)))),
+            Some(_) => self
+                .with_bar(step, |bar| bar.finish_with_message(format!("done in {}", span(took)))),
             None => message!("{step:<16} done in {}", span(took)),
         }
     }

@@ -1,11 +1,13 @@
-//! Filter of foreign text that arrives in pieces: escape sequences and characters may be split between two pieces.
+//! Filter of foreign text that arrives in pieces: escape sequences and characters may be split
+//! between two pieces.
 
 use super::clean::clean_char;
 use anstream::adapter::StripBytes;
 use std::{mem, str};
 
-/// Removes escape sequences. Replaces other control characters and bytes that are not UTF-8 by U+FFFD. Keeps tabs and line ends; a
-/// carriage return, which would hide the text before it, starts a new line.
+/// Removes escape sequences. Replaces other control characters and bytes that are not UTF-8 by
+/// U+FFFD. Keeps tabs and line ends; a carriage return, which would hide the text before it, starts
+/// a new line.
 #[derive(Default)]
 pub(crate) struct TextFilter {
     escapes: StripBytes,
@@ -80,7 +82,8 @@ impl TextFilter {
 mod tests {
     use super::*;
 
-    const HOSTILE: &str = "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}é\tb\r\nover\rwritten \u{9b}2J\u{202e}c\u{8}\n";
+    const HOSTILE: &str =
+        "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}é\tb\r\nover\rwritten \u{9b}2J\u{202e}c\u{8}\n";
     const SHOWN: &str = "ared é\tb\nover\nwritten \u{fffd}2J\u{fffd}c\n";
 
     #[test]
@@ -95,7 +98,10 @@ mod tests {
 
     #[test]
     fn unfinished_sequence_hides_no_later_line() {
-        assert_eq!(TextFilter::default().next(b"\x1b]0;never\nnext\n\x1b[\nlast"), "\nnext\n\nlast");
+        assert_eq!(
+            TextFilter::default().next(b"\x1b]0;never\nnext\n\x1b[\nlast"),
+            "\nnext\n\nlast"
+        );
     }
 
     #[test]

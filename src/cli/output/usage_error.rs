@@ -37,21 +37,30 @@ pub(crate) fn print(mut error: Error, words: &[OsString]) -> ExitCode {
     }
 }
 
-/// Replaces the suggestion of clap, which compares letters only: `delete` is near `release`, and no verb of that meaning.
+/// Replaces the suggestion of clap, which compares letters only: `delete` is near `release`, and no
+/// verb of that meaning.
 fn suggest(error: &mut Error, words: &[OsString]) {
-    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return };
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned()
+    else {
+        return;
+    };
     error.remove(ContextKind::SuggestedSubcommand);
     if let Some(verb) = similar_verb(&Cli::command(), &typed, words) {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![verb]));
     }
 }
 
-/// Returns the verb with the meaning or the spelling of `typed`, in the command that the words before it name.
+/// Returns the verb with the meaning or the spelling of `typed`, in the command that the words
+/// before it name.
 pub(crate) fn similar_verb(command: &Command, typed: &str, words: &[OsString]) -> Option<String> {
-    let before = words.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != typed);
-    let group = before.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
-    let verbs: Vec<&str> = group.get_subcommands().filter(|verb| !verb.is_hide_set()).map(Command::get_name).collect();
-    let meant = SYNONYMS.iter().filter(|(words, _)| words.contains(&typed)).flat_map(|(_, here)| *here);
+    let before =
+        words.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != typed);
+    let group =
+        before.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let verbs: Vec<&str> =
+        group.get_subcommands().filter(|verb| !verb.is_hide_set()).map(Command::get_name).collect();
+    let meant =
+        SYNONYMS.iter().filter(|(words, _)| words.contains(&typed)).flat_map(|(_, here)| *here);
     let meant = meant.copied().find(|verb| verbs.contains(verb));
     meant.or_else(|| nearest(typed, verbs.iter().copied())).map(str::to_owned)
 }

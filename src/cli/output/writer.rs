@@ -1,8 +1,9 @@
 //! The only writer of the command line. Removes what a terminal would execute from every text.
 //!
-//! Names, messages and output come from nodes, guests and other machines. Only [`write_raw`] and [`ForeignOutput`] with `--raw` write bytes
-//! unchanged. A house test refuses other writers in `src/cli`. Messages are best effort: a closed or full standard error ends no command.
-//! Data is not: a failed write to standard output is a [`Failure`].
+//! Names, messages and output come from nodes, guests and other machines. Only [`write_raw`] and
+//! [`ForeignOutput`] with `--raw` write bytes unchanged. A house test refuses other writers in
+//! `src/cli`. Messages are best effort: a closed or full standard error ends no command. Data is
+//! not: a failed write to standard output is a [`Failure`].
 
 use super::{
     clean::{clean, clean_lines},
@@ -87,10 +88,15 @@ impl ForeignOutput {
 
     /// Writes a piece of its standard error.
     pub(crate) fn err(&mut self, piece: &[u8]) {
-        if self.is_raw { write_message_raw(piece) } else { write_message_raw(self.err.next(piece).as_bytes()) }
+        if self.is_raw {
+            write_message_raw(piece)
+        } else {
+            write_message_raw(self.err.next(piece).as_bytes())
+        }
     }
 
-    /// Reports that a file or pipe received other bytes than the program wrote. A terminal shows the replacements.
+    /// Reports that a file or pipe received other bytes than the program wrote. A terminal shows
+    /// the replacements.
     pub(crate) fn end(self) {
         if self.out.is_changed() && !stdout().is_terminal() {
             message!(

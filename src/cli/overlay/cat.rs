@@ -55,7 +55,8 @@ impl Cat {
 
 /// Returns the properties of a file that its content does not show, such as mode and owner.
 fn note(file: &RenderedFile) -> Option<String> {
-    let by = if file.origins.is_empty() { String::new() } else { format!(", from {}", file.origin()) };
+    let by =
+        if file.origins.is_empty() { String::new() } else { format!(", from {}", file.origin()) };
     let (user, group) = file.owner;
     let how = format!("{:04o} {user}:{group}{by}", file.mode);
     Some(match &file.kind {

@@ -50,11 +50,14 @@ impl CheckOverlays {
             return Err(Faults(found).into());
         }
         let images = built_images(&site);
-        let sound: Vec<Sound> = reading(&site).overlays.all().map(|overlay| sound(&site, overlay, &images)).collect();
+        let sound: Vec<Sound> =
+            reading(&site).overlays.all().map(|overlay| sound(&site, overlay, &images)).collect();
         self.output.print(&sound, |sound| {
             table(
                 ["overlay", "profiles", "images"],
-                sound.iter().map(|one| [one.overlay.clone(), one.profiles.join(" "), carriers(&one.images)]),
+                sound.iter().map(|one| {
+                    [one.overlay.clone(), one.profiles.join(" "), carriers(&one.images)]
+                }),
             )
         })?;
         for warning in super::warnings(&site) {
@@ -66,10 +69,17 @@ impl CheckOverlays {
 }
 
 fn sound(site: &Site, overlay: &Overlay, images: &[ImageManifest]) -> Sound {
-    let uses = |profile: &&Profile| profile.overlays.iter().any(|name| Layer::Named(name.clone()) == overlay.name);
+    let uses = |profile: &&Profile| {
+        profile.overlays.iter().any(|name| Layer::Named(name.clone()) == overlay.name)
+    };
     Sound {
         overlay: overlay.name.to_string(),
-        profiles: site.profiles.values().filter(uses).map(|profile| profile.name.to_string()).collect(),
+        profiles: site
+            .profiles
+            .values()
+            .filter(uses)
+            .map(|profile| profile.name.to_string())
+            .collect(),
         images: missing_contents(overlay, images),
     }
 }
@@ -84,17 +94,25 @@ pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
 }
 
 /// Returns the packages, services and modules of an overlay that each image lacks.
-pub(super) fn missing_contents(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
+pub(super) fn missing_contents(
+    overlay: &Overlay,
+    images: &[ImageManifest],
+) -> BTreeMap<ImageName, Vec<String>> {
     let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
     images.iter().map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
 }
 
 fn lacks(overlay: &Overlay, image: &ImageManifest, brought: &BTreeSet<String>) -> Vec<String> {
     let Contents { services, modules } = &image.contents;
-    let packages = overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned();
-    let lacks_service = |name: &&String| !services.is_empty() && !services.contains(*name) && !brought.contains(*name);
-    let absent = overlay.services.enabled.keys().filter(lacks_service).map(|name| format!("service {name}"));
-    let lacks_module = |name: &&String| !modules.is_empty() && !modules.contains(&name.replace('-', "_"));
+    let packages =
+        overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned();
+    let lacks_service = |name: &&String| {
+        !services.is_empty() && !services.contains(*name) && !brought.contains(*name)
+    };
+    let absent =
+        overlay.services.enabled.keys().filter(lacks_service).map(|name| format!("service {name}"));
+    let lacks_module =
+        |name: &&String| !modules.is_empty() && !modules.contains(&name.replace('-', "_"));
     let unknown = overlay.modules.iter().filter(lacks_module).map(|name| format!("module {name}"));
     packages.chain(absent).chain(unknown).collect()
 }
@@ -113,7 +131,8 @@ pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
     names.iter().filter_map(|name| load_manifest(&site.blobs_dir, name).ok()).collect()
 }
 
-/// Returns all faults of the overlays of a site, including those of the combinations in profiles. A reload has the same deadline.
+/// Returns all faults of the overlays of a site, including those of the combinations in profiles. A
+/// reload has the same deadline.
 pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
     let own = site.clone();
     run_with_deadline(READ_DEADLINE, move || find_faults(&own)).unwrap_or_else(|| {
@@ -123,8 +142,12 @@ pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
     })
 }
 
-/// Runs a function on a thread of its own, which a deadline leaves behind: nothing can end it. `None` after the deadline.
-fn run_with_deadline<T: Send + 'static>(deadline: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Runs a function on a thread of its own, which a deadline leaves behind: nothing can end it.
+/// `None` after the deadline.
+fn run_with_deadline<T: Send + 'static>(
+    deadline: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let thread = thread::Builder::new().stack_size(STACK);
     let started = thread.spawn(move || {
@@ -155,8 +178,9 @@ fn find_faults(site: &Site) -> Vec<Fault> {
             continue;
         }
         let found = renderer.render(profile, None).err().map(|faults| faults.0).unwrap_or_default();
-        let missing =
-            images.get(&profile.image).map(|image| missing_packages(site, profile, &renderer.overlays, image));
+        let missing = images
+            .get(&profile.image)
+            .map(|image| missing_packages(site, profile, &renderer.overlays, image));
         for fault in found.into_iter().chain(missing.into_iter().flatten()) {
             // A faulty template that two profiles share is one fault.
             if !faults.contains(&fault) {
@@ -177,7 +201,10 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
     for profile in site.profiles.values() {
         for name in &profile.overlays {
             if !overlays.named.contains_key(name) && !broken.contains(&Layer::Named(name.clone())) {
-                let hint = meshd_config::suggest(name.as_str(), overlays.named.keys().map(|name| name.as_str()));
+                let hint = meshd_config::suggest(
+                    name.as_str(),
+                    overlays.named.keys().map(|name| name.as_str()),
+                );
                 let what = format!("profile {}: there is no overlay `{name}`", profile.name);
                 faults.push(Fault::of_file(&site.file, what, hint));
             }
@@ -186,12 +213,21 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
     faults
 }
 
-/// Returns the packages, services and modules that a profile requires and its image lacks. Without a package, a node refuses to boot.
-/// Without a service or module, a node does not become ready.
-fn missing_packages(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
+/// Returns the packages, services and modules that a profile requires and its image lacks. Without
+/// a package, a node refuses to boot. Without a service or module, a node does not become ready.
+fn missing_packages(
+    site: &Site,
+    profile: &Profile,
+    overlays: &Overlays,
+    image: &ImageManifest,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let hint = format!("add it to images/{}/image.toml and build the image anew, or use another image", image.name);
-    let layers: Vec<&Overlay> = profile.overlays.iter().filter_map(|name| overlays.named.get(name)).collect();
+    let hint = format!(
+        "add it to images/{}/image.toml and build the image anew, or use another image",
+        image.name
+    );
+    let layers: Vec<&Overlay> =
+        profile.overlays.iter().filter_map(|name| overlays.named.get(name)).collect();
     let brought: BTreeSet<String> =
         layers.iter().flat_map(|overlay| overlay.entries.keys()).filter_map(service_at).collect();
     for overlay in layers {
@@ -201,29 +237,37 @@ fn missing_packages(site: &Site, profile: &Profile, overlays: &Overlays, image: 
             faults.push(Fault::of_file(overlay.folder.join("overlay.toml"), what, &hint));
         }
     }
-    for package in profile.packages.iter().filter(|package| !image.packages.contains_key(*package)) {
-        let what = format!("profile {}: image {} has no package {package}", profile.name, image.name);
+    for package in profile.packages.iter().filter(|package| !image.packages.contains_key(*package))
+    {
+        let what =
+            format!("profile {}: image {} has no package {package}", profile.name, image.name);
         faults.push(Fault::of_file(&site.file, what, &hint));
     }
     faults
 }
 
-/// Returns faults if an image version lacks packages, services or modules of a profile that boots it.
+/// Returns faults if an image version lacks packages, services or modules of a profile that boots
+/// it.
 pub(in crate::cli) fn fits_profiles(site: &Site, image: &ImageManifest) -> Result<(), Faults> {
     let overlays = reading(site).overlays;
     let profiles = site.profiles.values().filter(|profile| profile.image == image.name);
-    let faults: Vec<Fault> = profiles.flat_map(|profile| missing_packages(site, profile, &overlays, image)).collect();
+    let faults: Vec<Fault> =
+        profiles.flat_map(|profile| missing_packages(site, profile, &overlays, image)).collect();
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 
-/// Checks that overlays of groups and single nodes fit a profile. Only the central node knows the overlays of each node.
+/// Checks that overlays of groups and single nodes fit a profile. Only the central node knows the
+/// overlays of each node.
 fn of_nodes(site: &Site, renderer: &mut Renderer<'_>, broken: &BTreeSet<Layer>) -> Vec<Fault> {
     let known = |name: &&OverlayName| !broken.contains(&Layer::Named((*name).clone()));
     let whole = |group: &&Group| group.overlays.iter().all(|name| known(&name));
     let members = site.groups.iter().filter(whole).filter_map(|group| group.nodes.first().copied());
     let nodes: BTreeSet<NodeId> = renderer.overlays.nodes.keys().copied().chain(members).collect();
-    let profiles: Vec<&Profile> =
-        site.profiles.values().filter(|profile| profile.overlays.iter().all(|name| known(&name))).collect();
+    let profiles: Vec<&Profile> = site
+        .profiles
+        .values()
+        .filter(|profile| profile.overlays.iter().all(|name| known(&name)))
+        .collect();
     let mut faults = Vec::new();
     for node in nodes {
         let mut first = None;

@@ -19,7 +19,8 @@ pub(super) struct Side {
     pub(super) name: String,
     pub(super) files: Vec<RenderedFile>,
     pub(super) notes: Vec<String>,
-    /// True for files from a folder. A folder does not record the owners and folders of the overlay.
+    /// True for files from a folder. A folder does not record the owners and folders of the
+    /// overlay.
     pub(super) unpacked: bool,
 }
 
@@ -37,7 +38,10 @@ impl Side {
     fn of_meshd(context: &Context, node: &str, profile: Option<&str>) -> Result<Self, Failure> {
         let (bytes, generation) = of_node(context, node, profile)?;
         let files = read_targz(&bytes).map_err(|error| {
-            Failure::new(format!("the overlay of {node} cannot be read: {error}"), "is meshd of the same version?")
+            Failure::new(
+                format!("the overlay of {node} cannot be read: {error}"),
+                "is meshd of the same version?",
+            )
         })?;
         let generation: String = generation.chars().take(12).collect();
         let with = profile.map(|profile| format!(" with profile {profile}")).unwrap_or_default();
@@ -54,10 +58,12 @@ impl Side {
         Self::rendered(context, name, None)
     }
 
-    /// Reads a folder. The folder contains either overlays for rendering the profile, or an unpacked overlay archive.
+    /// Reads a folder. The folder contains either overlays for rendering the profile, or an
+    /// unpacked overlay archive.
     pub(super) fn folder(context: &Context, name: &str, folder: &Path) -> Result<Self, Failure> {
         let listing = fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
-        let holds_overlays = listing.flatten().any(|entry| entry.path().join("overlay.toml").is_file());
+        let holds_overlays =
+            listing.flatten().any(|entry| entry.path().join("overlay.toml").is_file());
         if holds_overlays {
             return Self::with_overlays(context, name, folder);
         }
@@ -71,7 +77,11 @@ impl Side {
         Self::rendered(context, name, Some(overlays_dir))
     }
 
-    fn rendered(context: &Context, name: &str, overlays_dir: Option<&Path>) -> Result<Self, Failure> {
+    fn rendered(
+        context: &Context,
+        name: &str,
+        overlays_dir: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let site = context.site()?;
         let mut overlays = match overlays_dir {
             Some(dir) => read_overlays(dir)?,
@@ -82,7 +92,12 @@ impl Side {
         let mut renderer = Renderer::new(&site, overlays).with_agent();
         let files = renderer.render(profile, None)?.files;
         let with = overlays_dir.map(|dir| format!(" with {}", dir.display())).unwrap_or_default();
-        Ok(Side { name: format!("profile {}{with}", profile.name), files, notes: renderer.notes, unpacked: false })
+        Ok(Side {
+            name: format!("profile {}{with}", profile.name),
+            files,
+            notes: renderer.notes,
+            unpacked: false,
+        })
     }
 
     /// Removes folders and sets all owners to root, as in an unpacked archive.

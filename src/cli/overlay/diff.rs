@@ -9,7 +9,8 @@ use similar::TextDiff;
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Compare nodes, profiles, or a profile with other overlays
-// meshd renders a profile for a node if the command names both. Otherwise the command renders the profile offline.
+// meshd renders a profile for a node if the command names both. Otherwise the command renders the
+// profile offline.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Diff {
     /// Node ID or name
@@ -48,7 +49,9 @@ enum Kinds {
 impl Diff {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let (left, right) = self.sides(context)?;
-        for note in left.notes.iter().chain(right.notes.iter().filter(|note| !left.notes.contains(note))) {
+        for note in
+            left.notes.iter().chain(right.notes.iter().filter(|note| !left.notes.contains(note)))
+        {
             message!("note: {note}");
         }
         let changes = changes(&left, &right);
@@ -62,7 +65,8 @@ impl Diff {
 
     fn sides(&self, context: &Context) -> Result<(Side, Side), Failure> {
         if let (Some(dir), [profile]) = (&self.against, self.profiles.as_slice()) {
-            let (left, right) = (Side::folder(context, profile, dir)?, Side::profile(context, profile)?);
+            let (left, right) =
+                (Side::folder(context, profile, dir)?, Side::profile(context, profile)?);
             let right = if left.unpacked { right.into_unpacked() } else { right };
             return Ok((left, right));
         }
@@ -78,14 +82,16 @@ impl Diff {
         }
         let two: Result<[Side; 2], _> = sides.try_into();
         two.map(|[left, right]| (left, right)).map_err(|sides| {
-            let hint = "write --profile A --profile B, NODE --profile B, or --profile A --against DIR";
+            let hint =
+                "write --profile A --profile B, NODE --profile B, or --profile A --against DIR";
             Failure::new(format!("cannot compare {} sides; name two", sides.len()), hint)
         })
     }
 }
 
 fn changes(left: &Side, right: &Side) -> Vec<Change> {
-    let paths: BTreeSet<_> = left.files.iter().chain(&right.files).map(|file| file.path.to_string()).collect();
+    let paths: BTreeSet<_> =
+        left.files.iter().chain(&right.files).map(|file| file.path.to_string()).collect();
     let differs = |path: String| {
         // The manifest has a line for each other file and would only repeat their differences.
         if path == "/etc/meshd/manifest.sha256" {
@@ -130,8 +136,12 @@ fn unified_diff(path: &str, old: Option<&RenderedFile>, new: Option<&RenderedFil
         let bytes = file.and_then(RenderedFile::content).cloned().unwrap_or_default();
         (!bytes.contains(&0)).then(|| String::from_utf8_lossy(&bytes).into_owned())
     };
-    let (Some(before), Some(after)) = (text(old), text(new)) else { return "binary files differ\n".to_owned() };
-    let name = |file: Option<&RenderedFile>| if file.is_some() { path.to_owned() } else { "/dev/null".to_owned() };
+    let (Some(before), Some(after)) = (text(old), text(new)) else {
+        return "binary files differ\n".to_owned();
+    };
+    let name = |file: Option<&RenderedFile>| {
+        if file.is_some() { path.to_owned() } else { "/dev/null".to_owned() }
+    };
     TextDiff::from_lines(&before, &after).unified_diff().header(&name(old), &name(new)).to_string()
 }
 

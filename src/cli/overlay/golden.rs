@@ -40,14 +40,17 @@ impl Golden {
         let overlays = overlays(&site)?;
         let chosen: Vec<&Overlay> = match self.names.as_slice() {
             [] => overlays.named.values().collect(),
-            names => names.iter().map(|name| find(&site, &overlays, name)).collect::<Result<_, _>>()?,
+            names => {
+                names.iter().map(|name| find(&site, &overlays, name)).collect::<Result<_, _>>()?
+            }
         };
         let (mut faults, mut differing, mut compared) = (Vec::new(), String::new(), 0);
         for overlay in chosen {
             let folder = overlay.folder.join(GOLDEN);
             if !self.update && !folder.is_dir() {
                 if !self.names.is_empty() {
-                    let hint = format!("write them: meshd overlay golden {} --update", overlay.name);
+                    let hint =
+                        format!("write them: meshd overlay golden {} --update", overlay.name);
                     faults.push(Fault::of_file(&folder, "there are no golden files", hint));
                 }
                 continue;
@@ -67,7 +70,10 @@ impl Golden {
             let hint = "for an intended change run meshd overlay golden --update, then review the difference";
             return Err(Failure::new("rendered overlays differ from their golden files", hint));
         }
-        message!("{compared} overlays {}", if self.update { "written" } else { "match their golden files" });
+        message!(
+            "{compared} overlays {}",
+            if self.update { "written" } else { "match their golden files" }
+        );
         Ok(())
     }
 }
@@ -76,13 +82,20 @@ fn golden_failure(folder: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("{}: {error}", folder.display()), "check its permissions")
 }
 
-/// Opens a file or folder of a folder. Follows no link: the author of an overlay may have put one where a command of root reads and writes.
+/// Opens a file or folder of a folder. Follows no link: the author of an overlay may have put one
+/// where a command of root reads and writes.
 fn open_in(folder: &File, name: impl Arg, flags: OFlags) -> io::Result<File> {
     let is_safe = failpoint::defends("golden-links");
-    let resolve = if is_safe { ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
+    let resolve = if is_safe {
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS
+    } else {
+        ResolveFlags::empty()
+    };
     let mode = if flags.contains(OFlags::CREATE) { Mode::from(0o666) } else { Mode::empty() };
     match openat2(folder, name, flags | OFlags::CLOEXEC, mode, resolve) {
-        Err(Errno::LOOP) => Err(io::Error::new(io::ErrorKind::InvalidInput, "links are not followed here")),
+        Err(Errno::LOOP) => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "links are not followed here"))
+        }
         opened => Ok(opened?.into()),
     }
 }
@@ -107,7 +120,9 @@ pub(super) fn update(overlay: &Path, expected: &Files) -> Result<(), Failure> {
         for (path, text) in expected {
             let path = Path::new(path);
             let parents = path.parent().into_iter().flat_map(Path::iter);
-            let folder = parents.map(Path::new).try_fold(golden.try_clone()?, |above, name| make_in(&above, name))?;
+            let folder = parents
+                .map(Path::new)
+                .try_fold(golden.try_clone()?, |above, name| make_in(&above, name))?;
             let name = path.file_name().unwrap_or_default();
             let mut file = open_in(&folder, name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
             file.write_all(text.as_bytes())?;
@@ -120,20 +135,25 @@ pub(super) fn update(overlay: &Path, expected: &Files) -> Result<(), Failure> {
 /// Returns the differences as unified diffs.
 fn compare(overlay: &Path, expected: &Files) -> Result<String, Failure> {
     let (mut found, folder) = (Files::new(), overlay.join(GOLDEN));
-    let opened = File::open(overlay).and_then(|overlay| open_in(&overlay, GOLDEN, OFlags::RDONLY | OFlags::DIRECTORY));
-    opened.and_then(|golden| read(&golden, "", &mut found)).map_err(|error| golden_failure(&folder, &error))?;
+    let opened = File::open(overlay)
+        .and_then(|overlay| open_in(&overlay, GOLDEN, OFlags::RDONLY | OFlags::DIRECTORY));
+    opened
+        .and_then(|golden| read(&golden, "", &mut found))
+        .map_err(|error| golden_failure(&folder, &error))?;
     let mut paths: Vec<&String> = expected.keys().chain(found.keys()).collect();
     paths.sort();
     paths.dedup();
     let nothing = String::new();
     let mut out = String::new();
     for path in paths {
-        let (old, new) = (found.get(path).unwrap_or(&nothing), expected.get(path).unwrap_or(&nothing));
+        let (old, new) =
+            (found.get(path).unwrap_or(&nothing), expected.get(path).unwrap_or(&nothing));
         let absent = found.contains_key(path) != expected.contains_key(path);
         if old != new || absent {
             let name = folder.join(path).display().to_string();
             let rendered = if expected.contains_key(path) { "rendered now" } else { "/dev/null" };
-            out += &TextDiff::from_lines(old, new).unified_diff().header(&name, rendered).to_string();
+            out +=
+                &TextDiff::from_lines(old, new).unified_diff().header(&name, rendered).to_string();
             if old == new {
                 out += &format!(
                     "{name}: empty, and {}\n",
@@ -156,8 +176,8 @@ fn read(folder: &File, prefix: &str, found: &mut Files) -> io::Result<()> {
         let path = format!("{prefix}{}", name.to_string_lossy());
         let failed = |what: String| io::Error::other(format!("{path}: {what}"));
         // Opening a pipe must not wait.
-        let file =
-            open_in(folder, name, OFlags::RDONLY | OFlags::NONBLOCK).map_err(|error| failed(error.to_string()))?;
+        let file = open_in(folder, name, OFlags::RDONLY | OFlags::NONBLOCK)
+            .map_err(|error| failed(error.to_string()))?;
         let kind = file.metadata()?.file_type();
         if kind.is_dir() {
             read(&file, &format!("{path}/"), found)?;
@@ -192,14 +212,20 @@ mod tests {
         symlink(&private, overlay.join("golden/node/linked")).unwrap();
         let refused = compare(&overlay, &expected).map_err(|failure| failure.parts().0.to_owned());
         assert!(
-            refused.as_ref().is_err_and(|error| error.contains("node/linked: links are not followed")),
+            refused
+                .as_ref()
+                .is_err_and(|error| error.contains("node/linked: links are not followed")),
             "{refused:?}"
         );
         fs::remove_dir_all(overlay.join(GOLDEN)).unwrap();
         symlink(&private, overlay.join(GOLDEN)).unwrap();
         assert!(compare(&overlay, &expected).is_err());
         update(&overlay, &expected).unwrap();
-        assert_eq!(fs::read_dir(&private).unwrap().count(), 1, "the target of the link is unchanged");
+        assert_eq!(
+            fs::read_dir(&private).unwrap().count(),
+            1,
+            "the target of the link is unchanged"
+        );
         assert_eq!(compare(&overlay, &expected).unwrap(), "");
     }
 }

@@ -83,7 +83,9 @@ impl OverlayCommand {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             OverlayCommand::New(new) => new.run(context),
-            OverlayCommand::List { output } => output.print(&list_overlays(context)?, |views| list(views)),
+            OverlayCommand::List { output } => {
+                output.print(&list_overlays(context)?, |views| list(views))
+            }
             OverlayCommand::Show(show) => show.run(context),
             OverlayCommand::Render(render) => render.run(context),
             OverlayCommand::Cat(cat) => cat.run(context),
@@ -94,8 +96,13 @@ impl OverlayCommand {
     }
 }
 
-/// Returns the public part of a node's overlay and its generation. `profile` replaces the profile of the node.
-fn of_node(context: &Context, node: &str, profile: Option<&str>) -> Result<(Vec<u8>, String), Failure> {
+/// Returns the public part of a node's overlay and its generation. `profile` replaces the profile
+/// of the node.
+fn of_node(
+    context: &Context,
+    node: &str,
+    profile: Option<&str>,
+) -> Result<(Vec<u8>, String), Failure> {
     let client = context.client()?;
     let path = api::RENDER_NODE_OVERLAY.path([&node]).with_optional("profile", profile);
     let (bytes, generation) = wait(client.fetch(path, GENERATION_HEADER))?;
@@ -107,7 +114,10 @@ impl Render {
         if let Some(node) = &self.node {
             let (bytes, generation) = of_node(context, node, None)?;
             write_whole(&self.out, &bytes)?;
-            message!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
+            message!(
+                "wrote {}: the overlay of {node}, generation {generation}",
+                self.out.display()
+            );
             return Ok(());
         }
         let site = context.site()?;
@@ -120,17 +130,33 @@ impl Render {
             message!("note: {note}");
         }
         let (files, digest) = (rendered.files.len(), rendered.digest);
-        message!("wrote {}: {files} files of profile {}, digest {digest}", self.out.display(), profile.name);
+        message!(
+            "wrote {}: {files} files of profile {}, digest {digest}",
+            self.out.display(),
+            profile.name
+        );
         Ok(())
     }
 }
 
 /// Finds an overlay by name.
-fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<&'o catalog::Overlay, Failure> {
-    overlays.named.iter().find(|(known, _)| known.as_str() == name).map(|(_, overlay)| overlay).ok_or_else(|| {
-        let hint = meshd_config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
-        Failure::new(format!("there is no overlay `{name}` in {}", site.overlays_dir.display()), hint)
-    })
+fn find<'o>(
+    site: &Site,
+    overlays: &'o catalog::Overlays,
+    name: &str,
+) -> Result<&'o catalog::Overlay, Failure> {
+    overlays
+        .named
+        .iter()
+        .find(|(known, _)| known.as_str() == name)
+        .map(|(_, overlay)| overlay)
+        .ok_or_else(|| {
+            let hint = meshd_config::suggest(name, overlays.named.keys().map(OverlayName::as_str));
+            Failure::new(
+                format!("there is no overlay `{name}` in {}", site.overlays_dir.display()),
+                hint,
+            )
+        })
 }
 
 fn list_overlays(context: &Context) -> Result<Vec<OverlayView>, Failure> {
@@ -148,7 +174,13 @@ fn list(views: &[OverlayView]) -> String {
         views.iter().map(|view| {
             let profiles: Vec<&str> = view.profiles.iter().map(ProfileName::as_str).collect();
             let files = view.files.to_string();
-            [view.name.clone(), files, view.digest.short(), profiles.join(" "), view.description.clone()]
+            [
+                view.name.clone(),
+                files,
+                view.digest.short(),
+                profiles.join(" "),
+                view.description.clone(),
+            ]
         }),
     )
 }

@@ -52,22 +52,33 @@ impl New {
         let site = context.site()?;
         let name = self.name.as_str();
         if name == NODES {
-            return Err(Failure::new("`nodes` holds the overlays of single nodes", "choose another name"));
+            return Err(Failure::new(
+                "`nodes` holds the overlays of single nodes",
+                "choose another name",
+            ));
         }
         let folder = site.overlays_dir.join(name);
         write_all(&folder, name).map_err(|error| {
             let hint = if error.kind() == io::ErrorKind::AlreadyExists {
-                format!("choose another name, or edit it: {}", folder.join("overlay.toml").display())
+                format!(
+                    "choose another name, or edit it: {}",
+                    folder.join("overlay.toml").display()
+                )
             } else {
                 "check the permissions of [site].overlays_dir".to_owned()
             };
             Failure::new(format!("cannot make {}: {error}", folder.display()), hint)
         })?;
         let reading = read_all(&site.overlays_dir);
-        if let Some(overlay) = reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone())) {
+        if let Some(overlay) =
+            reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone()))
+        {
             update(&folder, &golden(&reading.overlays, overlay)?)?;
         }
-        message!("next: edit it, name it in a profile of {}, and run `meshd overlay check`", site.file.display());
+        message!(
+            "next: edit it, name it in a profile of {}, and run `meshd overlay check`",
+            site.file.display()
+        );
         write(&format!("{}\n", folder.display()))
     }
 }

@@ -9,7 +9,10 @@ use meshd_image::{
         image,
         overlay::{Reading, read_all},
     },
-    overlay::{self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay, RenderInput},
+    overlay::{
+        self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay,
+        RenderInput,
+    },
 };
 use meshd_model::{
     boot,
@@ -32,7 +35,8 @@ pub(crate) struct Renderer<'s> {
     pub(crate) notes: Vec<String>,
 }
 
-/// Reads the overlays of a site. Does not read secrets; each secret of the site has a placeholder digest.
+/// Reads the overlays of a site. Does not read secrets; each secret of the site has a placeholder
+/// digest.
 pub(crate) fn reading(site: &Site) -> Reading {
     let mut reading = read_all(&site.overlays_dir);
     add_secrets(&mut reading.overlays, site);
@@ -55,28 +59,36 @@ pub(crate) fn overlays(site: &Site) -> Result<Overlays, Faults> {
 impl<'s> Renderer<'s> {
     pub(crate) fn new(site: &'s Site, overlays: Overlays) -> Self {
         let mut notes = Vec::new();
-        let central = site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
-            notes.push("[net].address is not set: rendered as 0.0.0.0".to_owned());
-            Ipv4Addr::UNSPECIFIED
-        });
+        let central =
+            site.segments.first().and_then(|segment| segment.address).unwrap_or_else(|| {
+                notes.push("[net].address is not set: rendered as 0.0.0.0".to_owned());
+                Ipv4Addr::UNSPECIFIED
+            });
         Renderer { site, overlays, agent: None, central, notes }
     }
 
-    /// Includes the agent binary. Packing the agent takes most of the time, and only a written archive needs it.
+    /// Includes the agent binary. Packing the agent takes most of the time, and only a written
+    /// archive needs it.
     pub(crate) fn with_agent(mut self) -> Self {
         let path = agent_path(self.site);
         match read_regular(&path, 64 << 20) {
             Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
             Err(error) => {
-                self.notes
-                    .push(format!("cannot read {}: {error}; the agent is rendered as an empty file", path.display()));
+                self.notes.push(format!(
+                    "cannot read {}: {error}; the agent is rendered as an empty file",
+                    path.display()
+                ));
             }
         }
         self
     }
 
     /// Renders the public part of a profile's overlay.
-    pub(crate) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Faults> {
+    pub(crate) fn render(
+        &mut self,
+        profile: &Profile,
+        node: Option<NodeId>,
+    ) -> Result<PublicOverlay, Faults> {
         let image = self.image(profile);
         let node = self.node(profile, node);
         let nothing = AgentBinary::new(b"");
@@ -92,7 +104,8 @@ impl<'s> Renderer<'s> {
         overlay::render_public(&input)
     }
 
-    /// Returns a node as defined by the site file: the groups of the node, and the reserved addresses of their members.
+    /// Returns a node as defined by the site file: the groups of the node, and the reserved
+    /// addresses of their members.
     fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
         let name = |id: NodeId| self.site.node_names.get(&Owner::Node(id)).cloned();
@@ -101,9 +114,17 @@ impl<'s> Renderer<'s> {
         context.vars = profile.vars.clone();
         for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
             let member = |id: &NodeId| {
-                let reserved = self.site.reservations.iter().find(|reservation| reservation.owner == Owner::Node(*id));
+                let reserved = self
+                    .site
+                    .reservations
+                    .iter()
+                    .find(|reservation| reservation.owner == Owner::Node(*id));
                 let address = reserved.map(|reservation| reservation.address);
-                MemberContext { id: *id, hostname: NodeContext::new(*id, name(*id)).hostname(), address }
+                MemberContext {
+                    id: *id,
+                    hostname: NodeContext::new(*id, name(*id)).hostname(),
+                    address,
+                }
             };
             let members = group.nodes.iter().map(member).collect();
             context.vars.extend(group.vars.clone());
@@ -135,7 +156,10 @@ impl<'s> Renderer<'s> {
         let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
             Ok(manifest) => ImageFacts::from_manifest(&manifest),
             Err(_) => {
-                self.notes.push(format!("image {} is not built: its digests are rendered as zeros", profile.image));
+                self.notes.push(format!(
+                    "image {} is not built: its digests are rendered as zeros",
+                    profile.image
+                ));
                 let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
                 ImageFacts::placeholder(name, ImageKindName::default(), nothing)
             }
@@ -143,7 +167,8 @@ impl<'s> Renderer<'s> {
         let bundles = profile.bundles.iter().map(|name| {
             let built = load_bundle_manifest(&self.site.blobs_dir, name);
             let layer = built.map(|manifest| manifest.layer.digest).unwrap_or_else(|_| {
-                self.notes.push(format!("bundle {name} is not built: its digest is rendered as zeros"));
+                self.notes
+                    .push(format!("bundle {name} is not built: its digest is rendered as zeros"));
                 Digest([0; 32])
             });
             (name.clone(), layer)
@@ -161,6 +186,9 @@ pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
 /// Writes a file atomically, with the failure that a command reports.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     file::write_whole(path, bytes).map_err(|error| {
-        Failure::new(format!("cannot write {}: {error}", path.display()), "name another file with --out FILE")
+        Failure::new(
+            format!("cannot write {}: {error}", path.display()),
+            "name another file with --out FILE",
+        )
     })
 }

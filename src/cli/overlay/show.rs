@@ -82,7 +82,11 @@ impl View {
                 .iter()
                 .map(|(path, entry)| EntryView::new(path.to_string(), entry, overlay))
                 .collect(),
-            settings: overlay.variables.iter().map(|(name, variable)| VariableView::new(name, variable)).collect(),
+            settings: overlay
+                .variables
+                .iter()
+                .map(|(name, variable)| VariableView::new(name, variable))
+                .collect(),
             images: missing_contents(overlay, &built_images(site)),
             overlay: OverlayView::new(overlay, site),
         }
@@ -103,7 +107,13 @@ impl EntryView {
         };
         let note = if entry.append { format!("{note} appended").trim().to_owned() } else { note };
         let (user, group) = entry.owner;
-        EntryView { path, kind, mode: format!("{:04o}", entry.mode), owner: format!("{user}:{group}"), note }
+        EntryView {
+            path,
+            kind,
+            mode: format!("{:04o}", entry.mode),
+            owner: format!("{user}:{group}"),
+            note,
+        }
     }
 }
 
@@ -132,9 +142,11 @@ impl VariableView {
 }
 
 fn text(view: &View) -> String {
-    let services = view.overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
+    let services =
+        view.overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
     let sysctl = view.sysctl.iter().map(|(name, value)| format!("{name}={value}"));
-    let profiles: Vec<&str> = view.overlay.profiles.iter().map(meshd_types::ProfileName::as_str).collect();
+    let profiles: Vec<&str> =
+        view.overlay.profiles.iter().map(meshd_types::ProfileName::as_str).collect();
     let mut text = fields([
         ("name", view.overlay.name.clone()),
         ("description", view.overlay.description.clone()),
@@ -150,7 +162,13 @@ fn text(view: &View) -> String {
     if !view.brings.is_empty() {
         text += "\n";
         let row = |entry: &EntryView| {
-            [entry.kind.to_owned(), entry.mode.clone(), entry.owner.clone(), entry.path.clone(), entry.note.clone()]
+            [
+                entry.kind.to_owned(),
+                entry.mode.clone(),
+                entry.owner.clone(),
+                entry.path.clone(),
+                entry.note.clone(),
+            ]
         };
         text += &table(["kind", "mode", "owner", "path", ""], view.brings.iter().map(row));
     }
@@ -163,7 +181,8 @@ fn text(view: &View) -> String {
             };
             [variable.name.to_string(), kind, variable.default(), variable.description.clone()]
         };
-        text += &table(["variable", "type", "default", "description"], view.settings.iter().map(row));
+        text +=
+            &table(["variable", "type", "default", "description"], view.settings.iter().map(row));
     }
     text
 }

@@ -33,7 +33,9 @@ impl Audit {
         let path = api::LIST_AUDIT_RECORDS.path([]).with("limit", self.limit);
         let path = path.with_optional("node", self.node).with_optional("actor", self.actor);
         let client = context.client()?;
-        let (lines, names) = wait(async { Ok((client.get(path).await?, client.node_names_for(self.output).await)) })?;
+        let (lines, names) = wait(async {
+            Ok((client.get(path).await?, client.node_names_for(self.output).await))
+        })?;
         self.output.print(&lines, |lines| rows(lines, &names))
     }
 }
@@ -55,7 +57,9 @@ fn rows(lines: &[AuditView], names: &NodeNames) -> String {
             audit.by.reason.clone().unwrap_or_default(),
             match audit.count {
                 1 => audit.detail.clone(),
-                count => format!("{} {}", audit.detail, times(count, audit.first_at)).trim().to_owned(),
+                count => {
+                    format!("{} {}", audit.detail, times(count, audit.first_at)).trim().to_owned()
+                }
             },
         ]
     });

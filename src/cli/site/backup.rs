@@ -66,7 +66,8 @@ pub(crate) struct Restore {
 struct Key {
     /// File with the key, 20 characters or more
     ///
-    /// Keep the key apart from the backup and from the central node: it is necessary to read the backup.
+    /// Keep the key apart from the backup and from the central node: it is necessary to read the
+    /// backup.
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
 }
@@ -82,8 +83,9 @@ impl Backup {
 }
 
 fn read_key(path: &Path) -> Result<Secret<String>, Failure> {
-    let failed =
-        |why: String| Failure::new(format!("cannot read the key {}: {why}", path_text(path)), "check --key-file");
+    let failed = |why: String| {
+        Failure::new(format!("cannot read the key {}: {why}", path_text(path)), "check --key-file")
+    };
     let length = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if length > MAX_KEY {
         return Err(failed(format!("it has {length} bytes, at most {MAX_KEY} are read")));
@@ -101,13 +103,19 @@ impl Create {
     fn run(self, context: &Context) -> Result<(), Failure> {
         let key = read_key(&self.key.key_file)?;
         if self.file.exists() {
-            return Err(Failure::new(format!("{} exists", path_text(&self.file)), "name a new file"));
+            return Err(Failure::new(
+                format!("{} exists", path_text(&self.file)),
+                "name a new file",
+            ));
         }
         let fresh = file::with_suffix(&self.file, ".part");
         let made = self.write(context, &fresh, &key).and_then(|()| {
-            let verified = meshd_backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
-            let digest = meshd_backup::digest_line(&fresh, &self.file).map_err(|error| Failure::of(&error))?;
-            file::replace(&meshd_backup::digest_file(&self.file), 0o644)?.write_all(digest.as_bytes())?;
+            let verified =
+                meshd_backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
+            let digest = meshd_backup::digest_line(&fresh, &self.file)
+                .map_err(|error| Failure::of(&error))?;
+            file::replace(&meshd_backup::digest_file(&self.file), 0o644)?
+                .write_all(digest.as_bytes())?;
             fs::rename(&fresh, &self.file)?;
             Ok(verified)
         });
@@ -119,14 +127,19 @@ impl Create {
             message!("warning: not in the backup: {file}");
         }
         if !manifest.blobs {
-            message!("the backup has no image blobs: keep a copy of sha256/ of blobs_dir, or use --blobs");
+            message!(
+                "the backup has no image blobs: keep a copy of sha256/ of blobs_dir, or use --blobs"
+            );
         }
         write(&format!("{}: {}\n", path_text(&self.file), manifest_text(&manifest)))
     }
 
     fn write(&self, context: &Context, fresh: &Path, key: &Secret<String>) -> Result<(), Failure> {
         let file = file::replace(fresh, 0o600).map_err(|error| {
-            Failure::new(format!("cannot write {}: {error}", path_text(fresh)), "check the folder and the disk")
+            Failure::new(
+                format!("cannot write {}: {error}", path_text(fresh)),
+                "check the folder and the disk",
+            )
         })?;
         let mut out = BufWriter::new(file);
         let body = MakeBackup { key: key.clone(), blobs: self.blobs };
@@ -139,7 +152,8 @@ impl Create {
 impl Verify {
     fn run(self) -> Result<(), Failure> {
         let key = self.key_file.as_deref().map(read_key).transpose()?;
-        let verified = meshd_backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
+        let verified =
+            meshd_backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
         let file = path_text(&self.file);
         match verified {
             Some(manifest) => write(&format!("{file}: {}\n", manifest_text(&manifest))),
@@ -170,5 +184,8 @@ impl Restore {
 
 fn manifest_text(manifest: &Manifest) -> String {
     let (count, size) = (manifest.members.len(), bytes(manifest.size()));
-    format!("site {}, made {}, {count} files of {size}, every digest is correct", manifest.site, manifest.created_at)
+    format!(
+        "site {}, made {}, {count} files of {size}, every digest is correct",
+        manifest.site, manifest.created_at
+    )
 }

@@ -64,7 +64,8 @@ impl Check {
     }
 }
 
-/// Adds the faults of the overlays to those of the site file, so that the user sees all faults at once.
+/// Adds the faults of the overlays to those of the site file, so that the user sees all faults at
+/// once.
 pub(crate) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
     let folder = meshd_config::overlays_dir(file).filter(|folder| folder.is_dir());
     faults.0.extend(folder.into_iter().flat_map(|folder| read_all(&folder).faults));
@@ -75,7 +76,8 @@ fn summary_failure(report: &Report) -> Failure {
     Failure::new(format!("{} faults", report.faults.len()), "")
 }
 
-/// Checks the secrets. Only meshd can read their files: for another user, the report states that they were not checked.
+/// Checks the secrets. Only meshd can read their files: for another user, the report states that
+/// they were not checked.
 fn secrets(site: &Site, report: &mut Report) {
     let faults = read_secrets(&site.secrets).err().map(|faults| faults.0).unwrap_or_default();
     for fault in faults {
@@ -92,7 +94,8 @@ fn agent(site: &Site, report: &mut Report) {
     found.push(error.into());
 }
 
-/// Checks the images. A missing image is a warning, because `image build` creates it. A damaged image is a fault.
+/// Checks the images. A missing image is a warning, because `image build` creates it. A damaged
+/// image is a fault.
 fn images(site: &Site, report: &mut Report) {
     let names: BTreeSet<_> = site.profiles.values().map(|profile| &profile.image).collect();
     for name in names {
@@ -100,15 +103,28 @@ fn images(site: &Site, report: &mut Report) {
         match image::load_image(&site.blobs_dir, name) {
             Ok(_) => {}
             Err(ImageError::NotBuilt { .. }) if recipe.exists() => {
-                let hint = format!("build it: meshd image build {name} --site {}", site.file.display());
-                report.warnings.push(Fault::of_file(recipe, format!("image `{name}` is not built"), hint));
+                let hint =
+                    format!("build it: meshd image build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(
+                    recipe,
+                    format!("image `{name}` is not built"),
+                    hint,
+                ));
             }
             Err(ImageError::NotBuilt { .. }) => {
-                let message = format!("image `{name}` has no recipe and is not built, but a profile names it");
-                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another image"));
+                let message = format!(
+                    "image `{name}` has no recipe and is not built, but a profile names it"
+                );
+                report.faults.push(Fault::of_file(
+                    recipe,
+                    message,
+                    "write the recipe, or name another image",
+                ));
             }
             Err(error) => {
-                let failure = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                let failure = std::error::Error::source(&error)
+                    .map(|source| format!(": {source}"))
+                    .unwrap_or_default();
                 let mut fault = sentence(&site.blobs_dir, &error.to_string());
                 fault.message += &failure;
                 report.faults.push(fault);
@@ -117,7 +133,8 @@ fn images(site: &Site, report: &mut Report) {
     }
 }
 
-/// Checks the bundles. A missing bundle with a recipe is a warning. A damaged bundle or one without a recipe is a fault.
+/// Checks the bundles. A missing bundle with a recipe is a warning. A damaged bundle or one without
+/// a recipe is a fault.
 fn bundles(site: &Site, report: &mut Report) {
     let names: BTreeSet<_> = site.profiles.values().flat_map(|profile| &profile.bundles).collect();
     for name in names {
@@ -125,12 +142,23 @@ fn bundles(site: &Site, report: &mut Report) {
         match load_bundle(&site.blobs_dir, name) {
             Ok(_) => {}
             Err(BundleError::NotBuilt { .. }) if recipe.exists() => {
-                let hint = format!("build it: meshd bundle build {name} --site {}", site.file.display());
-                report.warnings.push(Fault::of_file(recipe, format!("bundle `{name}` is not built"), hint));
+                let hint =
+                    format!("build it: meshd bundle build {name} --site {}", site.file.display());
+                report.warnings.push(Fault::of_file(
+                    recipe,
+                    format!("bundle `{name}` is not built"),
+                    hint,
+                ));
             }
             Err(BundleError::NotBuilt { .. }) => {
-                let message = format!("bundle `{name}` has no recipe and is not built, but a profile names it");
-                report.faults.push(Fault::of_file(recipe, message, "write the recipe, or name another bundle"));
+                let message = format!(
+                    "bundle `{name}` has no recipe and is not built, but a profile names it"
+                );
+                report.faults.push(Fault::of_file(
+                    recipe,
+                    message,
+                    "write the recipe, or name another bundle",
+                ));
             }
             Err(error) => report.faults.push(sentence(&site.blobs_dir, &error.to_string())),
         }

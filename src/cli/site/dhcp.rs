@@ -52,13 +52,18 @@ fn render(segments: &[SegmentView]) -> String {
         format!("{} ({kind}, {})", other.address, ago(other.last, now()))
     };
     let rows = segments.iter().map(|segment| {
-        let range = segment.range.map(|[first, last]| format!("{first}-{last}")).unwrap_or_default();
+        let range =
+            segment.range.map(|[first, last]| format!("{first}-{last}")).unwrap_or_default();
         let others = segment.other_servers.iter().map(other).collect::<Vec<_>>().join(", ");
-        let numbers = [segment.size, segment.leased, segment.offered, segment.declined].map(|count| count.to_string());
+        let numbers = [segment.size, segment.leased, segment.offered, segment.declined]
+            .map(|count| count.to_string());
         let [size, leased, offered, declined] = numbers;
         [segment.name.clone(), segment.mode.clone(), range, size, leased, offered, declined, others]
     });
-    table(["segment", "mode", "range", "size", "leased", "offered", "declined", "other servers"], rows)
+    table(
+        ["segment", "mode", "range", "size", "leased", "offered", "declined", "other servers"],
+        rows,
+    )
 }
 
 fn rows(leases: &[LeaseView]) -> String {
@@ -68,7 +73,13 @@ fn rows(leases: &[LeaseView]) -> String {
             (_, _, Some(vm)) => format!("VM {vm}"),
             _ => String::new(),
         };
-        [lease.address.to_string(), lease.mac.to_string(), lease.state.clone(), lease.expires_at.to_string(), holder]
+        [
+            lease.address.to_string(),
+            lease.mac.to_string(),
+            lease.state.clone(),
+            lease.expires_at.to_string(),
+            holder,
+        ]
     });
     table(["address", "mac", "state", "expires", "node or VM"], rows)
 }

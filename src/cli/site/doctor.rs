@@ -1,7 +1,9 @@
-//! `meshd doctor`: runs checks for problems that keep machines from booting, and prints one line for each.
+//! `meshd doctor`: runs checks for problems that keep machines from booting, and prints one line
+//! for each.
 //!
-//! The command checks files, disk and clock, and requests the other results from the running meshd. Without a running meshd, the command
-//! checks the interfaces and ports that meshd needs. With `--server`, it only requests results: local files are not those of the server.
+//! The command checks files, disk and clock, and requests the other results from the running meshd.
+//! Without a running meshd, the command checks the interfaces and ports that meshd needs. With
+//! `--server`, it only requests results: local files are not those of the server.
 
 use crate::cli::{
     Context, Failure,
@@ -24,10 +26,12 @@ use std::{
 const DISK_FAULT: u64 = 256 << 20;
 /// Free space in bytes below which the command warns, because the next image may not fit.
 const DISK_WARNING: u64 = 2 << 30;
-/// Permitted time by which the clock is behind the newest file. A file server's clock or a copied tree may cause a difference.
+/// Permitted time by which the clock is behind the newest file. A file server's clock or a copied
+/// tree may cause a difference.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 /// Files that time services create after the clock is synchronised.
-const SYNCHRONISED: [&str; 3] = ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
+const SYNCHRONISED: [&str; 3] =
+    ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
 
 /// Exit code 1 when something fails; warnings are no failure.
 #[derive(Debug, Args)]
@@ -38,12 +42,16 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let findings = if context.is_remote() { remote_findings(context)? } else { local_findings(context)? };
+        let findings =
+            if context.is_remote() { remote_findings(context)? } else { local_findings(context)? };
         self.output.print(&findings, |findings| table(findings))?;
         let failed = findings.iter().filter(|finding| finding.status == Status::Fail).count();
         match failed {
             0 => Ok(()),
-            1 => Err(Failure::new("1 check failed", "follow the hint below it, then repeat the command")),
+            1 => Err(Failure::new(
+                "1 check failed",
+                "follow the hint below it, then repeat the command",
+            )),
             _ => Err(Failure::new(
                 format!("{failed} checks failed"),
                 "follow the hint below each, then repeat the command",
@@ -52,7 +60,8 @@ impl Doctor {
     }
 }
 
-/// Returns the findings of a central node on another machine. Local files are not its files and are not checked.
+/// Returns the findings of a central node on another machine. Local files are not its files and are
+/// not checked.
 fn remote_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     let (status, found) = running(context)?;
     let runs = format!("{} runs as process {}, site {}", status.version, status.pid, status.site);
@@ -61,7 +70,8 @@ fn remote_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// Returns the findings of the local meshd and of its files. A faulty site file is a fault of the next reload.
+/// Returns the findings of the local meshd and of its files. A faulty site file is a fault of the
+/// next reload.
 fn local_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     let running = running(context);
     let site = match context.site() {
@@ -73,12 +83,17 @@ fn local_findings(context: &Context) -> Result<Vec<Finding>, Failure> {
     };
     let mut findings = Vec::new();
     match &site {
-        Some(site) => findings.push(Finding::ok("site", format!("{} is valid", site.file.display()))),
+        Some(site) => {
+            findings.push(Finding::ok("site", format!("{} is valid", site.file.display())))
+        }
         None => findings.extend(context.next_reload()),
     }
     match (running, &site) {
         (Ok((status, found)), _) => {
-            findings.push(Finding::ok("meshd", format!("{} runs as process {}", status.version, status.pid)));
+            findings.push(Finding::ok(
+                "meshd",
+                format!("{} runs as process {}", status.version, status.pid),
+            ));
             findings.extend(found);
         }
         (Err(why), None) => return Err(why),
@@ -134,7 +149,11 @@ fn ports(site: &Site) -> Finding {
     let taken: Vec<String> = required
         .into_iter()
         .chain(metrics)
-        .filter(|(protocol, port)| if *protocol == "UDP" { udp.contains(port) } else { tcp.contains(port) })
+        .filter(
+            |(protocol, port)| {
+                if *protocol == "UDP" { udp.contains(port) } else { tcp.contains(port) }
+            },
+        )
         .map(|(protocol, port)| format!("{protocol} {port}"))
         .collect();
     if taken.is_empty() {
@@ -148,7 +167,8 @@ fn ports(site: &Site) -> Finding {
 fn listening(tables: &[&str]) -> BTreeSet<u16> {
     /// TCP_LISTEN and TCP_CLOSE. The kernel shows an unconnected UDP socket as TCP_CLOSE.
     const WAITING: [&str; 2] = ["0A", "07"];
-    let text: String = tables.iter().filter_map(|table| std::fs::read_to_string(table).ok()).collect();
+    let text: String =
+        tables.iter().filter_map(|table| std::fs::read_to_string(table).ok()).collect();
     let port = |line: &str| {
         let mut fields = line.split_whitespace();
         let (local, state) = (fields.nth(1)?, fields.nth(1)?);
@@ -167,7 +187,8 @@ fn loaders(site: &Site) -> Finding {
         let found = format!("{} lacks {}", dir.display(), missing.join(", "));
         return Finding::fail("loaders", found, next);
     }
-    let others: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().filter(is_missing).collect();
+    let others: BTreeSet<&str> =
+        meshd_dhcp::client_arch::loader_names().filter(is_missing).collect();
     let others: Vec<&str> = others.into_iter().collect();
     let rest = match others.as_slice() {
         [] => "for every firmware".to_owned(),
@@ -180,7 +201,10 @@ fn agent(site: &Site) -> Finding {
     match load_agent(site) {
         Ok(agent) => {
             let size = bytes(agent.bytes.len() as u64);
-            Finding::ok("agent", format!("{}, {size}, {} for {}", agent.path.display(), agent.build, agent.arch))
+            Finding::ok(
+                "agent",
+                format!("{}, {size}, {} for {}", agent.path.display(), agent.build, agent.arch),
+            )
         }
         Err(error) => {
             let text = error.to_string();
@@ -193,7 +217,9 @@ fn agent(site: &Site) -> Finding {
 fn overlays(site: &Site) -> Finding {
     let faults = overlay::faults(site);
     match faults.first() {
-        None => Finding::ok("overlays", format!("all {} profiles can be rendered", site.profiles.len())),
+        None => {
+            Finding::ok("overlays", format!("all {} profiles can be rendered", site.profiles.len()))
+        }
         Some(first) => {
             let found = format!("{} faults; the first: {}", faults.len(), first.message);
             Finding::fail("overlays", found, "`meshd check` shows all of them with file and line")
@@ -211,15 +237,19 @@ fn images(site: &Site) -> Vec<Finding> {
         let check = format!("image {name}");
         match image::load_image(&site.blobs_dir, name) {
             Ok(_) => Finding::ok(check, format!("built and verified; for {}", profiles.join(", "))),
-            Err(error) => Finding::fail(check, error.to_string(), format!("meshd image build {name}")),
+            Err(error) => {
+                Finding::fail(check, error.to_string(), format!("meshd image build {name}"))
+            }
         }
     };
     users.into_iter().map(finding).collect()
 }
 
 fn disk(site: &Site) -> Finding {
-    // Before the first start, the folder does not exist. The check then applies to the disk of its closest existing ancestor.
-    let folder = site.state_dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    // Before the first start, the folder does not exist. The check then applies to the disk of its
+    // closest existing ancestor.
+    let folder =
+        site.state_dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let found = match rustix::fs::statvfs(folder) {
         Ok(found) => found,
@@ -231,17 +261,22 @@ fn disk(site: &Site) -> Finding {
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let text = format!("{} free at {}", bytes(free), folder.display());
     match free {
-        0..DISK_FAULT => Finding::fail("disk", text, "free space: meshd accepts no change that it cannot write"),
+        0..DISK_FAULT => {
+            Finding::fail("disk", text, "free space: meshd accepts no change that it cannot write")
+        }
         DISK_FAULT..DISK_WARNING => Finding::warn("disk", text, "free space before the next image"),
         _ => Finding::ok("disk", text),
     }
 }
 
-/// Checks the clock. Nodes set their clocks to the time of this machine, and certificates contain that time.
+/// Checks the clock. Nodes set their clocks to the time of this machine, and certificates contain
+/// that time.
 fn clock(site: &Site) -> Finding {
     let now = now();
-    let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
-    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(meshd_backup::AUTHORITY)]).collect();
+    let images =
+        site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
+    let files: Vec<PathBuf> =
+        images.chain([site.file.clone(), site.state_dir.join(meshd_backup::AUTHORITY)]).collect();
     let newest = files.iter().filter_map(|file| modified_at(file)).max();
     if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
         let found = format!("the clock shows {now}, but files were written at {newest}");

@@ -41,10 +41,15 @@ impl Events {
         let output = self.output;
         wait(async {
             let names = client.node_names_for(output).await;
-            client.lines(path, |event, _| output.print_one(&event, |event| line(event, &names))).await
+            client
+                .lines(path, |event, _| output.print_one(&event, |event| line(event, &names)))
+                .await
         })?;
         if self.follow {
-            return Err(Failure::new("meshd ended the stream of events", "it is stopping; retry after its start"));
+            return Err(Failure::new(
+                "meshd ended the stream of events",
+                "it is stopping; retry after its start",
+            ));
         }
         Ok(())
     }
@@ -52,7 +57,10 @@ impl Events {
 
 /// Formats the number of occurrences and the time of the first one.
 pub(crate) fn times(count: u32, first: Option<Timestamp>) -> String {
-    first.map_or_else(|| format!("({count} times)"), |first| format!("({count} times since {first})"))
+    first.map_or_else(
+        || format!("({count} times)"),
+        |first| format!("({count} times since {first})"),
+    )
 }
 
 fn line(event: &EventView, names: &NodeNames) -> String {

@@ -18,7 +18,11 @@ impl ReloadCommand {
         if !view.faults.is_empty() {
             message!("refused: the last valid site, overlays and images stay in use");
             let faults = Faults(view.faults);
-            return Err(if context.is_remote() { Failure::of_remote(&faults) } else { faults.into() });
+            return Err(if context.is_remote() {
+                Failure::of_remote(&faults)
+            } else {
+                faults.into()
+            });
         }
         for warning in &view.warnings {
             message!("warning: {warning}");

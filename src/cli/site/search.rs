@@ -8,7 +8,8 @@ use crate::cli::{
 use clap::Args;
 use meshd_api::{SearchView, routes as api};
 
-/// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or lower case.
+/// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or
+/// lower case.
 #[derive(Debug, Args)]
 pub(crate) struct Search {
     /// Text of 2 to 100 characters
@@ -31,9 +32,8 @@ impl Search {
 }
 
 fn rows(found: &SearchView) -> String {
-    let rows = found
-        .hits
-        .iter()
-        .map(|hit| [&hit.kind, &hit.id, &hit.name, &hit.state, &hit.field, &hit.value].map(Clone::clone));
+    let rows = found.hits.iter().map(|hit| {
+        [&hit.kind, &hit.id, &hit.name, &hit.state, &hit.field, &hit.value].map(Clone::clone)
+    });
     table(["kind", "id", "name", "state", "field", "value"], rows)
 }

@@ -15,10 +15,12 @@ impl Serve {
         let site = meshd_config::load(&file).map_err(|faults| with_overlays(&file, faults))?;
         daemon::settle(&site).map_err(|error| Failure::of(&error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime =
-            runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}"), "raise the limits"))?;
+        let runtime = runtime.map_err(|error| {
+            Failure::new(format!("cannot start threads: {error}"), "raise the limits")
+        })?;
         let served = runtime.block_on(daemon::serve(site)).map_err(|error| Failure::of(&error));
-        // A thread that waits for a file cannot be ended, and must not keep the process: the store is closed.
+        // A thread that waits for a file cannot be ended, and must not keep the process: the store
+        // is closed.
         runtime.shutdown_background();
         served
     }

@@ -24,7 +24,10 @@ impl StatusCommand {
         if status.ready {
             return Ok(());
         }
-        Err(Failure::new("machines cannot boot", "follow the hint below each error; `meshd doctor` runs more checks"))
+        Err(Failure::new(
+            "machines cannot boot",
+            "follow the hint below each error; `meshd doctor` runs more checks",
+        ))
     }
 }
 
@@ -36,12 +39,22 @@ pub(crate) fn render(status: &StatusView) -> String {
         0 => String::new(),
         total => format!("{}/{total} ready", status.units.ready),
     };
-    let nodes =
-        if status.nodes == 0 { "none".to_owned() } else { format!("{}: {}", status.nodes, counts(&status.phases)) };
+    let nodes = if status.nodes == 0 {
+        "none".to_owned()
+    } else {
+        format!("{}: {}", status.nodes, counts(&status.phases))
+    };
     let head = fields([
         ("site", status.site.clone()),
         ("meshd", format!("{}, process {}", status.version, status.pid)),
-        ("https", status.https_fingerprint.as_ref().map(|sha256| format!("SHA-256 {sha256}")).unwrap_or_default()),
+        (
+            "https",
+            status
+                .https_fingerprint
+                .as_ref()
+                .map(|sha256| format!("SHA-256 {sha256}"))
+                .unwrap_or_default(),
+        ),
         ("ready", if status.ready { "yes" } else { "no" }.to_owned()),
         ("nodes", nodes),
         ("conditions", counts(&status.conditions)),
@@ -49,8 +62,11 @@ pub(crate) fn render(status: &StatusView) -> String {
     ]);
     let list = |word, findings: &[Finding]| -> String {
         let line = |finding: &Finding| {
-            let next =
-                if finding.next.is_empty() { String::new() } else { wrapped(&format!("-> {}", finding.next), 4) };
+            let next = if finding.next.is_empty() {
+                String::new()
+            } else {
+                wrapped(&format!("-> {}", finding.next), 4)
+            };
             format!("{word}  {}: {}\n{next}", finding.check, clean(&finding.found))
         };
         findings.iter().map(line).collect()

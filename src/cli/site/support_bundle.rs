@@ -13,17 +13,19 @@ use meshd_types::{SafePath, Timestamp};
 use serde_json::Value;
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
-/// Keys whose values are removed at any depth. API responses contain no secrets, but users may enter secrets in these values.
-const REDACTED_KEYS: [&str; 8] = ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
+/// Keys whose values are removed at any depth. API responses contain no secrets, but users may
+/// enter secrets in these values.
+const REDACTED_KEYS: [&str; 8] =
+    ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
 const REDACTED: &str = "[redacted]";
 /// Maximum number of bytes of one file.
 const MAX_FILE: usize = 64 << 20;
 
 /// Collects what a developer needs to find a problem
 ///
-/// The archive contains answers of the admin API without secrets: arguments and environments of tasks, variables of nodes and all
-/// values named key, password, secret or token are replaced. It contains names, addresses, serial numbers and the audit log: check it
-/// before you send it.
+/// The archive contains answers of the admin API without secrets: arguments and environments of
+/// tasks, variables of nodes and all values named key, password, secret or token are replaced. It
+/// contains names, addresses, serial numbers and the audit log: check it before you send it.
 #[derive(Debug, Args)]
 pub(crate) struct SupportBundle {
     /// New file [default: meshd-support-TIME.tar.gz]
@@ -51,14 +53,20 @@ impl SupportBundle {
         if self.preview {
             return Ok(());
         }
-        let path = self.file.unwrap_or_else(|| format!("meshd-support-{}.tar.gz", compact(now())).into());
+        let path =
+            self.file.unwrap_or_else(|| format!("meshd-support-{}.tar.gz", compact(now())).into());
         let failed = |error: std::io::Error| {
             Failure::new(
                 format!("cannot write {}: {error}", path_text(&path)),
                 "name a new file in a folder that you may write",
             )
         };
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
         archive(&files, file).map_err(failed)?;
         message!("{}: written; review it before you send it", path_text(&path));
         Ok(())
@@ -96,7 +104,9 @@ impl SupportBundle {
             let timeline = client.get(api::GET_NODE_TIMELINE.path([&node])).await;
             for boot in timeline.map(|timeline| timeline.boots).unwrap_or_default().iter().skip(1) {
                 let log = api::GET_NODE_LOG.path([&node]).with("session", boot.session);
-                files.push(file(client, &path(&format!("boot-{}.log.jsonl", boot.session)), log).await);
+                files.push(
+                    file(client, &path(&format!("boot-{}.log.jsonl", boot.session)), log).await,
+                );
             }
         }
         Ok(files)
@@ -107,19 +117,24 @@ impl SupportBundle {
 async fn file<R>(client: &AdminClient, name: &str, path: api::GetPath<R>) -> BundleFile {
     let mut content = Vec::new();
     let read = client.stream(path, |bytes| {
-        content.extend_from_slice(&bytes[..bytes.len().min(MAX_FILE.saturating_sub(content.len()))]);
+        content
+            .extend_from_slice(&bytes[..bytes.len().min(MAX_FILE.saturating_sub(content.len()))]);
         Ok(())
     });
     match read.await {
         Ok(()) => {
-            let content = content.split_inclusive(|byte| *byte == b'\n').flat_map(redact_line).collect();
+            let content =
+                content.split_inclusive(|byte| *byte == b'\n').flat_map(redact_line).collect();
             BundleFile { name: name.to_owned(), content }
         }
-        Err(failure) => BundleFile { name: format!("{name}.error"), content: failure.to_string().into_bytes() },
+        Err(failure) => {
+            BundleFile { name: format!("{name}.error"), content: failure.to_string().into_bytes() }
+        }
     }
 }
 
-/// Returns a line without the values of [`REDACTED_KEYS`]. Returns a line that is not JSON unchanged, such as metrics.
+/// Returns a line without the values of [`REDACTED_KEYS`]. Returns a line that is not JSON
+/// unchanged, such as metrics.
 fn redact_line(line: &[u8]) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(line) else { return line.to_vec() };
     redact(&mut value);
@@ -146,7 +161,8 @@ fn redact(value: &mut Value) {
 fn archive(files: &[BundleFile], to: impl std::io::Write) -> std::io::Result<()> {
     let mut archive = Packer::new(to);
     for BundleFile { name, content } in files {
-        let path: SafePath = format!("/meshd-support/{name}").parse().map_err(std::io::Error::other)?;
+        let path: SafePath =
+            format!("/meshd-support/{name}").parse().map_err(std::io::Error::other)?;
         archive.file(&path, 0o600, content.len() as u64, content.as_slice())?;
     }
     std::io::Write::flush(&mut archive.finish()?)
@@ -166,7 +182,10 @@ mod tests {
         let line = r#"{"id":"a","argv":["/bin/x","--password=p1"],"spec":{"env":{"A":"p2"},"list":[{"token":"p3","n":1}]},
             "key":"p4","count":3,"pem":"-----BEGIN PRIVATE KEY-----p5","token":null}"#;
         let text = String::from_utf8(redact_line(line.as_bytes())).expect("text");
-        assert!(!["p1", "p2", "p3", "p4", "p5"].iter().any(|secret| text.contains(secret)), "{text}");
+        assert!(
+            !["p1", "p2", "p3", "p4", "p5"].iter().any(|secret| text.contains(secret)),
+            "{text}"
+        );
         let parsed: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(
             (&parsed["id"], &parsed["count"], &parsed["spec"]["list"][0]["n"]),

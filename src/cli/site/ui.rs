@@ -23,13 +23,14 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-/// State of an established connection in `/proc/net/tcp`. The kernel shows connections that their program has closed as those of root.
+/// State of an established connection in `/proc/net/tcp`. The kernel shows connections that their
+/// program has closed as those of root.
 const ESTABLISHED: &str = "01";
-/// Maximum number of connections of one user: another user of the machine must not use up the files of this command.
+/// Maximum number of connections of one user: another user of the machine must not use up the files
+/// of this command.
 const MAX_CONNECTIONS: usize = 64;
 /// Answer to a request of an unknown user.
-const UNKNOWN_USER: &str =
-    "cannot find the user of this connection: the program closed it early\nhint: load the page again\n";
+const UNKNOWN_USER: &str = "cannot find the user of this connection: the program closed it early\nhint: load the page again\n";
 
 /// The browser has the rights of this command. Ctrl-C ends the command and all browser sessions.
 #[derive(Debug, Args)]
@@ -43,11 +44,16 @@ impl Ui {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let client = Arc::new(context.client()?);
         wait(async {
-            // The call precedes the link, so that a caller without access gets an error and no link.
+            // The call precedes the link, so that a caller without access gets an error and no
+            // link.
             client.get(api::GET_CALLER.path([])).await?;
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
-            let busy =
-                |error| Failure::new(format!("cannot listen on port {}: {error}", self.port), "use another --port");
+            let busy = |error| {
+                Failure::new(
+                    format!("cannot listen on port {}: {error}", self.port),
+                    "use another --port",
+                )
+            };
             let listener = listener.map_err(busy)?;
             let address = listener.local_addr()?;
             let listener = UserListener { listener, connections: ConnectionCounts::default() };
@@ -85,8 +91,9 @@ struct User(Arc<CountedConnection>);
 
 #[derive(Debug)]
 struct CountedConnection {
-    /// User ID of the program that opened the connection. meshd reads it when it accepts the connection, because a browser may close the
-    /// connection before meshd has answered; `None` if the program closed it even earlier.
+    /// User ID of the program that opened the connection. meshd reads it when it accepts the
+    /// connection, because a browser may close the connection before meshd has answered; `None` if
+    /// the program closed it even earlier.
     uid: Option<u32>,
     connections: ConnectionCounts,
 }
@@ -141,16 +148,19 @@ impl Connected<IncomingStream<'_, UserListener>> for User {
     }
 }
 
-/// Binds sessions to the user whose browser opened the link: a browser sends the cookie to every port of 127.0.0.1, and so to programs of
-/// other users. A request of an unknown user is refused, and neither ends a session nor uses up the link.
+/// Binds sessions to the user whose browser opened the link: a browser sends the cookie to every
+/// port of 127.0.0.1, and so to programs of other users. A request of an unknown user is refused,
+/// and neither ends a session nor uses up the link.
 fn with_user(router: Router) -> Router {
-    router.layer(middleware::map_request(async |ConnectInfo(User(user)): ConnectInfo<User>, mut request: Request| {
-        // The next request of a browser needs a new connection.
-        let unknown = (StatusCode::FORBIDDEN, [(CONNECTION, "close")], UNKNOWN_USER);
-        let uid = user.uid.ok_or_else(|| unknown.into_response())?;
-        request.extensions_mut().insert(SessionOrigin::of_user(uid));
-        Ok::<_, Response>(request)
-    }))
+    router.layer(middleware::map_request(
+        async |ConnectInfo(User(user)): ConnectInfo<User>, mut request: Request| {
+            // The next request of a browser needs a new connection.
+            let unknown = (StatusCode::FORBIDDEN, [(CONNECTION, "close")], UNKNOWN_USER);
+            let uid = user.uid.ok_or_else(|| unknown.into_response())?;
+            request.extensions_mut().insert(SessionOrigin::of_user(uid));
+            Ok::<_, Response>(request)
+        },
+    ))
 }
 
 fn random() -> [u8; 32] {
@@ -199,7 +209,8 @@ fn find(table: &str, from: &str, to: &str) -> Option<u32> {
     own.next()?.get(7)?.parse().ok()
 }
 
-/// Returns an address as the kernel writes it: the bytes of the address as a number of this machine, then the port.
+/// Returns an address as the kernel writes it: the bytes of the address as a number of this
+/// machine, then the port.
 fn text(address: SocketAddr) -> Option<String> {
     let SocketAddr::V4(address) = address else { return None };
     Some(format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port()))

@@ -1,4 +1,5 @@
-//! A task whose output the command prints until it ends. A signal, or an output that accepts nothing, cancels the task or leaves it alone.
+//! A task whose output the command prints until it ends. A signal, or an output that accepts
+//! nothing, cancels the task or leaves it alone.
 
 use crate::cli::{
     Failure,
@@ -42,9 +43,15 @@ impl Interrupts {
     fn new() -> Result<Self, Failure> {
         let of = |number, kind| signal(kind).map(|signal| (number, signal));
         let all = (|| -> io::Result<_> {
-            Ok([of(2, SignalKind::interrupt())?, of(1, SignalKind::hangup())?, of(15, SignalKind::terminate())?])
+            Ok([
+                of(2, SignalKind::interrupt())?,
+                of(1, SignalKind::hangup())?,
+                of(15, SignalKind::terminate())?,
+            ])
         })();
-        let failed = |error| Failure::new(format!("cannot watch signals: {error}"), "check the limits of this shell");
+        let failed = |error| {
+            Failure::new(format!("cannot watch signals: {error}"), "check the limits of this shell")
+        };
         all.map(Interrupts).map_err(failed)
     }
 
@@ -67,7 +74,8 @@ pub(super) async fn run_attached(
     on_interrupt: OnInterrupt,
     raw: RawOutput,
 ) -> Result<(), Failure> {
-    // From here on a signal waits until the task has an ID: a task that nobody knows of could not be cancelled.
+    // From here on a signal waits until the task has an ID: a task that nobody knows of could not
+    // be cancelled.
     let mut interrupts = Interrupts::new()?;
     if has_input() {
         return Err(Failure::new(
@@ -94,13 +102,25 @@ pub(super) async fn run_attached(
         code = interrupts.next() => Failure::of_program(code),
     };
     end_or_leave(client, task.id, on_interrupt, &mut interrupts).await;
-    Err(if interruption.is_broken_pipe() { Failure::of_program(OF_BROKEN_PIPE) } else { interruption })
+    Err(if interruption.is_broken_pipe() {
+        Failure::of_program(OF_BROKEN_PIPE)
+    } else {
+        interruption
+    })
 }
 
-/// Cancels a task and waits until its processes are gone, or leaves it alone. A second signal ends the wait.
-async fn end_or_leave(client: &AdminClient, task: TaskId, on_interrupt: OnInterrupt, interrupts: &mut Interrupts) {
+/// Cancels a task and waits until its processes are gone, or leaves it alone. A second signal ends
+/// the wait.
+async fn end_or_leave(
+    client: &AdminClient,
+    task: TaskId,
+    on_interrupt: OnInterrupt,
+    interrupts: &mut Interrupts,
+) {
     if on_interrupt == OnInterrupt::Detach {
-        message!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
+        message!(
+            "task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}"
+        );
         return;
     }
     let cancel = async {
@@ -163,8 +183,13 @@ impl TaskStream {
     }
 
     /// Prints new output.
-    pub(super) async fn print(&mut self, client: &AdminClient, follow: bool) -> Result<(), Failure> {
-        let path = api::GET_TASK_OUTPUT.path([&self.task]).with("follow", follow).with("from", self.from);
+    pub(super) async fn print(
+        &mut self,
+        client: &AdminClient,
+        follow: bool,
+    ) -> Result<(), Failure> {
+        let path =
+            api::GET_TASK_OUTPUT.path([&self.task]).with("follow", follow).with("from", self.from);
         let lines = client.lines(path, |output, length| {
             match output {
                 TaskOutput::Dropped { dropped } => {
@@ -195,9 +220,15 @@ fn exit_result(task: &TaskView, names: &NodeNames) -> Result<(), Failure> {
             Err(Failure::of_program(code))
         }
         _ => {
-            let node = task.node.map(|node| format!(", node {}", names.label(node))).unwrap_or_default();
+            let node =
+                task.node.map(|node| format!(", node {}", names.label(node))).unwrap_or_default();
             let cause = task.cause.as_deref().unwrap_or_default();
-            let message = format!("task {} {}: {cause}: {}{node}", task.id, task.state.as_str(), clean(&task.detail));
+            let message = format!(
+                "task {} {}: {cause}: {}{node}",
+                task.id,
+                task.state.as_str(),
+                clean(&task.detail)
+            );
             Err(Failure::new(message, format!("meshd task show {}", task.id)))
         }
     }

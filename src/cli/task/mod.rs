@@ -100,7 +100,8 @@ enum LauncherArg {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90s".to_owned())
+    parse_duration(text)
+        .ok_or_else(|| "write a number and one of s, m, h, d, such as 90s".to_owned())
 }
 
 fn user(text: &str) -> Result<TaskUser, String> {
@@ -159,9 +160,11 @@ impl RunCommand {
         };
         if self.detach {
             let task = wait(client.post(api::RUN_TASK.path([]), &order))?;
-            return print::write(&format!("{}\n", task.id)).inspect_err(|_| message!("task {} runs", task.id));
+            return print::write(&format!("{}\n", task.id))
+                .inspect_err(|_| message!("task {} runs", task.id));
         }
-        let on_interrupt = if self.cancel_on_interrupt { OnInterrupt::Cancel } else { OnInterrupt::Detach };
+        let on_interrupt =
+            if self.cancel_on_interrupt { OnInterrupt::Cancel } else { OnInterrupt::Detach };
         wait(run_attached(client, &order, on_interrupt, self.raw))
     }
 }
@@ -185,7 +188,8 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// Runs the program, prints its output and ends with its exit code. A signal or a closed output cancels the task.
+    /// Runs the program, prints its output and ends with its exit code. A signal or a closed output
+    /// cancels the task.
     pub(super) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let order = RunTask {
             group: None,
@@ -205,7 +209,14 @@ fn list(all: &[TaskView]) -> String {
     let rows = all.iter().map(|task| {
         let program = task.argv.join(" ").chars().take(50).collect();
         let nodes = task.nodes.len().to_string();
-        [task.id.to_string(), state_text(task), task.group.clone(), nodes, ago(task.created_at, now()), program]
+        [
+            task.id.to_string(),
+            state_text(task),
+            task.group.clone(),
+            nodes,
+            ago(task.created_at, now()),
+            program,
+        ]
     });
     table(["task", "state", "group", "nodes", "since", "program"], rows)
 }
@@ -234,9 +245,15 @@ fn show(task: &TaskView, names: &NodeNames) -> String {
         ("node", names.maybe_label(task.node)),
         ("program", task.argv.join(" ")),
         ("group", task.group.clone()),
-        ("launcher", format!("{}, ranks on each node: {}", task.launcher.as_str(), task.ranks_per_node)),
+        (
+            "launcher",
+            format!("{}, ranks on each node: {}", task.launcher.as_str(), task.ranks_per_node),
+        ),
         ("user", user),
-        ("limit", task.timeout_s.map(|limit| print::span(Duration::from_secs(limit))).unwrap_or_default()),
+        (
+            "limit",
+            task.timeout_s.map(|limit| print::span(Duration::from_secs(limit))).unwrap_or_default(),
+        ),
         ("owner", task.owner.clone()),
         ("created", task.created_at.to_string()),
         ("started", time(task.started_at)),

@@ -10,7 +10,9 @@ use std::{fs, path::PathBuf};
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn pages() -> Vec<PathBuf> {
-    let folder = fs::read_dir(PathBuf::from(ROOT).join("docs/operations")).expect("the operator pages").flatten();
+    let folder = fs::read_dir(PathBuf::from(ROOT).join("docs/operations"))
+        .expect("the operator pages")
+        .flatten();
     let mut pages: Vec<PathBuf> = folder.map(|entry| entry.path()).collect();
     pages.extend(
         ["README.md", "docs/overlays.md", "docs/bundles.md", "docs/security.md"]
@@ -25,10 +27,14 @@ fn commands(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in page.lines() {
         match line.strip_prefix("    ") {
-            Some(code) => {
-                found.extend(code.split_once("meshd ").filter(|(before, _)| is_prefix(before)).map(|(_, rest)| rest))
-            }
-            None => found.extend(line.split('`').skip(1).step_by(2).filter_map(|span| span.strip_prefix("meshd "))),
+            Some(code) => found.extend(
+                code.split_once("meshd ")
+                    .filter(|(before, _)| is_prefix(before))
+                    .map(|(_, rest)| rest),
+            ),
+            None => found.extend(
+                line.split('`').skip(1).step_by(2).filter_map(|span| span.strip_prefix("meshd ")),
+            ),
         }
     }
     found.into_iter().map(words_only).collect()
@@ -62,7 +68,11 @@ fn split(command: &str) -> Vec<String> {
         Some((first, _)) if !first.is_empty() => first.to_owned(),
         _ => word,
     };
-    words.into_iter().filter(|word| !word.is_empty() && word != "..." && word != "|").map(first).collect()
+    words
+        .into_iter()
+        .filter(|word| !word.is_empty() && word != "..." && word != "|")
+        .map(first)
+        .collect()
 }
 
 /// True if the value that was refused is a word for a value, such as `UUID`.

@@ -14,7 +14,9 @@ use super::{
 };
 use clap::{CommandFactory as _, error::ErrorKind};
 use meshd_api::{NodeDetail, NodeView, TimelineView};
-use meshd_model::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
+use meshd_model::fleet::{
+    BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall,
+};
 use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
 
 fn parse(line: &str) -> Result<Cli, ErrorKind> {
@@ -32,9 +34,17 @@ fn machine() -> (Node, BootSession) {
     boot.mark(Stage::Script, at(4_200));
     boot.mark(Stage::Script, at(9_000));
     boot.mark(Stage::Online, at(94_200));
-    let fingerprint = Fingerprint { manufacturer: "ACME".into(), serial: "7\u{1b}[2J".into(), ..Default::default() };
+    let fingerprint = Fingerprint {
+        manufacturer: "ACME".into(),
+        serial: "7\u{1b}[2J".into(),
+        ..Default::default()
+    };
     let mut node = Node::discovered(Basis::Mac(mac), fingerprint, mac, at(0));
-    node.conditions = vec![Condition { kind: ConditionKind::WeakIdentity, since: at(0), detail: "only a MAC".into() }];
+    node.conditions = vec![Condition {
+        kind: ConditionKind::WeakIdentity,
+        since: at(0),
+        detail: "only a MAC".into(),
+    }];
     node.last_seen = at(90_000);
     node.address = "10.77.0.100".parse().ok();
     (node, boot)
@@ -56,7 +66,10 @@ fn unknown_verb_suggests_one_of_the_same_meaning() {
         ("meshd nodes", Some("node")),
     ] {
         let words: Vec<std::ffi::OsString> = line.split(' ').map(Into::into).collect();
-        let typed = line.split(' ').find(|word| ["delete", "remove", "lst", "ls", "nodes"].contains(word)).unwrap();
+        let typed = line
+            .split(' ')
+            .find(|word| ["delete", "remove", "lst", "ls", "nodes"].contains(word))
+            .unwrap();
         let found = output::usage_error::similar_verb(&Cli::command(), typed, &words);
         assert_eq!(found.as_deref(), verb, "{line}");
     }
@@ -156,7 +169,11 @@ fn multi_node_verbs_accept_names_or_selector() {
 
 #[test]
 fn site_option_is_accepted_at_any_position() {
-    for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
+    for line in [
+        "meshd --site a.toml node list",
+        "meshd node --site a.toml list",
+        "meshd node list --site a.toml",
+    ] {
         let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
         assert_eq!(cli.global.site.as_deref(), Some(Path::new("a.toml")), "{line}");
     }
@@ -190,7 +207,11 @@ fn node_tables_contain_no_control_characters() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
-    let list = node::list::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now, false);
+    let list = node::list::list(
+        &[NodeView::new(&node, Some(&boot), &site, &LinkState::default())],
+        now,
+        false,
+    );
     insta::assert_snapshot!(list, @r"
     ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  OVERRIDE  STAGE   SEEN
     bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -         online  5s ago
@@ -232,7 +253,8 @@ fn timeline_shows_stage_durations_and_stalls() {
         ended: Some(at(94_200)),
     });
     let older = BootSession::open(BootSessionId([6; 12]), boot.mac, Stage::Dhcp, at(0));
-    let view = TimelineView::new(&node, boot.id, &[&boot, &older], at(200_000)).expect("it is there");
+    let view =
+        TimelineView::new(&node, boot.id, &[&boot, &older], at(200_000)).expect("it is there");
     let shown = timeline::timeline(&view);
     assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
     insta::assert_snapshot!(shown, @r"
@@ -261,7 +283,10 @@ fn timeline_shows_stage_durations_and_stalls() {
 fn long_text_is_wrapped_and_indented() {
     let text = "word ".repeat(40);
     let wrapped = print::wrapped(&text, 4);
-    assert!(wrapped.lines().all(|line| line.starts_with("    word") && line.len() <= 98), "{wrapped}");
+    assert!(
+        wrapped.lines().all(|line| line.starts_with("    word") && line.len() <= 98),
+        "{wrapped}"
+    );
     assert_eq!(wrapped.split_whitespace().count(), 40);
     assert_eq!(print::wrapped("", 4), "");
 }
@@ -270,28 +295,47 @@ fn long_text_is_wrapped_and_indented() {
 fn node_json_has_documented_keys() {
     let (node, boot) = machine();
     let view =
-        serde_json::to_value(NodeView::new(&node, Some(&boot), &sample(), &LinkState::default())).expect("plain data");
-    for key in ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "last_seen", "boot"] {
+        serde_json::to_value(NodeView::new(&node, Some(&boot), &sample(), &LinkState::default()))
+            .expect("plain data");
+    for key in [
+        "id",
+        "name",
+        "profile",
+        "phase",
+        "conditions",
+        "address",
+        "mac",
+        "generation",
+        "last_seen",
+        "boot",
+    ] {
         assert!(view.get(key).is_some(), "{key}");
     }
     assert_eq!((&view["profile"], &view["phase"]), (&"discovery".into(), &"discovered".into()));
-    assert_eq!((&view["boot"]["session"], &view["boot"]["stage"]), (&"07".repeat(12).into(), &"online".into()));
+    assert_eq!(
+        (&view["boot"]["session"], &view["boot"]["stage"]),
+        (&"07".repeat(12).into(), &"online".into())
+    );
     assert_eq!(view["boot"]["stages"][1]["stage"], "script");
 }
 
 #[test]
 fn durations_and_sizes_are_formatted_with_units() {
-    let spans =
-        [0, 940, 59_999, 60_000, 5_405_000, 90_000_000].map(|ms| print::span(std::time::Duration::from_millis(ms)));
+    let spans = [0, 940, 59_999, 60_000, 5_405_000, 90_000_000]
+        .map(|ms| print::span(std::time::Duration::from_millis(ms)));
     assert_eq!(spans, ["0.0s", "0.9s", "59.9s", "1m 00s", "1h 30m", "1d 1h"]);
     assert_eq!([17, 1 << 10, 28_311_552].map(print::bytes), ["17 B", "1.0 KiB", "27.0 MiB"]);
 }
 
 #[test]
 fn path_segments_are_percent_encoded() {
-    for (name, carried) in
-        [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
-    {
+    for (name, carried) in [
+        ("n1", "n1"),
+        ("a/../b", "a%2F..%2Fb"),
+        ("..", "%2E%2E"),
+        ("a b?", "a%20b%3F"),
+        ("ü", "%C3%BC"),
+    ] {
         assert_eq!(meshd_api::segment(name), carried);
     }
 }
@@ -308,21 +352,29 @@ fn commands(command: &clap::Command) -> Vec<clap::Command> {
 fn help_is_short_imperative_and_without_pronouns() {
     let mut faults = Vec::new();
     for command in commands(&<Cli as clap::CommandFactory>::command()) {
-        let own = command.get_about().map(|about| (command.get_name().to_owned(), about.to_string()));
-        let arguments =
-            command.get_arguments().filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()));
+        let own =
+            command.get_about().map(|about| (command.get_name().to_owned(), about.to_string()));
+        let arguments = command
+            .get_arguments()
+            .filter(|argument| !["help", "version"].contains(&argument.get_id().as_str()));
         let arguments = arguments.map(|argument| {
             let name = format!("{} {}", command.get_name(), argument.get_id());
             (name, argument.get_help().map(ToString::to_string).unwrap_or_default())
         });
         for (name, help) in own.into_iter().chain(arguments) {
-            let words: Vec<String> = help.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
-            let pronoun = ["it", "them", "they", "what", "who", "such"]
-                .into_iter()
-                .find(|word| words.iter().any(|found| found == word) && !(*word == "such" && help.contains("such as")));
+            let words: Vec<String> =
+                help.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase).collect();
+            let pronoun = ["it", "them", "they", "what", "who", "such"].into_iter().find(|word| {
+                words.iter().any(|found| found == word)
+                    && !(*word == "such" && help.contains("such as"))
+            });
             // `it reads MESHD_RANK`: the program is in the same sentence.
             let pronoun = pronoun.filter(|_| !help.contains("MESHD_RANK"));
-            if help.is_empty() || help.chars().count() > HELP || help.ends_with('.') || pronoun.is_some() {
+            if help.is_empty()
+                || help.chars().count() > HELP
+                || help.ends_with('.')
+                || pronoun.is_some()
+            {
                 faults.push(format!("{name}: {help:?}"));
             }
         }
@@ -332,20 +384,30 @@ fn help_is_short_imperative_and_without_pronouns() {
 
 #[test]
 fn vm_deletion_names_the_disks_that_it_wipes() {
-    let volume = |name: &str, more: &str| format!("[[volume]]\nname = \"{name}\"\nformat = \"raw\"\n{more}\n");
+    let volume = |name: &str, more: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nformat = \"raw\"\n{more}\n")
+    };
     let text = String::from("name = \"train-7\"\nvcpus = 2\nmemory = \"1G\"\n")
         + &volume("data", "disk = \"SN-1\"\non_release = \"wipe\"\nadopt = true")
         + &volume("kept", "disk = \"SN-2\"\nadopt = true");
     let uuid = "77010203-0405-0607-0809-0a0b0c0d0e01".parse().unwrap();
-    let request =
-        meshd_config::vm::parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"));
-    let vm = meshd_api::VmView::new(&meshd_model::work::Vm::new(request, None, Timestamp::EPOCH), false);
+    let request = meshd_config::vm::parse(&text, Path::new("vm.toml"), uuid)
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    let vm =
+        meshd_api::VmView::new(&meshd_model::work::Vm::new(request, None, Timestamp::EPOCH), false);
     let node = "4dv2k9wx".parse().unwrap();
     let vm = meshd_api::VmView { node: Some(node), ..vm };
     let names = NodeNames::of(node, "gpu-7");
     let question = vm::deletion(&vm, &names, false);
     assert!(question.contains("on gpu-7 (4dv2k9wx)"), "{question}");
-    assert!(question.contains("train-7 (77010203-") && question.contains("wiped: SN-1 (volume data)"), "{question}");
+    assert!(
+        question.contains("train-7 (77010203-") && question.contains("wiped: SN-1 (volume data)"),
+        "{question}"
+    );
     assert!(!question.contains("SN-2"), "{question}");
-    assert!(vm::deletion(&vm, &names, true).contains("not wiped: SN-1"), "{}", vm::deletion(&vm, &names, true));
+    assert!(
+        vm::deletion(&vm, &names, true).contains("not wiped: SN-1"),
+        "{}",
+        vm::deletion(&vm, &names, true)
+    );
 }

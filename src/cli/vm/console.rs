@@ -44,17 +44,26 @@ struct Keyboard {
     leaves: oneshot::Receiver<()>,
 }
 
-/// Connects the terminal to a console until Ctrl-] or the end of the console. A terminal with input belongs to the guest: editors and
-/// menus need its escape sequences. Without input, they are removed.
-pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool, option: RawOutput) -> Result<(), Failure> {
+/// Connects the terminal to a console until Ctrl-] or the end of the console. A terminal with input
+/// belongs to the guest: editors and menus need its escape sequences. Without input, they are
+/// removed.
+pub(crate) async fn console(
+    client: &AdminClient,
+    vm: &str,
+    input: bool,
+    option: RawOutput,
+) -> Result<(), Failure> {
     let socket = client.socket(api::OPEN_VM_CONSOLE.path([&vm]).as_str()).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
-    let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
+    let raw = raw
+        .transpose()
+        .map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
         write_message(&format!("console of {vm}; Ctrl-] ends it\r\n"));
     }
-    let mut output = if raw.is_some() { ForeignOutput::of_terminal() } else { ForeignOutput::new(option) };
+    let mut output =
+        if raw.is_some() { ForeignOutput::of_terminal() } else { ForeignOutput::new(option) };
     let drain_time = if raw.is_some() { DRAIN_TIME } else { DRAIN_TIME_PIPED };
     let (out, mut incoming) = socket.split();
     tokio::select! {
@@ -94,7 +103,8 @@ async fn print_console(
     }
 }
 
-/// Sends input until the user leaves the console. A guest that does not read blocks input, but neither output nor leaving.
+/// Sends input until the user leaves the console. A guest that does not read blocks input, but
+/// neither output nor leaving.
 async fn send_input(
     mut out: impl Sink<Message, Error = Error> + Unpin,
     keys: Option<Keyboard>,
@@ -104,9 +114,10 @@ async fn send_input(
     let sent = async {
         while let Some(key) = typed.recv().await {
             match key {
-                Input::Bytes(bytes) => {
-                    out.send(Message::Binary(bytes.into())).await.map_err(|error| connection_failure(&error))?
-                }
+                Input::Bytes(bytes) => out
+                    .send(Message::Binary(bytes.into()))
+                    .await
+                    .map_err(|error| connection_failure(&error))?,
                 Input::Leave => {
                     // Leaving does not depend on the server.
                     let _ = out.send(Message::Close(None)).await;
@@ -134,9 +145,18 @@ fn connection_failure(error: &Error) -> Failure {
 }
 
 /// Prints the console log, and new output with `follow`.
-pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool, option: RawOutput) -> Result<(), Failure> {
+pub(crate) async fn logs(
+    client: &AdminClient,
+    vm: &str,
+    follow: bool,
+    option: RawOutput,
+) -> Result<(), Failure> {
     let mut output = ForeignOutput::new(option);
-    client.stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), |bytes| output.out(bytes)).await?;
+    client
+        .stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), |bytes| {
+            output.out(bytes)
+        })
+        .await?;
     output.end();
     Ok(())
 }

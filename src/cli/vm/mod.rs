@@ -131,7 +131,8 @@ impl Vm {
                 Vm::Create { file, node, start, force, wait, output } => {
                     let client = client.with_force(force);
                     let vm = read_vm_file(&client, &file).await?;
-                    let mut vm = client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
+                    let mut vm =
+                        client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
                     if start && wait.is_requested() {
                         wait.wait(&client, &vm, Until::Running).await?;
                         vm = client.get(api::GET_VM.path([&vm.uuid])).await?;
@@ -139,8 +140,12 @@ impl Vm {
                     let names = client.node_names_for(output).await;
                     output.print(&vm, |vm| show(vm, &names))
                 }
-                Vm::Start { vm, wait } => order(&client, &vm, ("start", &api::START_VM), wait, Until::Running).await,
-                Vm::Stop { vm, wait } => order(&client, &vm, ("stop", &api::STOP_VM), wait, Until::Off).await,
+                Vm::Start { vm, wait } => {
+                    order(&client, &vm, ("start", &api::START_VM), wait, Until::Running).await
+                }
+                Vm::Stop { vm, wait } => {
+                    order(&client, &vm, ("stop", &api::STOP_VM), wait, Until::Off).await
+                }
                 Vm::Restart { vm, wait } => {
                     order(&client, &vm, ("restart", &api::RESTART_VM), wait, Until::Running).await
                 }
@@ -154,7 +159,9 @@ impl Vm {
                     let names = client.node_names_for(output).await;
                     output.print(&vm, |vm| show(vm, &names))
                 }
-                Vm::Console { vm, no_input, raw } => console::console(&client, &vm, !no_input, raw).await,
+                Vm::Console { vm, no_input, raw } => {
+                    console::console(&client, &vm, !no_input, raw).await
+                }
                 Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {
                     let client = client.with_force(force);
@@ -189,11 +196,14 @@ pub(super) fn deletion(vm: &VmView, names: &NodeNames, force: bool) -> String {
     format!("{name} ({uuid}, {state}{node}) is deleted with its data{disks}\nDelete it?")
 }
 
-/// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable central node.
+/// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable
+/// central node.
 async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
     let (text, uuid) = (meshd_config::vm::read_file(file)?, random_uuid()?);
     let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await;
-    let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
+    let known = templates.map(|all| {
+        all.into_iter().map(|TemplateView { name, template }| (name, template)).collect()
+    });
     match known {
         Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, uuid, Some(&templates))?),
         Err(unreachable) => {
@@ -206,7 +216,8 @@ async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Fa
 /// Returns a random UUID, version 4 (RFC 9562).
 fn random_uuid() -> Result<SystemUuid, Failure> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(SystemUuid(bytes))
@@ -223,7 +234,9 @@ async fn order(
 ) -> Result<(), Failure> {
     let vm = client.post(route.path([&vm]), &()).await?;
     let names = client.node_names().await;
-    let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {}", names.label(node)));
+    let node = vm
+        .node
+        .map_or_else(|| "no node has it".to_owned(), |node| format!("on {}", names.label(node)));
     message!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
     wait.wait(client, &vm, until).await
 }
@@ -234,21 +247,33 @@ fn list(all: &[VmView], names: &NodeNames) -> String {
         let known = if vm.desired_state.is_some() { "" } else { " (not on record)" };
         let since = vm.since.map(|since| ago(since, now())).unwrap_or_default();
         let state = format!("{}{known}", vm.state.as_str());
-        let addresses: Vec<String> = vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+        let addresses: Vec<String> =
+            vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
         let (vcpus, memory) = (vm.vcpus.to_string(), vm.memory.to_string());
-        [vm.name.to_string(), state, node, addresses.join(" "), vcpus, memory, vm.units.join(" "), since]
+        [
+            vm.name.to_string(),
+            state,
+            node,
+            addresses.join(" "),
+            vcpus,
+            memory,
+            vm.units.join(" "),
+            since,
+        ]
     });
     table(["name", "state", "node", "address", "vcpus", "memory", "units", "since"], rows)
 }
 
 fn numa(vm: &VmView) -> String {
     let bound = vm.numa_node.map(|node| node.to_string());
-    let words = vm.numa_mismatch.then(|| "numa_mismatch: its units span several NUMA nodes".to_owned());
+    let words =
+        vm.numa_mismatch.then(|| "numa_mismatch: its units span several NUMA nodes".to_owned());
     bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
 }
 
 fn show(vm: &VmView, names: &NodeNames) -> String {
-    let desired_state = vm.desired_state.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
+    let desired_state =
+        vm.desired_state.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
     let volume = |volume: &Volume| match volume.source.disk() {
         Some(disk) => format!("{} (disk {disk})", volume.name),
         None => volume.name.to_string(),
@@ -262,7 +287,8 @@ fn show(vm: &VmView, names: &NodeNames) -> String {
             _ => format!("{}{address} ({at})", nic.mac),
         }
     });
-    let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
+    let failure =
+        vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
     let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, total, obstacle, writing }| {
         let why = obstacle.as_ref().map(|why| format!("; stalled: {why}")).unwrap_or_default();
         let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };

@@ -94,7 +94,10 @@ impl SlotCommand {
 /// Splits NODE/UNIT into the node and the unit.
 fn parse_slot(slot: &str) -> Result<(&str, &str), Failure> {
     slot.split_once('/').ok_or_else(|| {
-        Failure::new(format!("`{slot}` names no slot"), "write NODE/0000:41:00.0, as `meshd slot list` shows it")
+        Failure::new(
+            format!("`{slot}` names no slot"),
+            "write NODE/0000:41:00.0, as `meshd slot list` shows it",
+        )
     })
 }
 
@@ -133,7 +136,8 @@ fn list(all: &[SlotView], names: &NodeNames) -> String {
     table(["slot", "node", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
 }
 
-/// Formats the disk or fabric device of a slot. Before approval, formats the nearest device in brackets.
+/// Formats the disk or fabric device of a slot. Before approval, formats the nearest device in
+/// brackets.
 fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> String {
     match (own, near) {
         (Some(own), _) => own.to_string(),
@@ -143,7 +147,8 @@ fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> S
 }
 
 fn show(slot: &SlotView, names: &NodeNames) -> String {
-    let functions = slot.functions.iter().map(|(address, ids)| format!("{address} {ids}")).collect::<Vec<_>>();
+    let functions =
+        slot.functions.iter().map(|(address, ids)| format!("{address} {ids}")).collect::<Vec<_>>();
     fields([
         ("slot", slot.id.to_string()),
         ("node", names.label(slot.id.node)),

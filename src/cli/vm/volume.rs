@@ -1,4 +1,5 @@
-//! `meshd volume`: adds, lists and removes volume files. `add` copies a file and needs no running meshd.
+//! `meshd volume`: adds, lists and removes volume files. `add` copies a file and needs no running
+//! meshd.
 
 use crate::cli::{
     Context, Failure,
@@ -67,12 +68,19 @@ impl Volume {
     }
 }
 
-fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, output: Output) -> Result<(), Failure> {
+fn add(
+    context: &Context,
+    file: &std::path::Path,
+    name: Option<VolumeFileName>,
+    output: Output,
+) -> Result<(), Failure> {
     let site = context.site()?;
     let stem = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_lowercase();
     let name = match name {
         Some(name) => name,
-        None => stem.parse().map_err(|error| Failure::new(format!("{error}"), "give it a name with --name"))?,
+        None => stem
+            .parse()
+            .map_err(|error| Failure::new(format!("{error}"), "give it a name with --name"))?,
     };
     let (shows, mut reported) = (std::io::stderr().is_terminal(), 0);
     let added = Volumes::new(&site.blobs_dir).add(file, name, now(), |copied| {
@@ -91,7 +99,8 @@ fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, 
 fn list(all: &[VolumeView]) -> String {
     let rows = all.iter().map(|volume| {
         let vms: Vec<&str> = volume.vms.iter().map(meshd_types::VmName::as_str).collect();
-        let (kind, size, seen) = (volume.kind.as_str().to_owned(), bytes(volume.size), bytes(volume.virtual_size));
+        let (kind, size, seen) =
+            (volume.kind.as_str().to_owned(), bytes(volume.size), bytes(volume.virtual_size));
         [
             volume.name.to_string(),
             kind,

@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Time for a restart of the central node.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether a command returns when its order is recorded, or when the VM has reached the ordered state.
+/// Whether a command returns when its order is recorded, or when the VM has reached the ordered
+/// state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Wait {
     /// Wait for the result, for TIME at most
@@ -55,7 +56,12 @@ impl Wait {
     }
 
     /// Waits if `--wait` is present.
-    pub(crate) async fn wait(self, client: &AdminClient, vm: &VmView, until: Until) -> Result<(), Failure> {
+    pub(crate) async fn wait(
+        self,
+        client: &AdminClient,
+        vm: &VmView,
+        until: Until,
+    ) -> Result<(), Failure> {
         let Some(limit) = self.wait else { return Ok(()) };
         let (uuid, name, started) = (vm.uuid, &vm.name, Instant::now());
         let (mut last_response, mut printed) = (started, String::new());
@@ -71,7 +77,10 @@ impl Wait {
             let state = match progress {
                 Progress::Done => return Ok(()),
                 Progress::Failed(why) => {
-                    return Err(Failure::new(format!("{name}: {why}"), format!("meshd vm show {name}")));
+                    return Err(Failure::new(
+                        format!("{name}: {why}"),
+                        format!("meshd vm show {name}"),
+                    ));
                 }
                 Progress::Pending(state) => state,
             };
@@ -81,7 +90,10 @@ impl Wait {
             }
             if started.elapsed() >= limit {
                 let message = format!("{name} is {printed} after {}", span(limit));
-                return Err(Failure::new(message, "the order remains in effect; meshd vm show shows its progress"));
+                return Err(Failure::new(
+                    message,
+                    "the order remains in effect; meshd vm show shows its progress",
+                ));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -98,7 +110,9 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
         };
     };
     match (until, vm.state) {
-        (Until::Running, VmPhase::Running) | (Until::Off, VmPhase::Stopped | VmPhase::Failed) if vm.settled => {
+        (Until::Running, VmPhase::Running) | (Until::Off, VmPhase::Stopped | VmPhase::Failed)
+            if vm.settled =>
+        {
             Progress::Done
         }
         (Until::Off, VmPhase::Unplaced) => Progress::Done,
@@ -112,7 +126,8 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
 }
 
 fn failure_text(vm: &VmView) -> String {
-    let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
+    let failure =
+        vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
     let why = failure.or_else(|| vm.obstacle.clone());
     why.map_or_else(|| vm.state.as_str().to_owned(), |why| format!("{}, {why}", vm.state.as_str()))
 }
@@ -151,8 +166,14 @@ mod tests {
         assert_eq!(at("running", true, Until::Running), Progress::Done);
         assert_eq!(at("running", false, Until::Running), Progress::Pending("running".to_owned()));
         assert_eq!(at("failed", false, Until::Running), Progress::Pending("failed".to_owned()));
-        assert_eq!(at("failed", true, Until::Running), Progress::Failed("failed, crashed: it is gone".to_owned()));
-        assert_eq!(at("unplaced", false, Until::Running), Progress::Failed("unplaced, crashed: it is gone".to_owned()));
+        assert_eq!(
+            at("failed", true, Until::Running),
+            Progress::Failed("failed, crashed: it is gone".to_owned())
+        );
+        assert_eq!(
+            at("unplaced", false, Until::Running),
+            Progress::Failed("unplaced, crashed: it is gone".to_owned())
+        );
         assert_eq!(at("waiting", true, Until::Running), Progress::Pending("waiting".to_owned()));
     }
 

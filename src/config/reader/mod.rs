@@ -83,9 +83,11 @@ pub struct Document {
     faults: RefCell<Vec<Fault>>,
 }
 
-/// Parses TOML. The error is the first syntax error. Paths in the text are relative to the folder of `file`.
+/// Parses TOML. The error is the first syntax error. Paths in the text are relative to the folder
+/// of `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
-    let lines: Vec<usize> = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let lines: Vec<usize> =
+        std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
         let line = error.span().map_or(0, |span| line_of(&lines, span.start));
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
@@ -106,7 +108,8 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
 }
 
-/// Returns the word without quotes that is the value at `start`; the parser takes some of them for misspelled numbers.
+/// Returns the word without quotes that is the value at `start`; the parser takes some of them for
+/// misspelled numbers.
 fn unquoted_word(text: &str, start: usize) -> Option<&str> {
     let (before, value) = text.split_at_checked(start)?;
     let is_value = before.trim_end_matches([' ', '\t']).ends_with(['=', ',']);
@@ -122,8 +125,13 @@ pub fn read_text(file: &Path, hint: &str) -> Result<String, Faults> {
         std::io::ErrorKind::FileTooLarge => {
             fault(format!("the file is larger than {MAX_FILE} bytes"), "is it the right file?")
         }
-        std::io::ErrorKind::InvalidData => fault("the file is not UTF-8 text".into(), "save it as UTF-8"),
-        _ => fault(format!("cannot be read: {error}"), "check that it is a file, and its permissions"),
+        std::io::ErrorKind::InvalidData => {
+            fault("the file is not UTF-8 text".into(), "save it as UTF-8")
+        }
+        _ => fault(
+            format!("cannot be read: {error}"),
+            "check that it is a file, and its permissions",
+        ),
     };
     let bytes = read_regular(file, MAX_FILE).map_err(refused)?;
     String::from_utf8(bytes).map_err(|_| refused(std::io::ErrorKind::InvalidData.into()))
@@ -134,13 +142,19 @@ fn line_of(lines: &[usize], offset: usize) -> usize {
 }
 
 impl Document {
-    /// Returns the root table. Call it once: each root table reports the keys that were not read from it.
+    /// Returns the root table. Call it once: each root table reports the keys that were not read
+    /// from it.
     pub fn root(&self) -> Table<'_> {
         Table::new(self, self.toml.as_table(), String::new(), 0)
     }
 
     /// Records a fault at the position of a value.
-    pub fn fault<T>(&self, position: &Located<T>, message: impl Into<String>, hint: impl Into<String>) {
+    pub fn fault<T>(
+        &self,
+        position: &Located<T>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         self.fault_at(position.line, position.key.clone(), message, hint);
     }
 
@@ -155,29 +169,49 @@ impl Document {
     /// Returns a text of one line; other texts are faults.
     pub fn plain_line(&self, text: Located<String>) -> String {
         if text.chars().any(char::is_control) {
-            self.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
+            self.fault(
+                &text,
+                "is not one line of text",
+                "write it without line breaks, tabs and the like",
+            );
         }
         text.value
     }
 
     /// Records a fault at a line and key.
-    pub fn fault_at(&self, line: usize, key: String, message: impl Into<String>, hint: impl Into<String>) {
+    pub fn fault_at(
+        &self,
+        line: usize,
+        key: String,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         let mut faults = self.faults.borrow_mut();
         if faults.len() < MAX_FAULTS {
-            faults.push(Fault { file: self.file.clone(), line, key, message: message.into(), hint: hint.into() });
+            faults.push(Fault {
+                file: self.file.clone(),
+                line,
+                key,
+                message: message.into(),
+                hint: hint.into(),
+            });
         }
     }
 
-    /// Returns the value, or all faults in line order. Drop all tables first: they report unknown keys when dropped.
+    /// Returns the value, or all faults in line order. Drop all tables first: they report unknown
+    /// keys when dropped.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Faults> {
         let mut faults = self.faults.into_inner();
         faults.sort_by(|a, b| (a.line, &a.key).cmp(&(b.line, &b.key)));
         faults.dedup();
         match value {
             Some(value) if faults.is_empty() => Ok(value),
-            _ if faults.is_empty() => {
-                Err(Fault::of_file(self.file, "something required is missing", "compare it with the sample").into())
-            }
+            _ if faults.is_empty() => Err(Fault::of_file(
+                self.file,
+                "something required is missing",
+                "compare it with the sample",
+            )
+            .into()),
             _ => Err(Faults(faults)),
         }
     }
@@ -193,7 +227,12 @@ impl Document {
 }
 
 /// Returns the value, or the default if the key is absent; `None` if the value has a fault.
-pub(crate) fn or<T>(table: &Table<'_>, key: &str, value: Option<Located<T>>, default: T) -> Option<T> {
+pub(crate) fn or<T>(
+    table: &Table<'_>,
+    key: &str,
+    value: Option<Located<T>>,
+    default: T,
+) -> Option<T> {
     match value {
         Some(value) => Some(value.value),
         None if table.has(key) => None,

@@ -4,14 +4,15 @@ use super::{Document, Located, parse_duration, write_duration};
 use crate::fault::suggest;
 use meshd_types::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
 use std::{
-    cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive, path::PathBuf,
-    str::FromStr, time::Duration,
+    cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive,
+    path::PathBuf, str::FromStr, time::Duration,
 };
 use toml_edit::{Item, TableLike, Value};
 
 const MAX_LIST: usize = 16_384;
 
-/// A table or inline table. Getters return `None` if the key is absent or has a fault; [`Table::required`] distinguishes them.
+/// A table or inline table. Getters return `None` if the key is absent or has a fault;
+/// [`Table::required`] distinguishes them.
 pub struct Table<'d> {
     document: &'d Document,
     toml: &'d dyn TableLike,
@@ -30,23 +31,35 @@ pub struct NamedTable<'d> {
 impl Drop for Table<'_> {
     fn drop(&mut self) {
         let read_keys = self.read_keys.borrow();
-        for (key, item) in self.toml.iter().filter(|(key, item)| !read_keys.contains(*key) && !item.is_none()) {
+        for (key, item) in
+            self.toml.iter().filter(|(key, item)| !read_keys.contains(*key) && !item.is_none())
+        {
             let what = if item.is_table() || item.is_array_of_tables() { "section" } else { "key" };
             let at = self.position(key);
-            self.document.fault(&at, format!("unknown {what}"), suggest(key, read_keys.iter().map(String::as_str)));
+            self.document.fault(
+                &at,
+                format!("unknown {what}"),
+                suggest(key, read_keys.iter().map(String::as_str)),
+            );
         }
     }
 }
 
 impl<'d> Table<'d> {
-    pub(super) fn new(document: &'d Document, toml: &'d dyn TableLike, path: String, line: usize) -> Self {
+    pub(super) fn new(
+        document: &'d Document,
+        toml: &'d dyn TableLike,
+        path: String,
+        line: usize,
+    ) -> Self {
         Table { document, toml, path, line, read_keys: RefCell::default() }
     }
 
     /// Returns the position of a key; of the table if the key is absent.
     pub fn position(&self, key: &str) -> Located<()> {
         let written = self.toml.get_key_value(key).map(|(key, _)| self.document.line(key.span()));
-        let key = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        let key =
+            if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
         Located { value: (), line: written.filter(|line| *line > 0).unwrap_or(self.line), key }
     }
 
@@ -61,7 +74,12 @@ impl<'d> Table<'d> {
     }
 
     /// Records a fault at the position of a value.
-    pub fn fault_at<T>(&self, position: &Located<T>, message: impl Into<String>, hint: impl Into<String>) {
+    pub fn fault_at<T>(
+        &self,
+        position: &Located<T>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         self.document.fault(position, message, hint);
     }
 
@@ -83,7 +101,8 @@ impl<'d> Table<'d> {
         self.item(key).map(Item::type_name)
     }
 
-    /// Records a fault if the key is absent. `value` is the result of the getter, which has reported an invalid value.
+    /// Records a fault if the key is absent. `value` is the result of the getter, which has
+    /// reported an invalid value.
     pub fn required<T>(&self, key: &str, value: Option<T>, hint: impl Into<String>) -> Option<T> {
         if value.is_none() && !self.has(key) {
             self.fault(key, "is required", hint);
@@ -136,7 +155,11 @@ impl<'d> Table<'d> {
     }
 
     /// Returns a duration within bounds, such as `"30s"`.
-    pub fn duration(&self, key: &str, bounds: RangeInclusive<Duration>) -> Option<Located<Duration>> {
+    pub fn duration(
+        &self,
+        key: &str,
+        bounds: RangeInclusive<Duration>,
+    ) -> Option<Located<Duration>> {
         let text = self.string(key)?;
         let hint = "write a whole number and a unit: \"30s\", \"15m\", \"1h\", \"7d\"";
         let Some(span) = parse_duration(&text) else {
@@ -147,7 +170,11 @@ impl<'d> Table<'d> {
             return Some(text.with(span));
         }
         let (least, most) = (write_duration(*bounds.start()), write_duration(*bounds.end()));
-        self.document.fault(&text, format!("`{}` is out of range", text.value), format!("from {least} to {most}"));
+        self.document.fault(
+            &text,
+            format!("`{}` is out of range", text.value),
+            format!("from {least} to {most}"),
+        );
         None
     }
 
@@ -180,7 +207,11 @@ impl<'d> Table<'d> {
         }
         if text.starts_with('~') || text.starts_with('$') {
             let what = format!("`{}`: no shell expands `~` or `$`", brief(&text));
-            self.document.fault(&text, what, "write the path in full, or relative to the folder of this file");
+            self.document.fault(
+                &text,
+                what,
+                "write the path in full, or relative to the folder of this file",
+            );
             return None;
         }
         let path = self.document.resolve(&text);
@@ -200,11 +231,17 @@ impl<'d> Table<'d> {
             return Vec::new();
         };
         if array.len() > MAX_LIST {
-            self.document.fault(&position, format!("has more than {MAX_LIST} elements"), "shorten it");
+            self.document.fault(
+                &position,
+                format!("has more than {MAX_LIST} elements"),
+                "shorten it",
+            );
         }
         let mut out = Vec::new();
         for (index, value) in array.iter().enumerate().take(MAX_LIST) {
-            let line = Some(self.document.line(value.span())).filter(|line| *line > 0).unwrap_or(position.line);
+            let line = Some(self.document.line(value.span()))
+                .filter(|line| *line > 0)
+                .unwrap_or(position.line);
             let at = Located { value: (), line, key: format!("{}[{index}]", position.key) };
             match value {
                 Value::String(text) => out.push(at.with(text.value().clone())),
@@ -245,7 +282,8 @@ impl<'d> Table<'d> {
             });
             return tables.collect();
         }
-        let elements = item.as_array().map(|array| array.iter().map(Value::as_inline_table).collect());
+        let elements =
+            item.as_array().map(|array| array.iter().map(Value::as_inline_table).collect());
         let Some(Some(tables)) = elements.map(|tables: Option<Vec<_>>| tables) else {
             self.wrong(key, item.type_name(), &format!("sections: [[{}]]", position.key));
             return Vec::new();
@@ -280,21 +318,27 @@ impl<'d> Table<'d> {
     pub fn variable(&self, key: &str) -> Option<Located<VarValue>> {
         if self.item(key).is_some_and(Item::is_array) {
             let (position, texts) = (self.position(key), self.strings(key));
-            let long = texts.len() > MAX_VAR_LIST || texts.iter().any(|text| text.len() > MAX_VAR_TEXT);
+            let long =
+                texts.len() > MAX_VAR_LIST || texts.iter().any(|text| text.len() > MAX_VAR_TEXT);
             let list = VarValue::List(texts.into_iter().map(|text| text.value).collect());
             return self.bounded(position.with(list), long);
         }
-        let value = self.typed(key, "true, false, a whole number, a text or a list of texts", |item| {
-            let text = || item.as_str().map(|text| VarValue::Text(text.to_owned()));
-            item.as_bool().map(VarValue::Bool).or_else(|| item.as_integer().map(VarValue::Integer)).or_else(text)
-        })?;
+        let value =
+            self.typed(key, "true, false, a whole number, a text or a list of texts", |item| {
+                let text = || item.as_str().map(|text| VarValue::Text(text.to_owned()));
+                item.as_bool()
+                    .map(VarValue::Bool)
+                    .or_else(|| item.as_integer().map(VarValue::Integer))
+                    .or_else(text)
+            })?;
         let long = matches!(&value.value, VarValue::Text(text) if text.len() > MAX_VAR_TEXT);
         self.bounded(value, long)
     }
 
     fn bounded(&self, value: Located<VarValue>, too_long: bool) -> Option<Located<VarValue>> {
         if too_long {
-            let hint = format!("a text has up to {MAX_VAR_TEXT} bytes, a list up to {MAX_VAR_LIST} texts");
+            let hint =
+                format!("a text has up to {MAX_VAR_TEXT} bytes, a list up to {MAX_VAR_LIST} texts");
             self.document.fault(&value, "is too long", hint);
         }
         (!too_long).then_some(value)
@@ -310,7 +354,12 @@ impl<'d> Table<'d> {
         self.toml.get(key).filter(|item| !item.is_none())
     }
 
-    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Item) -> Option<T>) -> Option<Located<T>> {
+    fn typed<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        get: impl Fn(&Item) -> Option<T>,
+    ) -> Option<Located<T>> {
         let item = self.item(key)?;
         let value = get(item);
         if value.is_none() {
@@ -320,7 +369,10 @@ impl<'d> Table<'d> {
     }
 
     fn convert<T: FromStr<Err: Display>>(&self, text: Located<String>) -> Option<Located<T>> {
-        text.parse().map_err(|error| self.document.error(&text, &error)).ok().map(|value| text.with(value))
+        text.parse()
+            .map_err(|error| self.document.error(&text, &error))
+            .ok()
+            .map(|value| text.with(value))
     }
 
     fn address(&self, text: Located<String>) -> Option<Located<Ipv4Addr>> {
@@ -345,6 +397,7 @@ impl<'d> Table<'d> {
 /// Shortens a text for an error message and replaces control characters.
 pub fn brief(text: &str) -> String {
     const MAX_QUOTE: usize = 60;
-    let short: String = text.chars().take(MAX_QUOTE).map(|c| if c.is_control() { '?' } else { c }).collect();
+    let short: String =
+        text.chars().take(MAX_QUOTE).map(|c| if c.is_control() { '?' } else { c }).collect();
     if text.chars().count() > MAX_QUOTE { format!("{short}...") } else { short }
 }

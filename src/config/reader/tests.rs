@@ -68,7 +68,8 @@ x.toml:15: part[1].z: unknown key
 
 #[test]
 fn syntax_error_names_its_line() {
-    let faults = parse("[net]\nname = \"a\"\nmore = = 2\n", Path::new("x.toml")).expect_err("no TOML");
+    let faults =
+        parse("[net]\nname = \"a\"\nmore = = 2\n", Path::new("x.toml")).expect_err("no TOML");
     assert_eq!(faults.0[0].line, 3, "{faults}");
     let twice = parse("a = 1\nb = 2\na = 3\n", Path::new("x.toml")).expect_err("a key twice");
     assert_eq!(twice.0[0].line, 3, "{twice}");
@@ -85,7 +86,10 @@ fn word_without_quotes_is_named() {
         for text in [format!("a = 1\nb = {word}\n"), format!("a = 1\nb = [1, {word}]\n")] {
             let (line, message, hint) = refused(&text);
             assert_eq!((line, message), (2, format!("`{word}` is not a value")), "{text}");
-            assert!(hint.starts_with(if ["null", "None"].contains(&word) { "remove" } else { "write" }), "{hint}");
+            assert!(
+                hint.starts_with(if ["null", "None"].contains(&word) { "remove" } else { "write" }),
+                "{hint}"
+            );
         }
     }
     assert_eq!(refused("a = 1\n[b\n").0, 2);
@@ -93,9 +97,13 @@ fn word_without_quotes_is_named() {
 
 #[test]
 fn odd_files_are_read_or_refused_with_their_line() {
-    let root = |text: &str| parse(text, Path::new("x.toml")).map(|document| document.root().entries().len());
+    let root = |text: &str| {
+        parse(text, Path::new("x.toml")).map(|document| document.root().entries().len())
+    };
     assert_eq!(root("\u{feff}a = 1\r\nb = 2\r\n"), Ok(2), "byte order mark and CRLF");
-    let deep = |open: &str, close: &str| format!("a = 1\nb = {}1{}\n", open.repeat(100_000), close.repeat(100_000));
+    let deep = |open: &str, close: &str| {
+        format!("a = 1\nb = {}1{}\n", open.repeat(100_000), close.repeat(100_000))
+    };
     for (text, line) in [
         ("a = 1\nb = \"x\0y\"\n".to_owned(), 2),
         ("a = 1\n\0\n".to_owned(), 2),
@@ -122,12 +130,16 @@ fn path_for_a_shell_is_a_fault() {
     let is_path = |key| document.root().path(key).is_some();
     assert_eq!(["a", "b", "c"].map(is_path), [false, false, true]);
     let faults = document.finish(Some(())).expect_err("two faults").to_string();
-    assert!(faults.contains("x.toml:1: a: `~/x`: no shell expands") && faults.contains("x.toml:2: b:"), "{faults}");
+    assert!(
+        faults.contains("x.toml:1: a: `~/x`: no shell expands") && faults.contains("x.toml:2: b:"),
+        "{faults}"
+    );
 }
 
 #[test]
 fn paths_are_relative_to_the_folder_of_the_file() {
-    let document = parse("a = \"b/c\"\nd = \"/e\"\n", Path::new("/etc/meshd/site.toml")).expect("TOML");
+    let document =
+        parse("a = \"b/c\"\nd = \"/e\"\n", Path::new("/etc/meshd/site.toml")).expect("TOML");
     let root = document.root();
     assert_eq!(root.path("a").map(|path| path.value), Some("/etc/meshd/b/c".into()));
     assert_eq!(root.path("d").map(|path| path.value), Some("/e".into()));
@@ -135,8 +147,12 @@ fn paths_are_relative_to_the_folder_of_the_file() {
 
 #[test]
 fn missing_file_is_refused_with_hint() {
-    let faults = read_text(Path::new("/nonexistent/site.toml"), "name it with --site FILE").expect_err("not there");
-    assert_eq!(faults.to_string(), "/nonexistent/site.toml: there is no such file\n  hint: name it with --site FILE");
+    let faults = read_text(Path::new("/nonexistent/site.toml"), "name it with --site FILE")
+        .expect_err("not there");
+    assert_eq!(
+        faults.to_string(),
+        "/nonexistent/site.toml: there is no such file\n  hint: name it with --site FILE"
+    );
 }
 
 proptest! {

@@ -43,7 +43,8 @@ fn socket_of(document: &Document, admin: &Table<'_>) -> Option<PathBuf> {
         && socket.as_os_str().len() > check::MAX_SOCKET_PATH
     {
         let length = socket.as_os_str().len();
-        let hint = format!("a Unix socket takes {} bytes; use a shorter path", check::MAX_SOCKET_PATH);
+        let hint =
+            format!("a Unix socket takes {} bytes; use a shorter path", check::MAX_SOCKET_PATH);
         document.fault(socket, format!("a path of {length} bytes"), hint);
     }
     or(admin, "socket", socket, default_socket())
@@ -72,7 +73,11 @@ fn https(document: &Document, https: &Table<'_>, taken: &[(&str, u16)]) -> Optio
     let (certificate, key) = (https.path("certificate"), https.path("key"));
     for (file, missing) in [(&certificate, "key"), (&key, "certificate")] {
         if file.is_some() && !https.has(missing) {
-            https.fault(missing, "is required", "name certificate and key, or neither: meshd then generates its own");
+            https.fault(
+                missing,
+                "is required",
+                "name certificate and key, or neither: meshd then generates its own",
+            );
         }
     }
     if https.has("certificate") != certificate.is_some() || https.has("key") != key.is_some() {
@@ -94,7 +99,11 @@ pub(crate) fn process(document: &Document, root: &Table<'_>) -> Option<Process> 
     if let Some(user) = &user {
         let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
         if user.len() > MAX_USER || !user.bytes().all(plain) || user.starts_with('-') {
-            document.fault(user, format!("`{}` is not a user name", user.value), "write a user of /etc/passwd");
+            document.fault(
+                user,
+                format!("`{}` is not a user name", user.value),
+                "write a user of /etc/passwd",
+            );
             return None;
         }
     }

@@ -39,20 +39,26 @@ impl Neighbours<'_> {
     }
 }
 
-/// Reads mode and subnet from `[dhcp]` or `[[segment]]`. A subnet is also checked in modes that do not use it.
+/// Reads mode and subnet from `[dhcp]` or `[[segment]]`. A subnet is also checked in modes that do
+/// not use it.
 pub(crate) fn read(
     document: &Document,
     dhcp: &Table<'_>,
     neighbours: Neighbours<'_>,
 ) -> (Option<DhcpMode>, Option<Located<Subnet>>) {
-    let words = [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
+    let words = [
+        ("authoritative", DhcpMode::Authoritative),
+        ("proxy", DhcpMode::Proxy),
+        ("off", DhcpMode::Off),
+    ];
     let mode = or(dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
     let range = dhcp.string("range").and_then(|text| range(document, text));
     if mode == Some(DhcpMode::Authoritative) {
         let hint = "write range = \"10.77.0.100-10.77.0.200\", or mode = \"proxy\" if another server leases";
         dhcp.required("range", range.as_ref(), hint);
     }
-    let default = range.as_ref().and_then(|range| neighbours.prefix(range.0)).unwrap_or(DEFAULT_PREFIX);
+    let default =
+        range.as_ref().and_then(|range| neighbours.prefix(range.0)).unwrap_or(DEFAULT_PREFIX);
     let prefix = prefix(document, dhcp, default);
     let lease = or(dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
     let router = dhcp.ipv4("router");
@@ -89,19 +95,32 @@ fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
 
 /// Parses a range of addresses: `10.77.0.100-10.77.0.200`.
 pub(crate) fn range(document: &Document, text: Located<String>) -> Option<Located<Range>> {
-    let parts = text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
+    let parts =
+        text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
     let Some((Ok(first), Ok(last))) = parts else {
         let message = format!("`{}` is not a range of addresses", crate::reader::brief(&text));
-        document.fault(&text, message, "write the first and the last address: \"10.77.0.100-10.77.0.200\"");
+        document.fault(
+            &text,
+            message,
+            "write the first and the last address: \"10.77.0.100-10.77.0.200\"",
+        );
         return None;
     };
     let (low, high): (u32, u32) = (Ipv4Addr::into(first), Ipv4Addr::into(last));
     if low > high {
-        document.fault(&text, format!("ends before it begins: {last} is below {first}"), "swap the two");
+        document.fault(
+            &text,
+            format!("ends before it begins: {last} is below {first}"),
+            "swap the two",
+        );
         return None;
     }
     if high - low >= MAX_POOL {
-        document.fault(&text, format!("holds {} addresses", u64::from(high - low) + 1), format!("at most {MAX_POOL}"));
+        document.fault(
+            &text,
+            format!("holds {} addresses", u64::from(high - low) + 1),
+            format!("at most {MAX_POOL}"),
+        );
         return None;
     }
     Some(text.with((first, last)))
@@ -111,7 +130,9 @@ fn prefix(document: &Document, dhcp: &Table<'_>, default: u8) -> Option<u8> {
     let Some(mask) = dhcp.ipv4("netmask") else { return (!dhcp.has("netmask")).then_some(default) };
     let bits = u32::from(mask.value);
     let length = bits.leading_ones();
-    if bits.count_ones() != length || !u8::try_from(length).is_ok_and(|length| PREFIX.contains(&length)) {
+    if bits.count_ones() != length
+        || !u8::try_from(length).is_ok_and(|length| PREFIX.contains(&length))
+    {
         let hint = "write one from 255.0.0.0 to 255.255.255.252, such as 255.255.255.0";
         document.fault(&mask, format!("`{}` is not a netmask of a rack", mask.value), hint);
         return None;
@@ -149,7 +170,11 @@ fn subnet(
             let hint = "it must be in the subnet of the range; set netmask if that is wider";
             document.fault(address, format!("{} is not in {subnet}", address.value), hint);
         } else if (u32::from(first)..=u32::from(last)).contains(&number) {
-            document.fault(range, format!("holds {}, the address of {what}", address.value), "leave it out");
+            document.fault(
+                range,
+                format!("holds {}, the address of {what}", address.value),
+                "leave it out",
+            );
         }
     }
 }

@@ -13,14 +13,16 @@ const MAX_RESERVATIONS: usize = 16_384;
 /// Addresses and names that are reserved.
 type Reserved = (Vec<Reservation>, BTreeMap<Owner, String>);
 
-/// Parses all reservations. Records faults of each, and conflicts between reservations and with segments.
+/// Parses all reservations. Records faults of each, and conflicts between reservations and with
+/// segments.
 pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -> Option<Reserved> {
     let tables = root.tables("reservation");
     if !root.is_within("reservation", MAX_RESERVATIONS, tables.len(), "reservations") {
         return None;
     }
     let subnets = segments.subnets();
-    let (mut addresses, mut owners, mut names) = (BTreeMap::new(), BTreeMap::new(), Names::default());
+    let (mut addresses, mut owners, mut names) =
+        (BTreeMap::new(), BTreeMap::new(), Names::default());
     let read = |table: &Table<'_>| {
         let (owner, name) = (owner(document, table), name(document, table));
         let address = address(document, table, segments, subnets.as_deref());
@@ -36,13 +38,22 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         }
         let Some(address) = address else { return (!table.has("address")).then_some(None) };
         // One machine may have an address in each network that it is moved between.
-        let network = subnets.iter().flatten().position(|subnet| subnet.is_on_network(address.value));
+        let network =
+            subnets.iter().flatten().position(|subnet| subnet.is_on_network(address.value));
         if let Some(network) = network
             && let Some(line) = owners.insert((owner.value, network), owner.line)
         {
-            document.fault(&owner, format!("line {line} reserves an address of this network for it"), "remove one");
+            document.fault(
+                &owner,
+                format!("line {line} reserves an address of this network for it"),
+                "remove one",
+            );
         }
-        Some(Some(Reservation { owner: owner.value, address: address.value, parent: parent(table)? }))
+        Some(Some(Reservation {
+            owner: owner.value,
+            address: address.value,
+            parent: parent(table)?,
+        }))
     };
     let read: Option<Vec<_>> = tables.iter().map(read).collect::<Vec<_>>().into_iter().collect();
     let names = names.of_owner.into_iter().map(|(owner, name)| (owner, name.value)).collect();
@@ -66,7 +77,11 @@ impl Names {
         }
         match self.of_owner.get(&owner.value).filter(|first| first.value != name.value) {
             Some(Located { value, line, .. }) => {
-                document.fault(&name, format!("line {line} names this machine `{value}`"), "remove one of the names");
+                document.fault(
+                    &name,
+                    format!("line {line} names this machine `{value}`"),
+                    "remove one of the names",
+                );
             }
             None => {
                 self.owners.insert(name.value.clone(), owner.value);
@@ -94,7 +109,8 @@ fn name(document: &Document, table: &Table<'_>) -> Option<Located<String>> {
 fn owner(document: &Document, table: &Table<'_>) -> Option<Located<Owner>> {
     let mac = table.parsed::<MacAddr>("mac").map(|mac| mac.map(Owner::Mac));
     let node = table.parsed::<NodeId>("node").map(|node| node.map(Owner::Node));
-    let hint = "write mac = \"52:54:00:00:00:01\", or node = the node ID that `meshd node list` shows";
+    let hint =
+        "write mac = \"52:54:00:00:00:01\", or node = the node ID that `meshd node list` shows";
     match (table.has("mac"), table.has("node")) {
         (true, true) => table.fault("node", "conflicts with a MAC address", "keep one of the two"),
         (false, false) => document.fault(&table.own_position(), "has no owner", hint),
@@ -114,11 +130,19 @@ fn parent(table: &Table<'_>) -> Option<Option<MacAddr>> {
         return Some(None);
     }
     if !table.has("mac") {
-        table.fault("parent", "belongs to a MAC address", "write mac = the address of the virtual interface");
+        table.fault(
+            "parent",
+            "belongs to a MAC address",
+            "write mac = the address of the virtual interface",
+        );
     }
     let parent = table.parsed::<MacAddr>("parent")?.value;
     if parent.is_multicast() {
-        table.fault("parent", format!("`{parent}` is a multicast address"), "write the address of the node's NIC");
+        table.fault(
+            "parent",
+            format!("`{parent}` is a multicast address"),
+            "write the address of the node's NIC",
+        );
     }
     Some(Some(parent))
 }
@@ -139,15 +163,21 @@ fn address(
     }
     let address = address?;
     if let Some(owner) = segments.owner_of(address.value) {
-        document.fault(&address, format!("{} is the address of {owner}", address.value), "write another one");
+        document.fault(
+            &address,
+            format!("{} is the address of {owner}", address.value),
+            "write another one",
+        );
     }
     match subnets.map(|subnets| subnets.iter().find(|subnet| subnet.is_on_network(address.value))) {
         Some(None) => {
-            let message = format!("{} is in the network of no segment that leases addresses", address.value);
+            let message =
+                format!("{} is in the network of no segment that leases addresses", address.value);
             document.fault(&address, message, "write an address of the network of a range");
         }
         Some(Some(subnet)) if [subnet.network(), subnet.broadcast()].contains(&address.value) => {
-            let message = format!("{} is the network or the broadcast address of its network", address.value);
+            let message =
+                format!("{} is the network or the broadcast address of its network", address.value);
             document.fault(&address, message, "write another one");
         }
         _ => {}

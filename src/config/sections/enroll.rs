@@ -14,11 +14,13 @@ use std::{
 };
 
 /// Bounds of `[enroll].token_ttl`; a boot takes minutes.
-const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
+const TOKEN_TTL: RangeInclusive<Duration> =
+    Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
 /// Each unknown machine is compared with all rules.
 const MAX_RULES: usize = 1024;
 /// Keys of the criteria.
-const KEYS: [&str; 7] = ["serials", "uuids", "nodes", "manufacturer", "product", "mac_prefixes", "segments"];
+const KEYS: [&str; 7] =
+    ["serials", "uuids", "nodes", "manufacturer", "product", "mac_prefixes", "segments"];
 
 /// Names that rules refer to; `profiles` is `None` if profiles have faults.
 #[derive(Clone, Copy)]
@@ -29,7 +31,9 @@ pub(crate) struct Known<'a> {
 
 /// Reads `[identity]`.
 pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
-    let Some(table) = root.table("identity") else { return (!root.has("identity")).then(Identity::default) };
+    let Some(table) = root.table("identity") else {
+        return (!root.has("identity")).then(Identity::default);
+    };
     let mut lines: BTreeMap<SystemUuid, usize> = BTreeMap::new();
     for uuid in table.list::<SystemUuid>("deny_uuids") {
         if let Some(line) = lines.insert(uuid.value, uuid.line) {
@@ -42,11 +46,18 @@ pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
 
 /// Reads `[enroll]` with its rules.
 pub(crate) fn read(document: &Document, root: &Table<'_>, known: Known<'_>) -> Option<Enroll> {
-    let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60), rules: Vec::new() };
-    let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };
+    let default = Enroll {
+        policy: EnrollPolicy::Approve,
+        token_ttl: Duration::from_secs(15 * 60),
+        rules: Vec::new(),
+    };
+    let Some(enroll) = root.table("enroll") else {
+        return (!root.has("enroll")).then_some(default);
+    };
     let words = [("approve", EnrollPolicy::Approve), ("auto", EnrollPolicy::Auto)];
     let policy = or(&enroll, "policy", enroll.choice("policy", &words), default.policy);
-    let token_ttl = or(&enroll, "token_ttl", enroll.duration("token_ttl", TOKEN_TTL), default.token_ttl);
+    let token_ttl =
+        or(&enroll, "token_ttl", enroll.duration("token_ttl", TOKEN_TTL), default.token_ttl);
     let rules = rules(document, &enroll, known);
     Some(Enroll { policy: policy?, token_ttl: token_ttl?, rules: rules? })
 }
@@ -57,7 +68,12 @@ fn rules(document: &Document, enroll: &Table<'_>, known: Known<'_>) -> Option<Ve
         return None;
     }
     let mut names = BTreeMap::new();
-    tables.iter().map(|table| rule(document, table, known, &mut names)).collect::<Vec<_>>().into_iter().collect()
+    tables
+        .iter()
+        .map(|table| rule(document, table, known, &mut names))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .collect()
 }
 
 fn rule(
@@ -66,7 +82,8 @@ fn rule(
     known: Known<'_>,
     names: &mut BTreeMap<RuleName, usize>,
 ) -> Option<EnrollRule> {
-    let hint = "write name = \"rack-a\": events and the audit log name the rule that approved a machine";
+    let hint =
+        "write name = \"rack-a\": events and the audit log name the rule that approved a machine";
     let name = table.required("name", table.parsed::<RuleName>("name"), hint);
     if let Some(name) = &name
         && let Some(line) = names.insert(name.value.clone(), name.line)
@@ -91,14 +108,20 @@ fn rule(
         }
     }
     if KEYS.iter().all(|fact| !table.has(fact)) {
-        let hint =
-            format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
+        let hint = format!(
+            "write at least one of {}; to approve every machine, write policy = \"auto\"",
+            KEYS.join(", ")
+        );
         document.fault(&table.own_position(), "would approve every machine", hint);
     }
     Some(EnrollRule { name: name?.value, criteria, profile })
 }
 
-fn profile(document: &Document, table: &Table<'_>, known: Option<&[ProfileName]>) -> Option<ProfileName> {
+fn profile(
+    document: &Document,
+    table: &Table<'_>,
+    known: Option<&[ProfileName]>,
+) -> Option<ProfileName> {
     let profile = table.parsed::<ProfileName>("profile")?;
     if let Some(known) = known.filter(|known| !known.contains(&profile.value)) {
         let hint = suggest(profile.as_str(), known.iter().map(ProfileName::as_str));
@@ -107,7 +130,10 @@ fn profile(document: &Document, table: &Table<'_>, known: Option<&[ProfileName]>
     Some(profile.value)
 }
 
-fn set<T: std::str::FromStr<Err: std::fmt::Display> + Ord>(table: &Table<'_>, key: &str) -> BTreeSet<T> {
+fn set<T: std::str::FromStr<Err: std::fmt::Display> + Ord>(
+    table: &Table<'_>,
+    key: &str,
+) -> BTreeSet<T> {
     table.list::<T>(key).into_iter().map(|at| at.value).collect()
 }
 
@@ -117,7 +143,8 @@ fn words(table: &Table<'_>, key: &str) -> BTreeSet<String> {
     for text in table.strings(key) {
         let word = tidy(&text);
         if is_filler(&word) {
-            let message = format!("`{}` is a placeholder of firmware, not a serial number", text.value);
+            let message =
+                format!("`{}` is a placeholder of firmware, not a serial number", text.value);
             table.fault_at(&text, message, "many machines have it; use another criterion");
         }
         words.insert(word);
@@ -129,7 +156,8 @@ fn tidy(text: &str) -> String {
     text.trim().to_lowercase()
 }
 
-/// Reads segment names as in logs and metrics. meshd determines the segment of a machine from its address.
+/// Reads segment names as in logs and metrics. meshd determines the segment of a machine from its
+/// address.
 fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> BTreeSet<String> {
     let listed = table.strings("segments");
     let Some(known) = segments.names() else { return BTreeSet::new() };
@@ -140,9 +168,15 @@ fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> B
                 document.fault(segment, format!("there is no segment `{}`", segment.value), hint);
             }
             Some((_, leases)) if !leases && known.len() > 1 => {
-                let message =
-                    format!("meshd leases no addresses on {}, so it cannot identify machines there", segment.value);
-                document.fault(segment, message, "use another criterion, or make the segment authoritative");
+                let message = format!(
+                    "meshd leases no addresses on {}, so it cannot identify machines there",
+                    segment.value
+                );
+                document.fault(
+                    segment,
+                    message,
+                    "use another criterion, or make the segment authoritative",
+                );
             }
             Some(_) => {}
         }

@@ -18,7 +18,12 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> 
     let Some(table) = root.table("groups") else { return (!root.has("groups")).then(Vec::new) };
     let entries = table.entries();
     root.is_within("groups", MAX_GROUPS, entries.len(), "groups");
-    entries.into_iter().map(|entry| group(document, entry)).collect::<Vec<_>>().into_iter().collect()
+    entries
+        .into_iter()
+        .map(|entry| group(document, entry))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .collect()
 }
 
 fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
@@ -31,7 +36,11 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
     }
     if table.has("kernel_args") {
         drop(table.strings("kernel_args"));
-        table.fault("kernel_args", "a group has no kernel arguments", "write them into a profile of its nodes");
+        table.fault(
+            "kernel_args",
+            "a group has no kernel arguments",
+            "write them into a profile of its nodes",
+        );
     }
     let hint = "write nodes = [\"0123abcd\"], the IDs that `meshd node list` shows";
     let listed: Vec<Located<NodeId>> = table.list("nodes");
@@ -40,7 +49,11 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
     let mut nodes = BTreeMap::new();
     for node in &listed {
         if let Some(line) = nodes.insert(node.value, node.line) {
-            document.fault(node, format!("`{}` is listed on line {line} already", node.value), "remove one of the two");
+            document.fault(
+                node,
+                format!("`{}` is listed on line {line} already", node.value),
+                "remove one of the two",
+            );
         }
     }
     let mut overlays: Vec<OverlayName> = Vec::new();
@@ -57,6 +70,7 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
         }
     }
     table.is_within("overlays", MAX_OVERLAYS, overlays.len(), "overlays");
-    let vars = vars::read(document, &table).into_iter().map(|(name, value)| (name, value.value)).collect();
+    let vars =
+        vars::read(document, &table).into_iter().map(|(name, value)| (name, value.value)).collect();
     Some(Group { name: parsed.ok()?, nodes: nodes.into_keys().collect(), overlays, vars })
 }

@@ -9,10 +9,16 @@ use std::net::Ipv4Addr;
 /// Prometheus exporters conventionally use ports 9100 to 9999.
 const DEFAULT_PORT: u16 = 9109;
 
-/// Reads `[metrics]`: `Some(None)` if absent, `None` on a fault. The ports of boot and agent API are open to every machine, so metrics have
-/// another port.
-pub(crate) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)]) -> Option<Option<MetricsListener>> {
-    let Some(metrics) = root.table("metrics") else { return (!root.has("metrics")).then_some(None) };
+/// Reads `[metrics]`: `Some(None)` if absent, `None` on a fault. The ports of boot and agent API
+/// are open to every machine, so metrics have another port.
+pub(crate) fn read(
+    document: &Document,
+    root: &Table<'_>,
+    taken: &[(&str, u16)],
+) -> Option<Option<MetricsListener>> {
+    let Some(metrics) = root.table("metrics") else {
+        return (!root.has("metrics")).then_some(None);
+    };
     let address = metrics.ipv4("address");
     if let Some(address) = &address
         && (address.is_multicast() || address.is_broadcast())

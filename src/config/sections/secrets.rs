@@ -1,4 +1,5 @@
-//! `[secrets]`: the file of each secret, and the overlays that may use it. The site never contains the values.
+//! `[secrets]`: the file of each secret, and the overlays that may use it. The site never contains
+//! the values.
 
 use crate::reader::{Document, Table};
 use meshd_types::{OverlayName, VarName};
@@ -22,15 +23,28 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, S
     let mut secrets = BTreeMap::new();
     let entries = root.table("secrets").map(|table| table.entries()).unwrap_or_default();
     if entries.len() > MAX_SECRETS {
-        root.fault("secrets", format!("more than {MAX_SECRETS} secrets"), "remove those that no overlay uses");
+        root.fault(
+            "secrets",
+            format!("more than {MAX_SECRETS} secrets"),
+            "remove those that no overlay uses",
+        );
     }
     for entry in entries {
-        let file = entry.table.required("file", entry.table.path("file"), "write its file: { file = \"/path\" }");
+        let file = entry.table.required(
+            "file",
+            entry.table.path("file"),
+            "write its file: { file = \"/path\" }",
+        );
         let names = entry.table.list("overlays");
-        let overlays = entry.table.has("overlays").then(|| names.into_iter().map(|name| name.value).collect());
+        let overlays =
+            entry.table.has("overlays").then(|| names.into_iter().map(|name| name.value).collect());
         match entry.name.parse::<VarName>() {
             Ok(name) => {
-                drop(file.map(|file| secrets.insert(name, SecretSource { file: file.value, overlays })));
+                drop(
+                    file.map(|file| {
+                        secrets.insert(name, SecretSource { file: file.value, overlays })
+                    }),
+                );
             }
             Err(error) => document.error(&entry.name, &error),
         }

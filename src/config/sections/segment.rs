@@ -25,7 +25,11 @@ struct WrittenSegment {
 }
 
 /// Reads all segments. `networks`: networks of the interfaces.
-pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Segments {
+pub(crate) fn read(
+    document: &Document,
+    root: &Table<'_>,
+    networks: &[InterfaceNetwork],
+) -> Segments {
     let tables = root.tables("segment");
     root.is_within("segment", MAX_SEGMENTS, tables.len(), "segments");
     let mut all = Vec::new();
@@ -42,7 +46,11 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceN
 
 /// Reads `[net]` and `[dhcp]`.
 fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
-    let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
+    let net = root.required(
+        "net",
+        root.table("net"),
+        "say where machines boot: [net] interface = \"br0\"",
+    );
     let address = net.as_ref().and_then(|net| machine_address(document, net, "address"));
     let name = net.and_then(|net| {
         let hint = "name it as `ip link` does: interface = \"br0\"";
@@ -52,7 +60,11 @@ fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) 
     let (mode, subnet) = match root.required("dhcp", root.table("dhcp"), hint) {
         Some(table) => {
             let interface = name.as_ref().map(|name| name.value.as_str());
-            dhcp::read(document, &table, Neighbours { server: address.as_ref(), relay: None, interface, networks })
+            dhcp::read(
+                document,
+                &table,
+                Neighbours { server: address.as_ref(), relay: None, interface, networks },
+            )
         }
         None => (None, None),
     };
@@ -61,7 +73,11 @@ fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) 
 }
 
 /// Reads one `[[segment]]`.
-fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
+fn section(
+    document: &Document,
+    table: &Table<'_>,
+    networks: &[InterfaceNetwork],
+) -> WrittenSegment {
     let name = table.string("interface");
     let relay = machine_address(document, table, "relay");
     match (table.has("interface"), table.has("relay")) {
@@ -78,7 +94,8 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
     let address = machine_address(document, table, "address");
     let interface_name = name.as_ref().map(|name| name.value.as_str());
     let (server, relay_address) = (address.as_ref(), relay.as_ref());
-    let neighbours = Neighbours { server, relay: relay_address, interface: interface_name, networks };
+    let neighbours =
+        Neighbours { server, relay: relay_address, interface: interface_name, networks };
     let (mode, subnet) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
@@ -141,8 +158,10 @@ impl WrittenSegment {
         mode: Option<DhcpMode>,
         subnet: Option<Located<Subnet>>,
     ) -> Self {
-        let leased =
-            subnet.as_ref().map(|subnet| subnet.value.clone()).filter(|_| mode == Some(DhcpMode::Authoritative));
+        let leased = subnet
+            .as_ref()
+            .map(|subnet| subnet.value.clone())
+            .filter(|_| mode == Some(DhcpMode::Authoritative));
         let sound = mode != Some(DhcpMode::Authoritative) || leased.is_some();
         let address = address.map(|address| address.value);
         let segment = link.as_ref().zip(mode).filter(|_| sound).map(|(link, mode)| Segment {
@@ -156,7 +175,9 @@ impl WrittenSegment {
     }
 
     fn name(&self) -> String {
-        self.link.as_ref().map_or_else(|| "another segment".to_owned(), |link| link.value.to_string())
+        self.link
+            .as_ref()
+            .map_or_else(|| "another segment".to_owned(), |link| link.value.to_string())
     }
 }
 
@@ -168,11 +189,19 @@ impl Segments {
 
     /// Returns all subnets; `None` if a fault may hide one.
     pub(crate) fn subnets(&self) -> Option<Vec<&Subnet>> {
-        let whole = self.0.iter().all(|written| written.mode.is_some() && written.segment.is_some());
-        whole.then(|| self.0.iter().filter_map(|written| written.subnet.as_ref()).map(|subnet| &subnet.value).collect())
+        let whole =
+            self.0.iter().all(|written| written.mode.is_some() && written.segment.is_some());
+        whole.then(|| {
+            self.0
+                .iter()
+                .filter_map(|written| written.subnet.as_ref())
+                .map(|subnet| &subnet.value)
+                .collect()
+        })
     }
 
-    /// Returns the names of all segments and whether meshd leases addresses there; `None` if a fault may hide one.
+    /// Returns the names of all segments and whether meshd leases addresses there; `None` if a
+    /// fault may hide one.
     pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {
         let name = |written: &WrittenSegment| {
             let segment = written.segment.as_ref()?;
@@ -206,7 +235,11 @@ impl Segments {
             let earlier = self.0[..index].iter().filter_map(|other| other.link.as_ref());
             if let Some(other) = earlier.into_iter().find(|other| other.value == link.value) {
                 let message = format!("line {} has this one too", other.line);
-                document.fault(link, message, "a segment has its own interface or relay; remove one of the two");
+                document.fault(
+                    link,
+                    message,
+                    "a segment has its own interface or relay; remove one of the two",
+                );
             }
         }
     }
@@ -217,7 +250,9 @@ impl Segments {
             let Some(subnet) = &written.subnet else { continue };
             for other in &self.0[..index] {
                 let Some(before) = &other.subnet else { continue };
-                if !before.is_on_network(subnet.network()) && !subnet.is_on_network(before.network()) {
+                if !before.is_on_network(subnet.network())
+                    && !subnet.is_on_network(before.network())
+                {
                     continue;
                 }
                 let overlap = subnet.first <= before.last && before.first <= subnet.last;

@@ -61,7 +61,10 @@ fn enrolment_rule_criteria_are_normalized() {
     let site = valid(read(&format!("{LEAST}{rule}{deny}")));
     let [rule] = site.enroll.rules.as_slice() else { panic!("one rule") };
     assert_eq!(rule.criteria.serials.iter().map(String::as_str).collect::<Vec<_>>(), ["sn-1"]);
-    assert_eq!((rule.criteria.manufacturer.as_deref(), rule.criteria.product.as_deref()), (Some("acme"), None));
+    assert_eq!(
+        (rule.criteria.manufacturer.as_deref(), rule.criteria.product.as_deref()),
+        (Some("acme"), None)
+    );
     assert_eq!(rule.profile.as_ref().map(|name| name.as_str()), Some("d"));
     assert_eq!(site.identity.deny.len(), 1);
 }

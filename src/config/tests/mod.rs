@@ -85,7 +85,10 @@ fn valid<T>(result: Result<T, Faults>) -> T {
 fn described(result: Result<Site, Faults>) -> Vec<String> {
     let faults = result.err().map_or_else(Vec::new, |faults| faults.0);
     assert!(faults.iter().all(|fault| !fault.hint.is_empty()), "{faults:#?}");
-    faults.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect()
+    faults
+        .into_iter()
+        .map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message))
+        .collect()
 }
 
 /// Reads the shortest site with `more`, in which `change` is replaced.
@@ -102,7 +105,10 @@ fn faults(change: &str, with: &str) -> Vec<String> {
 
 /// Reads the sample with a section before `[defaults]`.
 fn with_section(section: &str) -> Result<Site, Faults> {
-    parse(&SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1), Path::new("/etc/site.toml"))
+    parse(
+        &SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1),
+        Path::new("/etc/site.toml"),
+    )
 }
 
 /// Returns the faults of a text that must have exactly one.
@@ -135,8 +141,15 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
     assert_eq!((full.ssh_keys.len(), full.profiles.len()), (1, 3));
     assert_eq!(full.profiles[&"vm-host".parse().expect("a name")].vfio.len(), 4);
     let consoles = Architecture::X86_64.facts().consoles.iter().map(ToString::to_string);
-    assert_eq!(full.boot.consoles, Some(consoles.collect()), "the default depends on the architecture");
-    assert_eq!((Boot { consoles: None, ..full.boot }, full.blobs_dir), (plain.boot, plain.blobs_dir));
+    assert_eq!(
+        full.boot.consoles,
+        Some(consoles.collect()),
+        "the default depends on the architecture"
+    );
+    assert_eq!(
+        (Boot { consoles: None, ..full.boot }, full.blobs_dir),
+        (plain.boot, plain.blobs_dir)
+    );
 }
 
 #[test]
@@ -201,30 +214,62 @@ fn site_file_faults_are_all_reported_with_lines() {
 fn site_keys_that_contradict_each_other_are_refused() {
     let range = "\"10.0.0.100-10.0.0.200\"";
     for (change, with, fault) in [
-        (range, "\"10.0.0.100-10.0.1.20\"", "7 dhcp.range: 10.0.1.20 is not in 10.0.0.0/24, where 10.0.0.100 is"),
-        (range, "\"10.0.0.0-10.0.0.9\"", "7 dhcp.range: holds the network or the broadcast address of 10.0.0.0/24"),
+        (
+            range,
+            "\"10.0.0.100-10.0.1.20\"",
+            "7 dhcp.range: 10.0.1.20 is not in 10.0.0.0/24, where 10.0.0.100 is",
+        ),
+        (
+            range,
+            "\"10.0.0.0-10.0.0.9\"",
+            "7 dhcp.range: holds the network or the broadcast address of 10.0.0.0/24",
+        ),
         (range, "\"10.0.0.0-10.9.0.0\"", "7 dhcp.range: holds 589825 addresses"),
         (
             range,
             "\"10.0.0.1-10.0.0.9\"\nrouter = \"10.0.0.9\"",
             "7 dhcp.range: holds 10.0.0.9, the address of the router",
         ),
-        (range, "\"10.0.0.1-10.0.0.9\"\nrouter = \"10.0.1.1\"", "8 dhcp.router: 10.0.1.1 is not in 10.0.0.0/24"),
+        (
+            range,
+            "\"10.0.0.1-10.0.0.9\"\nrouter = \"10.0.1.1\"",
+            "8 dhcp.router: 10.0.1.1 is not in 10.0.0.0/24",
+        ),
         (
             range,
             "\"10.0.0.1-10.0.0.9\"\nnetmask = \"255.0.255.0\"",
             "8 dhcp.netmask: `255.0.255.0` is not a netmask of a rack",
         ),
-        ("\"br0\"", "\"br0\"\naddress = \"10.0.0.150\"", "8 dhcp.range: holds 10.0.0.150, the address of meshd"),
-        ("\"br0\"", "\"br0\"\naddress = \"10.9.0.1\"", "6 net.address: 10.9.0.1 is not in 10.0.0.0/24"),
+        (
+            "\"br0\"",
+            "\"br0\"\naddress = \"10.0.0.150\"",
+            "8 dhcp.range: holds 10.0.0.150, the address of meshd",
+        ),
+        (
+            "\"br0\"",
+            "\"br0\"\naddress = \"10.9.0.1\"",
+            "6 net.address: 10.9.0.1 is not in 10.0.0.0/24",
+        ),
         ("range = \"10.0.0.100-10.0.0.200\"", "", "6 dhcp.range: is required"),
-        ("[defaults]", "[http]\nport = 8443\n[defaults]", "9 http.port: [http] and [agent] both have port 8443"),
-        ("image = \"i\"", "", "10 profiles.d: neither this profile nor one that it extends names an image"),
+        (
+            "[defaults]",
+            "[http]\nport = 8443\n[defaults]",
+            "9 http.port: [http] and [agent] both have port 8443",
+        ),
+        (
+            "image = \"i\"",
+            "",
+            "10 profiles.d: neither this profile nor one that it extends names an image",
+        ),
         ("image = \"i\"", "extends = \"d\"", "11 profiles.d.extends: extends itself: d -> d"),
         ("profile = \"d\"", "", "8 defaults.profile: is required"),
         ("profile = \"d\"", "profile = \"e\"", "9 defaults.profile: there is no profile `e`"),
     ] {
-        assert!(faults(change, with).iter().any(|found| found == fault), "{fault}: {:#?}", faults(change, with));
+        assert!(
+            faults(change, with).iter().any(|found| found == fault),
+            "{fault}: {:#?}",
+            faults(change, with)
+        );
     }
 }
 
@@ -256,14 +301,20 @@ fn repeated_overlay_moves_to_its_later_position() {
 fn section_reserved_for_later_release_is_refused() {
     let found = faults("[defaults]", "[store]\n[defaults]");
     assert_eq!(found.len(), 1, "{found:#?}");
-    assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
+    assert!(
+        found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn admin_https_exists_only_if_configured() {
-    let listener = |section: &str| with_section(&format!("[admin.https]\n{section}")).map(|site| site.admin.https);
-    let own =
-        |port, files, boot_network| Some(AdminHttps { address: [10, 20, 0, 5].into(), port, files, boot_network });
+    let listener = |section: &str| {
+        with_section(&format!("[admin.https]\n{section}")).map(|site| site.admin.https)
+    };
+    let own = |port, files, boot_network| {
+        Some(AdminHttps { address: [10, 20, 0, 5].into(), port, files, boot_network })
+    };
     assert_eq!(listener("address = \"10.20.0.5\"").expect("valid"), own(8444, None, false));
     let files = Some(("/c.pem".into(), "/c.key".into()));
     let brought = "address = \"10.20.0.5\"\nport = 1\nboot_network = true\ncertificate = \"/c.pem\"\nkey = \"/c.key\"";
@@ -273,7 +324,9 @@ fn admin_https_exists_only_if_configured() {
     for wrong in ["", "address = \"0.0.0.0\"", "address = \"255.255.255.255\"", taken, half] {
         one_fault(listener(wrong), wrong);
     }
-    let user = |name: &str| with_section(&format!("[process]\nuser = \"{name}\"")).map(|site| site.process.user);
+    let user = |name: &str| {
+        with_section(&format!("[process]\nuser = \"{name}\"")).map(|site| site.process.user)
+    };
     assert_eq!(user("meshd").expect("valid").as_deref(), Some("meshd"));
     for wrong in ["", "-x", "a:b", "a b", &"x".repeat(33)] {
         one_fault(user(wrong), wrong);
@@ -287,8 +340,13 @@ fn prometheus_listener_exists_only_if_configured() {
     let default = MetricsListener { address: [127, 0, 0, 1].into(), port: 9109 };
     assert_eq!(listener("[metrics]").expect("valid"), Some(default));
     let other = MetricsListener { address: [10, 1, 2, 3].into(), port: 9999 };
-    assert_eq!(listener("[metrics]\naddress = \"10.1.2.3\"\nport = 9999").expect("valid"), Some(other));
-    for wrong in ["port = 8080", "port = 0", "address = \"255.255.255.255\"", "adress = \"127.0.0.1\""] {
+    assert_eq!(
+        listener("[metrics]\naddress = \"10.1.2.3\"\nport = 9999").expect("valid"),
+        Some(other)
+    );
+    for wrong in
+        ["port = 8080", "port = 0", "address = \"255.255.255.255\"", "adress = \"127.0.0.1\""]
+    {
         one_fault(listener(&format!("[metrics]\n{wrong}")), wrong);
     }
 }
@@ -296,10 +354,15 @@ fn prometheus_listener_exists_only_if_configured() {
 #[test]
 fn secret_is_read_by_name_and_file_and_refused_inline() {
     let site = |section: &str| with_section(&format!("[secrets]\n{section}"));
-    let secrets = site("munge_key = { file = \"keys/munge\" }\nk = { file = \"/k\", overlays = [\"slurm\"] }");
+    let secrets = site(
+        "munge_key = { file = \"keys/munge\" }\nk = { file = \"/k\", overlays = [\"slurm\"] }",
+    );
     let secrets = secrets.expect("valid").secrets;
     let source = |name: &str| secrets.get(&name.parse().expect("a name")).cloned();
-    assert_eq!(source("munge_key"), Some(SecretSource { file: "/etc/keys/munge".into(), overlays: None }));
+    assert_eq!(
+        source("munge_key"),
+        Some(SecretSource { file: "/etc/keys/munge".into(), overlays: None })
+    );
     let only = BTreeSet::from(["slurm".parse().expect("a name")]);
     assert_eq!(source("k"), Some(SecretSource { file: "/k".into(), overlays: Some(only) }));
     for wrong in [

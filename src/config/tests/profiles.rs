@@ -49,33 +49,53 @@ fn texts<T: ToString>(list: &[T]) -> Vec<String> {
 /// Faults of the family with some of its text replaced.
 fn refused(change: &str, with: &str) -> Vec<String> {
     let faults = edited(FAMILY, change, with).err().map_or_else(Vec::new, |all| all.0);
-    faults.into_iter().map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint)).collect()
+    faults
+        .into_iter()
+        .map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint))
+        .collect()
 }
 
 #[test]
 fn profile_lists_append_to_and_remove_from_inherited_lists() {
     let site = family();
     let child = profile(&site, "child");
-    assert_eq!(texts(&child.overlays), ["agent", "vfio", "base"], "a repeated overlay moves to its later position");
+    assert_eq!(
+        texts(&child.overlays),
+        ["agent", "vfio", "base"],
+        "a repeated overlay moves to its later position"
+    );
     assert_eq!(texts(&child.packages), ["htop"]);
-    assert_eq!(child.kernel_args, ["mitigations=off", "nohz_full=1", "hugepagesz=1G", "hugepages=16"]);
+    assert_eq!(
+        child.kernel_args,
+        ["mitigations=off", "nohz_full=1", "hugepagesz=1G", "hugepages=16"]
+    );
     assert_eq!(
         texts(&profile(&site, "base").kernel_args[2..]).join(" "),
         "hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2"
     );
     let grandchild = profile(&site, "grandchild");
-    assert_eq!((grandchild.kernel_args, grandchild.hugepages), (texts(&["mitigations=off", "nohz_full=1"]), None));
+    assert_eq!(
+        (grandchild.kernel_args, grandchild.hugepages),
+        (texts(&["mitigations=off", "nohz_full=1"]), None)
+    );
     assert_eq!(texts(&grandchild.bundles), ["qemu"]);
 }
 
 #[test]
 fn nearest_profile_wins_for_variables_checks_and_thresholds() {
     let child = profile(&family(), "child");
-    let vars: Vec<String> = child.vars.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let vars: Vec<String> =
+        child.vars.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
-    assert_eq!(serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(), Some("false"));
+    assert_eq!(
+        serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(),
+        Some("false")
+    );
     let stored = serde_json::to_string(&child.checks).expect("plain data");
-    assert_eq!(stored, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100,"store_fail_gb":30}}"#);
+    assert_eq!(
+        stored,
+        r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100,"store_fail_gb":30}}"#
+    );
 }
 
 #[test]
@@ -130,24 +150,48 @@ fn profile_mistake_is_reported_with_position_and_hint() {
             "\"-modt\"",
             "profiles.child.overlays[0]: removes `modt`, which is not inherited; did you mean `motd`?",
         ),
-        ("\"-motd\"", "\"-../x\"", "profiles.child.overlays[0]: `../x` is not a valid overlay name"),
-        ("\"-quiet\"", "\"-init=/bin/sh\"", "profiles.child.kernel_args[0]: `init` is set by meshd itself; remove it"),
+        (
+            "\"-motd\"",
+            "\"-../x\"",
+            "profiles.child.overlays[0]: `../x` is not a valid overlay name",
+        ),
+        (
+            "\"-quiet\"",
+            "\"-init=/bin/sh\"",
+            "profiles.child.kernel_args[0]: `init` is set by meshd itself; remove it",
+        ),
         (
             "\"-hugepages\", ",
             "",
             "profiles.child.hugepages: conflicts with the kernel argument `hugepages=2`: both reserve pages; keep one: kernel_args = [\"-hugepages\"]",
         ),
-        ("\"1G\", count = 16", "\"4M\", count = 16", "profiles.child.hugepages.size: `4M` is not known"),
+        (
+            "\"1G\", count = 16",
+            "\"4M\", count = 16",
+            "profiles.child.hugepages.size: `4M` is not known",
+        ),
         ("\"1G\", count = 16", "\"1G\"", "profiles.child.hugepages.count: is required"),
         (
             "slots = 8",
             "slots = 8.5",
             "profiles.child.vars.slots: is a float; write true, false, a whole number, a text or a list of texts",
         ),
-        ("slots = 8", "Slots = 8", "profiles.child.vars.Slots: `Slots` is not the name of a variable"),
-        ("clock = \"warn\"", "clok = \"warn\"", "profiles.base.checks.clok: unknown key; did you mean `clock`?"),
+        (
+            "slots = 8",
+            "Slots = 8",
+            "profiles.child.vars.Slots: `Slots` is not the name of a variable",
+        ),
+        (
+            "clock = \"warn\"",
+            "clok = \"warn\"",
+            "profiles.base.checks.clok: unknown key; did you mean `clock`?",
+        ),
         ("clock = \"warn\"", "clock = \"no\"", "profiles.base.checks.clock: `no` is not known"),
-        ("\"eui.0025\"", "\"sda\"", "profiles.child.storage.data[0]: `sda` is no identity of a disk"),
+        (
+            "\"eui.0025\"",
+            "\"sda\"",
+            "profiles.child.storage.data[0]: `sda` is no identity of a disk",
+        ),
         ("memory_mib = 512", "memory = 512", "profiles.base.thresholds.memory: unknown key"),
         (
             "[\"00000001\"]",
@@ -162,7 +206,11 @@ fn profile_mistake_is_reported_with_position_and_hint() {
         ),
         ("nodes = [\"00000001\"]", "", "groups.alpha.nodes: is required"),
         ("[groups.alpha]", "[groups.\"a b\"]", "groups.a b: `a b` is not a valid group name"),
-        ("[\"tuning\"]", "[\"-tuning\"]", "groups.zeta.overlays[0]: removes `tuning`, but a group inherits nothing"),
+        (
+            "[\"tuning\"]",
+            "[\"-tuning\"]",
+            "groups.zeta.overlays[0]: removes `tuning`, but a group inherits nothing",
+        ),
     ] {
         let found = refused(change, with);
         assert!(found.iter().any(|found| found.starts_with(fault)), "{fault}: {found:#?}");

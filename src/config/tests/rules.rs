@@ -52,20 +52,29 @@ fn vm_template_fills_missing_keys_of_vm_file() {
                 [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
                 [vms.templates.uefi.restart]\nwhen = \"always\"";
     let site = valid(site(text));
-    let request = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
+    let request =
+        |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
     let read = |text: &str| valid(request(text));
     let spec = read("name = \"a\"").spec;
     assert_eq!((spec.vcpus, spec.memory.to_string().as_str()), (24, "64G"));
     assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "the VM file takes precedence");
     let uefi = read("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\ngrace = \"7s\"");
-    assert_eq!((uefi.spec.firmware, uefi.spec.restart.when, uefi.grace_s), (Firmware::Uefi, RestartWhen::Always, 7));
+    assert_eq!(
+        (uefi.spec.firmware, uefi.spec.restart.when, uefi.grace_s),
+        (Firmware::Uefi, RestartWhen::Always, 7)
+    );
     assert_eq!(uefi.on_node_loss, crate::vm::OnNodeLoss::Restart);
 
     let faults = |text: &str| request(text).expect_err("it has faults").to_string();
     let unknown = faults("name = \"a\"\ntemplate = \"uefy\"");
     assert!(unknown.contains("no template `uefy`") && unknown.contains("uefi"), "{unknown}");
-    assert!(faults("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"), "the template has no memory");
-    let beside = faults("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true");
+    assert!(
+        faults("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"),
+        "the template has no memory"
+    );
+    let beside = faults(
+        "name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true",
+    );
     assert!(beside.contains("secure_boot") && !beside.contains("template"), "{beside}");
     let restart = "restart = { when = \"always\", max_delay = \"1s\" }";
     let beside = faults(&format!("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\n{restart}"));
@@ -76,6 +85,9 @@ fn vm_template_fills_missing_keys_of_vm_file() {
 fn vm_file_without_templates_reports_only_unfixable_faults() {
     let read = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, None);
     assert!(read("name = \"a\"\ntemplate = \"any\"").is_ok());
-    assert!(read("template = \"any\"").is_err_and(|faults| faults.to_string().contains("name: is required")));
+    assert!(
+        read("template = \"any\"")
+            .is_err_and(|faults| faults.to_string().contains("name: is required"))
+    );
     assert!(read("name = \"a\"\nvcpus = 0").is_err());
 }

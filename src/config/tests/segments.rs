@@ -41,7 +41,10 @@ fn segments_follow_the_simple_segment_in_file_order() {
         (subnet.prefix_len, subnet.lease.as_secs(), subnet.domain.as_deref()),
         (22, 1800, Some("rack-b.example"))
     );
-    assert_eq!((subnet.network(), subnet.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
+    assert_eq!(
+        (subnet.network(), subnet.broadcast()),
+        (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255))
+    );
     assert_eq!((site.segments[3].mode, &site.segments[3].subnet), (DhcpMode::Proxy, &None));
     let relays: Vec<String> = site.segments[3].relay_macs.iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["52:54:00:00:99:01", "52:54:00:00:99:02"]);
@@ -53,13 +56,19 @@ fn segments_follow_the_simple_segment_in_file_order() {
 
 #[test]
 fn simple_segment_is_optional_if_another_has_an_interface() {
-    let bare = LEAST.replace("[net]\ninterface = \"br0\"\n[dhcp]\nrange = \"10.0.0.100-10.0.0.200\"\n", "");
-    let segment = |link: &str| format!("{bare}[[segment]]\n{link}\nrange = \"10.0.0.100-10.0.0.200\"\n");
+    let bare = LEAST
+        .replace("[net]\ninterface = \"br0\"\n[dhcp]\nrange = \"10.0.0.100-10.0.0.200\"\n", "");
+    let segment =
+        |link: &str| format!("{bare}[[segment]]\n{link}\nrange = \"10.0.0.100-10.0.0.200\"\n");
     let site = valid(read(&segment("interface = \"eth1\"")));
     assert_eq!(site.segments[0].interface(), Some("eth1"));
     for text in [segment("relay = \"10.0.0.1\""), bare] {
-        let faults = read(&text).expect_err("no interface receives the packets of the relay").to_string();
-        assert!(faults.contains("net: is required") && faults.contains("dhcp: is required"), "{faults}");
+        let faults =
+            read(&text).expect_err("no interface receives the packets of the relay").to_string();
+        assert!(
+            faults.contains("net: is required") && faults.contains("dhcp: is required"),
+            "{faults}"
+        );
     }
 }
 
@@ -68,10 +77,22 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
     for (change, with, fault) in [
         ("\"eth1\"", "\"br0\"", "14 segment[0].interface: line 5 has this one too"),
         ("10.99.0.1", "10.88.0.1", "25 segment[2].relay: line 19 has this one too"),
-        ("10.1.0.100-10.1.0.200", "10.0.0.150-10.0.0.250", "16 segment[0].range: overlaps the range of br0, line 7"),
-        ("10.1.0.100-10.1.0.200", "10.0.0.20-10.0.0.30", "16 segment[0].range: is in the network of br0, line 7"),
+        (
+            "10.1.0.100-10.1.0.200",
+            "10.0.0.150-10.0.0.250",
+            "16 segment[0].range: overlaps the range of br0, line 7",
+        ),
+        (
+            "10.1.0.100-10.1.0.200",
+            "10.0.0.20-10.0.0.30",
+            "16 segment[0].range: is in the network of br0, line 7",
+        ),
         ("10.88.0.1\"", "10.77.0.1\"", "19 segment[1].relay: 10.77.0.1 is not in 10.88.0.0/22"),
-        ("10.88.0.1\"", "10.88.0.100\"", "20 segment[1].range: holds 10.88.0.100, the address of the relay"),
+        (
+            "10.88.0.1\"",
+            "10.88.0.100\"",
+            "20 segment[1].range: holds 10.88.0.100, the address of the relay",
+        ),
         ("10.88.0.1\"", "224.0.0.1\"", "19 segment[1].relay: `224.0.0.1` is not a host address"),
         ("relay = \"10.99.0.1\"", "", "24 segment[2]: has neither an interface nor a relay"),
         (
@@ -79,12 +100,32 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
             "relay = \"10.99.0.1\"\ninterface = \"eth9\"",
             "25 segment[2].relay: conflicts with an interface",
         ),
-        ("52:54:00:00:99:02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is not a MAC address"),
-        ("address = \"10.1.0.1\"", "relay_mac = [\"52:54:00:00:99:01\"]", "15 segment[0].relay_mac: there is no relay"),
+        (
+            "52:54:00:00:99:02",
+            "10.99.0.1",
+            "26 segment[2].relay_mac[1]: `10.99.0.1` is not a MAC address",
+        ),
+        (
+            "address = \"10.1.0.1\"",
+            "relay_mac = [\"52:54:00:00:99:01\"]",
+            "15 segment[0].relay_mac: there is no relay",
+        ),
         ("mode = \"proxy\"", "", "24 segment[2].range: is required"),
-        ("10.88.1.5", "10.0.0.20", "34 reservation[1].address: 10.0.0.20 is reserved on line 30 already"),
-        ("10.88.1.5", "10.88.0.1", "34 reservation[1].address: 10.88.0.1 is the address of the relay"),
-        ("10.88.1.5", "10.1.0.254", "34 reservation[1].address: 10.1.0.254 is the address of the router"),
+        (
+            "10.88.1.5",
+            "10.0.0.20",
+            "34 reservation[1].address: 10.0.0.20 is reserved on line 30 already",
+        ),
+        (
+            "10.88.1.5",
+            "10.88.0.1",
+            "34 reservation[1].address: 10.88.0.1 is the address of the relay",
+        ),
+        (
+            "10.88.1.5",
+            "10.1.0.254",
+            "34 reservation[1].address: 10.1.0.254 is the address of the router",
+        ),
         (
             "10.88.1.5",
             "10.88.4.5",
@@ -95,7 +136,11 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
             "10.88.3.255",
             "34 reservation[1].address: 10.88.3.255 is the network or the broadcast address of its network",
         ),
-        ("10.88.1.6", "10.0.0.21", "36 reservation[2].mac: line 29 reserves an address of this network for it"),
+        (
+            "10.88.1.6",
+            "10.0.0.21",
+            "36 reservation[2].mac: line 29 reserves an address of this network for it",
+        ),
         ("node = \"0123abcd\"", "", "32 reservation[1]: has no owner"),
         ("node = \"0123abcd\"", "node = \"il\"", "33 reservation[1].node: `il` is not a node ID"),
         (
@@ -109,7 +154,11 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
             "34 reservation[1].parent: belongs to a MAC address",
         ),
         ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a multicast address"),
-        ("address = \"10.88.1.5\"", "", "32 reservation[1]: reserves neither an address nor a name"),
+        (
+            "address = \"10.88.1.5\"",
+            "",
+            "32 reservation[1]: reserves neither an address nor a name",
+        ),
         ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid host name"),
         (
             "\"10.88.1.5\"",
@@ -152,7 +201,8 @@ fn omitted_netmask_is_taken_from_interface_network() {
     let networks = [network("eth1", [10, 1, 0, 1], 16), network("eth1", [192, 168, 0, 1], 28)];
     let prefix = |text: &str| {
         let site = valid(parse_with(text, Path::new("site.toml"), &networks));
-        let segment = site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
+        let segment =
+            site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
         segment.subnet.as_ref().expect("a subnet").prefix_len
     };
     let text = format!("{LEAST}{MORE}");

@@ -44,7 +44,11 @@ fn vm_pool_overlapping_or_outside_segment_is_refused_with_position() {
             "10.0.0.190-10.0.0.250",
             "20 vms.pool[0].range: overlaps the range 10.0.0.100-10.0.0.200",
         ),
-        ("10.0.0.210-10.0.0.250", "10.0.0.22-10.0.0.90", "23 vms.pool[1].range: overlaps the pool of line 20"),
+        (
+            "10.0.0.210-10.0.0.250",
+            "10.0.0.22-10.0.0.90",
+            "23 vms.pool[1].range: overlaps the pool of line 20",
+        ),
         (
             "10.0.0.210-10.0.0.250",
             "10.0.0.210-10.0.1.9",
@@ -60,8 +64,16 @@ fn vm_pool_overlapping_or_outside_segment_is_refused_with_position() {
             "10.9.0.210-10.9.0.250",
             "20 vms.pool[0].range: 10.9.0.210 is in the network of no segment",
         ),
-        ("10.0.0.210-10.0.0.250", "10.0.0.250-10.0.0.210", "20 vms.pool[0].range: ends before it begins"),
-        ("10.0.0.210-10.0.0.250", "10.0.0.210", "20 vms.pool[0].range: `10.0.0.210` is not a range of addresses"),
+        (
+            "10.0.0.210-10.0.0.250",
+            "10.0.0.250-10.0.0.210",
+            "20 vms.pool[0].range: ends before it begins",
+        ),
+        (
+            "10.0.0.210-10.0.0.250",
+            "10.0.0.210",
+            "20 vms.pool[0].range: `10.0.0.210` is not a range of addresses",
+        ),
         (
             "10.88.0.210-10.88.0.250",
             "10.88.0.210-10.88.0.254",
@@ -77,16 +89,27 @@ fn vm_pool_overlapping_or_outside_segment_is_refused_with_position() {
             "bridge = \"mesh-nat0\"",
             "25 vms.pool[2].bridge: is the private network of each node, which assigns its addresses",
         ),
-        ("bridge = \"br1\"", "bridge = \"a b\"", "25 vms.pool[2].bridge: `a b` is no interface name"),
+        (
+            "bridge = \"br1\"",
+            "bridge = \"a b\"",
+            "25 vms.pool[2].bridge: `a b` is no interface name",
+        ),
         ("bridge = \"br1\"\n", "", "24 vms.pool[2].bridge: is required"),
         ("range = \"10.0.0.20-10.0.0.29\"\n", "", "21 vms.pool[1].range: is required"),
-        ("02:4d:45", "02:4d:45:00:01", "17 vms.mac_prefix: leaves 1 octet for all NICs of the site"),
+        (
+            "02:4d:45",
+            "02:4d:45:00:01",
+            "17 vms.mac_prefix: leaves 1 octet for all NICs of the site",
+        ),
         ("02:4d:45", "03:4d", "17 vms.mac_prefix: is a multicast prefix"),
         ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not a MAC address prefix"),
         ("mac_prefix", "macprefix", "17 vms.macprefix: unknown key"),
     ] {
         let found = described(edited(MORE, change, with));
-        assert!(found.iter().any(|found| found.starts_with(fault)), "{change} -> {with}: {found:#?}");
+        assert!(
+            found.iter().any(|found| found.starts_with(fault)),
+            "{change} -> {with}: {found:#?}"
+        );
     }
 }
 
@@ -109,7 +132,11 @@ fn derived_mac_is_stable_across_releases() {
     let uuid: SystemUuid = "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID");
     let prefix = MacPrefix::default();
     let of = |index, attempt| derived_mac(&prefix, uuid, index, attempt);
-    assert_eq!(of(0, 0).to_string(), "52:54:00:92:60:c9", "a machine keeps its NICs from one release to the next");
+    assert_eq!(
+        of(0, 0).to_string(),
+        "52:54:00:92:60:c9",
+        "a machine keeps its NICs from one release to the next"
+    );
     let four = [of(0, 0), of(1, 0), of(0, 1), of(1, 1)];
     assert_eq!(four.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{four:?}");
     let long: MacPrefix = "02:4d:45:53".parse().expect("a prefix");

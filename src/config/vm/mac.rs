@@ -3,8 +3,8 @@
 use crate::MacPrefix;
 use meshd_types::{Digest, MacAddr, SystemUuid};
 
-/// Derives a MAC address from the UUID of a VM and the index of the NIC, so that it is the same on every node. `attempt` counts earlier
-/// addresses that were taken.
+/// Derives a MAC address from the UUID of a VM and the index of the NIC, so that it is the same on
+/// every node. `attempt` counts earlier addresses that were taken.
 pub fn derived_mac(prefix: &MacPrefix, uuid: SystemUuid, index: usize, attempt: u32) -> MacAddr {
     let (index, attempt) = (index.to_be_bytes(), attempt.to_be_bytes());
     let mut fields = vec![b"mesh-vm-mac/1".as_slice(), &uuid.0, &index];

@@ -36,7 +36,8 @@ mod template;
 
 pub use mac::derived_mac;
 pub use request::{
-    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitSelectorError, UnitSelector, UnitsRequest, VmRequest,
+    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitSelectorError, UnitSelector, UnitsRequest,
+    VmRequest,
 };
 pub(super) use template::template;
 pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};
@@ -49,25 +50,28 @@ use super::{
 use meshd_proto::{
     InterfaceName,
     vm::{
-        ByteSize, CloudInit, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault, VmSpec, Volume,
-        VolumeSource,
+        ByteSize, CloudInit, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault,
+        VmSpec, Volume, VolumeSource,
     },
 };
 use meshd_types::{Digest, Secret, SystemUuid, TemplateName, VmName};
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 /// Accepted durations; [`VmSpec::faults`] has narrower limits.
-const ANY_DURATION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(366 * 24 * 3600);
+const ANY_DURATION: RangeInclusive<Duration> =
+    Duration::ZERO..=Duration::from_secs(366 * 24 * 3600);
 /// Placeholders of missing values, so that the rest can be checked.
 const PLACEHOLDER_NAME: &str = "vm";
 const PLACEHOLDER_MIB: u64 = 1024;
 
-/// Parses a `vm.toml` without templates; returns all faults in line order. `fresh` is the UUID if the text has none.
+/// Parses a `vm.toml` without templates; returns all faults in line order. `fresh` is the UUID if
+/// the text has none.
 pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmRequest, Faults> {
     parse_with(text, file, fresh, Some(&VmTemplates::new()))
 }
 
-/// As [`parse`], with the templates of a site. `None`: they are unknown, so keys that a template may define are not required.
+/// As [`parse`], with the templates of a site. `None`: they are unknown, so keys that a template
+/// may define are not required.
 pub fn parse_with(
     text: &str,
     file: &Path,
@@ -96,7 +100,11 @@ struct WrittenVm<'d> {
     nics: Vec<Table<'d>>,
 }
 
-fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmRequest {
+fn read<'d>(
+    document: &'d Document,
+    fresh: SystemUuid,
+    templates: Option<&'d VmTemplates>,
+) -> VmRequest {
     let root = document.root();
     let (template, defaults) = template_of(&root, templates).unzip();
     let settings = VmTemplate::read(&root).or(defaults.unwrap_or(&VmTemplate::default()));
@@ -136,7 +144,8 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
 fn units(root: &Table<'_>) -> UnitsRequest {
     match root.kind("units") {
         Some("integer") => {
-            let count = root.integer("units", 0..=request::MAX_UNITS).map_or(0, |count| count.value);
+            let count =
+                root.integer("units", 0..=request::MAX_UNITS).map_or(0, |count| count.value);
             UnitsRequest { whole: false, each: vec![UnitSelector::Any; count] }
         }
         Some("string") => {
@@ -144,7 +153,8 @@ fn units(root: &Table<'_>) -> UnitsRequest {
             UnitsRequest { whole, each: Vec::new() }
         }
         _ => {
-            let each: Vec<UnitSelector> = root.list("units").into_iter().map(|unit| unit.value).collect();
+            let each: Vec<UnitSelector> =
+                root.list("units").into_iter().map(|unit| unit.value).collect();
             root.is_within("units", request::MAX_UNITS, each.len(), "units");
             UnitsRequest { whole: false, each }
         }
@@ -173,7 +183,9 @@ impl WrittenVm<'_> {
                 // `units[1]`: the list has the line.
                 let list = key.split('[').next().unwrap_or(&key);
                 match self.template.filter(|_| !self.root.has(list)) {
-                    Some(template) => self.root.fault(list, format!("{message} (template `{template}`)"), hint),
+                    Some(template) => {
+                        self.root.fault(list, format!("{message} (template `{template}`)"), hint)
+                    }
                     None => self.root.fault(list, message, hint),
                 }
             });
@@ -181,10 +193,15 @@ impl WrittenVm<'_> {
 }
 
 /// Returns the template that a file names, else the default template. An unknown name is a fault.
-fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Option<(&'d TemplateName, &'d VmTemplate)> {
+fn template_of<'d>(
+    root: &Table<'_>,
+    templates: Option<&'d VmTemplates>,
+) -> Option<(&'d TemplateName, &'d VmTemplate)> {
     let (name, templates) = (root.parsed::<TemplateName>("template"), templates?);
     let Some(name) = name else {
-        return templates.iter().find(|(name, _)| !root.has("template") && name.as_str() == DEFAULT_TEMPLATE);
+        return templates
+            .iter()
+            .find(|(name, _)| !root.has("template") && name.as_str() == DEFAULT_TEMPLATE);
     };
     let found = templates.get_key_value(&name.value);
     if found.is_none() {
@@ -195,14 +212,31 @@ fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Opti
 }
 
 /// Reads the specification without volumes and NICs, and whether any NUMA node may be used.
-fn head(root: &Table<'_>, fresh: SystemUuid, settings: &VmTemplate, templates: Option<&VmTemplates>) -> (VmSpec, bool) {
-    let name = root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
+fn head(
+    root: &Table<'_>,
+    fresh: SystemUuid,
+    settings: &VmTemplate,
+    templates: Option<&VmTemplates>,
+) -> (VmSpec, bool) {
+    let name =
+        root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
     if let Some(templates) = templates {
         let names: Vec<&str> = templates.keys().map(TemplateName::as_str).collect();
-        let known =
-            if names.is_empty() { String::new() } else { format!(", or name a template: {}", names.join(", ")) };
-        root.required("vcpus", settings.vcpus, format!("say how many processors it has: vcpus = 8{known}"));
-        root.required("memory", settings.memory, format!("say how much memory it has: memory = \"64G\"{known}"));
+        let known = if names.is_empty() {
+            String::new()
+        } else {
+            format!(", or name a template: {}", names.join(", "))
+        };
+        root.required(
+            "vcpus",
+            settings.vcpus,
+            format!("say how many processors it has: vcpus = 8{known}"),
+        );
+        root.required(
+            "memory",
+            settings.memory,
+            format!("say how much memory it has: memory = \"64G\"{known}"),
+        );
     }
     let is_word = root.kind("numa_node") == Some("string");
     let anywhere = is_word && root.choice("numa_node", &[("any", ())]).is_some();
@@ -227,13 +261,24 @@ fn restart_policy(table: &Table<'_>) -> RestartPolicy {
         if let Some(span) = &span
             && span.subsec_nanos() > 0
         {
-            table.fault(key, format!("`{}` is no whole number of seconds", write_duration(span.value)), "write \"5s\"");
+            table.fault(
+                key,
+                format!("`{}` is no whole number of seconds", write_duration(span.value)),
+                "write \"5s\"",
+            );
         }
         span.map_or(default, |span| u32::try_from(span.as_secs()).unwrap_or(u32::MAX))
     };
-    let words =
-        [("never", RestartWhen::Never), ("on-failure", RestartWhen::OnFailure), ("always", RestartWhen::Always)];
-    let when = table.required("when", table.choice("when", &words), "write when = \"on-failure\", or remove [restart]");
+    let words = [
+        ("never", RestartWhen::Never),
+        ("on-failure", RestartWhen::OnFailure),
+        ("always", RestartWhen::Always),
+    ];
+    let when = table.required(
+        "when",
+        table.choice("when", &words),
+        "write when = \"on-failure\", or remove [restart]",
+    );
     let attempts = table.integer("attempts", 0..=u32::MAX);
     RestartPolicy {
         when: when.map_or(default.when, |when| when.value),
@@ -247,7 +292,11 @@ fn restart_policy(table: &Table<'_>) -> RestartPolicy {
 fn seed(table: &Table<'_>) -> Option<CloudInit> {
     let text = |key: &str| table.string(key).map(|text| Secret::new(text.value));
     let (meta_data, network_config) = (text("meta_data"), text("network_config"));
-    let user_data = table.required("user_data", text("user_data"), "write user_data = \"#cloud-config\\n...\"")?;
+    let user_data = table.required(
+        "user_data",
+        text("user_data"),
+        "write user_data = \"#cloud-config\\n...\"",
+    )?;
     Some(CloudInit { user_data, meta_data, network_config })
 }
 
@@ -262,8 +311,11 @@ enum Format {
 fn volume(table: &Table<'_>) -> Option<Volume> {
     let formats = [("qcow2", Format::Qcow2), ("raw", Format::Raw), ("iso", Format::Iso)];
     let name = table.required("name", table.parsed("name"), "give it a name: name = \"root\"");
-    let format =
-        table.required("format", table.choice("format", &formats), "write format = \"qcow2\", \"raw\" or \"iso\"");
+    let format = table.required(
+        "format",
+        table.choice("format", &formats),
+        "write format = \"qcow2\", \"raw\" or \"iso\"",
+    );
     // Reads all keys, so that a key of another format is not reported as unknown.
     let digest = table.parsed::<Digest>("digest").map(|digest| digest.value);
     let size = table.parsed::<ByteSize>("size").map(|size| size.value);
@@ -278,8 +330,9 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
         }
     };
     let of_disk = ["disk", "overwrite", "adopt", "on_release"];
-    let needs_digest =
-        |digest| table.required("digest", digest, "name its file by its SHA-256: digest = \"9f86d0...\"");
+    let needs_digest = |digest| {
+        table.required("digest", digest, "name its file by its SHA-256: digest = \"9f86d0...\"")
+    };
     let source = match format?.value {
         Format::Qcow2 => {
             of_disk.iter().for_each(|key| beside(key, "qcow2"));
@@ -301,7 +354,13 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
                 table.fault("adopt", message, "remove it, or the digest");
             }
             let hint = "write \"slot\" for the disk of its slot, or the wwid or serial number of one that `meshd node show` lists";
-            VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, adopt, on_release }
+            VolumeSource::Raw {
+                disk: table.required("disk", disk, hint)?,
+                digest,
+                overwrite,
+                adopt,
+                on_release,
+            }
         }
     };
     Some(Volume { name: name?.value, source })
@@ -311,14 +370,21 @@ fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
     let slot = table.bool("slot").is_some_and(|slot| slot.value);
     for key in ["mac", "address"] {
         if slot && table.has(key) {
-            table.fault(key, "is that of its slot, as `slot = true` says", "leave one of the two out");
+            table.fault(
+                key,
+                "is that of its slot, as `slot = true` says",
+                "leave one of the two out",
+            );
         }
     }
     Nic {
         slot,
         peers: table.bool("peers").is_some_and(|peers| peers.value),
-        // The central node derives another one if the site has a prefix, or if the address is taken.
-        mac: table.parsed("mac").map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
+        // The central node derives another one if the site has a prefix, or if the address is
+        // taken.
+        mac: table
+            .parsed("mac")
+            .map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
         address: table.ipv4("address").map(|address| address.value),
         bridge: table.parsed::<InterfaceName>("bridge").map(|bridge| bridge.value),
     }

@@ -15,7 +15,8 @@ pub(super) const MAX_UNITS: usize = 32;
 /// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRequest {
-    /// Specification for the node. `units` are the assigned units; before the placement, those requested by address.
+    /// Specification for the node. `units` are the assigned units; before the placement, those
+    /// requested by address.
     pub spec: VmSpec,
     #[serde(default)]
     pub units: UnitsRequest,
@@ -38,22 +39,35 @@ impl VmRequest {
     pub fn new(spec: VmSpec) -> Self {
         let each = spec.units.iter().cloned().map(UnitSelector::by_address).collect();
         let units = UnitsRequest { whole: false, each };
-        VmRequest { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
+        VmRequest {
+            spec,
+            units,
+            on_node_loss: OnNodeLoss::default(),
+            grace_s: DEFAULT_GRACE_S,
+            numa_anywhere: false,
+        }
     }
 
     /// Returns all faults that do not depend on the node.
     pub fn faults(&self) -> Vec<SpecFault> {
-        let volumes = self.spec.volumes.iter().map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
+        let volumes = self
+            .spec
+            .volumes
+            .iter()
+            .map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
         let nics = self.spec.nics.iter().map(|nic| nic.slot);
         let mut faults = self.spec.faults();
-        faults
-            .extend(self.beyond_its_slots(volumes, |index| (format!("volume[{index}].disk"), "is the disk", "volume")));
-        faults.extend(self.beyond_its_slots(nics, |index| (format!("nic[{index}].slot"), "has the addresses", "NIC")));
+        faults.extend(self.beyond_its_slots(volumes, |index| {
+            (format!("volume[{index}].disk"), "is the disk", "volume")
+        }));
+        faults.extend(self.beyond_its_slots(nics, |index| {
+            (format!("nic[{index}].slot"), "has the addresses", "NIC")
+        }));
         faults
     }
 
-    /// Returns the faults of volumes or NICs that belong to a slot, but exceed the number of requested units. `words` returns the key, the
-    /// part of the slot, and the name of the device.
+    /// Returns the faults of volumes or NICs that belong to a slot, but exceed the number of
+    /// requested units. `words` returns the key, the part of the slot, and the name of the device.
     fn beyond_its_slots(
         &self,
         of_slot: impl Iterator<Item = bool>,
@@ -64,7 +78,11 @@ impl VmRequest {
         beyond.map(move |(index, _)| {
             let (key, part, what) = words(index);
             let message = format!("{part} of a slot, and no unit is left whose slot that could be");
-            SpecFault { key, message, hint: format!("ask for one unit for each such {what}: units = [\"any\"]") }
+            SpecFault {
+                key,
+                message,
+                hint: format!("ask for one unit for each such {what}: units = [\"any\"]"),
+            }
         })
     }
 
@@ -112,7 +130,9 @@ impl UnitSelector {
 
 /// The text is not a unit selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335")]
+#[error(
+    "`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335"
+)]
 pub struct ParseUnitSelectorError(String);
 
 impl FromStr for UnitSelector {
@@ -149,7 +169,8 @@ pub enum OnNodeLoss {
     /// Wait for the node, or for an operator.
     #[default]
     Wait,
-    /// Start the VM on another node once it certainly does not run on the old one. VMs with units or disks of their node never move.
+    /// Start the VM on another node once it certainly does not run on the old one. VMs with units
+    /// or disks of their node never move.
     Restart,
 }
 

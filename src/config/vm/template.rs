@@ -1,11 +1,14 @@
-//! VM templates: defaults from `[vms.templates.NAME]` of the site. Values in vm.toml take precedence.
+//! VM templates: defaults from `[vms.templates.NAME]` of the site. Values in vm.toml take
+//! precedence.
 
 use super::{
     request::{MAX_GRACE_S, OnNodeLoss},
     restart_policy,
 };
 use crate::reader::Table;
-use meshd_proto::vm::{ByteSize, CpuModel, Firmware, MachineType, RestartPolicy, SpecFault, VmSpec};
+use meshd_proto::vm::{
+    ByteSize, CpuModel, Firmware, MachineType, RestartPolicy, SpecFault, VmSpec,
+};
 use meshd_types::{SystemUuid, TemplateName, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
@@ -56,7 +59,8 @@ impl VmTemplate {
         let machines = [("q35", MachineType::Q35), ("pc", MachineType::Pc)];
         let firmwares = [("bios", Firmware::Bios), ("uefi", Firmware::Uefi)];
         let policies = [("wait", OnNodeLoss::Wait), ("restart", OnNodeLoss::Restart)];
-        let grace = table.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
+        let grace =
+            table.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
         VmTemplate {
             vcpus: vcpus.map(|vcpus| vcpus.value),
             memory: table.parsed("memory").map(|memory| memory.value),
@@ -92,7 +96,13 @@ impl VmTemplate {
     }
 
     /// Makes a specification; `vcpus` and `memory` are used if the template has none.
-    pub(super) fn spec(&self, name: VmName, uuid: SystemUuid, vcpus: u32, memory: ByteSize) -> VmSpec {
+    pub(super) fn spec(
+        &self,
+        name: VmName,
+        uuid: SystemUuid,
+        vcpus: u32,
+        memory: ByteSize,
+    ) -> VmSpec {
         VmSpec {
             vcpus: self.vcpus.unwrap_or(vcpus),
             memory: self.memory.unwrap_or(memory),
@@ -114,10 +124,13 @@ pub(crate) fn template(table: &Table<'_>) -> VmTemplate {
     let mut template = VmTemplate::read(table);
     let restart = table.table("restart");
     template.restart = restart.as_ref().map(restart_policy);
-    let any =
-        SystemUuid([0x2f, 0x7c, 0x1d, 0x5e, 0x8a, 0x34, 0x4f, 0x0b, 0x9c, 0x51, 0x6d, 0x0f, 0x5b, 0xe7, 0xa1, 0xc2]);
-    for SpecFault { key, message, hint } in
-        template.spec(super::placeholder(), any, 1, ByteSize::from_mib(super::PLACEHOLDER_MIB)).faults()
+    let any = SystemUuid([
+        0x2f, 0x7c, 0x1d, 0x5e, 0x8a, 0x34, 0x4f, 0x0b, 0x9c, 0x51, 0x6d, 0x0f, 0x5b, 0xe7, 0xa1,
+        0xc2,
+    ]);
+    for SpecFault { key, message, hint } in template
+        .spec(super::placeholder(), any, 1, ByteSize::from_mib(super::PLACEHOLDER_MIB))
+        .faults()
     {
         match (key.strip_prefix("restart."), &restart) {
             (Some(key), Some(restart)) => restart.fault(key, message, hint),

@@ -20,7 +20,10 @@ fn read(text: &str) -> Result<VmSpec, Faults> {
 
 fn fault_positions(text: &str) -> Vec<(usize, String)> {
     let Faults(faults) = request(text).expect_err("it has faults");
-    assert!(faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()), "{faults:?}");
+    assert!(
+        faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()),
+        "{faults:?}"
+    );
     faults.into_iter().map(|fault| (fault.line, fault.key)).collect()
 }
 
@@ -34,7 +37,8 @@ secure_boot = true
 name = "root"
 format = "qcow"
 "#;
-    let expected = [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (7, "volume[0].format")];
+    let expected =
+        [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (7, "volume[0].format")];
     assert_eq!(fault_positions(text), expected.map(|(line, key)| (line, key.to_owned())));
 }
 
@@ -49,8 +53,8 @@ fn sample_vm_file_is_valid_with_and_without_optional_keys() {
     };
     let whole: Vec<String> = sample.lines().map(uncomment).collect();
     let templates = VmTemplates::from([("small".parse().expect("a name"), VmTemplate::default())]);
-    let spec =
-        parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates)).map(|request| request.spec);
+    let spec = parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates))
+        .map(|request| request.spec);
     let spec = spec.unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(spec.volumes.len(), 3);
     assert!(spec.cloud_init.is_some() && spec.nics[0].address.is_some());
@@ -107,7 +111,10 @@ disk = "eui.1"
 "#
     );
     let keys: Vec<String> = fault_positions(&text).into_iter().map(|(_, key)| key).collect();
-    assert_eq!(keys, ["memory", "name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]);
+    assert_eq!(
+        keys,
+        ["memory", "name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]
+    );
 }
 
 #[test]
@@ -162,10 +169,18 @@ network_config = "version: 2\n"
     assert_eq!((spec.vcpus, spec.memory.to_string().as_str(), spec.numa_node), (8, "64G", Some(1)));
     assert!(spec.secure_boot && spec.vtpm && spec.hugepages && spec.allow_tcg);
     let RestartPolicy { when, delay_s, max_delay_s, attempts, stable_after_s } = spec.restart;
-    assert_eq!((when, delay_s, max_delay_s, attempts, stable_after_s), (RestartWhen::OnFailure, 1, 60, 3, 3600));
+    assert_eq!(
+        (when, delay_s, max_delay_s, attempts, stable_after_s),
+        (RestartWhen::OnFailure, 1, 60, 3, 3600)
+    );
     assert_eq!((spec.volumes.len(), spec.nics.len()), (3, 2));
-    assert!(spec.nics[1].peers && !spec.nics[0].peers && spec.nics[1].mac.0[..3] == [0x52, 0x54, 0x00]);
-    assert!(spec.cloud_init.is_some_and(|seed| seed.network_config.is_some() && seed.meta_data.is_none()));
+    assert!(
+        spec.nics[1].peers && !spec.nics[0].peers && spec.nics[1].mac.0[..3] == [0x52, 0x54, 0x00]
+    );
+    assert!(
+        spec.cloud_init
+            .is_some_and(|seed| seed.network_config.is_some() && seed.meta_data.is_none())
+    );
 }
 
 #[test]
@@ -187,17 +202,31 @@ fn units_are_a_number_a_selector_list_or_the_whole_node() {
     let mixed = units("units = [\"any\", \"vendor:10de\", \"0000:41:00.0\"]").each;
     let words: Vec<String> = mixed.iter().map(ToString::to_string).collect();
     assert_eq!(words, ["any", "vendor:10de", "0000:41:00.0"]);
-    for line in ["units = -1", "units = 33", "units = \"every\"", "units = true", "units = [\"gpu\"]", "units = [1]"] {
+    for line in [
+        "units = -1",
+        "units = 33",
+        "units = \"every\"",
+        "units = true",
+        "units = [\"gpu\"]",
+        "units = [1]",
+    ] {
         assert!(request(&format!("{least}{line}\n")).is_err(), "{line}");
     }
-    assert_eq!(fault_positions(&format!("{least}machine = \"pc\"\nunits = 1\n")), [(4, "machine".to_owned())]);
+    assert_eq!(
+        fault_positions(&format!("{least}machine = \"pc\"\nunits = 1\n")),
+        [(4, "machine".to_owned())]
+    );
 }
 
 #[test]
 fn policy_for_a_lost_node_is_read_from_the_file() {
-    let text = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n";
+    let text =
+        "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n";
     let restarts = request(text).expect("sound");
-    assert_eq!((restarts.on_node_loss, restarts.grace_s, restarts.is_bound()), (OnNodeLoss::Restart, 5, false));
+    assert_eq!(
+        (restarts.on_node_loss, restarts.grace_s, restarts.is_bound()),
+        (OnNodeLoss::Restart, 5, false)
+    );
     assert!(request(&format!("{text}units = 1\n")).is_ok_and(|request| request.is_bound()));
     let stored = serde_json::to_string(&restarts).expect("plain");
     assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), restarts);

@@ -11,7 +11,9 @@ impl Engine {
     pub(super) fn segment_of(&self, request: &ClientMessage, origin: Origin) -> Option<usize> {
         if request.is_relayed() {
             return match request.selected_network() {
-                Some(network) => self.relayed_segment(network).or_else(|| self.segment_without_network(request.giaddr)),
+                Some(network) => self
+                    .relayed_segment(network)
+                    .or_else(|| self.segment_without_network(request.giaddr)),
                 None => self.relayed_segment(request.giaddr),
             };
         }
@@ -22,12 +24,14 @@ impl Engine {
         routed.or(self.segment_of_interface.get(origin.interface_index).copied().flatten())
     }
 
-    /// Returns the segment of a relay (RFC 2131, 4.3.1), or the one whose network contains this address.
+    /// Returns the segment of a relay (RFC 2131, 4.3.1), or the one whose network contains this
+    /// address.
     fn relayed_segment(&self, address: Ipv4Addr) -> Option<usize> {
         self.relays.get(&address).copied().or_else(|| self.behind_relay(address))
     }
 
-    /// Returns the segment of a relay if it leases no addresses: its network is unknown, so the relay's selection agrees with it.
+    /// Returns the segment of a relay if it leases no addresses: its network is unknown, so the
+    /// relay's selection agrees with it.
     fn segment_without_network(&self, relay: Ipv4Addr) -> Option<usize> {
         let index = self.relays.get(&relay).copied()?;
         self.segments.get(index).is_some_and(|segment| segment.authority.is_none()).then_some(index)

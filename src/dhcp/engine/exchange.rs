@@ -8,7 +8,8 @@ use crate::{
     lease::{Client, LeaseRequest},
     machines::{KnownNics, ReservedNic},
     packet::{
-        ClientKind, ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT,
+        ClientKind, ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder,
+        ReplyContent, SERVER_PORT,
     },
     warning::{DropReason, Warning},
 };
@@ -43,7 +44,9 @@ impl Exchange<'_> {
             return Ok(vec![Effect::Warn(warning)]);
         }
         match segment.mode {
-            DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
+            DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => {
+                self.authoritative(segment)
+            }
             DhcpMode::Proxy if self.vm_nic.is_none() => Ok(self.proxy(segment)),
             DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Ok(Vec::new()),
         }
@@ -68,11 +71,17 @@ impl Exchange<'_> {
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
     fn release(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let ClientMessage { mac, ciaddr, .. } = *self.request;
-        if failpoint::defends("dhcp-release-in-use") && self.known.uses_address(self.now, mac, ciaddr) {
+        if failpoint::defends("dhcp-release-in-use")
+            && self.known.uses_address(self.now, mac, ciaddr)
+        {
             return Err(DropReason::Unfounded);
         }
         let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
-        Ok(leases.and_then(|leases| leases.release(self.now, mac, ciaddr)).map(store).into_iter().collect())
+        Ok(leases
+            .and_then(|leases| leases.release(self.now, mac, ciaddr))
+            .map(store)
+            .into_iter()
+            .collect())
     }
 
     /// Handles a packet of a client to another server.
@@ -87,8 +96,12 @@ impl Exchange<'_> {
     }
 
     fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
-        let Ok(offered) = leases.offer(self.now, self.client(leases.needs_nodes()), self.request.requested) else {
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else {
+            return Vec::new();
+        };
+        let Ok(offered) =
+            leases.offer(self.now, self.client(leases.needs_nodes()), self.request.requested)
+        else {
             return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
         };
         let address = offered.address;
@@ -106,9 +119,12 @@ impl Exchange<'_> {
         effects
     }
 
-    /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr distinguish them (RFC 2131, 4.3.2).
+    /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr
+    /// distinguish them (RFC 2131, 4.3.2).
     fn request(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
-        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Ok(Vec::new()) };
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else {
+            return Ok(Vec::new());
+        };
         let request = self.request;
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let wanted = request.requested.or(in_use).ok_or(DropReason::NoAddress)?;
@@ -117,8 +133,10 @@ impl Exchange<'_> {
         } else {
             LeaseRequest::SelectingOrInitReboot
         };
-        // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
-        let only_renews = kind == LeaseRequest::RenewingOrRebinding && request.client == ClientKind::Other;
+        // Behind a router, the Ethernet sender does not prove the client. It may only renew its
+        // lease.
+        let only_renews =
+            kind == LeaseRequest::RenewingOrRebinding && request.client == ClientKind::Other;
         if self.routed && !only_renews && failpoint::defends("dhcp-routed-renewal") {
             return Err(DropReason::UnprovenSender);
         }
@@ -144,19 +162,27 @@ impl Exchange<'_> {
     }
 
     fn decline(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
-        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else { return Ok(Vec::new()) };
-        let (mac, address) = (self.request.mac, self.request.requested.ok_or(DropReason::NoAddress)?);
+        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else {
+            return Ok(Vec::new());
+        };
+        let (mac, address) =
+            (self.request.mac, self.request.requested.ok_or(DropReason::NoAddress)?);
         if self.routed || self.known.uses_address(self.now, mac, address) {
             return Err(DropReason::Unfounded);
         }
         let change = leases.decline(self.now, mac, address).ok_or(DropReason::Unfounded)?;
         let mut effects = vec![store(change)];
-        effects.push(Effect::Warn(Warning::AddressInUse { segment: segment.name.clone(), address, by: None }));
+        effects.push(Effect::Warn(Warning::AddressInUse {
+            segment: segment.name.clone(),
+            address,
+            by: None,
+        }));
         effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
         Ok(effects)
     }
 
-    /// Replies to a client that has an address: the sender of the packet, or a client behind a relay. Old clients leave ciaddr empty.
+    /// Replies to a client that has an address: the sender of the packet, or a client behind a
+    /// relay. Old clients leave ciaddr empty.
     fn inform(&self, segment: &SegmentState) -> Result<Vec<Effect>, DropReason> {
         let (ciaddr, source) = (self.request.ciaddr, *self.origin.source.ip());
         let is_own = (ciaddr == source || ciaddr.is_unspecified()) && !source.is_unspecified();
@@ -178,7 +204,8 @@ impl Exchange<'_> {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
             // A UUID can be forged: the address of an approved node is only for its known NICs.
             let node = hardware.basis(self.non_identifying_uuids)?.node_id();
-            (!self.known.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid")).then_some(node)
+            (!self.known.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid"))
+                .then_some(node)
         };
         let node = needs_nodes.then(|| self.known.node_of(mac).or_else(by_uuid)).flatten();
         let keeps_address = self.vm_nic.is_none() && self.known.keeps_address(mac);
@@ -187,7 +214,8 @@ impl Exchange<'_> {
 
     pub(super) fn reply(&self, subnet: Option<&Subnet>, content: ReplyContent) -> Effect {
         let host = self.vm_nic.map(|nic| nic.name.as_str());
-        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, subnet, host };
+        let builder =
+            ReplyBuilder { address: self.address, identifier: self.identifier, subnet, host };
         Effect::Reply(Reply {
             packet: builder.build(self.request, content, &self.boot),
             to: Destination::of(self.request, content, self.origin, self.routed),
@@ -195,14 +223,21 @@ impl Exchange<'_> {
             local_port: self.origin.local_port,
             kind: match content {
                 ReplyContent::Offer(_) | ReplyContent::ProxyOffer => ReplyKind::Offer,
-                ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => ReplyKind::Ack,
+                ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => {
+                    ReplyKind::Ack
+                }
                 ReplyContent::Nak(_) => ReplyKind::Nak,
             },
         })
     }
 
     /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
-    pub(super) fn exchange(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
+    pub(super) fn exchange(
+        &self,
+        address: Option<Ipv4Addr>,
+        lease: Option<Lease>,
+        discovered: bool,
+    ) -> Effect {
         let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
         Effect::Store(Change::Exchange(ClientExchange {

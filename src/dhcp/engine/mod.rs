@@ -12,8 +12,9 @@
 //! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
 //! | `rate_limit` | packets per second of each sender |
 //!
-//! One engine owns the lease tables of all segments and decides in the order of arrival. A decision becomes binding when its reply is
-//! sent; an acknowledgement is sent only after the user stored its lease.
+//! One engine owns the lease tables of all segments and decides in the order of arrival. A decision
+//! becomes binding when its reply is sent; an acknowledgement is sent only after the user stored
+//! its lease.
 
 mod addresses_in_use;
 mod client_segment;
@@ -65,7 +66,8 @@ pub struct Engine {
     /// The segment of each interface.
     segment_of_interface: Vec<Option<usize>>,
     relays: BTreeMap<Ipv4Addr, usize>,
-    /// A relayed segment is in proxy mode: its clients ask the proxy port by unicast, past their relay.
+    /// A relayed segment is in proxy mode: its clients ask the proxy port by unicast, past their
+    /// relay.
     relays_proxy: bool,
     segments: Vec<SegmentState>,
     /// All addresses of this server.
@@ -84,19 +86,25 @@ pub struct Engine {
 impl Engine {
     /// Creates an engine with stored leases.
     pub fn new(setup: Setup, stored: impl IntoIterator<Item = Lease>) -> Self {
-        let Setup { interfaces, segments, reservations, nics, non_identifying_uuids, sources } = setup;
+        let Setup { interfaces, segments, reservations, nics, non_identifying_uuids, sources } =
+            setup;
         let stored: Vec<Lease> = stored.into_iter().collect();
-        let index_of = |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
-        let segment_of_interface = interfaces.iter().map(|interface| index_of(&interface.name)).collect();
-        let interfaces: Vec<Ipv4Addr> = interfaces.into_iter().map(|interface| interface.address).collect();
+        let index_of =
+            |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
+        let segment_of_interface =
+            interfaces.iter().map(|interface| index_of(&interface.name)).collect();
+        let interfaces: Vec<Ipv4Addr> =
+            interfaces.into_iter().map(|interface| interface.address).collect();
         let configured = segments.iter().filter_map(|segment| segment.address);
         let own: BTreeSet<Ipv4Addr> = interfaces.iter().copied().chain(configured).collect();
-        let relays = segments.iter().enumerate().filter_map(|(index, segment)| match segment.link {
-            Link::Relay(relay) => Some((relay, index)),
-            Link::Interface(_) => None,
-        });
+        let relays =
+            segments.iter().enumerate().filter_map(|(index, segment)| match segment.link {
+                Link::Relay(relay) => Some((relay, index)),
+                Link::Interface(_) => None,
+            });
         let relays = relays.collect();
-        let is_relayed_proxy = |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
+        let is_relayed_proxy =
+            |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
         let relays_proxy = segments.iter().any(is_relayed_proxy);
         let parents = reservations.iter().filter_map(|reservation| match reservation.owner {
             Owner::Mac(mac) => Some((mac, reservation.parent?)),
@@ -120,7 +128,8 @@ impl Engine {
             rate_limiter: RateLimiter::default(),
             counters: Counters::default(),
         };
-        // Reservations first: a stored lease outside of the range is valid only for a reserved address.
+        // Reservations first: a stored lease outside of the range is valid only for a reserved
+        // address.
         engine.put_nics(nics);
         engine.segments.iter_mut().for_each(|segment| segment.load(&stored));
         engine.keep_addresses();
@@ -135,14 +144,22 @@ impl Engine {
         }
     }
 
-    /// Applies changes of the user's records: the only way in which the engine learns of machines and VMs.
+    /// Applies changes of the user's records: the only way in which the engine learns of machines
+    /// and VMs.
     pub fn apply(&mut self, now: Timestamp, changes: RecordChanges) {
         let changes = match changes {
             RecordChanges::Some(changes) => changes,
             RecordChanges::All(all) => {
                 let stated: BTreeSet<MacAddr> = all.iter().map(|record| record.mac).collect();
-                let gone = self.known.macs().filter(|mac| !stated.contains(mac)).map(RecordChange::NicRemoved);
-                gone.collect::<Vec<_>>().into_iter().chain(all.into_iter().map(RecordChange::Nic)).collect()
+                let gone = self
+                    .known
+                    .macs()
+                    .filter(|mac| !stated.contains(mac))
+                    .map(RecordChange::NicRemoved);
+                gone.collect::<Vec<_>>()
+                    .into_iter()
+                    .chain(all.into_iter().map(RecordChange::Nic))
+                    .collect()
             }
         };
         let mut nics = Vec::new();
@@ -161,7 +178,8 @@ impl Engine {
         self.put_nics(nics);
     }
 
-    /// Replaces the records of NICs. An address may move from one NIC to another, so reservations of VMs are removed first.
+    /// Replaces the records of NICs. An address may move from one NIC to another, so reservations
+    /// of VMs are removed first.
     fn put_nics(&mut self, records: Vec<NicRecord>) {
         let mut reserved = Vec::new();
         for record in records {
@@ -197,8 +215,12 @@ impl Engine {
     }
 
     fn reserve(&mut self, nic: ReservedNic) {
-        let refusing =
-            self.segments.iter_mut().map(|segment| segment.reserve(&nic)).filter(|reserved| !reserved).count();
+        let refusing = self
+            .segments
+            .iter_mut()
+            .map(|segment| segment.reserve(&nic))
+            .filter(|reserved| !reserved)
+            .count();
         if let (1.., Some(address)) = (refusing, nic.address) {
             self.warnings.push(Warning::NotReserved { vm: nic.name, address });
         }
@@ -218,29 +240,42 @@ impl Engine {
             if ServerMessage::parse(packet).is_none() {
                 return self.dropped(DropReason::Malformed, None, origin);
             }
-            return self.handle_server_packet(now, packet, origin.interface_index).into_iter().collect();
+            return self
+                .handle_server_packet(now, packet, origin.interface_index)
+                .into_iter()
+                .collect();
         };
         if !has_privileged_port(&request, origin) {
             return self.dropped(DropReason::SourcePort, Some(request.mac), origin);
         }
         self.counters.requests[request.kind as usize] += 1;
-        let Some(interface) = self.interfaces.get(origin.interface_index).copied() else { return Vec::new() };
+        let Some(interface) = self.interfaces.get(origin.interface_index).copied() else {
+            return Vec::new();
+        };
         if request.mac == probe_mac(interface) {
             return Vec::new();
         }
         let Some(index) = self.segment_of(&request, origin) else {
             self.counters.foreign_relay += u64::from(request.is_relayed());
             let selected = request.selected_network();
-            let relay = request.is_relayed().then_some(Warning::ForeignRelay { relay: request.giaddr, selected });
+            let relay = request
+                .is_relayed()
+                .then_some(Warning::ForeignRelay { relay: request.giaddr, selected });
             return relay.map(Effect::Warn).into_iter().collect();
         };
         let routed = !request.is_relayed()
-            && self.segment_of_interface.get(origin.interface_index).copied().flatten() != Some(index);
+            && self.segment_of_interface.get(origin.interface_index).copied().flatten()
+                != Some(index);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
         let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
-        // A virtual interface (macvlan) has an address of its own, but its parent may send its packets.
-        let is_parent = self.parents.get(&request.mac).is_some_and(|parent| origin.ethernet_source == Some(*parent));
-        let forged = check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs);
+        // A virtual interface (macvlan) has an address of its own, but its parent may send its
+        // packets.
+        let is_parent = self
+            .parents
+            .get(&request.mac)
+            .is_some_and(|parent| origin.ethernet_source == Some(*parent));
+        let forged =
+            check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs);
         if let Some(warning) = forged.filter(|_| !is_parent) {
             self.counters.forged += 1;
             return vec![Effect::Warn(warning)];
@@ -256,7 +291,11 @@ impl Engine {
             identifier: request.relay.server_id_override.unwrap_or(address),
             own: &self.own,
             // A VM boots from its volumes.
-            boot: if vm_nic.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
+            boot: if vm_nic.is_some() {
+                BootFile::None
+            } else {
+                self.sources.boot_file(&request, address)
+            },
             vm_nic,
             known: &self.known,
             non_identifying_uuids: &self.non_identifying_uuids,

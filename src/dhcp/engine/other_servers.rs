@@ -38,13 +38,22 @@ impl OtherServers {
 }
 
 impl Engine {
-    /// Handles a packet of a server on the segment of this interface. Returns a warning about another server.
-    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], interface_index: usize) -> Option<Effect> {
+    /// Handles a packet of a server on the segment of this interface. Returns a warning about
+    /// another server.
+    pub fn handle_server_packet(
+        &mut self,
+        now: Timestamp,
+        packet: &[u8],
+        interface_index: usize,
+    ) -> Option<Effect> {
         let other = ServerMessage::parse(packet)?;
         if self.own.contains(&other.server) {
             return None;
         }
         let index = self.segment_of_interface.get(interface_index).copied().flatten()?;
-        self.segments.get_mut(index)?.record_other_server(now, other.server, other.proxy).map(Effect::Warn)
+        self.segments
+            .get_mut(index)?
+            .record_other_server(now, other.server, other.proxy)
+            .map(Effect::Warn)
     }
 }

@@ -1,4 +1,5 @@
-//! Proxy mode: another server leases addresses, and this one adds the boot file (PXE specification 2.1, 2.2.3).
+//! Proxy mode: another server leases addresses, and this one adds the boot file (PXE specification
+//! 2.1, 2.2.3).
 
 use super::{exchange::Exchange, segment_state::SegmentState};
 use crate::{
@@ -8,7 +9,8 @@ use crate::{
 };
 
 impl Exchange<'_> {
-    /// Handles a request in proxy mode. Firmware and iPXE get a boot file; the other server's offer contains the address.
+    /// Handles a request in proxy mode. Firmware and iPXE get a boot file; the other server's offer
+    /// contains the address.
     pub(super) fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
         let boots = request.client != ClientKind::Other;
@@ -17,7 +19,9 @@ impl Exchange<'_> {
             segment.started_exchanges.record(self.now, request.mac, request.xid);
         }
         match (request.kind, self.origin.local_port) {
-            (ClientMessageType::Request, SERVER_PORT) => self.observe_request_to_other_server(segment),
+            (ClientMessageType::Request, SERVER_PORT) => {
+                self.observe_request_to_other_server(segment)
+            }
             (ClientMessageType::Discover | ClientMessageType::Request, _) if boots && nothing => {
                 self.no_loader().into_iter().collect()
             }
@@ -35,8 +39,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// Handles a REQUEST to another server. It needs no reply, but contains the address of the client, which the user binds
-    /// capabilities to. The operating system may get another address than the firmware had.
+    /// Handles a REQUEST to another server. It needs no reply, but contains the address of the
+    /// client, which the user binds capabilities to. The operating system may get another address
+    /// than the firmware had.
     fn observe_request_to_other_server(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
         let other = request.server.filter(|server| !self.is_ours(*server));

@@ -6,12 +6,12 @@ use meshd_types::{Timestamp, failpoint};
 
 /// Packets per second of one sender. Firmware sends at most four.
 pub const MAX_PER_SECOND: u16 = 50;
-/// Slots of the hash table, 24 bytes each. When two senders share a slot, the later one takes it: a sender with many MAC addresses is
-/// limited by the pool, not here.
+/// Slots of the hash table, 24 bytes each. When two senders share a slot, the later one takes it: a
+/// sender with many MAC addresses is limited by the pool, not here.
 const SLOTS: usize = 16_384;
 
-/// The sender: the Ethernet source address, or behind a relay the client with its relay and port. So a forged packet does not use up
-/// the rate of the machine that it names.
+/// The sender: the Ethernet source address, or behind a relay the client with its relay and port.
+/// So a forged packet does not use up the rate of the machine that it names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sender {
     mac: [u8; 6],
@@ -30,7 +30,8 @@ impl Sender {
                 Sender { mac: hardware.0, relay, port: 0 }
             }
             _ => {
-                let port = Options::read(packet).get(OptionCode::RelayAgentInformation).map_or(0, hash);
+                let port =
+                    Options::read(packet).get(OptionCode::RelayAgentInformation).map_or(0, hash);
                 Sender { mac: claimed, relay, port }
             }
         }
@@ -77,7 +78,9 @@ impl RateLimiter {
 
 /// Hashes with FNV-1a.
 fn hash(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+    bytes
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -92,7 +95,10 @@ mod tests {
         packet[28..34].copy_from_slice(&[2, 0, 0, 0, 0, claimed]);
         let hardware = Some(MacAddr([2, 0, 0, 0, 0, hardware]));
         let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
-        Sender::of(&packet, Origin { interface_index: 0, source, local_port: 67, ethernet_source: hardware })
+        Sender::of(
+            &packet,
+            Origin { interface_index: 0, source, local_port: 67, ethernet_source: hardware },
+        )
     }
 
     #[test]

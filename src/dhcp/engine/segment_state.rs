@@ -1,6 +1,9 @@
 //! The state of one segment: mode, leases, fill level, other servers.
 
-use super::{addresses_in_use::UnprovenOffers, other_servers::OtherServers, started_exchanges::StartedExchanges};
+use super::{
+    addresses_in_use::UnprovenOffers, other_servers::OtherServers,
+    started_exchanges::StartedExchanges,
+};
 use crate::{
     config::{DhcpMode, Link, Reservation, Segment, Subnet},
     effect::{Lease, OtherServer, SegmentStatus},
@@ -36,16 +39,24 @@ pub(crate) struct SegmentState {
 }
 
 impl SegmentState {
-    pub(crate) fn new(segment: Segment, own: &BTreeSet<Ipv4Addr>, reservations: &[Reservation]) -> Self {
+    pub(crate) fn new(
+        segment: Segment,
+        own: &BTreeSet<Ipv4Addr>,
+        reservations: &[Reservation],
+    ) -> Self {
         let name = segment.name().into();
         let relay = match segment.link {
             Link::Relay(relay) => Some(relay),
             Link::Interface(_) => None,
         };
-        let authority = segment.subnet.filter(|_| segment.mode == DhcpMode::Authoritative).map(|subnet| {
-            let taken = own.iter().copied().chain(relay);
-            Box::new(Authority { leases: LeaseTable::new(&subnet, taken, reservations), subnet })
-        });
+        let authority =
+            segment.subnet.filter(|_| segment.mode == DhcpMode::Authoritative).map(|subnet| {
+                let taken = own.iter().copied().chain(relay);
+                Box::new(Authority {
+                    leases: LeaseTable::new(&subnet, taken, reservations),
+                    subnet,
+                })
+            });
         SegmentState {
             name,
             mode: segment.mode,
@@ -66,10 +77,13 @@ impl SegmentState {
         leases.load(stored.iter().filter(|lease| subnet.is_on_network(lease.address)).cloned());
     }
 
-    /// Reserves the address of a VM's NIC, if it is in this network. Returns false if it cannot be reserved.
+    /// Reserves the address of a VM's NIC, if it is in this network. Returns false if it cannot be
+    /// reserved.
     pub(crate) fn reserve(&mut self, nic: &ReservedNic) -> bool {
         let authority = self.authority.as_deref_mut();
-        let own = authority.zip(nic.address).filter(|(authority, address)| authority.subnet.is_on_network(*address));
+        let own = authority
+            .zip(nic.address)
+            .filter(|(authority, address)| authority.subnet.is_on_network(*address));
         own.is_none_or(|(authority, address)| authority.leases.reserve(nic.mac, address))
     }
 
@@ -93,7 +107,9 @@ impl SegmentState {
     }
 
     fn usage(&mut self, now: Timestamp) -> PoolUse {
-        self.authority.as_mut().map_or_else(PoolUse::default, |authority| authority.leases.usage(now))
+        self.authority
+            .as_mut()
+            .map_or_else(PoolUse::default, |authority| authority.leases.usage(now))
     }
 
     pub(crate) fn status(&mut self, now: Timestamp) -> SegmentStatus {
@@ -104,10 +120,16 @@ impl SegmentState {
     }
 
     /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+    pub(crate) fn record_other_server(
+        &mut self,
+        now: Timestamp,
+        address: Ipv4Addr,
+        proxy: bool,
+    ) -> Option<Warning> {
         let is_new = self.other_servers.record(OtherServer { address, proxy, last: now });
         let is_expected = self.mode == DhcpMode::Proxy && !proxy;
-        let warning = || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };
+        let warning =
+            || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };
         (is_new && !is_expected).then(warning)
     }
 }

@@ -1,4 +1,5 @@
-//! Checks that a request comes from its client: by the Ethernet source, and by the switch port that a relay reports.
+//! Checks that a request comes from its client: by the Ethernet source, and by the switch port that
+//! a relay reports.
 
 use super::exchange::Exchange;
 use crate::{
@@ -8,8 +9,8 @@ use crate::{
 };
 use meshd_types::{MacAddr, failpoint};
 
-/// Returns a warning if the Ethernet source is not the client itself. Behind a relay or router, the source must be one of the configured
-/// addresses, if there are any.
+/// Returns a warning if the Ethernet source is not the client itself. Behind a relay or router, the
+/// source must be one of the configured addresses, if there are any.
 pub(super) fn check_ethernet_source(
     request: &ClientMessage,
     origin: Origin,
@@ -22,27 +23,32 @@ pub(super) fn check_ethernet_source(
         return None;
     }
     let is_forged = if request.is_relayed() || routed {
-        !relay_macs.is_empty() && !relay_macs.contains(&sender) && failpoint::defends("dhcp-relay-source")
+        !relay_macs.is_empty()
+            && !relay_macs.contains(&sender)
+            && failpoint::defends("dhcp-relay-source")
     } else {
         sender != request.mac && failpoint::defends("dhcp-ethernet-source")
     };
     is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
 }
 
-/// True if a client or relay sent the packet from its port, which only root may use: an unprivileged program on a node has the node's
-/// address and Ethernet source. Firmware also asks the proxy port from that port. A relay may name another port (RFC 8357).
+/// True if a client or relay sent the packet from its port, which only root may use: an
+/// unprivileged program on a node has the node's address and Ethernet source. Firmware also asks
+/// the proxy port from that port. A relay may name another port (RFC 8357).
 pub(super) fn has_privileged_port(request: &ClientMessage, origin: Origin) -> bool {
     let port = origin.source.port();
     if request.is_relayed() {
-        return port == SERVER_PORT || request.relay.has_source_port || !failpoint::defends("dhcp-relay-source-port");
+        return port == SERVER_PORT
+            || request.relay.has_source_port
+            || !failpoint::defends("dhcp-relay-source-port");
     }
     let is_client = port == CLIENT_PORT || (origin.local_port == PROXY_PORT && port == PROXY_PORT);
     is_client || !failpoint::defends("dhcp-client-port")
 }
 
 impl Exchange<'_> {
-    /// Returns a warning if the relay reports another port than the one that the node enrolled from: the node was moved, or another
-    /// machine uses its MAC address.
+    /// Returns a warning if the relay reports another port than the one that the node enrolled
+    /// from: the node was moved, or another machine uses its MAC address.
     pub(super) fn relay_port_mismatch(&self) -> Option<Warning> {
         let seen = self.request.relay.port.clone();
         // A switch may add the option too, but need not do so for a renewal by unicast.

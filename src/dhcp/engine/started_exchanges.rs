@@ -1,12 +1,13 @@
-//! In proxy mode, the clients that sent a DISCOVER to another server. A client that takes a new address without a DISCOVER may be another
-//! machine that uses its MAC address.
+//! In proxy mode, the clients that sent a DISCOVER to another server. A client that takes a new
+//! address without a DISCOVER may be another machine that uses its MAC address.
 
 use meshd_types::{MacAddr, Timestamp};
 use std::{collections::HashMap, time::Duration};
 
 /// The longest duration of an exchange; clients give up sooner.
 const MAX_DURATION: Duration = Duration::from_secs(120);
-/// Most clients. When the table is full, clients with finished exchanges are removed, then all of them.
+/// Most clients. When the table is full, clients with finished exchanges are removed, then all of
+/// them.
 const MAX_CLIENTS: usize = 16_384;
 
 /// Transaction ID and time of each client's last DISCOVER.
@@ -27,7 +28,9 @@ impl StartedExchanges {
 
     /// Returns true if a REQUEST with this transaction ID belongs to the client's last DISCOVER.
     pub(crate) fn contains(&self, now: Timestamp, mac: MacAddr, xid: u32) -> bool {
-        self.0.get(&mac).is_some_and(|(begun, at)| *begun == xid && now.distance(*at) <= MAX_DURATION)
+        self.0
+            .get(&mac)
+            .is_some_and(|(begun, at)| *begun == xid && now.distance(*at) <= MAX_DURATION)
     }
 }
 
@@ -42,9 +45,17 @@ mod tests {
         assert!(!started_exchanges.contains(now, mac, 1));
         started_exchanges.record(now, mac, 1);
         started_exchanges.record(now, mac, 2);
-        assert!(!started_exchanges.contains(now, mac, 1) && started_exchanges.contains(now, mac, 2));
-        assert!(!started_exchanges.contains(now.after(MAX_DURATION * 2), mac, 2), "that was long ago");
-        assert!(!started_exchanges.contains(now.before(MAX_DURATION * 2), mac, 2), "the clock went back");
+        assert!(
+            !started_exchanges.contains(now, mac, 1) && started_exchanges.contains(now, mac, 2)
+        );
+        assert!(
+            !started_exchanges.contains(now.after(MAX_DURATION * 2), mac, 2),
+            "that was long ago"
+        );
+        assert!(
+            !started_exchanges.contains(now.before(MAX_DURATION * 2), mac, 2),
+            "the clock went back"
+        );
     }
 
     #[test]

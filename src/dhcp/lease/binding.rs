@@ -47,8 +47,8 @@ impl<T> ByState<T> {
 }
 
 impl Binding {
-    /// Returns when another client may get the address; `None` if never. In a full pool an offer ends early: a flood of DISCOVERs must
-    /// not hold a pool for a minute.
+    /// Returns when another client may get the address; `None` if never. In a full pool an offer
+    /// ends early: a flood of DISCOVERs must not hold a pool for a minute.
     pub(crate) fn reusable_at(&self) -> Option<Timestamp> {
         let early = match self.state {
             BindingState::Offered => OFFER_HOLD.saturating_sub(MIN_OFFER_HOLD),

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 /// Hold of an address after a client found it in use by another machine.
 pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
-/// How long after an acknowledgement a client may decline the address. Clients probe an address for 3 to 7 seconds before they use it
-/// (RFC 5227).
+/// How long after an acknowledgement a client may decline the address. Clients probe an address for
+/// 3 to 7 seconds before they use it (RFC 5227).
 pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
 
 /// Addresses that are held back, and the end for each.
@@ -27,13 +27,16 @@ impl DeclinedAddresses {
         DeclinedAddresses { until: BTreeMap::new(), first: Timestamp::from_millis(NEVER), most }
     }
 
-    /// Adds an address. Returns the addresses that leave early for it, so that declines cannot exhaust a pool.
+    /// Adds an address. Returns the addresses that leave early for it, so that declines cannot
+    /// exhaust a pool.
     pub(crate) fn add(&mut self, address: Ipv4Addr, until: Timestamp) -> Vec<Ipv4Addr> {
         self.until.insert(address, until);
         self.first = self.first.min(until);
         let mut back = Vec::new();
         while self.until.len() > self.most {
-            let Some(earliest) = self.until.iter().min_by_key(|(_, until)| **until).map(|(address, _)| *address) else {
+            let Some(earliest) =
+                self.until.iter().min_by_key(|(_, until)| **until).map(|(address, _)| *address)
+            else {
                 break;
             };
             self.until.remove(&earliest);
@@ -53,7 +56,12 @@ impl DeclinedAddresses {
         if now < self.first {
             return Vec::new();
         }
-        let back: Vec<_> = self.until.iter().filter(|(_, until)| **until <= now).map(|(address, _)| *address).collect();
+        let back: Vec<_> = self
+            .until
+            .iter()
+            .filter(|(_, until)| **until <= now)
+            .map(|(address, _)| *address)
+            .collect();
         back.iter().for_each(|address| {
             self.until.remove(address);
         });

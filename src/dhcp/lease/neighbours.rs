@@ -1,4 +1,5 @@
-//! Machines that are seen on the network with addresses of the range. What they claim is not proven: ARP has no authentication.
+//! Machines that are seen on the network with addresses of the range. What they claim is not
+//! proven: ARP has no authentication.
 
 use meshd_types::{MacAddr, failpoint};
 use std::{
@@ -6,8 +7,8 @@ use std::{
     net::Ipv4Addr,
 };
 
-/// Most addresses that a machine may use without a lease. One that claims more is no machine with addresses of its own, but an attacker, or
-/// a router that answers for others.
+/// Most addresses that a machine may use without a lease. One that claims more is no machine with
+/// addresses of its own, but an attacker, or a router that answers for others.
 const MAX_CLAIMS: usize = 4;
 
 /// Users of addresses.
@@ -24,18 +25,22 @@ impl Neighbours {
         Neighbours { users: BTreeMap::new(), ignored: BTreeSet::new(), most }
     }
 
-    /// Replaces all users. `holds`: the machine has this address from this server. Returns the machines that are ignored from now on.
+    /// Replaces all users. `holds`: the machine has this address from this server. Returns the
+    /// machines that are ignored from now on.
     pub(crate) fn replace(
         &mut self,
         seen: impl Iterator<Item = (Ipv4Addr, MacAddr)>,
         holds: impl Fn(Ipv4Addr, MacAddr) -> bool,
     ) -> Vec<MacAddr> {
-        let (held, mut claimed): (Vec<_>, Vec<_>) = seen.partition(|(address, mac)| holds(*address, *mac));
+        let (held, mut claimed): (Vec<_>, Vec<_>) =
+            seen.partition(|(address, mac)| holds(*address, *mac));
         let mut ignored = BTreeSet::new();
         if failpoint::defends("dhcp-claimed-addresses") {
             let mut claims: BTreeMap<MacAddr, usize> = BTreeMap::new();
             claimed.iter().for_each(|(_, mac)| *claims.entry(*mac).or_default() += 1);
-            ignored.extend(claims.into_iter().filter(|(_, count)| *count > MAX_CLAIMS).map(|(mac, _)| mac));
+            ignored.extend(
+                claims.into_iter().filter(|(_, count)| *count > MAX_CLAIMS).map(|(mac, _)| mac),
+            );
             claimed.retain(|(_, mac)| !ignored.contains(mac));
             // Later claims do not displace earlier ones.
             claimed.sort_by_key(|(address, mac)| self.users.get(address) != Some(mac));

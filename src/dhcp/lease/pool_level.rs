@@ -1,4 +1,5 @@
-//! The fill level of a pool, with hysteresis: a level is reported when it is reached, and again only after the pool was well below it.
+//! The fill level of a pool, with hysteresis: a level is reported when it is reached, and again
+//! only after the pool was well below it.
 
 /// Percent of a pool in use at which a level begins.
 const FILLING: u64 = 80;
@@ -76,7 +77,10 @@ mod tests {
         assert_eq!(reached, [(80, Filling), (80, Filling), (96, NearlyFull)]);
         assert_eq!(level, PoolLevel::Room);
         let full = level.next(usage(100), true);
-        assert_eq!((full, full.next(usage(96), false)), (PoolLevel::Exhausted, PoolLevel::Exhausted));
+        assert_eq!(
+            (full, full.next(usage(96), false)),
+            (PoolLevel::Exhausted, PoolLevel::Exhausted)
+        );
         assert_eq!(full.next(usage(94), false), PoolLevel::NearlyFull);
     }
 }

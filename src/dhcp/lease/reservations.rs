@@ -48,7 +48,8 @@ impl Reservations {
         }
     }
 
-    /// Adds a reservation of a VM. Returns false if the address or the NIC already has another reservation.
+    /// Adds a reservation of a VM. Returns false if the address or the NIC already has another
+    /// reservation.
     pub(crate) fn add(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let owner = Owner::Mac(mac);
         if self.by_address.contains_key(&address) || self.by_owner.contains_key(&owner) {

@@ -1,9 +1,10 @@
 //! The lease table of a segment. One NIC has one address; one address belongs to one NIC.
 //!
-//! The first address of a NIC is a hash of its MAC address, or the next free one, so that a new server gives a rack the same addresses.
-//! A NIC keeps its address after its lease expired, until the pool is full: then the address that was unused longest goes to another
-//! NIC. A reserved address goes only to its owner. A client with another address keeps that while it renews, and gets the reserved one
-//! when it asks for a new lease.
+//! The first address of a NIC is a hash of its MAC address, or the next free one, so that a new
+//! server gives a rack the same addresses. A NIC keeps its address after its lease expired, until
+//! the pool is full: then the address that was unused longest goes to another NIC. A reserved
+//! address goes only to its owner. A client with another address keeps that while it renews, and
+//! gets the reserved one when it asks for a new lease.
 
 mod address_choice;
 
@@ -28,8 +29,8 @@ use std::{
     time::Duration,
 };
 
-/// At most the n-th part of a pool is held back after declines, and as much for machines without a lease. Beyond it, the address that was
-/// declined first is used again.
+/// At most the n-th part of a pool is held back after declines, and as much for machines without a
+/// lease. Beyond it, the address that was declined first is used again.
 const HELD_BACK_FRACTION: u32 = 8;
 
 /// Interval of counting expired leases.
@@ -73,10 +74,15 @@ pub struct LeaseTable {
 
 impl LeaseTable {
     /// A table without leases.
-    pub fn new(subnet: &Subnet, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
+    pub fn new(
+        subnet: &Subnet,
+        taken: impl IntoIterator<Item = Ipv4Addr>,
+        reservations: &[Reservation],
+    ) -> Self {
         let reserved = Reservations::of(subnet, reservations);
         let servers = subnet.router.iter().chain(&subnet.dns).chain(&subnet.ntp).copied();
-        let infrastructure: BTreeSet<_> = servers.chain([subnet.network(), subnet.broadcast()]).chain(taken).collect();
+        let infrastructure: BTreeSet<_> =
+            servers.chain([subnet.network(), subnet.broadcast()]).chain(taken).collect();
         let excluded = infrastructure.iter().copied().chain(reserved.addresses());
         let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
         let size = last.saturating_sub(first).saturating_add(1);
@@ -97,7 +103,10 @@ impl LeaseTable {
             none_before: Timestamp::from_millis(0),
             bounded: None,
         };
-        table.excluded.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
+        table
+            .excluded
+            .iter()
+            .for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
         table
     }
 
@@ -124,8 +133,8 @@ impl LeaseTable {
         }
     }
 
-    /// Reserves an address for the NIC of a VM. A current holder keeps it until its lease expires; the NIC gets another one
-    /// meanwhile. Returns false if the address cannot be reserved.
+    /// Reserves an address for the NIC of a VM. A current holder keeps it until its lease expires;
+    /// the NIC gets another one meanwhile. Returns false if the address cannot be reserved.
     pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
         if kept && self.entries.offset(address).is_some() {
@@ -161,8 +170,8 @@ impl LeaseTable {
         self.reserved.needs_nodes()
     }
 
-    /// Leases this address to the client: its own, or a free one (after a restart between offer and request). The second value are
-    /// the stored leases that were removed for it.
+    /// Leases this address to the client: its own, or a free one (after a restart between offer and
+    /// request). The second value are the stored leases that were removed for it.
     pub(crate) fn lease(
         &mut self,
         now: Timestamp,
@@ -173,12 +182,16 @@ impl LeaseTable {
         self.advance(now);
         let Client { mac, vm, .. } = client;
         let ByState { leased, offered } = self.addresses_of(mac);
-        let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
+        let reserved =
+            self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let own = leased == Some(address)
-            && (kind == LeaseRequest::RenewingOrRebinding || reserved.is_none_or(|own| own == address));
+            && (kind == LeaseRequest::RenewingOrRebinding
+                || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
-        // A client that renews proves that it has the address; another one might take it from its user.
-        let is_taken = kind == LeaseRequest::SelectingOrInitReboot && self.neighbours.is_used_by_other(address, mac);
+        // A client that renews proves that it has the address; another one might take it from its
+        // user.
+        let is_taken = kind == LeaseRequest::SelectingOrInitReboot
+            && self.neighbours.is_used_by_other(address, mac);
         let free = unbound && self.serves(address) && self.is_free(address) && !is_taken;
         let allowed = own || offered == Some(address) || reserved == Some(address) || free;
         if !allowed || self.reserved.denies(address, client) {
@@ -193,13 +206,25 @@ impl LeaseTable {
         let acknowledged = (kind == LeaseRequest::SelectingOrInitReboot).then_some(now);
         self.hold(
             address,
-            Binding { mac, state: BindingState::Leased, until, vm, pinned: client.keeps_address, acknowledged },
+            Binding {
+                mac,
+                state: BindingState::Leased,
+                until,
+                vm,
+                pinned: client.keeps_address,
+                acknowledged,
+            },
         );
         Ok((Lease { mac, address, expires_at: until, vm }, changes))
     }
 
     /// Ends a lease. The client gets the same address again, unless another client needs it.
-    pub fn release(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
+    pub fn release(
+        &mut self,
+        now: Timestamp,
+        mac: MacAddr,
+        address: Ipv4Addr,
+    ) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
         if entry.state == BindingState::Offered {
             self.drop_entry(address);
@@ -219,7 +244,9 @@ impl LeaseTable {
     /// Sets whether the leased address of a NIC is never leased to others.
     pub fn keep_address(&mut self, mac: MacAddr, is_kept: bool) {
         let leased = self.addresses_of(mac).leased;
-        let Some((address, entry)) = leased.and_then(|address| Some((address, self.entries.get(address)?))) else {
+        let Some((address, entry)) =
+            leased.and_then(|address| Some((address, self.entries.get(address)?)))
+        else {
             return;
         };
         self.entries.replace(address, Some(Binding { pinned: is_kept, ..entry }));
@@ -229,7 +256,9 @@ impl LeaseTable {
 
     /// Sets for all leased addresses whether they are never leased to others.
     pub fn keep_addresses(&mut self, is_kept: impl Fn(MacAddr) -> bool) {
-        self.entries.change_all(|entry| entry.pinned = entry.state == BindingState::Leased && is_kept(entry.mac));
+        self.entries.change_all(|entry| {
+            entry.pinned = entry.state == BindingState::Leased && is_kept(entry.mac)
+        });
         self.none_before = Timestamp::from_millis(0);
         self.recount = true;
     }
@@ -239,9 +268,14 @@ impl LeaseTable {
         self.drop_offer(mac);
     }
 
-    /// Holds a declined address back for [`DECLINED_HOLD`], if it was acknowledged to this client within [`DECLINE_WINDOW`].
-    /// Returns the stored lease that ends.
-    pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
+    /// Holds a declined address back for [`DECLINED_HOLD`], if it was acknowledged to this client
+    /// within [`DECLINE_WINDOW`]. Returns the stored lease that ends.
+    pub fn decline(
+        &mut self,
+        now: Timestamp,
+        mac: MacAddr,
+        address: Ipv4Addr,
+    ) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
         let is_fresh = entry.acknowledged.is_some_and(|at| now.since(at) <= DECLINE_WINDOW);
         if failpoint::defends("dhcp-decline-after-ack") && !is_fresh {
@@ -252,7 +286,8 @@ impl LeaseTable {
         Some(entry.gone(address))
     }
 
-    /// Counts the addresses of the range. Leases that expired within the last second may still count.
+    /// Counts the addresses of the range. Leases that expired within the last second may still
+    /// count.
     pub fn usage(&mut self, now: Timestamp) -> PoolUse {
         self.advance(now);
         let excluded = u32::try_from(self.excluded.len()).unwrap_or(u32::MAX);
@@ -264,18 +299,25 @@ impl LeaseTable {
         }
     }
 
-    /// Replaces the machines that are seen on the network with their addresses. Returns those that claim too many, from now on.
-    pub fn set_neighbours(&mut self, neighbours: impl Iterator<Item = (Ipv4Addr, MacAddr)>) -> Vec<MacAddr> {
+    /// Replaces the machines that are seen on the network with their addresses. Returns those that
+    /// claim too many, from now on.
+    pub fn set_neighbours(
+        &mut self,
+        neighbours: impl Iterator<Item = (Ipv4Addr, MacAddr)>,
+    ) -> Vec<MacAddr> {
         let entries = &self.entries;
         let in_range = neighbours.filter(|(address, _)| entries.offset(*address).is_some());
-        self.neighbours.replace(in_range, |address, mac| entries.get(address).is_some_and(|entry| entry.mac == mac))
+        self.neighbours.replace(in_range, |address, mac| {
+            entries.get(address).is_some_and(|entry| entry.mac == mac)
+        })
     }
 
-    /// Withdraws the offer of an address that another machine than its client answers for, and holds the address back like a declined one.
-    /// Returns true if there was such an offer.
+    /// Withdraws the offer of an address that another machine than its client answers for, and
+    /// holds the address back like a declined one. Returns true if there was such an offer.
     pub fn withdraw_used(&mut self, now: Timestamp, address: Ipv4Addr, by: MacAddr) -> bool {
         let offered = |entry: &Binding| entry.state == BindingState::Offered && entry.mac != by;
-        let is_offered = self.serves(address) && self.entries.get(address).is_some_and(|entry| offered(&entry));
+        let is_offered =
+            self.serves(address) && self.entries.get(address).is_some_and(|entry| offered(&entry));
         if !is_offered || self.neighbours.is_ignored(by) {
             return false;
         }
@@ -308,8 +350,10 @@ impl LeaseTable {
 
     /// Returns true if a reserved address can be leased to its owner now: no other client holds it.
     fn is_open(&self, now: Timestamp, address: Ipv4Addr, client: Client) -> bool {
-        let is_held_by_other =
-            self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
+        let is_held_by_other = self
+            .entries
+            .get(address)
+            .is_some_and(|entry| entry.mac != client.mac && entry.until > now);
         !is_held_by_other && !self.declined.contains(address)
     }
 
@@ -329,8 +373,8 @@ impl LeaseTable {
         self.declined.take_expired(now).into_iter().for_each(|address| self.mark(address));
     }
 
-    /// Ends stored leases, and all times that a clock in the future has set, as if they began now. Otherwise an address would be held until
-    /// the clock is there again.
+    /// Ends stored leases, and all times that a clock in the future has set, as if they began now.
+    /// Otherwise an address would be held until the clock is there again.
     fn bound_times(&mut self, now: Timestamp) {
         let went_back = self.bounded.is_none_or(|before| now < before);
         self.bounded = Some(now);
@@ -343,14 +387,16 @@ impl LeaseTable {
             entry.acknowledged = entry.acknowledged.map(|at| at.min(now));
         });
         self.declined.bound(now.after(DECLINED_HOLD));
-        (self.none_before, self.counted, self.recount) = (Timestamp::from_millis(0), Timestamp::from_millis(0), true);
+        (self.none_before, self.counted, self.recount) =
+            (Timestamp::from_millis(0), Timestamp::from_millis(0), true);
     }
 
     fn recount(&mut self, now: Timestamp) {
         (self.counted, self.recount) = (self.counted.max(now), false);
         self.active = ByState::default();
         for (address, entry) in self.entries.of_range() {
-            *self.active.of(entry.state) += u32::from(entry.counts(self.counted) && self.serves(address));
+            *self.active.of(entry.state) +=
+                u32::from(entry.counts(self.counted) && self.serves(address));
         }
     }
 

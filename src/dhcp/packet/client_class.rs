@@ -55,13 +55,19 @@ pub(super) fn arch(options: &Options<'_>, vendor: Option<VendorClass>) -> Option
     let mut values = listed.as_chunks::<2>().0.iter().map(|value| u16::from_be_bytes(*value));
     // Quirk::SeveralArchs
     if let Some(first) = values.clone().next() {
-        return Some(ClientArch(values.find(|value| arch_entry(*value).is_some()).unwrap_or(first)));
+        return Some(ClientArch(
+            values.find(|value| arch_entry(*value).is_some()).unwrap_or(first),
+        ));
     }
     let class = trim(options.get(OptionCode::ClassIdentifier).unwrap_or_default());
     if vendor == Some(VendorClass::UBoot) {
-        return UBOOT_CLASSES.into_iter().find(|(name, _)| *name == class).map(|(_, arch)| ClientArch(arch));
+        return UBOOT_CLASSES
+            .into_iter()
+            .find(|(name, _)| *name == class)
+            .map(|(_, arch)| ClientArch(arch));
     }
-    // Quirk::ArchInClass: the text of option 60 contains it too, as in "HTTPClient:Arch:00016:UNDI:003016".
+    // Quirk::ArchInClass: the text of option 60 contains it too, as in
+    // "HTTPClient:Arch:00016:UNDI:003016".
     let mut words = class.split(|byte| *byte == b':').skip_while(|word| *word != b"Arch");
     match words.next() {
         Some(_) => words.next().and_then(number).map(ClientArch),
@@ -97,7 +103,8 @@ pub(super) fn client_kind(options: &Options<'_>, vendor: Option<VendorClass>) ->
     }
 }
 
-/// iPXE sends its bare name (`Quirk::BareUserClass`); relays and RFC 3004 use a list of length-prefixed names (`Quirk::ListedUserClass`).
+/// iPXE sends its bare name (`Quirk::BareUserClass`); relays and RFC 3004 use a list of
+/// length-prefixed names (`Quirk::ListedUserClass`).
 fn is_ipxe(user_class: &[u8]) -> bool {
     if trim(user_class) == IPXE {
         return true;

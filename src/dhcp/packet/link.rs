@@ -3,10 +3,11 @@
 use dhcproto::v4::HType;
 use meshd_types::{Digest, MacAddr};
 
-/// First byte of the address of an IP over InfiniBand client. It has the group bit, so it is never the address of an Ethernet NIC, and no
-/// client identifier can be made to name one.
+/// First byte of the address of an IP over InfiniBand client. It has the group bit, so it is never
+/// the address of an Ethernet NIC, and no client identifier can be made to name one.
 const INFINIBAND: u8 = 0x03;
-/// Shortest client identifier of IP over InfiniBand: type, IAID and a DUID (RFC 4390, 2.1; RFC 4361), in bytes.
+/// Shortest client identifier of IP over InfiniBand: type, IAID and a DUID (RFC 4390, 2.1; RFC
+/// 4361), in bytes.
 const MIN_CLIENT_ID: usize = 8;
 
 /// The hardware type of a client.
@@ -15,12 +16,14 @@ pub enum ClientLink {
     Ethernet,
     /// Any IEEE 802 network, with addresses as Ethernet has them.
     Ieee802,
-    /// IP over InfiniBand: its addresses are longer than chaddr, so the client identifier replaces chaddr (RFC 4390).
+    /// IP over InfiniBand: its addresses are longer than chaddr, so the client identifier replaces
+    /// chaddr (RFC 4390).
     Infiniband,
 }
 
 impl ClientLink {
-    /// Returns the link of a packet with this hardware type and address length; `None` if it is not served.
+    /// Returns the link of a packet with this hardware type and address length; `None` if it is not
+    /// served.
     pub(super) fn of(htype: HType, length: u8) -> Option<Self> {
         match (htype, length) {
             (HType::Eth, 6) => Some(ClientLink::Ethernet),
@@ -39,8 +42,8 @@ impl ClientLink {
     }
 }
 
-/// Returns the address for an IP over InfiniBand client: a hash of its whole identifier, because two ports of one node differ only in a
-/// part of it.
+/// Returns the address for an IP over InfiniBand client: a hash of its whole identifier, because
+/// two ports of one node differ only in a part of it.
 pub(super) fn infiniband_address(client_id: &[u8]) -> Option<MacAddr> {
     let [a, b, c, d, e, ..] = Digest::of(client_id).0;
     (client_id.len() >= MIN_CLIENT_ID).then_some(MacAddr([INFINIBAND, a, b, c, d, e]))

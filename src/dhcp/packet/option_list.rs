@@ -1,12 +1,13 @@
 //! The options of a reply, in the order in which they are sent.
 //!
-//! Old firmware reads the message type only as the first option and few options behind it. The caller therefore adds the options in the
-//! order of dnsmasq; a map by code would sort them.
+//! Old firmware reads the message type only as the first option and few options behind it. The
+//! caller therefore adds the options in the order of dnsmasq; a map by code would sort them.
 
 use dhcproto::v4::OptionCode;
 use std::net::Ipv4Addr;
 
-/// Longest value of one option, in bytes. A longer value continues in another option of the same code (RFC 3396).
+/// Longest value of one option, in bytes. A longer value continues in another option of the same
+/// code (RFC 3396).
 const MAX_VALUE: usize = 255;
 const END: u8 = 255;
 
@@ -36,7 +37,8 @@ impl OptionList {
         self.put(code, &octets)
     }
 
-    /// Appends text with a NUL behind it. Readers that take the value for a C string would read the next option as text without it.
+    /// Appends text with a NUL behind it. Readers that take the value for a C string would read the
+    /// next option as text without it.
     pub(super) fn put_c_string(&mut self, code: OptionCode, text: &[u8]) -> &mut Self {
         self.put(code, &[text, &[0]].concat())
     }

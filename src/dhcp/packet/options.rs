@@ -1,5 +1,6 @@
-//! Raw options of a packet: parsed without copies; accepts any input. Long options (RFC 3396) and overloaded header fields (option 52)
-//! are not supported: no option that the engine reads is that long, and no boot client overloads a request.
+//! Raw options of a packet: parsed without copies; accepts any input. Long options (RFC 3396) and
+//! overloaded header fields (option 52) are not supported: no option that the engine reads is that
+//! long, and no boot client overloads a request.
 
 use dhcproto::v4::{OptionCode, UnknownOption};
 use std::net::Ipv4Addr;
@@ -25,7 +26,9 @@ impl<'a> Options<'a> {
                 [] | [END, ..] | [_] => break,
                 [PAD, more @ ..] => more,
                 [code, length, more @ ..] => {
-                    let Some((data, more)) = more.split_at_checked(usize::from(*length)) else { break };
+                    let Some((data, more)) = more.split_at_checked(usize::from(*length)) else {
+                        break;
+                    };
                     options.push((*code, data));
                     more
                 }

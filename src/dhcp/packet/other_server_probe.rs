@@ -1,12 +1,16 @@
-//! Builds packets that make other DHCP and PXE servers answer: a DISCOVER, which every server answers, and an INFORM, which most answer
-//! at once, where an offer waits for a ping. No offer is ever accepted.
+//! Builds packets that make other DHCP and PXE servers answer: a DISCOVER, which every server
+//! answers, and an INFORM, which most answer at once, where an offer waits for a ping. No offer is
+//! ever accepted.
 
 use super::request::ClientMessageType;
-use dhcproto::v4::{DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption};
+use dhcproto::v4::{
+    DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
+};
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
-/// A locally administered prefix. The address of the interface follows, so that two servers notice each other.
+/// A locally administered prefix. The address of the interface follows, so that two servers notice
+/// each other.
 const PREFIX: [u8; 2] = [0x02, 0x6d];
 
 /// Returns the client MAC of probes from this address.
@@ -23,7 +27,8 @@ pub fn probe_packets(address: Ipv4Addr, xid: u32) -> [Vec<u8>; 2] {
             ClientMessageType::Inform => (address, MessageType::Inform),
             _ => (none, MessageType::Discover),
         };
-        let mut message = Message::new_with_id(xid, ciaddr, none, none, none, &probe_mac(address).0);
+        let mut message =
+            Message::new_with_id(xid, ciaddr, none, none, none, &probe_mac(address).0);
         if kind == ClientMessageType::Discover {
             message.set_flags(Flags::default().set_broadcast());
         }
@@ -36,7 +41,9 @@ pub fn probe_packets(address: Ipv4Addr, xid: u32) -> [Vec<u8>; 2] {
         // Subnet mask, router, server identifier, vendor options, class, TFTP server, boot file.
         options.insert(raw(OptionCode::ParameterRequestList, &[1, 3, 54, 43, 60, 66, 67]));
         let mut bytes = Vec::with_capacity(400);
-        message.encode(&mut Encoder::new(&mut bytes)).expect("header fields fit, and no option is long");
+        message
+            .encode(&mut Encoder::new(&mut bytes))
+            .expect("header fields fit, and no option is long");
         bytes.resize(bytes.len().max(300), 0);
         bytes
     })

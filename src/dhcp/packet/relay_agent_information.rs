@@ -37,11 +37,22 @@ impl Options<'_> {
         while let [code, length, more @ ..] = rest {
             let Some((data, more)) = more.split_at_checked(usize::from(*length)) else { break };
             match *code {
-                LINK_SELECTION => information.link_selection = information.link_selection.or(address(data)),
-                SERVER_ID_OVERRIDE => information.server_id_override = information.server_id_override.or(address(data)),
+                LINK_SELECTION => {
+                    information.link_selection = information.link_selection.or(address(data))
+                }
+                SERVER_ID_OVERRIDE => {
+                    information.server_id_override =
+                        information.server_id_override.or(address(data))
+                }
                 CIRCUIT_ID | REMOTE_ID => {
-                    let port = information.port.get_or_insert(RelayPort { circuit_id: None, remote_id: None });
-                    let id = if *code == CIRCUIT_ID { &mut port.circuit_id } else { &mut port.remote_id };
+                    let port = information
+                        .port
+                        .get_or_insert(RelayPort { circuit_id: None, remote_id: None });
+                    let id = if *code == CIRCUIT_ID {
+                        &mut port.circuit_id
+                    } else {
+                        &mut port.remote_id
+                    };
                     id.get_or_insert_with(|| hex(data));
                 }
                 SOURCE_PORT => information.has_source_port = true,

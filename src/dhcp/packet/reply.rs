@@ -10,13 +10,17 @@ use dhcproto::v4::{Encodable, Encoder, Flags, Message, MessageType, Opcode, Opti
 use meshd_types::{ClientArch, Subnet};
 use std::{net::Ipv4Addr, time::Duration};
 
-/// Shortest reply in bytes: BOOTP clients and some relays drop shorter packets (RFC 1542, 2.1; `Quirk::NoShortReply`).
+/// Shortest reply in bytes: BOOTP clients and some relays drop shorter packets (RFC 1542, 2.1;
+/// `Quirk::NoShortReply`).
 const MIN_REPLY: usize = 300;
-/// Longest file name in the header, in bytes; the last byte of the field is NUL. `Quirk::HeaderOnly` clients read only the header.
+/// Longest file name in the header, in bytes; the last byte of the field is NUL.
+/// `Quirk::HeaderOnly` clients read only the header.
 const MAX_FILE: usize = 127;
-/// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
+/// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody
+/// else".
 const PXE_DISCOVERY_CONTROL_USE_BOOT_FILE: [u8; 4] = [6, 1, 8, 255];
-/// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
+/// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do
+/// not wait for it".
 const IPXE_OPTIONS: OptionCode = OptionCode::Unknown(175);
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
 
@@ -50,15 +54,21 @@ pub struct ReplyBuilder<'a> {
 }
 
 impl ReplyBuilder<'_> {
-    /// Builds the packet. Message type, server and boot file come first, and the relay's option last (RFC 3046, 2.1).
+    /// Builds the packet. Message type, server and boot file come first, and the relay's option
+    /// last (RFC 3046, 2.1).
     pub fn build(&self, request: &ClientMessage, answer: ReplyContent, boot: &BootFile) -> Vec<u8> {
         let none = Ipv4Addr::UNSPECIFIED;
-        let mut message = Message::new_with_id(request.xid, none, none, none, request.giaddr, request.chaddr());
-        message.set_opcode(Opcode::BootReply).set_htype(request.link.htype()).set_flags(Flags::new(request.flags));
+        let mut message =
+            Message::new_with_id(request.xid, none, none, none, request.giaddr, request.chaddr());
+        message
+            .set_opcode(Opcode::BootReply)
+            .set_htype(request.link.htype())
+            .set_flags(Flags::new(request.flags));
         let mut options = OptionList::default();
         options.put(OptionCode::MessageType, &[message_type(answer).into()]);
         options.put(OptionCode::ServerIdentifier, &self.identifier.octets());
-        if let (ReplyContent::Offer(_) | ReplyContent::Ack(_), Some(subnet)) = (answer, self.subnet) {
+        if let (ReplyContent::Offer(_) | ReplyContent::Ack(_), Some(subnet)) = (answer, self.subnet)
+        {
             options.put_seconds(OptionCode::AddressLeaseTime, seconds(subnet.lease));
         }
         if !matches!(answer, ReplyContent::Nak(_)) {
@@ -71,7 +81,13 @@ impl ReplyBuilder<'_> {
         encode(&message, options)
     }
 
-    fn fill(&self, message: &mut Message, options: &mut OptionList, request: &ClientMessage, answer: ReplyContent) {
+    fn fill(
+        &self,
+        message: &mut Message,
+        options: &mut OptionList,
+        request: &ClientMessage,
+        answer: ReplyContent,
+    ) {
         match answer {
             ReplyContent::Offer(address) | ReplyContent::Ack(address) => {
                 message.set_yiaddr(address);
@@ -106,7 +122,8 @@ impl ReplyBuilder<'_> {
                     options.put(OptionCode::ClassIdentifier, b"PXEClient");
                 }
                 // Quirk::LooksForBootServers, and Quirk::Option43OpensMenu
-                if request.client == ClientKind::Firmware && request.arch == Some(ClientArch::BIOS) {
+                if request.client == ClientKind::Firmware && request.arch == Some(ClientArch::BIOS)
+                {
                     options.put(OptionCode::VendorExtensions, &PXE_DISCOVERY_CONTROL_USE_BOOT_FILE);
                 }
             }
@@ -128,8 +145,15 @@ impl ReplyBuilder<'_> {
         options.put_addresses(OptionCode::NtpServers, &subnet.ntp);
     }
 
-    /// Sets boot file and server in the header and as options: old firmware reads the header, new firmware the options.
-    fn boot(&self, message: &mut Message, options: &mut OptionList, request: &ClientMessage, boot: &BootFile) {
+    /// Sets boot file and server in the header and as options: old firmware reads the header, new
+    /// firmware the options.
+    fn boot(
+        &self,
+        message: &mut Message,
+        options: &mut OptionList,
+        request: &ClientMessage,
+        boot: &BootFile,
+    ) {
         let name = match boot {
             BootFile::None | BootFile::Missing(_) => return,
             BootFile::Tftp(name) => name.as_bytes(),

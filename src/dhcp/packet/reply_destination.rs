@@ -23,7 +23,8 @@ pub struct Origin {
     pub source: SocketAddrV4,
     /// The port of the server: 67 or [`PROXY_PORT`].
     pub local_port: u16,
-    /// The Ethernet source address: of the client, a relay or a router. `None` if the interface has none.
+    /// The Ethernet source address: of the client, a relay or a router. `None` if the interface has
+    /// none.
     pub ethernet_source: Option<MacAddr>,
 }
 
@@ -32,7 +33,8 @@ pub struct Origin {
 pub enum Destination {
     /// An IP address: of a relay, of a client, or broadcast.
     Ip(SocketAddrV4),
-    /// An Ethernet frame: the client does not have the address yet, so ARP cannot resolve it. A broadcast works too.
+    /// An Ethernet frame: the client does not have the address yet, so ARP cannot resolve it. A
+    /// broadcast works too.
     Frame {
         mac: MacAddr,
         /// The client's future address.
@@ -42,22 +44,33 @@ pub enum Destination {
 
 impl Destination {
     /// All clients of the segment.
-    pub const BROADCAST: Destination = Destination::Ip(SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
+    pub const BROADCAST: Destination =
+        Destination::Ip(SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
 
-    /// Returns the receiver of a reply. `routed`: the request came by unicast through a router, where no broadcast arrives.
+    /// Returns the receiver of a reply. `routed`: the request came by unicast through a router,
+    /// where no broadcast arrives.
     ///
-    /// An address in the packet alone is no receiver: whoever answers ARP for it would get the reply. A client has an address if it sent
-    /// the packet from there. All others are answered at chaddr.
-    pub fn of(request: &ClientMessage, answer: ReplyContent, origin: Origin, routed: bool) -> Destination {
+    /// An address in the packet alone is no receiver: whoever answers ARP for it would get the
+    /// reply. A client has an address if it sent the packet from there. All others are answered at
+    /// chaddr.
+    pub fn of(
+        request: &ClientMessage,
+        answer: ReplyContent,
+        origin: Origin,
+        routed: bool,
+    ) -> Destination {
         let source = *origin.source.ip();
         let sent_from = |address: Ipv4Addr| !address.is_unspecified() && address == source;
         let at_source = Destination::Ip(SocketAddrV4::new(source, CLIENT_PORT));
         match answer {
             // Quirk::AsksProxyFromAnyPort
-            ReplyContent::ProxyAck if !source.is_unspecified() => return Destination::Ip(origin.source),
+            ReplyContent::ProxyAck if !source.is_unspecified() => {
+                return Destination::Ip(origin.source);
+            }
             _ if request.is_relayed() => {
                 // RFC 8357
-                let port = if request.relay.has_source_port { origin.source.port() } else { SERVER_PORT };
+                let port =
+                    if request.relay.has_source_port { origin.source.port() } else { SERVER_PORT };
                 return Destination::Ip(SocketAddrV4::new(request.giaddr, port));
             }
             _ if routed => return at_source,

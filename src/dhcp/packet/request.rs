@@ -1,7 +1,7 @@
 //! A packet of a client as a typed [`ClientMessage`]; accepts any input.
 //!
-//! The borrowed view of dhcproto is used, because the owned one stops at the first malformed option and asserts lengths. Here a malformed
-//! option is ignored.
+//! The borrowed view of dhcproto is used, because the owned one stops at the first malformed option
+//! and asserts lengths. Here a malformed option is ignored.
 
 use super::{
     client_class::{ClientKind, VendorClass, arch, client_kind, vendor},
@@ -60,8 +60,8 @@ pub struct ClientMessage {
     pub vendor: Option<VendorClass>,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
-    /// The architecture that determines the boot file: option 93, or the value in the text of option 60. `None` if firmware names none:
-    /// it gets no loader rather than a wrong one.
+    /// The architecture that determines the boot file: option 93, or the value in the text of
+    /// option 60. `None` if firmware names none: it gets no loader rather than a wrong one.
     pub arch: Option<ClientArch>,
     /// Option 97.
     pub uuid: Option<SystemUuid>,
@@ -86,13 +86,16 @@ impl ClientMessage {
         let link = ClientLink::of(message.htype(), message.hlen())?;
         let options = Options::read(packet);
         let mac = match link {
-            ClientLink::Infiniband => infiniband_address(options.get(OptionCode::ClientIdentifier)?)?,
+            ClientLink::Infiniband => {
+                infiniband_address(options.get(OptionCode::ClientIdentifier)?)?
+            }
             ClientLink::Ethernet | ClientLink::Ieee802 => MacAddr::from_chaddr(message.chaddr())?,
         };
         let vendor = vendor(&options);
         // Any machine on a direct segment could name another one.
         let is_relayed = !message.giaddr().is_unspecified();
-        let echoed = ECHOED.into_iter().filter(|code| is_relayed || *code != OptionCode::SubnetSelection);
+        let echoed =
+            ECHOED.into_iter().filter(|code| is_relayed || *code != OptionCode::SubnetSelection);
         Some(ClientMessage {
             xid: message.xid(),
             secs: message.secs(),
@@ -108,7 +111,9 @@ impl ClientMessage {
             client: client_kind(&options, vendor),
             arch: arch(&options, vendor),
             // Quirk::NoUuid, Quirk::OddUuid: the MAC address identifies the machine.
-            uuid: options.get(OptionCode::ClientMachineIdentifier).and_then(SystemUuid::from_option97),
+            uuid: options
+                .get(OptionCode::ClientMachineIdentifier)
+                .and_then(SystemUuid::from_option97),
             relay: options.relay_information(),
             subnet_selection: options.address(OptionCode::SubnetSelection).filter(|_| is_relayed),
             echoed: echoed.filter_map(|code| options.echo(code)).collect(),
@@ -120,7 +125,8 @@ impl ClientMessage {
         !self.giaddr.is_unspecified()
     }
 
-    /// Returns the address of a network that the relay selects (RFC 3527, RFC 3011); giaddr is then only the address to reply to.
+    /// Returns the address of a network that the relay selects (RFC 3527, RFC 3011); giaddr is then
+    /// only the address to reply to.
     pub fn selected_network(&self) -> Option<Ipv4Addr> {
         self.relay.link_selection.or(self.subnet_selection).filter(|_| self.is_relayed())
     }

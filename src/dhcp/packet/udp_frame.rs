@@ -12,7 +12,11 @@ const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
 
 /// Returns the frame; `None` if the payload is too long.
-pub fn udp_frame(from: (MacAddr, SocketAddrV4), to: (MacAddr, SocketAddrV4), payload: &[u8]) -> Option<Vec<u8>> {
+pub fn udp_frame(
+    from: (MacAddr, SocketAddrV4),
+    to: (MacAddr, SocketAddrV4),
+    payload: &[u8],
+) -> Option<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD {
         return None;
     }
@@ -42,8 +46,10 @@ pub fn udp_frame(from: (MacAddr, SocketAddrV4), to: (MacAddr, SocketAddrV4), pay
 fn ip_header(length: u16, from: Ipv4Addr, to: Ipv4Addr) -> [u8; IP] {
     let [high, low] = length.to_be_bytes();
     let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
-    // Version and length, service, length, identification, do not fragment, life, protocol, checksum, addresses.
-    let mut header = [0x45, 0, high, low, 0, 0, 0x40, 0, TTL, PROTOCOL_UDP, 0, 0, a, b, c, d, e, f, g, h];
+    // Version and length, service, length, identification, do not fragment, life, protocol,
+    // checksum, addresses.
+    let mut header =
+        [0x45, 0, high, low, 0, 0, 0x40, 0, TTL, PROTOCOL_UDP, 0, 0, a, b, c, d, e, f, g, h];
     let [high, low] = checksum(sum(&header)).to_be_bytes();
     (header[10], header[11]) = (high, low);
     header

@@ -2,7 +2,8 @@
 
 use crate::*;
 use dhcproto::v4::{
-    Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
+    Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode,
+    UnknownOption,
 };
 use meshd_types::{Basis, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
@@ -121,7 +122,8 @@ impl Packet {
 
     /// Asks for the address that it had (init-reboot).
     pub fn reboot(mac: MacAddr, program: Program, address: Ipv4Addr) -> Self {
-        Packet::new(MessageType::Request, mac, program).raw(OptionCode::RequestedIpAddress, &address.octets())
+        Packet::new(MessageType::Request, mac, program)
+            .raw(OptionCode::RequestedIpAddress, &address.octets())
     }
 
     /// Uses `address` already.
@@ -163,7 +165,13 @@ impl Packet {
     }
 
     /// Sends the packet from this address to the interface with this index.
-    pub fn from(&self, engine: &mut Engine, now: Timestamp, interface_index: usize, source: Ipv4Addr) -> Outcome {
+    pub fn from(
+        &self,
+        engine: &mut Engine,
+        now: Timestamp,
+        interface_index: usize,
+        source: Ipv4Addr,
+    ) -> Outcome {
         let bytes = self.bytes();
         let origin = Origin {
             interface_index,
@@ -177,9 +185,11 @@ impl Packet {
 
 /// Sends raw bytes from 0.0.0.0, or from the client's address.
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
-    let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
+    let address =
+        bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), port_of(bytes));
-    let origin = Origin { interface_index: 0, source, local_port, ethernet_source: chaddr_of(bytes) };
+    let origin =
+        Origin { interface_index: 0, source, local_port, ethernet_source: chaddr_of(bytes) };
     Outcome(engine.handle(now, bytes, origin))
 }
 
@@ -202,7 +212,8 @@ impl Outcome {
         self.0.iter().find_map(|effect| match effect {
             Effect::Reply(Reply { packet, to, .. }) => {
                 assert!(packet.len() >= 300, "BOOTP's least length");
-                let message = Message::decode(&mut Decoder::new(packet)).expect("our own answers can be read");
+                let message = Message::decode(&mut Decoder::new(packet))
+                    .expect("our own answers can be read");
                 Some(DecodedReply { message, to: *to })
             }
             _ => None,
@@ -289,8 +300,12 @@ fn text(field: &[u8]) -> String {
 
 /// Sends DISCOVER and REQUEST. Returns the leased address.
 pub fn boot(engine: &mut Engine, now: Timestamp, mac: MacAddr, program: Program) -> Ipv4Addr {
-    let offered = Packet::discover(mac, program).to(engine, now).expect(MessageType::Offer).address();
-    let acked = Packet::select(mac, program, offered, SERVER).to(engine, now).expect(MessageType::Ack).address();
+    let offered =
+        Packet::discover(mac, program).to(engine, now).expect(MessageType::Offer).address();
+    let acked = Packet::select(mac, program, offered, SERVER)
+        .to(engine, now)
+        .expect(MessageType::Ack)
+        .address();
     assert_eq!(acked, offered);
     acked
 }
@@ -310,25 +325,35 @@ pub struct OneNode {
 impl OneNode {
     /// Replaces all records of the engine.
     pub fn apply_to(&self, engine: &mut Engine, now: Timestamp) {
-        let machine = |ids, is_approved| MachineNic { ids, is_approved, is_boot_nic: true, attachment: None };
+        let machine =
+            |ids, is_approved| MachineNic { ids, is_approved, is_boot_nic: true, attachment: None };
         let mut records = BTreeMap::new();
         if let Some((macs, node)) = &self.known {
-            records.extend(
-                macs.iter().map(|mac| {
-                    (*mac, NicRecord { machine: Some(machine(vec![*node], false)), ..NicRecord::new(*mac) })
-                }),
-            );
+            records.extend(macs.iter().map(|mac| {
+                (
+                    *mac,
+                    NicRecord {
+                        machine: Some(machine(vec![*node], false)),
+                        ..NicRecord::new(*mac)
+                    },
+                )
+            }));
         }
         if let Some(mac) = self.mac {
             let attachment = self.attachment.clone();
-            let approved = MachineNic { attachment, ..machine(vec![Basis::Mac(mac).node_id()], true) };
-            let used = self.used.map(|address| UsedAddress { address, until: None }).into_iter().collect();
+            let approved =
+                MachineNic { attachment, ..machine(vec![Basis::Mac(mac).node_id()], true) };
+            let used =
+                self.used.map(|address| UsedAddress { address, until: None }).into_iter().collect();
             records.insert(mac, NicRecord { machine: Some(approved), used, ..NicRecord::new(mac) });
         }
         if let Some(node) = self.approved {
             // Any NIC that sends nothing.
             let mac = MacAddr([2, 0, 0, 0, 9, 9]);
-            records.insert(mac, NicRecord { machine: Some(machine(vec![node], true)), ..NicRecord::new(mac) });
+            records.insert(
+                mac,
+                NicRecord { machine: Some(machine(vec![node], true)), ..NicRecord::new(mac) },
+            );
         }
         engine.apply(now, RecordChanges::All(records.into_values().collect()));
     }

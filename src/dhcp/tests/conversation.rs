@@ -33,13 +33,24 @@ fn firmware_gets_its_loader_and_ipxe_gets_script() {
     ];
     for (program, file, class, client_kind) in rows {
         let mut engine = engine(pool(100, 200), Vec::new());
-        let offer = Packet::discover(mac(1), program).to(&mut engine, at(0)).expect(MessageType::Offer);
-        let outcome = Packet::select(mac(1), program, offer.address(), SERVER).to(&mut engine, at(1));
+        let offer =
+            Packet::discover(mac(1), program).to(&mut engine, at(0)).expect(MessageType::Offer);
+        let outcome =
+            Packet::select(mac(1), program, offer.address(), SERVER).to(&mut engine, at(1));
         for answer in [offer, outcome.expect(MessageType::Ack)] {
-            assert_eq!((answer.boot_file().as_deref(), answer.class()), (file, class), "{program:?}");
+            assert_eq!(
+                (answer.boot_file().as_deref(), answer.class()),
+                (file, class),
+                "{program:?}"
+            );
         }
-        assert_eq!(outcome.exchange().map(|exchange| exchange.client), Some(client_kind), "{program:?}");
-        let has_warning = outcome.warnings().iter().any(|warning| matches!(warning, Warning::NoLoader(_)));
+        assert_eq!(
+            outcome.exchange().map(|exchange| exchange.client),
+            Some(client_kind),
+            "{program:?}"
+        );
+        let has_warning =
+            outcome.warnings().iter().any(|warning| matches!(warning, Warning::NoLoader(_)));
         assert_eq!(has_warning, matches!(program, Program::Pxe(11 | 999)), "{program:?}");
     }
 }
@@ -48,7 +59,10 @@ fn firmware_gets_its_loader_and_ipxe_gets_script() {
 fn ack_follows_lease_store_and_has_network_options() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let outcome = Packet::discover(mac(1), Program::Ipxe).to(&mut engine, at(0));
-    assert!(matches!(outcome.0[..], [Effect::Reply(_), Effect::Store(_)]), "an offer waits for nothing: {outcome:?}");
+    assert!(
+        matches!(outcome.0[..], [Effect::Reply(_), Effect::Store(_)]),
+        "an offer waits for nothing: {outcome:?}"
+    );
     let address = outcome.expect(MessageType::Offer).address();
     let outcome = Packet::select(mac(1), Program::Ipxe, address, SERVER).to(&mut engine, at(1));
     assert!(matches!(outcome.0[..], [Effect::Store(_), Effect::Reply(_)]), "{outcome:?}");
@@ -71,7 +85,10 @@ fn ack_follows_lease_store_and_has_network_options() {
     ] {
         assert_eq!(options.get(OptionCode::from(&option)), Some(&option));
     }
-    assert!(options.contains(OptionCode::ClientMachineIdentifier), "option 97 goes back (RFC 4578)");
+    assert!(
+        options.contains(OptionCode::ClientMachineIdentifier),
+        "option 97 goes back (RFC 4578)"
+    );
 }
 
 #[test]
@@ -81,18 +98,31 @@ fn lease_renewal_is_unicast_and_reboot_keeps_address() {
     let renewal = Packet::new(MessageType::Request, mac(1), Program::Os).using(address);
     let ack = renewal.to(&mut engine, at(1800)).expect(MessageType::Ack);
     assert_eq!((ack.address(), ack.to), (address, ip(address, 68)));
-    let reboot = Packet::reboot(mac(1), Program::Os, address).to(&mut engine, at(1900)).expect(MessageType::Ack);
-    assert_eq!((reboot.address(), reboot.to), (address, Destination::Frame { mac: mac(1), address }));
-    let broadcast_only = Packet::reboot(mac(1), Program::Os, address).broadcast_only().to(&mut engine, at(1900));
-    assert_eq!(broadcast_only.expect(MessageType::Ack).to, BROADCAST, "it says that it hears nothing else");
+    let reboot = Packet::reboot(mac(1), Program::Os, address)
+        .to(&mut engine, at(1900))
+        .expect(MessageType::Ack);
+    assert_eq!(
+        (reboot.address(), reboot.to),
+        (address, Destination::Frame { mac: mac(1), address })
+    );
+    let broadcast_only =
+        Packet::reboot(mac(1), Program::Os, address).broadcast_only().to(&mut engine, at(1900));
+    assert_eq!(
+        broadcast_only.expect(MessageType::Ack).to,
+        BROADCAST,
+        "it says that it hears nothing else"
+    );
 }
 
 #[test]
 fn request_after_server_restart_is_acknowledged() {
-    let offer = Packet::discover(mac(1), Program::Ipxe).to(&mut engine(pool(100, 200), Vec::new()), at(0));
+    let offer =
+        Packet::discover(mac(1), Program::Ipxe).to(&mut engine(pool(100, 200), Vec::new()), at(0));
     let address = offer.expect(MessageType::Offer).address();
     let mut restarted = engine(pool(100, 200), Vec::new());
-    let ack = Packet::select(mac(1), Program::Ipxe, address, SERVER).to(&mut restarted, at(1)).expect(MessageType::Ack);
+    let ack = Packet::select(mac(1), Program::Ipxe, address, SERVER)
+        .to(&mut restarted, at(1))
+        .expect(MessageType::Ack);
     assert_eq!(ack.address(), address);
 }
 
@@ -101,7 +131,9 @@ fn request_for_foreign_address_gets_broadcast_nak() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let taken = boot(&mut engine, at(0), mac(1), Program::Os);
     for wanted in [taken, Ipv4Addr::new(192, 168, 1, 5), SERVER, ELSEWHERE] {
-        let nak = Packet::reboot(mac(2), Program::Os, wanted).to(&mut engine, at(1)).expect(MessageType::Nak);
+        let nak = Packet::reboot(mac(2), Program::Os, wanted)
+            .to(&mut engine, at(1))
+            .expect(MessageType::Nak);
         assert_eq!((nak.address(), nak.to), (Ipv4Addr::UNSPECIFIED, BROADCAST), "{wanted}");
         let renewal = Packet::new(MessageType::Request, mac(2), Program::Os).using(wanted);
         assert_eq!(renewal.to(&mut engine, at(1)).expect(MessageType::Nak).to, BROADCAST);
@@ -111,27 +143,44 @@ fn request_for_foreign_address_gets_broadcast_nak() {
 #[test]
 fn offer_is_withdrawn_when_client_selects_other_server() {
     let mut engine = engine(pool(100, 100), Vec::new());
-    let offer = Packet::discover(mac(1), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer);
-    let outcome = Packet::select(mac(1), Program::Os, offer.address(), ELSEWHERE).to(&mut engine, at(1));
+    let offer =
+        Packet::discover(mac(1), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer);
+    let outcome =
+        Packet::select(mac(1), Program::Os, offer.address(), ELSEWHERE).to(&mut engine, at(1));
     let segment = "eth0".into();
-    assert_eq!(outcome.0, [Effect::Warn(Warning::OtherServer { segment, server: ELSEWHERE, proxy: false })]);
-    assert_eq!(boot(&mut engine, at(2), mac(2), Program::Os), offer.address(), "its offer is free again");
+    assert_eq!(
+        outcome.0,
+        [Effect::Warn(Warning::OtherServer { segment, server: ELSEWHERE, proxy: false })]
+    );
+    assert_eq!(
+        boot(&mut engine, at(2), mac(2), Program::Os),
+        offer.address(),
+        "its offer is free again"
+    );
 }
 
 #[test]
 fn relay_gets_reply_with_its_option_82_and_unknown_relay_is_refused() {
     let relay = Ipv4Addr::new(10, 88, 0, 1);
-    let behind = Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
+    let behind =
+        Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
     let segment = setup.segments[0].clone();
     setup.segments.push(Segment { link: Link::Relay(relay), subnet: Some(behind), ..segment });
     let mut engine = Engine::new(setup, Vec::new());
     let circuit = b"\x01\x04port";
-    let packet = Packet::discover(mac(1), Program::Ipxe).via(relay).raw(OptionCode::RelayAgentInformation, circuit);
+    let packet = Packet::discover(mac(1), Program::Ipxe)
+        .via(relay)
+        .raw(OptionCode::RelayAgentInformation, circuit);
     let outcome = packet.to(&mut engine, at(0));
     assert_eq!(outcome.expect(MessageType::Offer).to, ip(relay, 67));
-    let Some(Effect::Reply(Reply { packet, .. })) = outcome.0.first() else { panic!("{outcome:?}") };
-    assert!(packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"), "option 82 as it came");
+    let Some(Effect::Reply(Reply { packet, .. })) = outcome.0.first() else {
+        panic!("{outcome:?}")
+    };
+    assert!(
+        packet.windows(8).any(|window| window == b"\x52\x06\x01\x04port"),
+        "option 82 as it came"
+    );
     let foreign = Ipv4Addr::new(10, 99, 0, 1);
     let outcome = Packet::discover(mac(1), Program::Ipxe).via(foreign).to(&mut engine, at(0));
     assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay { relay: foreign, selected: None })]);
@@ -146,7 +195,9 @@ fn relay_gets_reply_with_its_option_82_and_unknown_relay_is_refused() {
 #[test]
 fn inform_gets_options_without_address() {
     let mut engine = engine(pool(100, 200), Vec::new());
-    let ack = Packet::new(MessageType::Inform, mac(1), Program::Os).using(ELSEWHERE).to(&mut engine, at(0));
+    let ack = Packet::new(MessageType::Inform, mac(1), Program::Os)
+        .using(ELSEWHERE)
+        .to(&mut engine, at(0));
     let ack = ack.expect(MessageType::Ack);
     assert_eq!((ack.address(), ack.to), (Ipv4Addr::UNSPECIFIED, ip(ELSEWHERE, 68)));
     assert!(!ack.message.opts().contains(OptionCode::AddressLeaseTime));
@@ -161,7 +212,10 @@ fn mode_off_is_silent_and_proxy_offers_boot_file_only() {
     let mut proxy = Engine::new(setup(DhcpMode::Proxy, None), Vec::new());
     let offer = packet.to(&mut proxy, at(0)).expect(MessageType::Offer);
     assert_eq!((offer.address(), offer.to), (Ipv4Addr::UNSPECIFIED, BROADCAST));
-    assert_eq!((offer.boot_file().as_deref(), offer.class()), (Some("snponly.efi"), Some(b"PXEClient".as_slice())));
+    assert_eq!(
+        (offer.boot_file().as_deref(), offer.class()),
+        (Some("snponly.efi"), Some(b"PXEClient".as_slice()))
+    );
     let request = Packet::select(mac(1), Program::Ipxe, ELSEWHERE, SERVER).using(ELSEWHERE);
     let silent = request.to(&mut proxy, at(0));
     assert!(silent.reply().is_none(), "port 67 belongs to the other server");
@@ -200,7 +254,12 @@ fn captured_firmware_packets_are_parsed() {
             7,
             "http://10.77.0.1:8080/boot.ipxe",
         ),
-        (include_str!("../../../tests/golden/dhcp-discover-ovmf-pxe.hex"), ClientKind::Firmware, 7, "snponly.efi"),
+        (
+            include_str!("../../../tests/golden/dhcp-discover-ovmf-pxe.hex"),
+            ClientKind::Firmware,
+            7,
+            "snponly.efi",
+        ),
         (
             include_str!("../../../tests/golden/dhcp-discover-ovmf-http.hex"),
             ClientKind::Firmware,

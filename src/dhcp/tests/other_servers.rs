@@ -31,11 +31,18 @@ fn answers(mode: DhcpMode, to: Ipv4Addr) -> Vec<Vec<u8>> {
 
 #[test]
 fn probe_is_answered_by_other_servers_and_ignored_by_sender() {
-    assert_eq!(answers(DhcpMode::Authoritative, SERVER).len(), 2, "an offer, and an acknowledgement at once");
+    assert_eq!(
+        answers(DhcpMode::Authoritative, SERVER).len(),
+        2,
+        "an offer, and an acknowledgement at once"
+    );
     assert_eq!(answers(DhcpMode::Proxy, SERVER).len(), 1);
     let mut own = authoritative();
     for packet in probe_packets(SERVER, 7) {
-        assert!(send(&mut own, at(0), &packet, 67).0.is_empty(), "a broadcast comes back to its sender");
+        assert!(
+            send(&mut own, at(0), &packet, 67).0.is_empty(),
+            "a broadcast comes back to its sender"
+        );
     }
     assert_eq!(own.status(at(0))[0].pool.offered, 0);
 }
@@ -52,11 +59,13 @@ fn other_dhcp_server_is_reported_once_until_it_expires() {
         others.iter().map(|other| (other.address, other.proxy, other.last)).collect::<Vec<_>>()
     };
     assert_eq!(known_servers(&mut own, 100), [(OTHER, false, at(0))]);
-    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(600));
+    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER)
+        .to(&mut own, at(600));
     assert!(select.warnings().is_empty(), "it is known");
     assert_eq!(known_servers(&mut own, 1400), [(OTHER, false, at(600))]);
     assert_eq!(known_servers(&mut own, 1500), []);
-    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(1501));
+    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER)
+        .to(&mut own, at(1501));
     assert_eq!(select.warnings().len(), 1, "it is back");
 }
 
@@ -78,7 +87,10 @@ fn own_reply_and_client_packet_are_no_other_server() {
     let offer = Packet::discover(mac(1), Program::Os).to(&mut own, at(0));
     let Some(Effect::Reply(reply)) = offer.0.first() else { panic!("{offer:?}") };
     assert_eq!(own.handle_server_packet(at(0), &reply.packet, 0), None, "our own");
-    assert_eq!(own.handle_server_packet(at(0), &Packet::discover(mac(1), Program::Os).bytes(), 0), None);
+    assert_eq!(
+        own.handle_server_packet(at(0), &Packet::discover(mac(1), Program::Os).bytes(), 0),
+        None
+    );
     assert_eq!(
         own.handle_server_packet(at(0), &answers(DhcpMode::Proxy, SERVER)[0], 9),
         None,
@@ -94,7 +106,10 @@ fn other_servers_of_segment_are_bounded_to_latest() {
         Packet::select(mac(1), Program::Os, other, other).to(&mut own, at(i64::from(last)));
     }
     let others = own.status(at(91)).remove(0).other_servers;
-    assert_eq!((others.len(), others.last().map(|other| other.address)), (16, Some(Ipv4Addr::new(10, 77, 0, 90))));
+    assert_eq!(
+        (others.len(), others.last().map(|other| other.address)),
+        (16, Some(Ipv4Addr::new(10, 77, 0, 90)))
+    );
 }
 
 #[test]

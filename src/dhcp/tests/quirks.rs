@@ -38,16 +38,20 @@ fn firmware_gets_first_available_loader_of_its_architecture() {
         };
         for present in 0..=row.loaders.len() {
             let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
-            setup.sources.loaders = row.loaders[present..].iter().map(|loader| (*loader).to_owned()).collect();
-            let outcome = Packet::discover(mac(1), program).to(&mut Engine::new(setup, Vec::new()), at(0));
+            setup.sources.loaders =
+                row.loaders[present..].iter().map(|loader| (*loader).to_owned()).collect();
+            let outcome =
+                Packet::discover(mac(1), program).to(&mut Engine::new(setup, Vec::new()), at(0));
             let offer = outcome.expect(MessageType::Offer);
             let expected = row.loaders.get(present).map(|loader| match row.transport {
                 LoaderTransport::Tftp => (*loader).to_owned(),
                 LoaderTransport::Http => format!("http://10.77.0.1:8080/loader/{loader}"),
             });
             assert_eq!(offer.boot_file(), expected, "{}", row.name);
-            let has_warning =
-                outcome.warnings().iter().any(|warning| matches!(warning, Warning::NoLoader(NoLoader::Absent { .. })));
+            let has_warning = outcome
+                .warnings()
+                .iter()
+                .any(|warning| matches!(warning, Warning::NoLoader(NoLoader::Absent { .. })));
             assert_eq!(has_warning, expected.is_none(), "{}", row.name);
         }
     }
@@ -96,7 +100,11 @@ fn bare_user_class() {
 fn listed_user_class() {
     assert_eq!(file(&Packet::discover(mac(1), Program::IpxeInList)).as_deref(), Some(SCRIPT));
     let other = x64().raw(OptionCode::UserClass, b"\x05iPXEx\x09iPXE");
-    assert_eq!(file(&other).as_deref(), Some("snponly.efi"), "a name that only begins so, and a broken list");
+    assert_eq!(
+        file(&other).as_deref(),
+        Some("snponly.efi"),
+        "a name that only begins so, and a broken list"
+    );
 }
 
 fn loops_into_itself() {
@@ -113,7 +121,8 @@ fn no_uuid() {
 
 fn odd_uuid() {
     let odd: [&[u8]; 3] = [&[7; 16], &[1; 17], &[0; 3]];
-    odd.into_iter().for_each(|odd| uuid(&x64().raw(OptionCode::ClientMachineIdentifier, odd), Some(odd)));
+    odd.into_iter()
+        .for_each(|odd| uuid(&x64().raw(OptionCode::ClientMachineIdentifier, odd), Some(odd)));
     uuid(&x64().raw(OptionCode::ClientMachineIdentifier, &[]), None);
 }
 
@@ -125,7 +134,11 @@ fn reads_c_strings() {
         assert_eq!(offer.option(66), Some(b"10.77.0.1\0".to_vec()), "{program:?}");
     }
     for class in [b"iPXE\0".as_slice(), b"\x05iPXE\0", b"\x04iPXE\0"] {
-        assert_eq!(file(&x64().raw(OptionCode::UserClass, class)).as_deref(), Some(SCRIPT), "{class:?}");
+        assert_eq!(
+            file(&x64().raw(OptionCode::UserClass, class)).as_deref(),
+            Some(SCRIPT),
+            "{class:?}"
+        );
     }
 }
 
@@ -141,7 +154,11 @@ fn arch_in_class() {
         ("U-Boot.armv7", Some("snponly-arm32.efi")),
         ("U-Boot.armv8\0", Some("snponly-arm64.efi")),
     ] {
-        assert_eq!(file(&Packet::discover(mac(1), Program::Class(class))).as_deref(), expected, "{class:?}");
+        assert_eq!(
+            file(&Packet::discover(mac(1), Program::Class(class))).as_deref(),
+            expected,
+            "{class:?}"
+        );
     }
 }
 
@@ -167,7 +184,10 @@ fn no_arch() {
         for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
             let outcome = packet.to(&mut engine_with_all_loaders(mode), at(0));
             assert_eq!(outcome.reply().and_then(|reply| reply.boot_file()), None, "{class:?}");
-            assert!(matches!(outcome.warnings()[..], [Warning::NoLoader(NoLoader::UnknownArch { .. })]), "{class:?}");
+            assert!(
+                matches!(outcome.warnings()[..], [Warning::NoLoader(NoLoader::UnknownArch { .. })]),
+                "{class:?}"
+            );
         }
     }
     let uboot_of_x86 = Packet::discover(mac(1), Program::UBoot(0));
@@ -202,14 +222,22 @@ fn proxy_needs_class() {
 fn looks_for_boot_servers() {
     for program in [Program::Pxe(0), Program::OldPxe] {
         let packet = Packet::discover(mac(1), program);
-        assert_eq!(offered(DhcpMode::Proxy, &packet).option(43), Some(TAKE_THE_FILE.to_vec()), "{program:?}");
+        assert_eq!(
+            offered(DhcpMode::Proxy, &packet).option(43),
+            Some(TAKE_THE_FILE.to_vec()),
+            "{program:?}"
+        );
         assert_eq!(offered(DhcpMode::Authoritative, &packet).option(43), None, "{program:?}");
     }
 }
 
 fn option_43_opens_menu() {
     for program in [Program::Pxe(7), Program::Pxe(11), Program::Http(16), Program::Ipxe] {
-        assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), program)).option(43), None, "{program:?}");
+        assert_eq!(
+            offered(DhcpMode::Proxy, &Packet::discover(mac(1), program)).option(43),
+            None,
+            "{program:?}"
+        );
     }
 }
 
@@ -217,7 +245,10 @@ fn header_only() {
     let packet = Packet::discover(mac(1), Program::UBoot(22));
     let outcome = packet.to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
     let offer = outcome.expect(MessageType::Offer);
-    let header = offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
+    let header = offer
+        .message
+        .fname()
+        .map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
     assert_eq!(header.as_deref(), Some("snponly-arm64.efi"));
     assert_eq!(offer.message.siaddr(), SERVER);
     assert_eq!(
@@ -227,26 +258,39 @@ fn header_only() {
     );
     let outcome = packet.to(&mut engine_with_all_loaders(DhcpMode::Proxy), at(0));
     let offer = outcome.expect(MessageType::Offer);
-    assert_eq!((offer.boot_file().as_deref(), offer.address()), (Some("snponly-arm64.efi"), Ipv4Addr::UNSPECIFIED));
-    assert_eq!(offer.class(), Some(b"PXEClient".as_slice()), "other clients know it as a proxy's by the class");
+    assert_eq!(
+        (offer.boot_file().as_deref(), offer.address()),
+        (Some("snponly-arm64.efi"), Ipv4Addr::UNSPECIFIED)
+    );
+    assert_eq!(
+        offer.class(),
+        Some(b"PXEClient".as_slice()),
+        "other clients know it as a proxy's by the class"
+    );
     assert!(outcome.exchange().is_some(), "it opens a boot session");
 }
 
 fn no_short_reply() {
-    let outcome =
-        Packet::discover(mac(1), Program::Os).to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
+    let outcome = Packet::discover(mac(1), Program::Os)
+        .to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
     let Some(Effect::Reply(reply)) = outcome.0.first() else { panic!("{outcome:?}") };
     assert!(reply.packet.len() >= 300);
 }
 
 fn waits_for_proxy() {
-    for (program, has_option) in
-        [(Program::Ipxe, true), (Program::Pxe(7), false), (Program::Http(16), false), (Program::Os, false)]
-    {
+    for (program, has_option) in [
+        (Program::Ipxe, true),
+        (Program::Pxe(7), false),
+        (Program::Http(16), false),
+        (Program::Os, false),
+    ] {
         let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), program));
         assert_eq!(offer.option(175), has_option.then(|| vec![176, 1, 1]), "{program:?}");
     }
-    assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), Program::Ipxe)).option(175), None);
+    assert_eq!(
+        offered(DhcpMode::Proxy, &Packet::discover(mac(1), Program::Ipxe)).option(175),
+        None
+    );
 }
 
 fn asks_proxy_from_any_port() {
@@ -254,8 +298,14 @@ fn asks_proxy_from_any_port() {
     for port in [68, 4011] {
         let source = SocketAddrV4::new(own, port);
         let request = Packet::new(MessageType::Request, mac(1), Program::Pxe(7)).using(own).bytes();
-        let origin = Origin { interface_index: 0, source, local_port: PROXY_PORT, ethernet_source: Some(mac(1)) };
-        let outcome = Outcome(engine_with_all_loaders(DhcpMode::Proxy).handle(at(0), &request, origin));
+        let origin = Origin {
+            interface_index: 0,
+            source,
+            local_port: PROXY_PORT,
+            ethernet_source: Some(mac(1)),
+        };
+        let outcome =
+            Outcome(engine_with_all_loaders(DhcpMode::Proxy).handle(at(0), &request, origin));
         assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
     }
 }

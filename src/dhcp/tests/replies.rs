@@ -1,4 +1,5 @@
-//! The bytes of replies: order and number of options, link layers without chaddr, and the receiver of a reply.
+//! The bytes of replies: order and number of options, link layers without chaddr, and the receiver
+//! of a reply.
 
 use super::clients::*;
 use crate::{packet::CLIENT_PORT, *};
@@ -51,16 +52,25 @@ fn discover_with_claimed_address_is_answered_at_chaddr() {
     let mut engine = engine(pool(100, 200), Vec::new());
     let from = |packet: Packet, engine: &mut Engine, source| packet.from(engine, at(0), 0, source);
     for source in [Ipv4Addr::UNSPECIFIED, CLAIMED] {
-        let offer = from(Packet::discover(mac(1), Program::Pxe(7)).using(CLAIMED), &mut engine, source);
+        let offer =
+            from(Packet::discover(mac(1), Program::Pxe(7)).using(CLAIMED), &mut engine, source);
         let offer = offer.expect(MessageType::Offer);
-        assert_eq!(offer.to, Destination::Frame { mac: mac(1), address: offer.address() }, "{source}");
+        assert_eq!(
+            offer.to,
+            Destination::Frame { mac: mac(1), address: offer.address() },
+            "{source}"
+        );
     }
     let address = boot(&mut engine, at(0), mac(1), Program::Os);
     let renewal = Packet::new(MessageType::Request, mac(1), Program::Os).using(address);
     let ack = from(renewal, &mut engine, Ipv4Addr::UNSPECIFIED).expect(MessageType::Ack);
     assert_eq!(ack.to, Destination::Frame { mac: mac(1), address }, "it did not send from there");
     let mut proxy = Engine::new(setup(DhcpMode::Proxy, None), Vec::new());
-    let offer = from(Packet::discover(mac(1), Program::Pxe(7)).using(CLAIMED), &mut proxy, Ipv4Addr::UNSPECIFIED);
+    let offer = from(
+        Packet::discover(mac(1), Program::Pxe(7)).using(CLAIMED),
+        &mut proxy,
+        Ipv4Addr::UNSPECIFIED,
+    );
     assert_eq!(offer.expect(MessageType::Offer).to, Destination::BROADCAST);
 }
 
@@ -72,8 +82,14 @@ fn inform_without_address_is_answered_at_its_source() {
     assert_eq!(ack.to, Destination::Ip(SocketAddrV4::new(CLAIMED, CLIENT_PORT)));
     assert_eq!(ack.option(1), Some(vec![255, 255, 255, 0]));
     let other = Ipv4Addr::new(10, 77, 0, 151);
-    for (packet, source) in [(inform.clone(), Ipv4Addr::UNSPECIFIED), (inform.using(CLAIMED), other)] {
-        assert_eq!(packet.from(&mut engine, at(0), 0, source).dropped(), Some(DropReason::UnprovenSender), "{source}");
+    for (packet, source) in
+        [(inform.clone(), Ipv4Addr::UNSPECIFIED), (inform.using(CLAIMED), other)]
+    {
+        assert_eq!(
+            packet.from(&mut engine, at(0), 0, source).dropped(),
+            Some(DropReason::UnprovenSender),
+            "{source}"
+        );
     }
 }
 
@@ -85,14 +101,19 @@ fn packet_without_reply_is_counted_by_its_reason() {
     let request = Packet::new(MessageType::Request, mac(1), Program::Os);
     assert_eq!(request.to(&mut engine, at(0)).dropped(), Some(DropReason::NoAddress));
     let dropped = engine.counters().dropped;
-    assert_eq!([DropReason::Malformed, DropReason::NoAddress].map(|reason| dropped[reason as usize]), [1, 1]);
+    assert_eq!(
+        [DropReason::Malformed, DropReason::NoAddress].map(|reason| dropped[reason as usize]),
+        [1, 1]
+    );
 }
 
 /// The identifier of RFC 4390 and RFC 4361: type, IAID, DUID.
 const INFINIBAND: &[u8] = b"\xff\0\0\0\0\0\x02\0\0\x02\xc9\0\xec\x0d\x9a\x03\0\x9c\x81\xe2";
 
 fn without_chaddr(kind: MessageType, identifier: &[u8]) -> Vec<u8> {
-    let packet = Packet::new(kind, mac(1), Program::Os).broadcast_only().raw(OptionCode::ClientIdentifier, identifier);
+    let packet = Packet::new(kind, mac(1), Program::Os)
+        .broadcast_only()
+        .raw(OptionCode::ClientIdentifier, identifier);
     let mut bytes = packet.bytes();
     bytes[1..3].copy_from_slice(&[32, 0]);
     bytes[28..44].fill(0);
@@ -109,11 +130,18 @@ fn infiniband_client_is_known_by_its_identifier_and_answered_by_broadcast() {
         ethernet_source: Some(mac(7)),
     };
     let mut offered = |identifier: &[u8]| {
-        let outcome = Outcome(engine.handle(at(0), &without_chaddr(MessageType::Discover, identifier), origin));
+        let outcome = Outcome(engine.handle(
+            at(0),
+            &without_chaddr(MessageType::Discover, identifier),
+            origin,
+        ));
         let reply = bytes_of(&outcome);
         assert_eq!((&reply[..3], &reply[28..44]), (&[2, 32, 0][..], &[0; 16][..]), "RFC 4390");
         let offer = outcome.expect(MessageType::Offer);
-        assert_eq!((offer.to, offer.option(61)), (Destination::BROADCAST, Some(identifier.to_vec())));
+        assert_eq!(
+            (offer.to, offer.option(61)),
+            (Destination::BROADCAST, Some(identifier.to_vec()))
+        );
         offer.address()
     };
     let address = offered(INFINIBAND);

@@ -22,11 +22,13 @@ fn reserve(owner: Owner, third: u8, last: u8) -> Reservation {
     Reservation { owner, address: Ipv4Addr::new(10, third, 0, last), parent: None }
 }
 
-/// eth0 leases, eth1 is off, one relay leads to a network that is leased and another to one that is not.
+/// eth0 leases, eth1 is off, one relay leads to a network that is leased and another to one that is
+/// not.
 fn site(reservations: Vec<Reservation>, stored: Vec<Lease>) -> Engine {
     let mut setup = setup(DhcpMode::Authoritative, Some(pool_of(77, 110)));
     setup.interfaces.push(Interface { name: "eth1".to_owned(), address: SECOND });
-    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
+    let segment =
+        |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     setup.segments.extend([
         segment(Link::Interface("eth1".to_owned()), DhcpMode::Off, None),
         segment(Link::Relay(RELAY), DhcpMode::Authoritative, Some(pool_of(88, 110))),
@@ -48,16 +50,34 @@ fn network(address: Ipv4Addr) -> u8 {
 fn relay_selects_segment_on_any_interface() {
     let mut engine = site(Vec::new(), Vec::new());
     for (via, server) in [(0, SERVER), (1, SECOND)] {
-        let offer = Packet::discover(mac(1), Program::Ipxe).via(RELAY).from(&mut engine, at(0), via, RELAY);
+        let offer =
+            Packet::discover(mac(1), Program::Ipxe).via(RELAY).from(&mut engine, at(0), via, RELAY);
         let offer = offer.expect(MessageType::Offer);
         assert_eq!((network(offer.address()), offer.to), (88, to(RELAY)));
-        assert_eq!(offer.option(54), Some(server.octets().to_vec()), "the address that the relay reaches");
+        assert_eq!(
+            offer.option(54),
+            Some(server.octets().to_vec()),
+            "the address that the relay reaches"
+        );
         assert_eq!(offer.option(3), Some(RELAY.octets().to_vec()));
     }
-    let offer = Packet::discover(mac(1), Program::Ipxe).via(SECOND_RELAY).from(&mut engine, at(0), 0, SECOND_RELAY);
-    assert_eq!(offer.expect(MessageType::Offer).to, to(SECOND_RELAY), "another relay of the same network");
-    let proxied =
-        Packet::discover(mac(1), Program::Pxe(7)).via(Ipv4Addr::new(10, 99, 0, 1)).from(&mut engine, at(0), 1, RELAY);
+    let offer = Packet::discover(mac(1), Program::Ipxe).via(SECOND_RELAY).from(
+        &mut engine,
+        at(0),
+        0,
+        SECOND_RELAY,
+    );
+    assert_eq!(
+        offer.expect(MessageType::Offer).to,
+        to(SECOND_RELAY),
+        "another relay of the same network"
+    );
+    let proxied = Packet::discover(mac(1), Program::Pxe(7)).via(Ipv4Addr::new(10, 99, 0, 1)).from(
+        &mut engine,
+        at(0),
+        1,
+        RELAY,
+    );
     assert!(proxied.expect(MessageType::Offer).address().is_unspecified());
 }
 
@@ -65,11 +85,17 @@ fn relay_selects_segment_on_any_interface() {
 fn unknown_relay_gets_warning_and_no_reply() {
     let mut engine = site(Vec::new(), Vec::new());
     let unknown = Ipv4Addr::new(10, 66, 0, 1);
-    let outcome = Packet::discover(mac(1), Program::Ipxe).via(unknown).from(&mut engine, at(0), 0, unknown);
+    let outcome =
+        Packet::discover(mac(1), Program::Ipxe).via(unknown).from(&mut engine, at(0), 0, unknown);
     assert_eq!(outcome.0, [Effect::Warn(Warning::ForeignRelay { relay: unknown, selected: None })]);
     assert_eq!(engine.counters().foreign_relay, 1);
     let elsewhere = Ipv4Addr::new(10, 77, 0, 9);
-    let outcome = Packet::discover(mac(1), Program::Ipxe).via(elsewhere).from(&mut engine, at(0), 1, elsewhere);
+    let outcome = Packet::discover(mac(1), Program::Ipxe).via(elsewhere).from(
+        &mut engine,
+        at(0),
+        1,
+        elsewhere,
+    );
     let warning = Warning::ForeignRelay { relay: elsewhere, selected: None };
     assert_eq!(outcome.0, [Effect::Warn(warning)], "that network is behind eth0, not eth1");
 }
@@ -87,8 +113,12 @@ fn client_behind_relay_gets_ack_and_nak_of_renewal_by_unicast() {
     let other = Packet::new(MessageType::Request, mac(2), Program::Os).using(address);
     let nak = other.from(&mut engine, at(1801), 1, address).expect(MessageType::Nak);
     assert_eq!(nak.to, Destination::Ip(SocketAddrV4::new(address, 68)), "no broadcast gets there");
-    let outcome =
-        Packet::new(MessageType::Release, mac(1), Program::Os).using(address).from(&mut engine, at(1900), 1, address);
+    let outcome = Packet::new(MessageType::Release, mac(1), Program::Os).using(address).from(
+        &mut engine,
+        at(1900),
+        1,
+        address,
+    );
     assert!(matches!(outcome.0[..], [Effect::Store(Change::LeaseChanged(_))]), "{outcome:?}");
 }
 
@@ -107,11 +137,20 @@ fn nic_has_one_lease_per_network_and_keeps_it_after_a_move() {
     let here = boot(&mut engine, at(0), mac(1), Program::Os);
     let discover = Packet::discover(mac(1), Program::Os).via(RELAY);
     let there = discover.from(&mut engine, at(9), 0, RELAY).expect(MessageType::Offer).address();
-    let outcome = Packet::select(mac(1), Program::Os, there, SERVER).via(RELAY).from(&mut engine, at(9), 0, RELAY);
+    let outcome = Packet::select(mac(1), Program::Os, there, SERVER).via(RELAY).from(
+        &mut engine,
+        at(9),
+        0,
+        RELAY,
+    );
     assert_eq!(outcome.expect(MessageType::Ack).address(), there);
     assert_eq!((network(here), network(there)), (77, 88));
     let stray = Packet::reboot(mac(1), Program::Os, there).to(&mut engine, at(20));
-    assert_eq!(stray.expect(MessageType::Nak).to, Destination::BROADCAST, "back again, with the address from there");
+    assert_eq!(
+        stray.expect(MessageType::Nak).to,
+        Destination::BROADCAST,
+        "back again, with the address from there"
+    );
     assert_eq!(boot(&mut engine, at(20), mac(1), Program::Os), here);
 }
 
@@ -120,14 +159,19 @@ fn option_82_selects_link_and_overrides_server_identifier() {
     let mut engine = site(Vec::new(), Vec::new());
     let giaddr = Ipv4Addr::new(192, 0, 2, 1);
     let agent = [&[5, 4][..], &RELAY.octets(), &[11, 4], &SECOND_RELAY.octets()].concat();
-    let packet = Packet::discover(mac(1), Program::Os).via(giaddr).raw(OptionCode::RelayAgentInformation, &agent);
+    let packet = Packet::discover(mac(1), Program::Os)
+        .via(giaddr)
+        .raw(OptionCode::RelayAgentInformation, &agent);
     let offer = packet.from(&mut engine, at(0), 0, giaddr).expect(MessageType::Offer);
     assert_eq!((network(offer.address()), offer.to), (88, to(giaddr)), "RFC 3527");
     assert_eq!(offer.option(54), Some(SECOND_RELAY.octets().to_vec()), "RFC 5107");
     assert_eq!(offer.option(82), Some(agent.clone()));
     let select = Packet::select(mac(1), Program::Os, offer.address(), SECOND_RELAY).via(giaddr);
     let select = select.raw(OptionCode::RelayAgentInformation, &agent);
-    assert_eq!(select.from(&mut engine, at(0), 0, giaddr).expect(MessageType::Ack).address(), offer.address());
+    assert_eq!(
+        select.from(&mut engine, at(0), 0, giaddr).expect(MessageType::Ack).address(),
+        offer.address()
+    );
 }
 
 /// The proxy segment's network is unknown, so the finer key of its own relay must not hide it.
@@ -135,11 +179,14 @@ fn option_82_selects_link_and_overrides_server_identifier() {
 fn selected_network_is_served_by_its_segment_or_named_in_warning() {
     let mut engine = site(Vec::new(), Vec::new());
     let proxied = Ipv4Addr::new(10, 99, 0, 1);
-    let select = |code, relay, data: &[u8]| Packet::discover(mac(1), Program::Pxe(7)).via(relay).raw(code, data);
+    let select = |code, relay, data: &[u8]| {
+        Packet::discover(mac(1), Program::Pxe(7)).via(relay).raw(code, data)
+    };
     let by_link = |relay, network: Ipv4Addr| {
         select(OptionCode::RelayAgentInformation, relay, &[&[5, 4][..], &network.octets()].concat())
     };
-    let by_subnet = |relay, network: Ipv4Addr| select(OptionCode::SubnetSelection, relay, &network.octets());
+    let by_subnet =
+        |relay, network: Ipv4Addr| select(OptionCode::SubnetSelection, relay, &network.octets());
     let own = Ipv4Addr::new(10, 99, 0, 0);
     for packet in [by_link(proxied, own), by_subnet(proxied, own), by_link(ELSEWHERE, proxied)] {
         let offer = packet.from(&mut engine, at(0), 0, proxied).expect(MessageType::Offer);
@@ -147,7 +194,8 @@ fn selected_network_is_served_by_its_segment_or_named_in_warning() {
     }
     let leased = Ipv4Addr::new(10, 88, 0, 0);
     for relay in [ELSEWHERE, proxied] {
-        let offer = by_subnet(relay, leased).from(&mut engine, at(0), 0, relay).expect(MessageType::Offer);
+        let offer =
+            by_subnet(relay, leased).from(&mut engine, at(0), 0, relay).expect(MessageType::Offer);
         assert_eq!((network(offer.address()), offer.to), (88, to(relay)), "RFC 3011");
         assert_eq!(offer.option(118), Some(leased.octets().to_vec()));
     }
@@ -155,7 +203,9 @@ fn selected_network_is_served_by_its_segment_or_named_in_warning() {
     let offer = both.from(&mut engine, at(0), 0, ELSEWHERE).expect(MessageType::Offer);
     assert_eq!(network(offer.address()), 88, "link selection takes precedence (RFC 3527)");
     let unknown = Ipv4Addr::new(10, 66, 0, 0);
-    for (relay, packet) in [(RELAY, by_link(RELAY, unknown)), (ELSEWHERE, by_subnet(ELSEWHERE, unknown))] {
+    for (relay, packet) in
+        [(RELAY, by_link(RELAY, unknown)), (ELSEWHERE, by_subnet(ELSEWHERE, unknown))]
+    {
         let warning = Warning::ForeignRelay { relay, selected: Some(unknown) };
         assert_eq!(
             packet.from(&mut engine, at(0), 0, relay).0,
@@ -163,7 +213,8 @@ fn selected_network_is_served_by_its_segment_or_named_in_warning() {
             "no address of another network"
         );
     }
-    let direct = Packet::discover(mac(1), Program::Os).raw(OptionCode::SubnetSelection, &leased.octets());
+    let direct =
+        Packet::discover(mac(1), Program::Os).raw(OptionCode::SubnetSelection, &leased.octets());
     let offer = direct.to(&mut engine, at(0)).expect(MessageType::Offer);
     assert_eq!((network(offer.address()), offer.option(118)), (77, None), "only a relay selects");
 }
@@ -172,9 +223,12 @@ fn selected_network_is_served_by_its_segment_or_named_in_warning() {
 fn relay_with_source_port_gets_replies_there() {
     let mut engine = site(Vec::new(), Vec::new());
     let mut send = |agent: &[u8], port: u16| {
-        let packet = Packet::discover(mac(1), Program::Os).via(RELAY).raw(OptionCode::RelayAgentInformation, agent);
+        let packet = Packet::discover(mac(1), Program::Os)
+            .via(RELAY)
+            .raw(OptionCode::RelayAgentInformation, agent);
         let source = SocketAddrV4::new(RELAY, port);
-        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(9)) };
+        let origin =
+            Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(9)) };
         Outcome(engine.handle(at(0), &packet.bytes(), origin))
     };
     for (agent, port) in [(&[1, 1, 7, 19, 0][..], 40_000), (&[1, 1, 7], 67)] {
@@ -189,25 +243,39 @@ fn relay_with_source_port_gets_replies_there() {
 fn interface_with_mode_off_answers_no_local_client() {
     let mut engine = site(Vec::new(), Vec::new());
     for program in [Program::Os, Program::Ipxe, Program::Pxe(0)] {
-        assert!(Packet::discover(mac(1), program).from(&mut engine, at(0), 1, UNSPECIFIED).0.is_empty(), "{program:?}");
+        assert!(
+            Packet::discover(mac(1), program).from(&mut engine, at(0), 1, UNSPECIFIED).0.is_empty(),
+            "{program:?}"
+        );
     }
 }
 
 #[test]
 fn reserved_address_is_leased_only_to_its_owner() {
     let reserved = Ipv4Addr::new(10, 77, 0, 105);
-    let reservations = || vec![reserve(Owner::Mac(mac(1)), 77, 105), reserve(Owner::Mac(mac(1)), 88, 20)];
+    let reservations =
+        || vec![reserve(Owner::Mac(mac(1)), 77, 105), reserve(Owner::Mac(mac(1)), 88, 20)];
     let mut engine = site(reservations(), Vec::new());
     for other in 2..=20 {
-        if let Some(offer) = Packet::discover(mac(other), Program::Os).to(&mut engine, at(0)).reply() {
+        if let Some(offer) =
+            Packet::discover(mac(other), Program::Os).to(&mut engine, at(0)).reply()
+        {
             assert_ne!(offer.address(), reserved);
         }
         let grab = Packet::reboot(mac(other), Program::Os, reserved).to(&mut engine, at(0));
         assert!(grab.exchange().is_none(), "{grab:?}");
     }
-    assert_eq!(boot(&mut engine, at(0), mac(1), Program::Os), reserved, "though the rest of the pool is full");
+    assert_eq!(
+        boot(&mut engine, at(0), mac(1), Program::Os),
+        reserved,
+        "though the rest of the pool is full"
+    );
     let there = Packet::discover(mac(1), Program::Os).via(RELAY).from(&mut engine, at(0), 0, RELAY);
-    assert_eq!(there.expect(MessageType::Offer).address(), Ipv4Addr::new(10, 88, 0, 20), "outside of the range");
+    assert_eq!(
+        there.expect(MessageType::Offer).address(),
+        Ipv4Addr::new(10, 88, 0, 20),
+        "outside of the range"
+    );
 }
 
 #[test]
@@ -216,13 +284,20 @@ fn new_reservation_evicts_holder_and_moves_owner_at_next_discover() {
     let lease = |last, address| Lease { mac: mac(last), address, expires_at: at(3600), vm: None };
     let stored = vec![lease(2, reserved), lease(1, old)];
     let mut engine = site(vec![reserve(Owner::Mac(mac(1)), 77, 105)], stored);
-    let renewal = |number, address| Packet::new(MessageType::Request, mac(number), Program::Os).using(address);
+    let renewal = |number, address| {
+        Packet::new(MessageType::Request, mac(number), Program::Os).using(address)
+    };
     assert_eq!(renewal(1, old).to(&mut engine, at(1)).expect(MessageType::Ack).address(), old);
-    assert_eq!(boot(&mut engine, at(2), mac(1), Program::Os), old, "the other one may still use it");
+    assert_eq!(
+        boot(&mut engine, at(2), mac(1), Program::Os),
+        old,
+        "the other one may still use it"
+    );
     renewal(2, reserved).to(&mut engine, at(3)).expect(MessageType::Nak);
     let elsewhere = boot(&mut engine, at(4), mac(2), Program::Os);
     assert_ne!(elsewhere, reserved);
-    let offer = Packet::discover(mac(1), Program::Os).to(&mut engine, at(5)).expect(MessageType::Offer);
+    let offer =
+        Packet::discover(mac(1), Program::Os).to(&mut engine, at(5)).expect(MessageType::Offer);
     assert_eq!(offer.address(), reserved, "it is free now");
     Packet::reboot(mac(1), Program::Os, old).to(&mut engine, at(5)).expect(MessageType::Nak);
     let outcome = Packet::select(mac(1), Program::Os, reserved, SERVER).to(&mut engine, at(5));
@@ -237,13 +312,26 @@ fn node_reservation_serves_any_nic_of_node_but_one_at_a_time() {
     let node = Basis::Uuid(uuid).node_id();
     let reserved = Ipv4Addr::new(10, 77, 0, 20);
     let mut engine = site(vec![reserve(Owner::Node(node), 77, 20)], Vec::new());
-    assert_eq!(boot(&mut engine, at(0), mac(1), Program::Ipxe), reserved, "option 97 identifies the node");
+    assert_eq!(
+        boot(&mut engine, at(0), mac(1), Program::Ipxe),
+        reserved,
+        "option 97 identifies the node"
+    );
     let known = OneNode { known: Some((vec![mac(1), mac(2)], node)), ..OneNode::default() };
     known.apply_to(&mut engine, at(1));
     let mut send = |number: u8, seconds: i64| {
         let source = SocketAddrV4::new(UNSPECIFIED, 68);
-        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(number)) };
-        let outcome = Outcome(engine.handle(at(seconds), &Packet::discover(mac(number), Program::Os).bytes(), origin));
+        let origin = Origin {
+            interface_index: 0,
+            source,
+            local_port: 67,
+            ethernet_source: Some(mac(number)),
+        };
+        let outcome = Outcome(engine.handle(
+            at(seconds),
+            &Packet::discover(mac(number), Program::Os).bytes(),
+            origin,
+        ));
         outcome.expect(MessageType::Offer).address()
     };
     assert_eq!(send(1, 1), reserved, "Linux does not say option 97; its NIC is known by now");
@@ -258,7 +346,10 @@ fn flooding_nic_is_rate_limited_and_other_nics_are_not() {
     let flood = Packet::discover(mac(1), Program::Os);
     let answered = (0..100_000).filter(|_| flood.to(&mut engine, at(5)).reply().is_some()).count();
     assert_eq!(answered, usize::from(MAX_PER_SECOND));
-    assert_eq!(engine.counters().dropped[DropReason::RateLimited as usize], 100_000 - u64::from(MAX_PER_SECOND));
+    assert_eq!(
+        engine.counters().dropped[DropReason::RateLimited as usize],
+        100_000 - u64::from(MAX_PER_SECOND)
+    );
     Packet::discover(mac(2), Program::Os).to(&mut engine, at(5)).expect(MessageType::Offer);
 }
 
@@ -267,7 +358,8 @@ fn pool_warns_before_it_is_exhausted() {
     let mut engine = site(Vec::new(), Vec::new());
     let mut warned = Vec::new();
     for number in 1..=12 {
-        for warning in Packet::discover(mac(number), Program::Os).to(&mut engine, at(0)).warnings() {
+        for warning in Packet::discover(mac(number), Program::Os).to(&mut engine, at(0)).warnings()
+        {
             let Warning::Pool { segment, level, usage } = warning else { panic!("{warning:?}") };
             warned.push((number, level.to_owned(), usage.offered, segment.to_string()));
         }
@@ -275,9 +367,15 @@ fn pool_warns_before_it_is_exhausted() {
     let eth0 = || "eth0".to_owned();
     use PoolLevel::{Exhausted, Filling, NearlyFull};
     // Eleven addresses: nine are 81 %, eleven are all.
-    assert_eq!(warned, [(9, Filling, 9, eth0()), (11, NearlyFull, 11, eth0()), (12, Exhausted, 11, eth0())]);
+    assert_eq!(
+        warned,
+        [(9, Filling, 9, eth0()), (11, NearlyFull, 11, eth0()), (12, Exhausted, 11, eth0())]
+    );
     let health = engine.status(at(0));
-    assert_eq!((health[0].name.as_str(), health[0].pool.size, health[0].pool.offered), ("eth0", 11, 11));
+    assert_eq!(
+        (health[0].name.as_str(), health[0].pool.size, health[0].pool.offered),
+        ("eth0", 11, 11)
+    );
     assert_eq!(engine.status(at(61))[0].pool.offered, 0, "offers run out");
 }
 

@@ -42,7 +42,9 @@ fn leased(outcome: &Outcome) -> Vec<&Lease> {
     };
     let steps = outcome.0.iter().filter(|effect| lease(effect));
     steps
-        .filter_map(|effect| if let Effect::Store(Change::LeaseGranted(lease)) = effect { Some(lease) } else { None })
+        .filter_map(|effect| {
+            if let Effect::Store(Change::LeaseGranted(lease)) = effect { Some(lease) } else { None }
+        })
         .collect()
 }
 
@@ -90,7 +92,8 @@ fn vm_nic_without_reservation_gets_pool_address_and_no_boot_file() {
 
 #[test]
 fn deleted_vm_frees_its_addresses() {
-    let mut engine = engine_with_nics(vec![vm_nic(9, Some(220)), vm_nic(8, Some(101))], 100, 101, Vec::new());
+    let mut engine =
+        engine_with_nics(vec![vm_nic(9, Some(220)), vm_nic(8, Some(101))], 100, 101, Vec::new());
     assert_eq!(boot(&mut engine, at(0), mac(9), Program::Os), ip(220));
     assert_eq!(boot(&mut engine, at(0), mac(8), Program::Os), ip(101));
     assert_eq!(boot(&mut engine, at(0), mac(1), Program::Os), ip(100));
@@ -100,10 +103,19 @@ fn deleted_vm_frees_its_addresses() {
     );
     assert_eq!(engine.status(at(5))[0].pool.size, 1);
 
-    change_nics(&mut engine, vec![(mac(9), None), (mac(8), None), (mac(7), Some(vm_nic(7, Some(220))))]);
-    let renewed = Packet::new(MessageType::Request, mac(9), Program::Os).using(ip(220)).to(&mut engine, at(10));
+    change_nics(
+        &mut engine,
+        vec![(mac(9), None), (mac(8), None), (mac(7), Some(vm_nic(7, Some(220))))],
+    );
+    let renewed = Packet::new(MessageType::Request, mac(9), Program::Os)
+        .using(ip(220))
+        .to(&mut engine, at(10));
     renewed.expect(MessageType::Nak);
-    assert_eq!(boot(&mut engine, at(10), mac(2), Program::Os), ip(101), "of a range it is for anybody again");
+    assert_eq!(
+        boot(&mut engine, at(10), mac(2), Program::Os),
+        ip(101),
+        "of a range it is for anybody again"
+    );
     assert_eq!(boot(&mut engine, at(10), mac(7), Program::Os), ip(220));
     let pool = engine.status(at(20))[0].pool;
     assert_eq!((pool.size, pool.leased), (2, 2));
@@ -112,7 +124,8 @@ fn deleted_vm_frees_its_addresses() {
 
 #[test]
 fn complete_nic_list_replaces_reservations() {
-    let mut engine = engine_with_nics(vec![vm_nic(9, Some(220)), vm_nic(8, Some(221))], 100, 200, Vec::new());
+    let mut engine =
+        engine_with_nics(vec![vm_nic(9, Some(220)), vm_nic(8, Some(221))], 100, 200, Vec::new());
     let all = [vm_nic(8, Some(221)), vm_nic(7, Some(220))].map(NicRecord::of_vm).to_vec();
     engine.apply(at(0), RecordChanges::All(all));
     assert_eq!(boot(&mut engine, at(0), mac(7), Program::Os), ip(220));
@@ -127,40 +140,56 @@ fn address_reserved_while_leased_is_given_after_lease_ends() {
     change_nics(&mut engine, vec![(mac(9), Some(vm_nic(9, Some(leased_address.octets()[3]))))]);
     let temporary = boot(&mut engine, at(10), mac(9), Program::Os);
     assert_ne!(temporary, leased_address);
-    let renewed =
-        Packet::new(MessageType::Request, mac(1), Program::Os).using(leased_address).to(&mut engine, at(1800));
+    let renewed = Packet::new(MessageType::Request, mac(1), Program::Os)
+        .using(leased_address)
+        .to(&mut engine, at(1800));
     renewed.expect(MessageType::Nak);
-    assert_eq!(boot(&mut engine, at(3600), mac(9), Program::Os), leased_address, "once that lease is over");
+    assert_eq!(
+        boot(&mut engine, at(3600), mac(9), Program::Os),
+        leased_address,
+        "once that lease is over"
+    );
 }
 
 #[test]
 fn vm_reservation_conflicting_with_site_toml_is_warned() {
     let owner = Owner::Mac(mac(1));
     let reservations = vec![Reservation { owner, address: ip(220), parent: None }];
-    let nics = [vm_nic(9, Some(220)), vm_nic(8, Some(1)), vm_nic(1, Some(230)), vm_nic(7, Some(231))];
+    let nics =
+        [vm_nic(9, Some(220)), vm_nic(8, Some(1)), vm_nic(1, Some(230)), vm_nic(7, Some(231))];
     let nics = nics.map(NicRecord::of_vm).to_vec();
-    let setup = Setup { nics, reservations, ..setup(DhcpMode::Authoritative, Some(pool(100, 200))) };
+    let setup =
+        Setup { nics, reservations, ..setup(DhcpMode::Authoritative, Some(pool(100, 200))) };
     let mut engine = Engine::new(setup, Vec::new());
     let warnings = engine.take_warnings();
     assert_eq!(warnings.len(), 3, "{warnings:?}");
-    let expected = Warning::NotReserved { vm: "guest_9".parse().expect("a name"), address: ip(220) };
+    let expected =
+        Warning::NotReserved { vm: "guest_9".parse().expect("a name"), address: ip(220) };
     assert!(warnings.contains(&expected));
     assert_eq!(
-        (boot(&mut engine, at(0), mac(1), Program::Os), boot(&mut engine, at(0), mac(7), Program::Os)),
+        (
+            boot(&mut engine, at(0), mac(1), Program::Os),
+            boot(&mut engine, at(0), mac(7), Program::Os)
+        ),
         (ip(220), ip(231))
     );
     for other in [9, 8] {
-        assert!((100..=200).contains(&boot(&mut engine, at(0), mac(other), Program::Os).octets()[3]));
+        assert!(
+            (100..=200).contains(&boot(&mut engine, at(0), mac(other), Program::Os).octets()[3])
+        );
     }
 }
 
 #[test]
 fn vm_lease_outside_range_survives_restart_while_vm_exists() {
-    let stored = vec![Lease { mac: mac(9), address: ip(220), expires_at: at(3600), vm: Some(vm(9)) }];
+    let stored =
+        vec![Lease { mac: mac(9), address: ip(220), expires_at: at(3600), vm: Some(vm(9)) }];
     let renew = Packet::new(MessageType::Request, mac(9), Program::Os).using(ip(220));
     let mut engine = engine_with_nics(vec![vm_nic(9, Some(220))], 100, 200, stored.clone());
     assert_eq!(renew.to(&mut engine, at(1800)).expect(MessageType::Ack).address(), ip(220));
-    renew.to(&mut engine_with_nics(Vec::new(), 100, 200, stored), at(1800)).expect(MessageType::Nak);
+    renew
+        .to(&mut engine_with_nics(Vec::new(), 100, 200, stored), at(1800))
+        .expect(MessageType::Nak);
 }
 
 #[derive(Clone, Debug)]
@@ -184,7 +213,8 @@ fn vm_action() -> impl Strategy<Value = VmAction> {
 }
 
 proptest! {
-    /// VMs are created and deleted with addresses inside (100 to 103) and outside of the range, while clients send requests.
+    /// VMs are created and deleted with addresses inside (100 to 103) and outside of the range,
+    /// while clients send requests.
     #[test]
     fn vm_nic_changes_never_lease_one_address_twice(actions in proptest::collection::vec(vm_action(), 0..80)) {
         let mut engine = engine_with_nics(Vec::new(), 100, 103, Vec::new());

@@ -4,7 +4,9 @@ use super::error::{BuildError, failed, io_error};
 use super::parts::plan::PackagePlan;
 use super::parts::recipe::Recipe;
 use super::parts::repo::Repo;
-use super::parts::{contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe};
+use super::parts::{
+    contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe,
+};
 use super::{
     command::{TOOLS, ToolCommand, require_namespaces, require_tools},
     keys,
@@ -25,7 +27,8 @@ use std::{
     thread,
 };
 
-/// Builder version, part of the recipe digest. Increment it when meshd builds a different image from the same recipe.
+/// Builder version, part of the recipe digest. Increment it when meshd builds a different image
+/// from the same recipe.
 const BUILDER: &[u8] = b"meshd-image/1";
 
 /// Input and folders of an image build.
@@ -49,7 +52,10 @@ pub struct BuildRequest {
 ///
 /// # Errors
 /// An existing image stays; no file is half-written.
-pub(super) fn build_recipe(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+pub(super) fn build_recipe(
+    request: &BuildRequest,
+    progress: &dyn Progress,
+) -> Result<ImageManifest, BuildError> {
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
     if let Some(manifest) = up_to_date(request, &digest) {
@@ -96,14 +102,18 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
     Ok(())
 }
 
-/// Finds an intact version of the same recipe, preferably the current one, and promotes it on request.
+/// Finds an intact version of the same recipe, preferably the current one, and promotes it on
+/// request.
 pub(super) fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
     let (blobs_dir, name) = (&request.blobs_dir, &request.name);
     let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
     if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {
         return Some(current);
     }
-    let version = versions(blobs_dir, name).ok()?.into_iter().find(|built| built.manifest.recipe == *digest)?;
+    let version = versions(blobs_dir, name)
+        .ok()?
+        .into_iter()
+        .find(|built| built.manifest.recipe == *digest)?;
     let manifest = Image::load(blobs_dir, version.manifest).ok()?.manifest;
     if request.promote {
         return promote(blobs_dir, name, &version.version.to_string()).ok();
@@ -150,15 +160,22 @@ impl Build<'_> {
         let scripts = self.work.folder("scripts")?;
         let unpacked = ToolCommand::unpack_tar(&database.join("scripts.tar.gz"), &scripts).run();
         unpacked.map_err(failed("unpack the packages' scripts"))?;
-        let names = fs::read_dir(&scripts).map_err(io_error("read", &scripts))?.filter_map(Result::ok);
-        let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let names =
+            fs::read_dir(&scripts).map_err(io_error("read", &scripts))?.filter_map(Result::ok);
+        let names: Vec<_> =
+            names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         let triggers = read(database.join("triggers"))?;
         let arch = self.recipe.arch.to_string();
-        let plans =
-            plan::plan(&installed, &self.recipe.packages, &arch, &names, &triggers).map_err(BuildError::Plan)?;
+        let plans = plan::plan(&installed, &self.recipe.packages, &arch, &names, &triggers)
+            .map_err(BuildError::Plan)?;
         let release = installed.iter().find(|package| package.name() == "alpine-release");
-        let os_release = release.map_or("unknown", |package| package.version().split('-').next().unwrap_or(""));
-        let date = installed.iter().filter_map(|package| package.field('t').parse().ok()).max().unwrap_or(0);
+        let os_release =
+            release.map_or("unknown", |package| package.version().split('-').next().unwrap_or(""));
+        let date = installed
+            .iter()
+            .filter_map(|package| package.field('t').parse().ok())
+            .max()
+            .unwrap_or(0);
         Ok(Sources { os_release: os_release.to_owned(), tree, kernel_package, kernel, plans, date })
     }
 
@@ -179,8 +196,12 @@ impl Build<'_> {
     fn fetch_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
         let (package, deb) = report_step(self.progress, BuildStep::FetchKernel, || {
-            let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
-            self.progress.note(BuildStep::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
+            let (package, deb, how) =
+                fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
+            self.progress.note(
+                BuildStep::FetchKernel,
+                &format!("{} {}, {how}", package.name, package.version),
+            );
             Ok((package, deb))
         })?;
         let kernel = report_step(self.progress, BuildStep::UnpackKernel, || {
@@ -211,14 +232,24 @@ impl Build<'_> {
         };
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
-                let make = || modloop::make(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
+                let make = || {
+                    modloop::make(
+                        &sources.kernel,
+                        self.recipe.modloop,
+                        sources.date,
+                        &files.modloop,
+                    )
+                };
                 report_step(self.progress, BuildStep::Modloop, make)
             });
             let initramfs = scope.spawn(|| {
-                report_step(self.progress, BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs))
+                report_step(self.progress, BuildStep::Initramfs, || {
+                    self.initramfs(sources, &files.initramfs)
+                })
             });
-            let packages =
-                report_step(self.progress, BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
+            let packages = report_step(self.progress, BuildStep::Packages, || {
+                repo.make(&sources.plans, &files.packages)
+            });
             (packages, join(initramfs), join(modloop))
         });
         packages.and(initramfs).and(modloop)?;
@@ -246,7 +277,12 @@ impl Build<'_> {
         initramfs::make(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
     }
 
-    fn store(&self, recipe: Digest, sources: &Sources, files: &BlobFiles) -> Result<ImageManifest, BuildError> {
+    fn store(
+        &self,
+        recipe: Digest,
+        sources: &Sources,
+        files: &BlobFiles,
+    ) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
         let ImageKindName::Alpine = self.recipe.kind;
@@ -265,10 +301,17 @@ impl Build<'_> {
             arch: self.recipe.arch,
             recipe,
             kernel_release: sources.kernel.release.clone(),
-            kernel_package: format!("{}={}", sources.kernel_package.name, sources.kernel_package.version),
+            kernel_package: format!(
+                "{}={}",
+                sources.kernel_package.name, sources.kernel_package.version
+            ),
             os_release: sources.os_release.clone(),
             parts,
-            packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
+            packages: sources
+                .plans
+                .iter()
+                .map(|plan| (plan.name.clone(), plan.version.clone()))
+                .collect(),
             built_at: store::now(),
             contents,
         };

@@ -76,7 +76,11 @@ fn list_tools(tools: &[Tool]) -> String {
     let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     packages.sort_unstable();
     packages.dedup();
-    format!("programs are missing: {}; run `apt-get install {}`", programs.join(", "), packages.join(" "))
+    format!(
+        "programs are missing: {}; run `apt-get install {}`",
+        programs.join(", "),
+        packages.join(" ")
+    )
 }
 
 /// This host does not permit users to create user namespaces.
@@ -90,12 +94,14 @@ pub struct NamespacesDenied(#[source] CommandError);
 /// Returns an error with the tools that are not installed.
 pub fn require_tools(tools: &[Tool]) -> Result<(), MissingTools> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
-    let is_installed = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
+    let is_installed =
+        |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
     let missing: Vec<Tool> = tools.iter().filter(|tool| !is_installed(tool)).copied().collect();
     if missing.is_empty() { Ok(()) } else { Err(MissingTools(missing)) }
 }
 
-/// Returns an error if this user may not create user namespaces, which [`ToolCommand::as_root`] needs.
+/// Returns an error if this user may not create user namespaces, which [`ToolCommand::as_root`]
+/// needs.
 pub fn require_namespaces() -> Result<(), NamespacesDenied> {
     ToolCommand::as_root("true").run().map_err(NamespacesDenied)
 }
@@ -137,7 +143,11 @@ impl ToolCommand {
 
     /// Creates a command that unpacks a tar, plain or gzip-compressed, into a folder.
     pub fn unpack_tar(archive: &Path, folder: &Path) -> Self {
-        let tar = ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xf"]);
+        let tar = ToolCommand::new("tar").args([
+            "--no-same-owner",
+            "--warning=no-unknown-keyword",
+            "-xf",
+        ]);
         tar.arg(archive).arg("-C").arg(folder)
     }
 
@@ -197,7 +207,8 @@ impl ToolCommand {
     fn line(&self) -> String {
         const SHOWN: usize = 8;
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());
-        let mut line: Vec<_> = words.take(SHOWN).map(|word| word.to_string_lossy().into_owned()).collect();
+        let mut line: Vec<_> =
+            words.take(SHOWN).map(|word| word.to_string_lossy().into_owned()).collect();
         if self.command.get_args().count() >= SHOWN {
             line.push("...".to_owned());
         }

@@ -40,7 +40,9 @@ pub enum BuildError {
     #[error("{0}")]
     Modules(NoSuchModule),
     /// Alpine's init differs from the patched one.
-    #[error("the text of an [[initramfs.patch]] occurs {times} times in Alpine's init and must occur once: `{find}`")]
+    #[error(
+        "the text of an [[initramfs.patch]] occurs {times} times in Alpine's init and must occur once: `{find}`"
+    )]
     Patch { times: usize, find: String },
     /// A file of the source differs from its package.
     #[error(
@@ -69,7 +71,10 @@ pub enum BuildError {
 }
 
 /// Returns a conversion of an I/O error into the error of an operation on a file.
-pub(crate) fn io_error(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> BuildError {
+pub(crate) fn io_error(
+    what: &'static str,
+    path: impl Into<PathBuf>,
+) -> impl FnOnce(io::Error) -> BuildError {
     let path = path.into();
     move |source| BuildError::Io { what, path, source }
 }

@@ -35,10 +35,12 @@ pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, Build
             .args(["genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:3072"])
             .output();
         let pem = made.map_err(failed("make the repository key"))?;
-        write_whole(&key.private, pem.as_bytes(), 0o600).map_err(io_error("write", &key.private))?;
+        write_whole(&key.private, pem.as_bytes(), 0o600)
+            .map_err(io_error("write", &key.private))?;
     }
     // Restore the mode, because copied or restored files may have lost it.
-    fs::set_permissions(&key.private, fs::Permissions::from_mode(0o600)).map_err(io_error("protect", &key.private))?;
+    fs::set_permissions(&key.private, fs::Permissions::from_mode(0o600))
+        .map_err(io_error("protect", &key.private))?;
     let public = scratch.join(PUBLIC_NAME);
     ToolCommand::new("openssl")
         .args(["pkey", "-pubout", "-in"])

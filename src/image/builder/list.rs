@@ -61,21 +61,34 @@ impl Listed {
     /// Creates the entry of an image with neither recipe nor manifest.
     pub fn unknown(name: ImageName) -> Self {
         let problem = Some("there is no recipe".to_owned());
-        Listed { name, state: ImageState::NotBuilt, version: None, manifest: None, versions: Vec::new(), problem }
+        Listed {
+            name,
+            state: ImageState::NotBuilt,
+            version: None,
+            manifest: None,
+            versions: Vec::new(),
+            problem,
+        }
     }
 }
 
-/// Lists every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] reads them.
+/// Lists every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] reads
+/// them.
 pub fn list(blobs_dir: &Path, images_dir: &Path) -> io::Result<Vec<Listed>> {
     let recipes: BTreeSet<ImageName> = recipe_names(images_dir, RECIPE_FILE)?;
-    let built = version_names(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
-    Ok(recipes.union(&built).map(|name| describe(blobs_dir, images_dir, name, recipes.contains(name))).collect())
+    let built =
+        version_names(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
+    Ok(recipes
+        .union(&built)
+        .map(|name| describe(blobs_dir, images_dir, name, recipes.contains(name)))
+        .collect())
 }
 
 fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: bool) -> Listed {
     let (state, manifest, problem) = match load_manifest(blobs_dir, name) {
         Ok(manifest) => {
-            let state = ImageState::of_built(&manifest.recipe, &images_dir.join(name.as_str()), has_recipe);
+            let state =
+                ImageState::of_built(&manifest.recipe, &images_dir.join(name.as_str()), has_recipe);
             (state, Some(manifest), None)
         }
         Err(ImageError::NotBuilt { .. }) => (ImageState::NotBuilt, None, None),

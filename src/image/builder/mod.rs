@@ -22,8 +22,8 @@
 //!   wheel ──── fetch ────┼── plan ── build ──────┼─ kernel     initramfs by Alpine's mkinitfs, modloop by mksquashfs
 //!   kernel ─── fetch ────┘                       └─ store      blobs by digest, then the manifest
 //! ```
-//! `recipe`, `installed`, `plan` and `modules` are pure. All others run programs in a work folder that is removed after the
-//! build. [`crate::catalog::image`] reads the result.
+//! `recipe`, `installed`, `plan` and `modules` are pure. All others run programs in a work folder
+//! that is removed after the build. [`crate::catalog::image`] reads the result.
 
 pub mod apk;
 mod build;
@@ -48,14 +48,15 @@ pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
 pub use progress::{BuildStep, Progress, Quiet};
 pub use versions::{
-    ArtifactKind, Dropped, KEEP, ListKind, ListOwner, Prune, Pruned, Version, VersionError, find_version,
-    previous_version, promote, prune, rollback, versions,
+    ArtifactKind, Dropped, KEEP, ListKind, ListOwner, Prune, Pruned, Version, VersionError,
+    find_version, previous_version, promote, prune, rollback, versions,
 };
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
 
 use crate::catalog::ImageManifest;
 
-/// Builds an image, unless it is up to date: same recipe, intact blobs. A recipe with a mirror is an import.
+/// Builds an image, unless it is up to date: same recipe, intact blobs. A recipe with a mirror is
+/// an import.
 ///
 /// # Errors
 /// An existing image stays; no file is half-written.
@@ -66,5 +67,8 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     if let Some(current) = build::up_to_date(request, &recipe_digest(&request.recipe_dir)?) {
         return Ok(current);
     }
-    import(&ImportRequest { build: request.clone(), from: None, mirror: None, trust_mirror: false }, progress)
+    import(
+        &ImportRequest { build: request.clone(), from: None, mirror: None, trust_mirror: false },
+        progress,
+    )
 }

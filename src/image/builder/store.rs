@@ -17,7 +17,8 @@ use std::{
     time::SystemTime,
 };
 
-/// Alignment of initrds: the EFI stub concatenates them without padding, and Linux searches the next one at a multiple of this size.
+/// Alignment of initrds: the EFI stub concatenates them without padding, and Linux searches the
+/// next one at a multiple of this size.
 const PAD: usize = 4;
 
 /// Stores the padded content of a file as a blob.
@@ -37,7 +38,8 @@ pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     let path = blobs_dir.join("lock");
     let file = File::options().write(true).create(true).truncate(false).open(&path);
     let file = file.map_err(io_error("open the lock", &path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|error| io_error("take the lock", &path)(error.into()))?;
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|error| io_error("take the lock", &path)(error.into()))?;
     Ok(file)
 }
 
@@ -47,7 +49,8 @@ pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0))
 }
 
-/// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after [`set_current`].
+/// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after
+/// [`set_current`].
 pub(super) fn put_version<M: Serialize>(
     version_folder: &VersionFolder,
     version: &Digest,
@@ -62,8 +65,12 @@ pub(super) fn put_version<M: Serialize>(
 /// Number of stored moves for each image.
 const MAX_MOVES: u64 = 16;
 
-/// Makes a version current, under the [`lock`]. A crash leaves the old version or the new one current.
-pub(super) fn set_current(version_folder: &VersionFolder, version: &Digest) -> Result<(), BuildError> {
+/// Makes a version current, under the [`lock`]. A crash leaves the old version or the new one
+/// current.
+pub(super) fn set_current(
+    version_folder: &VersionFolder,
+    version: &Digest,
+) -> Result<(), BuildError> {
     let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     if pointer.current == Some(*version) {
         return Ok(());
@@ -92,10 +99,15 @@ pub(super) fn set_current(version_folder: &VersionFolder, version: &Digest) -> R
     sync_folder(root)
 }
 
-/// Adds a version whose blobs are stored. Promotes it on request, or if the image has no current version. Returns the manifest
-/// as read back from disk.
-pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) -> Result<ImageManifest, BuildError> {
-    let (version_folder, version) = (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
+/// Adds a version whose blobs are stored. Promotes it on request, or if the image has no current
+/// version. Returns the manifest as read back from disk.
+pub(super) fn finish(
+    blobs_dir: &Path,
+    manifest: &ImageManifest,
+    promote: bool,
+) -> Result<ImageManifest, BuildError> {
+    let (version_folder, version) =
+        (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
     put_version(&version_folder, &version, manifest)?;
     if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
         set_current(&version_folder, &version)?;
@@ -124,23 +136,30 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
-        // Ignore the error: the caller reports the first one, and the next build removes temporary files.
+        // Ignore the error: the caller reports the first one, and the next build removes temporary
+        // files.
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// Removes temporary files of killed builds. Failures are ignored, because such files only occupy space.
+/// Removes temporary files of killed builds. Failures are ignored, because such files only occupy
+/// space.
 pub(super) fn sweep(blobs_dir: &Path) {
-    let mut folders: Vec<PathBuf> = ["sha256", IMAGES, BUNDLES, IN_USE].map(|folder| blobs_dir.join(folder)).into();
-    let version_names = folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
-    let version_names: Vec<PathBuf> = version_names.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut folders: Vec<PathBuf> =
+        ["sha256", IMAGES, BUNDLES, IN_USE].map(|folder| blobs_dir.join(folder)).into();
+    let version_names =
+        folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let version_names: Vec<PathBuf> =
+        version_names.filter_map(|entry| Some(entry.ok()?.path())).collect();
     folders.extend(version_names.into_iter().filter(|path| path.is_dir()));
     for folder in folders {
         let Ok(entries) = fs::read_dir(folder) else { continue };
         for entry in entries.filter_map(Result::ok) {
             let name = entry.file_name();
-            let owner = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once('.')?.1.parse::<u32>().ok());
+            let owner = name
+                .to_str()
+                .and_then(|name| name.strip_prefix('.')?.rsplit_once('.')?.1.parse::<u32>().ok());
             if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
                 let _ = fs::remove_file(entry.path());
             }

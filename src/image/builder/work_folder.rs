@@ -15,17 +15,20 @@ pub(super) struct BuildFolder {
 }
 
 impl BuildFolder {
-    /// Locks an image or bundle and creates its work folder. Leftovers of a killed build are removed.
+    /// Locks an image or bundle and creates its work folder. Leftovers of a killed build are
+    /// removed.
     pub(super) fn begin(work_dir: &Path, name: &str) -> Result<Self, BuildError> {
         fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
         let path = work_dir.join(format!("{name}.lock"));
         let lock = File::options().write(true).create(true).truncate(false).open(&path);
         let lock = lock.map_err(io_error("open the lock", &path))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| BuildError::Busy(name.to_owned()))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| BuildError::Busy(name.to_owned()))?;
         let folder = work_dir.join(format!("{name}.build"));
         remove(&folder).map_err(io_error("remove what an earlier build left in", &folder))?;
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
-        // The path must be absolute, because chroot resolves no relative paths and programs run in other folders.
+        // The path must be absolute, because chroot resolves no relative paths and programs run in
+        // other folders.
         let folder = folder.canonicalize().map_err(io_error("find", &folder))?;
         Ok(BuildFolder { folder, lock })
     }
@@ -47,7 +50,8 @@ impl Drop for BuildFolder {
         if let Err(error) = remove(&self.folder) {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
         }
-        // Closing the file is not enough: a child that another thread forked holds a copy of the descriptor, and so the lock, until exec.
+        // Closing the file is not enough: a child that another thread forked holds a copy of the
+        // descriptor, and so the lock, until exec.
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }

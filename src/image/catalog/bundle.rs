@@ -74,15 +74,20 @@ pub enum BundleError {
 }
 
 /// Reads a bundle's manifest, without its layer.
-pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<BundleManifest, BundleError> {
+pub fn load_bundle_manifest(
+    blobs_dir: &Path,
+    name: &BundleName,
+) -> Result<BundleManifest, BundleError> {
     let path = VersionFolder::bundle(blobs_dir, name).current_path();
-    let unusable = |source| BundleError::Manifest { name: name.clone(), path: path.clone(), source };
+    let unusable =
+        |source| BundleError::Manifest { name: name.clone(), path: path.clone(), source };
     let Some(manifest) = parse_manifest::<BundleManifest>(&path).map_err(unusable)? else {
         return Err(BundleError::NotBuilt { name: name.clone(), path });
     };
     if manifest.format != FORMAT || manifest.name != *name {
         let (format, name) = (manifest.format, &manifest.name);
-        let what = format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}");
+        let what =
+            format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}");
         return Err(unusable(what.into()));
     }
     Ok(manifest)
@@ -100,8 +105,8 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
 /// Reads and verifies a layer by its digest, which names a version of a bundle.
 pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
     let path = blob_path(blobs_dir, digest);
-    let bytes =
-        read_bounded(&path, MAX_LAYER).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let bytes = read_bounded(&path, MAX_LAYER)
+        .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     if Digest::of(&bytes) != *digest {
         return Err(format!("{} is damaged", path.display()));
     }
@@ -134,7 +139,8 @@ mod tests {
             fs::create_dir_all(dir.join(folder)).unwrap();
         }
         fs::write(blob_path(dir, &manifest.layer.digest), layer).unwrap();
-        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap())
+            .unwrap();
         manifest
     }
 
@@ -143,14 +149,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
-        let catalog = Catalog::new(Vec::new(), Overlays::default()).with_bundles(dir.path(), &names);
+        let catalog =
+            Catalog::new(Vec::new(), Overlays::default()).with_bundles(dir.path(), &names);
         assert_eq!(catalog.bundle(&manifest.name).unwrap().manifest, manifest);
         assert_eq!(catalog.blob(&manifest.layer.digest).unwrap(), &b"hsqs..."[..]);
         let older = b"hsqs of before";
         let digest = Digest::of(older);
         assert!(catalog.layer(&digest).is_none() && load_layer(dir.path(), &digest).is_err());
         fs::write(blob_path(dir.path(), &digest), older).unwrap();
-        let catalog = catalog.with_pinned(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
+        let catalog =
+            catalog.with_pinned(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
         assert_eq!(catalog.blob(&digest).unwrap(), &older[..]);
         let error = &catalog.unusable_bundles()[&"qemu".parse().unwrap()];
         assert!(error.contains("meshd bundle build qemu"), "{error}");
@@ -164,7 +172,8 @@ mod tests {
         let error = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
         assert!(error.contains("damaged") && error.contains("meshd bundle build mpi"), "{error}");
         let other = "other".parse().unwrap();
-        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other)).unwrap();
+        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other))
+            .unwrap();
         assert!(matches!(load_bundle(dir.path(), &other), Err(BundleError::Manifest { .. })));
     }
 }

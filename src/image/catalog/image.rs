@@ -5,8 +5,8 @@
 //! blobs_dir/images/<name>.json     the current manifest; renamed into place last, so all blobs that it names exist
 //! ```
 //!
-//! [`crate::catalog`] reads the output of the image builder. A blob with a wrong digest is never served.
-//! [`super::versions`] describes the storage of several versions.
+//! [`crate::catalog`] reads the output of the image builder. A blob with a wrong digest is never
+//! served. [`super::versions`] describes the storage of several versions.
 
 use super::versions::VersionFolder;
 use bytes::Bytes;
@@ -66,8 +66,8 @@ pub struct Contents {
 }
 
 impl ImageManifest {
-    /// Returns the digest that names this version, over everything that a node boots. It excludes build time and recipe,
-    /// so two builds with equal bytes are one version.
+    /// Returns the digest that names this version, over everything that a node boots. It excludes
+    /// build time and recipe, so two builds with equal bytes are one version.
     pub fn version(&self) -> Digest {
         let parts = self.parts.parts();
         let digests = parts.iter().map(|part| part.blob.digest.0.as_slice());
@@ -139,7 +139,11 @@ pub fn load_manifest(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest
 }
 
 /// Reads the manifest of a version, without its blobs.
-pub fn load_version(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, ImageError> {
+pub fn load_version(
+    blobs_dir: &Path,
+    name: &ImageName,
+    version: &Digest,
+) -> Result<ImageManifest, ImageError> {
     let path = VersionFolder::image(blobs_dir, name).version_path(version);
     let manifest = read_manifest(path.clone(), name)?;
     let found = manifest.version();
@@ -156,7 +160,9 @@ fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, Image
         return Err(ImageError::NotBuilt { name: name.clone(), path });
     };
     if manifest.format != FORMAT {
-        return Err(unusable(format!("its format is {}, this program knows {FORMAT}", manifest.format).into()));
+        return Err(unusable(
+            format!("its format is {}, this program knows {FORMAT}", manifest.format).into(),
+        ));
     }
     if manifest.name != *name {
         return Err(unusable(format!("it describes image `{}`", manifest.name).into()));
@@ -165,7 +171,9 @@ fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, Image
 }
 
 /// Parses the manifest of an image or bundle; `None` if the file does not exist.
-pub(super) fn parse_manifest<M: DeserializeOwned>(path: &Path) -> Result<Option<M>, Box<dyn Error + Send + Sync>> {
+pub(super) fn parse_manifest<M: DeserializeOwned>(
+    path: &Path,
+) -> Result<Option<M>, Box<dyn Error + Send + Sync>> {
     match read_bounded(path, MAX_MANIFEST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         text => Ok(Some(serde_json::from_slice(&text?)?)),
@@ -184,7 +192,11 @@ impl Image {
     }
 
     /// Reads the blobs of a manifest that another version does not have in memory.
-    pub(super) fn load_with(blobs_dir: &Path, manifest: ImageManifest, other: &Image) -> Result<Self, ImageError> {
+    pub(super) fn load_with(
+        blobs_dir: &Path,
+        manifest: ImageManifest,
+        other: &Image,
+    ) -> Result<Self, ImageError> {
         Self::load_sharing(blobs_dir, manifest, &other.blobs)
     }
 
@@ -215,9 +227,15 @@ impl Image {
     }
 }
 
-fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob) -> Result<Bytes, ImageError> {
+fn load_blob(
+    blobs_dir: &Path,
+    name: &ImageName,
+    part: &'static str,
+    blob: Blob,
+) -> Result<Bytes, ImageError> {
     let path = blob_path(blobs_dir, &blob.digest);
-    let unreadable = |source| ImageError::Blob { name: name.clone(), part, path: path.clone(), source };
+    let unreadable =
+        |source| ImageError::Blob { name: name.clone(), part, path: path.clone(), source };
     let bytes = read_bounded(&path, MAX_BLOB).map_err(unreadable)?;
     match differs(&bytes, blob) {
         Some(found) => Err(ImageError::Damaged { name: name.clone(), part, path, found }),
@@ -237,7 +255,8 @@ fn differs(bytes: &[u8], blob: Blob) -> Option<String> {
 /// Reads and verifies a blob; the error is its cause.
 pub(super) fn read_blob(path: &Path, blob: Blob, limit: u64) -> Result<Bytes, String> {
     let bytes = read_bounded(path, limit).map_err(|error| format!("cannot be read: {error}"))?;
-    differs(&bytes, blob).map_or_else(|| Ok(bytes.into()), |found| Err(format!("is damaged: it has {found}")))
+    differs(&bytes, blob)
+        .map_or_else(|| Ok(bytes.into()), |found| Err(format!("is damaged: it has {found}")))
 }
 
 pub(super) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
@@ -276,7 +295,8 @@ mod tests {
             contents: Contents::default(),
         };
         fs::create_dir_all(dir.join("images")).unwrap();
-        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap())
+            .unwrap();
         manifest
     }
 
@@ -300,7 +320,10 @@ mod tests {
             bad[3] ^= 1;
             fs::write(&path, bad).unwrap();
             let text = load_image(dir.path(), &manifest.name).unwrap_err().to_string();
-            assert!(text.contains(part.name) && text.contains(&part.blob.digest.to_string()), "{text}");
+            assert!(
+                text.contains(part.name) && text.contains(&part.blob.digest.to_string()),
+                "{text}"
+            );
             assert!(text.contains("meshd image build lab"), "{text}");
             fs::write(&path, good).unwrap();
         }
@@ -312,9 +335,15 @@ mod tests {
         let manifest = write_image(dir.path());
         let path = blob_path(dir.path(), &manifest.parts.part("modloop").unwrap().digest);
         fs::write(&path, b"mod").unwrap();
-        assert!(matches!(load_image(dir.path(), &manifest.name), Err(ImageError::Damaged { part: "modloop", .. })));
+        assert!(matches!(
+            load_image(dir.path(), &manifest.name),
+            Err(ImageError::Damaged { part: "modloop", .. })
+        ));
         fs::remove_file(&path).unwrap();
-        assert!(matches!(load_image(dir.path(), &manifest.name), Err(ImageError::Blob { part: "modloop", .. })));
+        assert!(matches!(
+            load_image(dir.path(), &manifest.name),
+            Err(ImageError::Blob { part: "modloop", .. })
+        ));
     }
 
     #[test]
@@ -323,7 +352,8 @@ mod tests {
         let manifest = write_image(dir.path());
         let other: ImageName = "other".parse().unwrap();
         assert!(matches!(load_manifest(dir.path(), &other), Err(ImageError::NotBuilt { .. })));
-        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other)).unwrap();
+        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other))
+            .unwrap();
         assert!(matches!(load_manifest(dir.path(), &other), Err(ImageError::Manifest { .. })));
         fs::write(manifest_path(dir.path(), &other), b"{").unwrap();
         let text = load_manifest(dir.path(), &other).unwrap_err().to_string();

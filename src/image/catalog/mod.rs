@@ -10,8 +10,8 @@
 //! | `snapshot` | the snapshot of images, bundles, overlays and secrets at one moment |
 //! | `versions` | reads the versions of an image or bundle, and the current one |
 //!
-//! Only this module reads the folders of overlays and images. A change on disk becomes visible as a complete new
-//! snapshot. While the new state has faults, the last valid snapshot stays.
+//! Only this module reads the folders of overlays and images. A change on disk becomes visible as a
+//! complete new snapshot. While the new state has faults, the last valid snapshot stays.
 
 pub mod agent;
 pub mod bundle;

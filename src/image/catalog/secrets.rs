@@ -1,4 +1,5 @@
-//! Secrets of overlays, read from the files that the site names. Values exist only here and in the overlay of one boot.
+//! Secrets of overlays, read from the files that the site names. Values exist only here and in the
+//! overlay of one boot.
 
 use meshd_config::{Fault, Faults, SecretSource, files::open_regular};
 use meshd_types::{MAX_VAR_TEXT, Secret, VarName};
@@ -21,24 +22,32 @@ pub fn read_secrets(sources: &BTreeMap<VarName, SecretSource>) -> Result<Secrets
     for (name, SecretSource { file, .. }) in sources {
         match read(file) {
             Ok(text) => drop(secrets.insert(name.clone(), Secret::new(text))),
-            Err((what, hint)) => faults.push(Fault::of_file(file, format!("secret `{name}` {what}"), hint)),
+            Err((what, hint)) => {
+                faults.push(Fault::of_file(file, format!("secret `{name}` {what}"), hint))
+            }
         }
     }
     if faults.is_empty() { Ok(secrets) } else { Err(Faults(faults)) }
 }
 
 fn read(path: &Path) -> Result<String, (String, String)> {
-    let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
+    let unreadable = |error: io::Error| {
+        (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned())
+    };
     let file = open_regular(path).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => {
-            ("is not a file".to_owned(), "name a file that holds the secret and nothing else".to_owned())
-        }
+        io::ErrorKind::InvalidInput => (
+            "is not a file".to_owned(),
+            "name a file that holds the secret and nothing else".to_owned(),
+        ),
         _ => unreadable(error),
     })?;
     let metadata = file.metadata().map_err(unreadable)?;
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & 0o077 != 0 {
-        return Err((format!("may be read by others (mode {mode:04o})"), format!("run: chmod 600 {}", path.display())));
+        return Err((
+            format!("may be read by others (mode {mode:04o})"),
+            format!("run: chmod 600 {}", path.display()),
+        ));
     }
     let mut bytes = Vec::new();
     file.take(MAX_VAR_TEXT as u64 + 2).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -67,13 +76,18 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
             (name.parse::<VarName>().expect("a name"), SecretSource { file: path, overlays: None })
         };
-        let named = |name: &str, file: PathBuf| (name.parse().expect("a name"), SecretSource { file, overlays: None });
+        let named = |name: &str, file: PathBuf| {
+            (name.parse().expect("a name"), SecretSource { file, overlays: None })
+        };
         let good = BTreeMap::from([write("a", b"hunter2\n", 0o600), write("b", b"two\n\n", 0o400)]);
         let secrets = read_secrets(&good).expect("both");
         let values: Vec<&str> = secrets.values().map(|secret| secret.expose().as_str()).collect();
         assert_eq!(values, ["hunter2", "two\n"]);
         let bad = [
-            (write("c", b"hunter2", 0o640), "may be read by others (mode 0640)\n  hint: run: chmod 600"),
+            (
+                write("c", b"hunter2", 0o640),
+                "may be read by others (mode 0640)\n  hint: run: chmod 600",
+            ),
             (write("d", b"\n", 0o600), "is empty"),
             (write("e", &[0xff, 0xfe], 0o600), "is not text"),
             (write("f", &vec![b'x'; MAX_VAR_TEXT + 1], 0o600), "is longer than 16384 bytes"),
@@ -84,8 +98,14 @@ mod tests {
         let made = std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&pipe).status();
         assert!(made.expect("mkfifo is there").success());
         let pipe = BTreeMap::from([named("p", pipe)]);
-        assert!(read_secrets(&pipe).expect_err("nobody waits for it").to_string().contains("is not a file"));
-        let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect()).expect_err("all of them");
+        assert!(
+            read_secrets(&pipe)
+                .expect_err("nobody waits for it")
+                .to_string()
+                .contains("is not a file")
+        );
+        let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect())
+            .expect_err("all of them");
         for (_, expected) in &bad {
             assert!(faults.to_string().contains(expected), "{expected}\nnot in\n{faults}");
         }

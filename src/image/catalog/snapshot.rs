@@ -52,16 +52,22 @@ impl Catalog {
         }
     }
 
-    /// Reads all overlays and the built images of a list. A missing or damaged image is recorded with its cause; only
-    /// machines that need this image are refused.
-    pub fn load(overlays_dir: &Path, blobs_dir: &Path, names: &BTreeSet<ImageName>) -> Result<Self, Faults> {
+    /// Reads all overlays and the built images of a list. A missing or damaged image is recorded
+    /// with its cause; only machines that need this image are refused.
+    pub fn load(
+        overlays_dir: &Path,
+        blobs_dir: &Path,
+        names: &BTreeSet<ImageName>,
+    ) -> Result<Self, Faults> {
         let overlays = read_overlays(overlays_dir)?;
         let mut images = Vec::new();
         let (mut previous, mut unusable) = (BTreeMap::new(), BTreeMap::new());
         for name in names {
             match load_image(blobs_dir, name) {
                 Ok(image) => {
-                    previous.extend(load_previous(blobs_dir, &image).map(|image| (name.clone(), image)));
+                    previous.extend(
+                        load_previous(blobs_dir, &image).map(|image| (name.clone(), image)),
+                    );
                     images.push(image);
                 }
                 Err(error) => {
@@ -72,9 +78,15 @@ impl Catalog {
         Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
     }
 
-    /// Returns the snapshot with the secrets of a site. Renderings change with the marks of the secrets.
+    /// Returns the snapshot with the secrets of a site. Renderings change with the marks of the
+    /// secrets.
     #[must_use]
-    pub fn with_secrets(mut self, secrets: Secrets, sources: &BTreeMap<VarName, SecretSource>, key: &MarkKey) -> Self {
+    pub fn with_secrets(
+        mut self,
+        secrets: Secrets,
+        sources: &BTreeMap<VarName, SecretSource>,
+        key: &MarkKey,
+    ) -> Self {
         let mark = |(name, secret): (&VarName, _)| (name.clone(), key.mark(name.as_str(), secret));
         self.overlays.secret_marks = secrets.iter().map(mark).collect();
         self.overlays.limit_secrets(sources);
@@ -131,20 +143,27 @@ impl Catalog {
         &self.overlays
     }
 
-    /// Returns the previously served version of an image, because a boot in progress still fetches its parts.
+    /// Returns the previously served version of an image, because a boot in progress still fetches
+    /// its parts.
     pub fn previous(&self, name: &ImageName) -> Option<&Image> {
         self.previous.get(name)
     }
 
-    /// Returns the snapshot with further versions of images and layers of bundles, for pinned nodes.
-    pub fn with_pinned(mut self, pinned: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
+    /// Returns the snapshot with further versions of images and layers of bundles, for pinned
+    /// nodes.
+    pub fn with_pinned(
+        mut self,
+        pinned: Vec<Image>,
+        layers: impl IntoIterator<Item = (Digest, Bytes)>,
+    ) -> Self {
         self.layers.extend(layers);
         Catalog { pinned, ..self }
     }
 
     /// Returns a current or additional layer of a bundle.
     pub fn layer(&self, digest: &Digest) -> Option<&Bytes> {
-        let mut current = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
+        let mut current =
+            self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
         current.next().map(|bundle| &bundle.layer).or_else(|| self.layers.get(digest))
     }
 
@@ -170,13 +189,16 @@ impl Catalog {
 
     /// Returns whether both snapshots serve the same overlays and versions.
     pub fn is_same(&self, other: &Catalog) -> bool {
-        let versions =
-            |catalog: &Catalog| catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>();
+        let versions = |catalog: &Catalog| {
+            catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>()
+        };
         let current = |catalog: &Catalog| -> Vec<Digest> {
             catalog.images.values().map(|image| image.manifest.version()).collect()
         };
         let layers = |catalog: &Catalog| -> Vec<(BundleName, Digest)> {
-            let layer = |(name, bundle): (&BundleName, &Bundle)| (name.clone(), bundle.manifest.layer.digest);
+            let layer = |(name, bundle): (&BundleName, &Bundle)| {
+                (name.clone(), bundle.manifest.layer.digest)
+            };
             catalog.bundles.iter().map(layer).collect()
         };
         self.overlays_digest == other.overlays_digest
@@ -188,8 +210,8 @@ impl Catalog {
     }
 }
 
-/// Loads the previous version, sharing blobs with the current one. Only boots in progress need it, so a damaged
-/// one is omitted.
+/// Loads the previous version, sharing blobs with the current one. Only boots in progress need it,
+/// so a damaged one is omitted.
 fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     let name = &image.manifest.name;
     let version = VersionFolder::image(blobs_dir, name).pointer().ok()?.previous?;
@@ -197,7 +219,8 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     Image::load_with(blobs_dir, manifest, image).ok()
 }
 
-/// Loads the previous layer of a bundle. Only boots in progress need it, so a damaged layer is omitted.
+/// Loads the previous layer of a bundle. Only boots in progress need it, so a damaged layer is
+/// omitted.
 fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, Bytes)> {
     let previous = VersionFolder::bundle(blobs_dir, name).pointer().ok()?.previous?;
     Some((previous, load_layer(blobs_dir, &previous).ok()?))

@@ -7,7 +7,8 @@
 //! blobs_dir/in-use/<site>.<id>                  digests that must not be pruned, one a line; each site writes its lists
 //! ```
 //!
-//! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash.
+//! One rename changes current and previous version together. Readers see the old pair or the new
+//! pair, even after a crash.
 
 use meshd_config::files::read_regular;
 use meshd_types::{BundleName, Digest, ImageName};
@@ -97,7 +98,9 @@ impl VersionFolder {
     /// Returns current and previous version. Both are `None` if the link does not exist.
     pub fn pointer(&self) -> io::Result<Pointer> {
         let Ok(target) = fs::read_link(self.current_path()) else { return Ok(Pointer::default()) };
-        let Some((moves, current)) = target.file_name().and_then(OsStr::to_str).and_then(parse_move) else {
+        let Some((moves, current)) =
+            target.file_name().and_then(OsStr::to_str).and_then(parse_move)
+        else {
             return Ok(Pointer::default());
         };
         let mut before = self.moves()?.into_iter().rev().filter(|(number, _)| *number < moves);
@@ -127,7 +130,9 @@ pub fn version_names(blobs_dir: &Path, kind: &str) -> io::Result<BTreeSet<String
     let mut found = BTreeSet::new();
     for name in names(&root)? {
         let version_folder = name.strip_suffix(".json").unwrap_or(&name);
-        if !name.starts_with('.') && (version_folder.len() < name.len() || root.join(&name).is_dir()) {
+        if !name.starts_with('.')
+            && (version_folder.len() < name.len() || root.join(&name).is_dir())
+        {
             found.insert(version_folder.to_owned());
         }
     }
@@ -160,7 +165,8 @@ pub enum InUseError {
 /// The first invalid list.
 pub fn in_use(blobs_dir: &Path) -> Result<BTreeSet<Digest>, InUseError> {
     let folder = blobs_dir.join(IN_USE);
-    let lists = names(&folder).map_err(|source| InUseError::Read { path: folder.clone(), source })?;
+    let lists =
+        names(&folder).map_err(|source| InUseError::Read { path: folder.clone(), source })?;
     let mut all = BTreeSet::new();
     for name in lists.iter().filter(|name| !name.starts_with('.')) {
         all.extend(read_list(&folder.join(name))?);
@@ -172,11 +178,16 @@ pub fn in_use(blobs_dir: &Path) -> Result<BTreeSet<Digest>, InUseError> {
 pub fn read_list(path: &Path) -> Result<BTreeSet<Digest>, InUseError> {
     let read = |source| InUseError::Read { path: path.to_owned(), source };
     let bytes = read_regular(path, MAX_LIST).map_err(read)?;
-    let text = String::from_utf8(bytes).map_err(|error| read(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| read(io::Error::new(io::ErrorKind::InvalidData, error)))?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let digests = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let parse = |(line, text): (usize, &str)| {
-        let wrong = |_| InUseError::Line { path: path.to_owned(), line, text: text.chars().take(80).collect() };
+        let wrong = |_| InUseError::Line {
+            path: path.to_owned(),
+            line,
+            text: text.chars().take(80).collect(),
+        };
         text.parse().map_err(wrong)
     };
     digests.map(parse).collect()
@@ -211,8 +222,15 @@ mod tests {
             let link = dir.path().join(IMAGES).join(version_folder.move_target(number, &version));
             std::os::unix::fs::symlink(format!("../{version}.json"), link).unwrap();
         }
-        std::os::unix::fs::symlink(version_folder.move_target(2, &b), version_folder.current_path()).unwrap();
-        assert_eq!(version_folder.pointer().unwrap(), Pointer { moves: 2, current: Some(b), previous: Some(a) });
+        std::os::unix::fs::symlink(
+            version_folder.move_target(2, &b),
+            version_folder.current_path(),
+        )
+        .unwrap();
+        assert_eq!(
+            version_folder.pointer().unwrap(),
+            Pointer { moves: 2, current: Some(b), previous: Some(a) }
+        );
         assert_eq!(fs::read(version_folder.current_path()).unwrap(), b"{}");
         fs::remove_file(version_folder.version_path(&a)).unwrap();
         assert_eq!(version_folder.pointer().unwrap().previous, None);

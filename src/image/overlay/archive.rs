@@ -1,8 +1,9 @@
 //! Writes the archive of an overlay: tar members, gzip and cpio.
 //!
-//! An apkovl may consist of several concatenated gzip members with tar entries; only the last one contains the end-of-archive blocks.
-//! The agent is therefore compressed once, and a node's public files once per generation. The secrets of one boot are a small last member.
-//! The output does not depend on the clock, the host or the order of the input.
+//! An apkovl may consist of several concatenated gzip members with tar entries; only the last one
+//! contains the end-of-archive blocks. The agent is therefore compressed once, and a node's public
+//! files once per generation. The secrets of one boot are a small last member. The output does not
+//! depend on the clock, the host or the order of the input.
 
 mod read;
 mod stream;
@@ -21,9 +22,11 @@ use std::{
     sync::Arc,
 };
 
-/// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that renders.
+/// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that
+/// renders.
 const GZIP_OS_UNKNOWN: u8 = 255;
-/// Alignment of initrds in bytes. The EFI stub appends initrds without padding, and the kernel searches the next one at multiples of it.
+/// Alignment of initrds in bytes. The EFI stub appends initrds without padding, and the kernel
+/// searches the next one at multiples of it.
 const INITRD_ALIGN: usize = 4;
 /// Alignment of heads and contents in a cpio.
 const CPIO_ALIGN: usize = 4;
@@ -60,7 +63,8 @@ pub enum Content<'a> {
 pub struct Member {
     /// Plain bytes.
     pub bytes: Bytes,
-    /// The bytes encoded for an initrd. They are encoded once, so that creating an initrd does not copy them.
+    /// The bytes encoded for an initrd. They are encoded once, so that creating an initrd does not
+    /// copy them.
     stored: Arc<Stored>,
 }
 
@@ -71,12 +75,14 @@ impl Member {
     }
 }
 
-/// Packs tar entries in the given order as a gzip member without end of archive, for content that many nodes share.
+/// Packs tar entries in the given order as a gzip member without end of archive, for content that
+/// many nodes share.
 pub fn member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::new(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
 }
 
-/// As [`member`], with fast compression for content of one node: the saved CPU time outweighs some hundred additional bytes.
+/// As [`member`], with fast compression for content of one node: the saved CPU time outweighs some
+/// hundred additional bytes.
 pub fn quick_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::new(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
@@ -90,10 +96,12 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> B
     })
 }
 
-/// Returns an initrd, in pieces, that unpacks to [`OVERLAY_PATH`] with these members as its content.
+/// Returns an initrd, in pieces, that unpacks to [`OVERLAY_PATH`] with these members as its
+/// content.
 ///
-/// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at any offset.
-/// It accepts a plain cpio only at multiples of four, which the EFI stub does not ensure.
+/// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at
+/// any offset. It accepts a plain cpio only at multiples of four, which the EFI stub does not
+/// ensure.
 pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
     let mut head = Vec::new();
@@ -108,7 +116,8 @@ pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     members.iter().for_each(|member| crc.combine(&member.stored.crc));
     crc.combine(&tail.crc);
     let first = [&GZIP_HEADER[..], &head.blocks].concat();
-    let mut end = [&tail.blocks[..], &crc.sum().to_le_bytes(), &crc.amount().to_le_bytes()].concat();
+    let mut end =
+        [&tail.blocks[..], &crc.sum().to_le_bytes(), &crc.amount().to_le_bytes()].concat();
     let middle = members.iter().map(|member| member.stored.blocks.clone());
     let length = first.len() + middle.clone().map(|blocks| blocks.len()).sum::<usize>() + end.len();
     end.resize(end.len() + length.next_multiple_of(INITRD_ALIGN) - length, 0);
@@ -118,8 +127,8 @@ pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
 /// RFC 1952: deflate, no name, no time, unknown system.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, GZIP_OS_UNKNOWN];
 
-/// Encodes bytes as stored blocks of deflate (RFC 1951, 3.2.4). Stored blocks begin and end at whole bytes, so
-/// they can be concatenated.
+/// Encodes bytes as stored blocks of deflate (RFC 1951, 3.2.4). Stored blocks begin and end at
+/// whole bytes, so they can be concatenated.
 #[derive(Debug)]
 struct Stored {
     blocks: Bytes,
@@ -145,7 +154,8 @@ impl Stored {
     }
 }
 
-/// Writes an archive into memory. This cannot fail, because `SafePath` excludes all paths that tar refuses.
+/// Writes an archive into memory. This cannot fail, because `SafePath` excludes all paths that tar
+/// refuses.
 fn in_memory(write: impl FnOnce() -> io::Result<Bytes>) -> Bytes {
     write().expect("an archive is written to memory from checked paths")
 }
@@ -188,7 +198,8 @@ fn gzip(bytes: &[u8], compression: Compression) -> io::Result<Bytes> {
     encoder.finish().map(Bytes::from)
 }
 
-/// Appends the head of one entry in cpio's "newc" format (the kernel's `early-userspace/buffer-format.rst`), padded.
+/// Appends the head of one entry in cpio's "newc" format (the kernel's
+/// `early-userspace/buffer-format.rst`), padded.
 fn cpio_head(out: &mut Vec<u8>, mode: u32, name: &str, size: usize) {
     let size = u32::try_from(size).expect("an overlay is far below the 4 GiB that cpio can say");
     let name_size = u32::try_from(name.len() + 1).expect("names here are constants");

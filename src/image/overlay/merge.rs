@@ -1,7 +1,7 @@
 //! Merges overlay layers in order; the last layer wins.
 //!
-//! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. A
-//! repeated overlay moves to the later position.
+//! Order: the overlays of the profile, parents' first; those of the node's groups in listed order;
+//! the node's own. A repeated overlay moves to the later position.
 
 use super::{GroupContext, NodeContext, RenderInput};
 use crate::catalog::{
@@ -64,7 +64,9 @@ pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Mer
                 merged.modules.push(module);
             }
         }
-        merged.sysctl.extend(overlay.sysctl.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        merged
+            .sysctl
+            .extend(overlay.sysctl.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     }
     merged.conflicting_services(faults);
     merged.same_but_for_case(faults);
@@ -73,25 +75,36 @@ pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Mer
             merged.packages.insert(package);
         } else {
             let what = format!("profile {}: `{package}` is not a package name", input.profile.name);
-            faults.push(Fault::of_file(&input.site.file, what, "write it without version or repository"));
+            faults.push(Fault::of_file(
+                &input.site.file,
+                what,
+                "write it without version or repository",
+            ));
         }
     }
     merged
 }
 
-/// Returns the packages that the node needs and its image does not contain; mesh-init would refuse to boot
-/// without them. Empty for an image without a package list.
+/// Returns the packages that the node needs and its image does not contain; mesh-init would refuse
+/// to boot without them. Empty for an image without a package list.
 pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<Fault> {
     if image.packages.is_empty() {
         return Vec::new();
     }
     let merged = merge(input, &mut Vec::new());
     let absent = merged.packages.iter().filter(|package| !image.packages.contains_key(**package));
-    let hint = format!("add it to images/{}/image.toml and build the image, or use another image", image.name);
+    let hint = format!(
+        "add it to images/{}/image.toml and build the image, or use another image",
+        image.name
+    );
     let fault = |package: &&str| {
         let owner = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
-        let file = owner.map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
-        let what = format!("profile {}: image {} has no package {package}", input.profile.name, image.name);
+        let file = owner
+            .map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
+        let what = format!(
+            "profile {}: image {} has no package {package}",
+            input.profile.name, image.name
+        );
         Fault::of_file(file, what, &hint)
     };
     absent.map(fault).collect()
@@ -112,12 +125,18 @@ impl Display for NamedBy<'_> {
     }
 }
 
-/// Returns the overlays of profile and groups in the order of application; a repeated one moves to the later position.
-fn overlays_with_origin<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
+/// Returns the overlays of profile and groups in the order of application; a repeated one moves to
+/// the later position.
+fn overlays_with_origin<'a>(
+    profile: &'a Profile,
+    node: &'a NodeContext,
+) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
     let mut names: Vec<(&OverlayName, NamedBy<'a>)> = Vec::new();
     let of_profile = profile.overlays.iter().map(|name| (name, NamedBy::Profile(profile)));
-    let of_groups =
-        node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, NamedBy::Group(group))));
+    let of_groups = node
+        .groups
+        .iter()
+        .flat_map(|group| group.overlays.iter().map(move |name| (name, NamedBy::Group(group))));
     for (name, named_by) in of_profile.chain(of_groups) {
         names.retain(|(earlier, _)| *earlier != name);
         names.push((name, named_by));
@@ -135,13 +154,18 @@ pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -
     let layers = taken.iter().map(|(name, _)| (name.as_str(), overlays.named.get(*name)));
     for (name, overlay) in layers.chain(own.map(|own| ("", Some(own)))) {
         // A missing overlay changes the digest too, because the rendering reports it as a fault.
-        fields.extend([name.as_bytes(), overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice())]);
+        fields.extend([
+            name.as_bytes(),
+            overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice()),
+        ]);
         let declared = overlay.iter().flat_map(|overlay| &overlay.variables);
         let secrets = declared.filter(|(_, variable)| variable.secret).map(|(name, _)| name);
         marks.extend(secrets.filter_map(|name| Some((name, overlays.secret_marks.get(name)?))));
     }
     fields.push(b"secrets");
-    fields.extend(marks.iter().flat_map(|(name, mark)| [name.as_str().as_bytes(), mark.0.as_slice()]));
+    fields.extend(
+        marks.iter().flat_map(|(name, mark)| [name.as_str().as_bytes(), mark.0.as_slice()]),
+    );
     Digest::of_fields(fields)
 }
 
@@ -151,7 +175,8 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
         match input.overlays.named.get(name) {
             Some(overlay) => layers.push(overlay),
             None => {
-                let hint = suggest(name.as_str(), input.overlays.named.keys().map(OverlayName::as_str));
+                let hint =
+                    suggest(name.as_str(), input.overlays.named.keys().map(OverlayName::as_str));
                 let what = format!("{named_by}: there is no overlay `{name}`");
                 faults.push(Fault::of_file(&input.site.file, what, hint));
             }
@@ -162,7 +187,12 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
 }
 
 /// Creates a fault of one overlay.
-pub(super) fn fault(overlay: &Overlay, location: &SourceLocation, what: String, hint: impl Into<String>) -> Fault {
+pub(super) fn fault(
+    overlay: &Overlay,
+    location: &SourceLocation,
+    what: String,
+    hint: impl Into<String>,
+) -> Fault {
     Fault { line: location.line, ..Fault::of_file(overlay.folder.join(&location.file), what, hint) }
 }
 
@@ -190,41 +220,76 @@ impl<'a> Merged<'a> {
         let overlay = self.layers[number];
         for (removed, line) in &overlay.removed {
             let before = self.paths.len();
-            self.paths.retain(|path, _| *path != removed && !path.parents().any(|parent| parent == removed.relative()));
+            self.paths.retain(|path, _| {
+                *path != removed && !path.parents().any(|parent| parent == removed.relative())
+            });
             if self.paths.len() == before {
-                let what = format!("removes {removed}, which no overlay before {} brings", overlay.name);
-                faults.push(in_manifest(overlay, *line, what, "take it out; what packages bring cannot be removed"));
+                let what =
+                    format!("removes {removed}, which no overlay before {} brings", overlay.name);
+                faults.push(in_manifest(
+                    overlay,
+                    *line,
+                    what,
+                    "take it out; what packages bring cannot be removed",
+                ));
             }
         }
         for (service, line) in &overlay.services.removed {
             if self.services.remove(service.as_str()).is_none() {
-                let what = format!("removes service `{service}`, which no overlay before {} enables", overlay.name);
-                faults.push(in_manifest(overlay, *line, what, "take it out, or put the overlay later"));
+                let what = format!(
+                    "removes service `{service}`, which no overlay before {} enables",
+                    overlay.name
+                );
+                faults.push(in_manifest(
+                    overlay,
+                    *line,
+                    what,
+                    "take it out, or put the overlay later",
+                ));
             }
         }
     }
 
-    fn entry(&mut self, number: usize, path: &'a SafePath, entry: &'a OverlayEntry, faults: &mut Vec<Fault>) {
+    fn entry(
+        &mut self,
+        number: usize,
+        path: &'a SafePath,
+        entry: &'a OverlayEntry,
+        faults: &mut Vec<Fault>,
+    ) {
         let overlay = self.layers[number];
         let piece = Piece { layer: number, entry };
         let earlier = self.paths.get(path).and_then(|pieces| pieces.first()).copied();
         if entry.append {
             let Some(earlier) = earlier else {
-                let what = format!("appends to {path}, which no overlay before {} writes", overlay.name);
-                let hint = "name the overlay that brings it before this one, or bring the whole file";
+                let what =
+                    format!("appends to {path}, which no overlay before {} writes", overlay.name);
+                let hint =
+                    "name the overlay that brings it before this one, or bring the whole file";
                 return faults.push(fault(overlay, &entry.location, what, hint));
             };
             if !matches!(earlier.entry.source, Source::File(_) | Source::Template { .. }) {
                 let (kind, other) = (describe_entry(earlier.entry), self.name(earlier.layer));
                 let what = format!("appends to {path}, which is {kind} in overlay {other}");
-                return faults.push(fault(overlay, &entry.location, what, "only a file can be appended to"));
+                return faults.push(fault(
+                    overlay,
+                    &entry.location,
+                    what,
+                    "only a file can be appended to",
+                ));
             }
             self.paths.entry(path).or_default().push(piece);
             return;
         }
-        if let Some(earlier) = earlier.filter(|earlier| !entry.replace && differs(earlier.entry, entry)) {
-            let (now, before, other) = (describe_entry(entry), describe_entry(earlier.entry), self.name(earlier.layer));
-            let what = format!("{path} is {now} in overlay {}, and {before} in overlay {other}", overlay.name);
+        if let Some(earlier) =
+            earlier.filter(|earlier| !entry.replace && differs(earlier.entry, entry))
+        {
+            let (now, before, other) =
+                (describe_entry(entry), describe_entry(earlier.entry), self.name(earlier.layer));
+            let what = format!(
+                "{path} is {now} in overlay {}, and {before} in overlay {other}",
+                overlay.name
+            );
             let hint = "give both the same mode and owner, or write replace = true where the later one means it";
             faults.push(fault(overlay, &entry.location, what, hint));
         }
@@ -235,12 +300,17 @@ impl<'a> Merged<'a> {
         let overlay = self.layers[number];
         for (service, (level, line)) in &overlay.services.enabled {
             let level = *level;
-            let enabled = self.services.entry(service.as_str()).or_insert(Enabled { level, layers: Vec::new() });
+            let enabled = self
+                .services
+                .entry(service.as_str())
+                .or_insert(Enabled { level, layers: Vec::new() });
             if enabled.level != level {
-                let (other, owner) = (enabled.level, enabled.layers.first().map(|owner| &self.layers[*owner].name));
+                let (other, owner) =
+                    (enabled.level, enabled.layers.first().map(|owner| &self.layers[*owner].name));
                 let owner = owner.map(ToString::to_string).unwrap_or_default();
-                let what =
-                    format!("enables `{service}` in runlevel {level}, but overlay {owner} enables it in {other}");
+                let what = format!(
+                    "enables `{service}` in runlevel {level}, but overlay {owner} enables it in {other}"
+                );
                 let hint = "a service starts once: take one of the two out, or write remove = [..] under [services]";
                 faults.push(in_manifest(overlay, *line, what, hint));
             }
@@ -252,31 +322,45 @@ impl<'a> Merged<'a> {
         for overlay in &self.layers {
             for (service, line) in &overlay.services.conflicts {
                 let Some(enabled) = self.services.get(service.as_str()) else { continue };
-                let owner = enabled.layers.first().map(|owner| self.name(*owner).to_string()).unwrap_or_default();
-                let what = format!("overlay {} cannot run beside service `{service}` of overlay {owner}", overlay.name);
-                let hint = "use one of the two overlays, or remove the service: [services] remove = [..]";
+                let owner = enabled
+                    .layers
+                    .first()
+                    .map(|owner| self.name(*owner).to_string())
+                    .unwrap_or_default();
+                let what = format!(
+                    "overlay {} cannot run beside service `{service}` of overlay {owner}",
+                    overlay.name
+                );
+                let hint =
+                    "use one of the two overlays, or remove the service: [services] remove = [..]";
                 faults.push(in_manifest(overlay, *line, what, hint));
             }
         }
     }
 
-    /// Reports paths that differ only by case: the later overlay was probably meant to replace the earlier file.
+    /// Reports paths that differ only by case: the later overlay was probably meant to replace the
+    /// earlier file.
     fn same_but_for_case(&self, faults: &mut Vec<Fault>) {
         let mut seen: BTreeMap<String, (&SafePath, Piece<'_>)> = BTreeMap::new();
         for (path, pieces) in &self.paths {
             let Some(piece) = pieces.first().copied() else { continue };
-            if let Some((other, earlier)) = seen.insert(path.relative().to_lowercase(), (path, piece)) {
+            if let Some((other, earlier)) =
+                seen.insert(path.relative().to_lowercase(), (path, piece))
+            {
                 let overlay = self.layers[piece.layer];
                 let owner = self.name(earlier.layer);
-                let what =
-                    format!("{path} of overlay {} and {other} of overlay {owner} differ only by case", overlay.name);
+                let what = format!(
+                    "{path} of overlay {} and {other} of overlay {owner} differ only by case",
+                    overlay.name
+                );
                 faults.push(fault(overlay, &piece.entry.location, what, "rename one of the two"));
             }
         }
     }
 }
 
-/// Returns whether kind, mode or owner differ. Links have neither mode nor owner and may replace a file.
+/// Returns whether kind, mode or owner differ. Links have neither mode nor owner and may replace a
+/// file.
 fn differs(earlier: &OverlayEntry, later: &OverlayEntry) -> bool {
     let link = |entry: &OverlayEntry| matches!(entry.source, Source::Link(_));
     let directory = |entry: &OverlayEntry| entry.source == Source::Directory;

@@ -29,7 +29,10 @@ fn origin(public: &PublicOverlay, path: &str) -> String {
 #[test]
 fn last_layer_wins_and_each_file_records_its_origins() {
     let root = folder(&[
-        ("one/overlay.toml", "description = \"x\"\npackages = [\"b\", \"a\"]\nservices.default = [\"s\"]\n"),
+        (
+            "one/overlay.toml",
+            "description = \"x\"\npackages = [\"b\", \"a\"]\nservices.default = [\"s\"]\n",
+        ),
         ("one/rootfs/etc/motd", "one\n"),
         ("one/rootfs/etc/one", "one\n"),
         ("one/rootfs/etc/hosts", "one"),
@@ -59,11 +62,21 @@ fn last_layer_wins_and_each_file_records_its_origins() {
         ("node\n", "nodes/0123abcd")
     );
     assert_eq!(origin(&public, "/etc/one"), "one");
-    assert_eq!(text(&public, "/etc/hosts"), "one\ntwo\nnode-0123abcd\n", "each on lines of its own");
+    assert_eq!(
+        text(&public, "/etc/hosts"),
+        "one\ntwo\nnode-0123abcd\n",
+        "each on lines of its own"
+    );
     assert_eq!(origin(&public, "/etc/hosts"), "one, two, three");
-    assert_eq!((text(&public, "/etc/apk/world").as_str(), text(&public, "/etc/modules").as_str()), ("a\nb\n", "m\n"));
+    assert_eq!(
+        (text(&public, "/etc/apk/world").as_str(), text(&public, "/etc/modules").as_str()),
+        ("a\nb\n", "m\n")
+    );
     assert_eq!(origin(&public, "/etc/apk/world"), "(meshd), one, two");
-    assert_eq!(text(&public, "/etc/sysctl.d/50-meshd.conf"), "kernel.panic = 5\nvm.swappiness = 1\n");
+    assert_eq!(
+        text(&public, "/etc/sysctl.d/50-meshd.conf"),
+        "kernel.panic = 5\nvm.swappiness = 1\n"
+    );
     assert_eq!(file(&public, "/etc/runlevels/default/s").kind, Kind::Link("/etc/init.d/s".into()));
     assert_eq!(origin(&public, "/etc/runlevels/default/s"), "(meshd), one, two");
     assert!(!public.files.iter().any(|file| file.path.to_string().starts_with("/etc/gone")));
@@ -107,15 +120,22 @@ fn conflicting_overlays_are_reported() {
     assert_contains(&found, &expected);
     assert_eq!(found.lines().count(), 4, "{found}");
     let meant = "description = \"x\"\n[files.\"/etc/x\"]\nmode = \"0600\"\nreplace = true\n";
-    let root = folder(&[ONE, ("one/rootfs/etc/x", "one"), ("two/overlay.toml", meant), ("two/rootfs/etc/x", "two")]);
+    let root = folder(&[
+        ONE,
+        ("one/rootfs/etc/x", "one"),
+        ("two/overlay.toml", meant),
+        ("two/rootfs/etc/x", "two"),
+    ]);
     let public = from(root.path(), &["one", "two"]).render().expect("the later one means it");
     assert_eq!((file(&public, "/etc/x").mode, text(&public, "/etc/x").as_str()), (0o600, "two"));
 }
 
 #[test]
 fn conflicting_services_are_reported_with_lines() {
-    let one =
-        ("one/overlay.toml", "description = \"x\"\n[services]\nboot = [\"clock\"]\ndefault = [\"sshd\", \"old\"]\n");
+    let one = (
+        "one/overlay.toml",
+        "description = \"x\"\n[services]\nboot = [\"clock\"]\ndefault = [\"sshd\", \"old\"]\n",
+    );
     let two = "description = \"x\"\n[services]\ndefault = [\"clock\", \"dropbear\"]\nconflicts = [\"sshd\"]\nremove = [\"absent\"]\n";
     let found = faults(&[one, ("two/overlay.toml", two)]);
     let expected = [
@@ -125,12 +145,19 @@ fn conflicting_services_are_reported_with_lines() {
     ];
     assert_contains(&found, &expected);
     assert_eq!(found.lines().count(), 3, "{found}");
-    let moved = "description = \"x\"\n[services]\ndefault = [\"clock\"]\nremove = [\"clock\", \"old\"]\n";
+    let moved =
+        "description = \"x\"\n[services]\ndefault = [\"clock\"]\nremove = [\"clock\", \"old\"]\n";
     let root = folder(&[one, ("two/overlay.toml", moved)]);
-    let public = from(root.path(), &["one", "two"]).render().unwrap_or_else(|faults| panic!("{faults}"));
+    let public =
+        from(root.path(), &["one", "two"]).render().unwrap_or_else(|faults| panic!("{faults}"));
     let services: Vec<String> = public.files.iter().map(|file| file.path.to_string()).collect();
-    let services: Vec<&str> = services.iter().filter_map(|path| path.strip_prefix("/etc/runlevels/")).collect();
-    assert_eq!(services, ["default/clock", "default/sshd"], "taken out of one runlevel and put into another");
+    let services: Vec<&str> =
+        services.iter().filter_map(|path| path.strip_prefix("/etc/runlevels/")).collect();
+    assert_eq!(
+        services,
+        ["default/clock", "default/sshd"],
+        "taken out of one runlevel and put into another"
+    );
 }
 
 #[test]
@@ -154,7 +181,9 @@ fn setting_without_effect_is_a_fault_with_line() {
     sample.node.groups[0].overlays = vec!["zzz".parse().expect("plain")];
     let found = sample.render().expect_err("three faults").to_string();
     assert!(
-        found.contains("site.toml: profile compute: there is no overlay `onee`\n  hint: did you mean `one`?"),
+        found.contains(
+            "site.toml: profile compute: there is no overlay `onee`\n  hint: did you mean `one`?"
+        ),
         "{found}"
     );
     assert!(found.contains("group pair: there is no overlay `zzz`"), "{found}");
@@ -180,17 +209,27 @@ fn variable_is_checked_against_its_declaration_with_line() {
     let root = folder(&[("one/overlay.toml", VARIABLES), ("one/rootfs/etc/x.j2", template)]);
     let rendered = |vars: &[(&str, VarValue)]| {
         let mut sample = from(root.path(), &["one"]);
-        sample.node.vars = vars.iter().map(|(name, value)| (name.parse().expect("a name"), value.clone())).collect();
+        sample.node.vars = vars
+            .iter()
+            .map(|(name, value)| (name.parse().expect("a name"), value.clone()))
+            .collect();
         sample.render().map(|public| text(&public, "/etc/x")).map_err(|faults| faults.to_string())
     };
-    let (slots, role) = (("slots", VarValue::Integer(3)), |role: &str| ("role", VarValue::Text(role.into())));
+    let (slots, role) =
+        (("slots", VarValue::Integer(3)), |role: &str| ("role", VarValue::Text(role.into())));
     assert_eq!(rendered(&[slots.clone(), role("server")]).as_deref(), Ok("4 server 0\n"));
     let names = ("names", VarValue::List(vec!["a".into(), "b".into()]));
     let other = ("declared_by_nobody", VarValue::Bool(true));
     assert_eq!(rendered(&[slots.clone(), names, other]).as_deref(), Ok("4 agent 2\n"));
     for (vars, expected) in [
-        (vec![], "overlay.toml:2: variable `slots` is required and not set (profile compute)\n  hint: set it for"),
-        (vec![("slots", VarValue::Text("3".into()))], "overlay.toml:2: variable `slots` is of type text, not integer"),
+        (
+            vec![],
+            "overlay.toml:2: variable `slots` is required and not set (profile compute)\n  hint: set it for",
+        ),
+        (
+            vec![("slots", VarValue::Text("3".into()))],
+            "overlay.toml:2: variable `slots` is of type text, not integer",
+        ),
         (
             vec![slots, role("x")],
             "overlay.toml:5: variable `role` cannot be `x` (profile compute)\n  hint: it may be agent",
@@ -205,8 +244,12 @@ fn variable_is_checked_against_its_declaration_with_line() {
 #[test]
 fn template_lists_members_of_the_groups_of_its_node() {
     let template = "{% for member in groups.pair.members -%}\n{{ member.address }} {{ member.hostname }} {{ member.id }}\n{% endfor -%}\n";
-    let root =
-        folder(&[ONE, ("one/rootfs/etc/hosts.j2", template), TWO, ("two/rootfs/x.j2", "{{ groups.other.members }}")]);
+    let root = folder(&[
+        ONE,
+        ("one/rootfs/etc/hosts.j2", template),
+        TWO,
+        ("two/rootfs/x.j2", "{{ groups.other.members }}"),
+    ]);
     let public = from(root.path(), &["one"]).render().unwrap_or_else(|faults| panic!("{faults}"));
     let hosts = "10.77.0.101 node-0123abcd 0123abcd\n10.77.0.102 node-1123abcd 1123abcd\n";
     assert_eq!(text(&public, "/etc/hosts"), hosts);
@@ -217,11 +260,17 @@ fn template_lists_members_of_the_groups_of_its_node() {
 #[test]
 fn used_digest_changes_only_with_overlays_and_secrets_of_the_node() {
     let secret = "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n";
-    let files = [ONE, TWO, ("other/overlay.toml", secret), ("nodes/0123abcd/overlay.toml", "description = \"x\"\n")];
+    let files = [
+        ONE,
+        TWO,
+        ("other/overlay.toml", secret),
+        ("nodes/0123abcd/overlay.toml", "description = \"x\"\n"),
+    ];
     let root = folder(&files);
     let digest = |names: &[&str], groups: &[&str]| {
         let mut sample = from(root.path(), names);
-        sample.node.groups[0].overlays = groups.iter().map(|name| name.parse().expect("plain")).collect();
+        sample.node.groups[0].overlays =
+            groups.iter().map(|name| name.parse().expect("plain")).collect();
         used_digest(&sample.profile, &sample.node, &sample.overlays)
     };
     let edit = |path: &str, text: &str| {
@@ -234,8 +283,12 @@ fn used_digest_changes_only_with_overlays_and_secrets_of_the_node() {
     edit("two/rootfs/etc/x", "x");
     edit("nodes/1123abcd/overlay.toml", "description = \"x\"\n");
     assert_eq!(digest(&["one"], &[]), first, "overlays of others");
-    let all =
-        [digest(&["two"], &[]), digest(&["one", "two"], &[]), digest(&["two", "one"], &[]), digest(&["one"], &["two"])];
+    let all = [
+        digest(&["two"], &[]),
+        digest(&["one", "two"], &[]),
+        digest(&["two", "one"], &[]),
+        digest(&["one"], &["two"]),
+    ];
     assert!(all.iter().all(|one| *one != first) && all[1] != all[2], "{all:?}");
     assert_eq!(all[1], all[3], "named by the profile or by a group");
     edit("nodes/0123abcd/rootfs/etc/own", "x");

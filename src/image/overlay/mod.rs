@@ -13,10 +13,11 @@
 //! | `stored` | a stored rendering that can be compared and rebuilt |
 //! | `values` | names and types of the values that templates can use |
 //!
-//! [`render_public`] returns the public part of a node's overlay, which may be cached, compared and shown. It consists of the
-//! merged files of the profile's overlays, and of generated files (world, runlevels, manifest).
-//! [`deliver`] adds the member of one boot, with session and token, which is never cached. A node's
-//! [`generation`] is a digest of the public part only, so two boots of one generation are equal.
+//! [`render_public`] returns the public part of a node's overlay, which may be cached, compared and
+//! shown. It consists of the merged files of the profile's overlays, and of generated files (world,
+//! runlevels, manifest). [`deliver`] adds the member of one boot, with session and token, which is
+//! never cached. A node's [`generation`] is a digest of the public part only, so two boots of one
+//! generation are equal.
 
 mod archive;
 mod bootable;
@@ -71,7 +72,8 @@ pub struct RenderInput<'a> {
     pub image: &'a ImageFacts,
 }
 
-/// Image facts that the overlay contains: the node refuses other parts than those with these digests.
+/// Image facts that the overlay contains: the node refuses other parts than those with these
+/// digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFacts {
     pub name: ImageName,
@@ -79,14 +81,16 @@ pub struct ImageFacts {
     pub kind: ImageKindName,
     /// The parts that the running node fetches, by name.
     pub fetched_parts: BTreeMap<&'static str, Digest>,
-    /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only these.
+    /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only
+    /// these.
     pub bundles: Vec<(BundleName, Digest)>,
 }
 
 impl ImageFacts {
     /// Returns the facts of a built image. Build time and recipe do not count.
     pub fn from_manifest(manifest: &ImageManifest) -> Self {
-        let parts = manifest.parts.parts().into_iter().filter(|part| part.usage == PartUse::Fetched);
+        let parts =
+            manifest.parts.parts().into_iter().filter(|part| part.usage == PartUse::Fetched);
         ImageFacts {
             name: manifest.name.clone(),
             manifest: manifest.version(),
@@ -96,7 +100,8 @@ impl ImageFacts {
         }
     }
 
-    /// Returns facts with one digest for everything, in place of those of an image that is not built.
+    /// Returns facts with one digest for everything, in place of those of an image that is not
+    /// built.
     pub fn placeholder(name: ImageName, kind: ImageKindName, digest: Digest) -> Self {
         let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, digest)).collect();
         ImageFacts { name, manifest: digest, kind, fetched_parts, bundles: Vec::new() }
@@ -117,7 +122,12 @@ impl AgentBinary {
     pub fn new(binary: &[u8]) -> Self {
         let path = agent_path();
         let content = archive::Content::File(binary);
-        let member = archive::member([archive::ArchiveEntry { path: &path, mode: 0o755, owner: (0, 0), content }]);
+        let member = archive::member([archive::ArchiveEntry {
+            path: &path,
+            mode: 0o755,
+            owner: (0, 0),
+            content,
+        }]);
         let (digest, size) = (Digest::of(binary), binary.len() as u64);
         AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
     }
@@ -149,13 +159,18 @@ pub struct PublicOverlay {
 }
 
 impl PublicOverlay {
-    /// Returns a complete archive of the public part, with placeholders for secrets, for inspection: mesh-init
-    /// refuses to boot it.
+    /// Returns a complete archive of the public part, with placeholders for secrets, for
+    /// inspection: mesh-init refuses to boot it.
     pub fn to_targz(&self) -> Bytes {
         let shown = self.files.iter().filter_map(|file| {
             let Kind::Secret(bytes) = &file.kind else { return None };
             let content = archive::Content::File(bytes);
-            Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
+            Some(archive::ArchiveEntry {
+                path: &file.path,
+                mode: file.mode,
+                owner: file.owner,
+                content,
+            })
         });
         Bytes::from(plain(&self.members, archive::last_member(shown)).concat())
     }
@@ -164,8 +179,8 @@ impl PublicOverlay {
 /// Renders the public part of a node's overlay.
 ///
 /// # Errors
-/// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services, and parts that the boot
-/// lacks.
+/// All faults: templates and variables with file and line, unknown overlays, conflicting paths and
+/// services, and parts that the boot lacks.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
     Ok(pack_public(plan::plan(input, plan::Purpose::Boot)?, input.agent))
 }
@@ -184,7 +199,9 @@ fn pack_public(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay
 /// Packs files into members: the agent's first, then those of unchanged overlays.
 fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
-    let is_plain = |path| shared.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain));
+    let is_plain = |path| {
+        shared.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain))
+    };
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
@@ -192,7 +209,12 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec
             Kind::Directory => archive::Content::Directory,
             Kind::Agent | Kind::Secret(_) => return None,
         };
-        Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
+        Some(archive::ArchiveEntry {
+            path: &file.path,
+            mode: file.mode,
+            owner: file.owner,
+            content,
+        })
     });
     let mut parents = archive::parents(files.iter().map(|file| &file.path));
     parents.retain(|path, _| files.iter().all(|file| file.path != *path));
@@ -216,15 +238,17 @@ pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
 /// Returns the plain files of an overlay; the first call packs them.
 fn plain_files(overlay: &Overlay) -> Member {
     let packed = overlay.packed.get_or_init(|| {
-        let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(|(path, entry)| {
-            let content = match &entry.source {
-                Source::File(bytes) => archive::Content::File(bytes),
-                Source::Link(target) => archive::Content::Link(target),
-                Source::Directory => archive::Content::Directory,
-                Source::Template { .. } | Source::Agent => return None,
-            };
-            Some(archive::ArchiveEntry { path, mode: entry.mode, owner: entry.owner, content })
-        });
+        let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(
+            |(path, entry)| {
+                let content = match &entry.source {
+                    Source::File(bytes) => archive::Content::File(bytes),
+                    Source::Link(target) => archive::Content::Link(target),
+                    Source::Directory => archive::Content::Directory,
+                    Source::Template { .. } | Source::Agent => return None,
+                };
+                Some(archive::ArchiveEntry { path, mode: entry.mode, owner: entry.owner, content })
+            },
+        );
         archive::member(entries).bytes
     });
     Member::new(packed.clone())
@@ -233,18 +257,25 @@ fn plain_files(overlay: &Overlay) -> Member {
 fn digest(files: &[RenderedFile]) -> Digest {
     let fields = files.iter().flat_map(|file| {
         let (user, group) = file.owner;
-        [file.path.to_string(), format!("{} {:o} {user}:{group}", file.kind, file.mode), file.digest.to_string()]
+        [
+            file.path.to_string(),
+            format!("{} {:o} {user}:{group}", file.kind, file.mode),
+            file.digest.to_string(),
+        ]
     });
     Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
 }
 
-/// Returns the overlay of one boot as an initrd with [`OVERLAY_PATH`](meshd_model::image_kind::OVERLAY_PATH), in pieces; all boots share the large pieces.
-/// The overlay contains the boot's token and the node's secrets: never cache it. `secrets` are for admitted nodes only.
+/// Returns the overlay of one boot as an initrd with
+/// [`OVERLAY_PATH`](meshd_model::image_kind::OVERLAY_PATH), in pieces; all boots share the large
+/// pieces. The overlay contains the boot's token and the node's secrets: never cache it. `secrets`
+/// are for admitted nodes only.
 pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     archive::initrd(&public.members, &boot_member(boot, secrets))
 }
 
-/// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Never cache the overlay.
+/// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as
+/// [`deliver`]. Never cache the overlay.
 pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     plain(&public.members, boot_member(boot, secrets))
 }
@@ -267,7 +298,9 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     };
     // The secret is exposed only to an archive that is sent and never stored.
     let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
-    archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))
+    archive::last_member(
+        [entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets),
+    )
 }
 
 /// Returns the content of [`BOOT_ENV_FILE`]. A shell reads the file, so values must be plain words.
@@ -280,19 +313,30 @@ fn boot_env(boot: &BootPart) -> String {
         ("MESH_ISSUED_AT", boot.issued_at.to_string()),
         ("MESH_ISSUED_AT_EPOCH", boot.issued_at.seconds().to_string()),
     ];
-    facts.iter().map(|(name, value)| format!("{name}={}\n", value.chars().filter(plain).collect::<String>())).collect()
+    facts
+        .iter()
+        .map(|(name, value)| {
+            format!("{name}={}\n", value.chars().filter(plain).collect::<String>())
+        })
+        .collect()
 }
 
-/// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is [`PublicOverlay::digest`],
-/// which includes the node's values.
-pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, kernel_args: &[String]) -> Generation {
+/// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is
+/// [`PublicOverlay::digest`], which includes the node's values.
+pub fn generation(
+    image: &ImageFacts,
+    overlay: Digest,
+    profile: &ProfileName,
+    kernel_args: &[String],
+) -> Generation {
     let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
     let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
     let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 
-/// Returns the generation of a node that received its overlay without secrets, because it was not approved.
+/// Returns the generation of a node that received its overlay without secrets, because it was not
+/// approved.
 pub fn without_secrets(generation: Generation) -> Generation {
     Generation(Digest::of_fields([b"without secrets".as_slice(), &generation.0.0]))
 }

@@ -1,6 +1,7 @@
 //! The plan of a node's files, with the origin of each.
 //!
-//! Pure. Joins packages, services, modules and kernel parameters of all layers, and writes them as files that Alpine reads.
+//! Pure. Joins packages, services, modules and kernel parameters of all layers, and writes them as
+//! files that Alpine reads.
 
 use super::{
     RenderInput, bootable,
@@ -16,11 +17,13 @@ use meshd_types::{Digest, SafePath, failpoint};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
-/// List of layers that mesh-init fetches by digest and mounts, one per line; absent for a profile without bundles.
+/// List of layers that mesh-init fetches by digest and mounts, one per line; absent for a profile
+/// without bundles.
 const BUNDLES_FILE: &str = "/etc/meshd/bundles";
 /// List of digests against which mesh-init verifies a node before any other program runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
-/// File with the kernel parameters of all layers. Overlay files with a higher number are applied later.
+/// File with the kernel parameters of all layers. Overlay files with a higher number are applied
+/// later.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
 /// Files that Alpine's initramfs or package scripts edit before mesh-init verifies the node.
 const EDITED_ON_NODE: [&str; 8] = [
@@ -40,7 +43,8 @@ pub(super) struct Planned<'a> {
     pub(super) files: Vec<RenderedFile>,
     /// Files to create at delivery.
     pub(super) secrets: Vec<SecretFile>,
-    /// Overlays whose plain files no other overlay changes, so that they are packed once for all nodes.
+    /// Overlays whose plain files no other overlay changes, so that they are packed once for all
+    /// nodes.
     pub(super) shared: Vec<&'a Overlay>,
 }
 
@@ -74,8 +78,13 @@ pub(super) fn plan<'a>(input: &RenderInput<'a>, purpose: Purpose) -> Result<Plan
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
-    let manifest =
-        rendered(input, valid_path(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
+    let manifest = rendered(
+        input,
+        valid_path(MANIFEST_FILE),
+        Kind::File(manifest(&files)),
+        OWN_FILE,
+        vec![Origin::Generated],
+    );
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
     Ok(Planned { files, secrets, shared: shared_overlays(&merged) })
@@ -90,9 +99,13 @@ fn shared_overlays<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
             left[piece.layer] += 1;
         }
     }
-    let plain = |overlay: &Overlay| overlay.entries.values().filter(|entry| entry.is_plain()).count();
+    let plain =
+        |overlay: &Overlay| overlay.entries.values().filter(|entry| entry.is_plain()).count();
     let layers = merged.layers.iter().zip(left);
-    layers.filter(|(overlay, left)| *left > 0 && plain(overlay) == *left).map(|(overlay, _)| *overlay).collect()
+    layers
+        .filter(|(overlay, left)| *left > 0 && plain(overlay) == *left)
+        .map(|(overlay, _)| *overlay)
+        .collect()
 }
 
 /// Mode and owner of a generated file.
@@ -136,8 +149,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Returns whether any piece has a secret. Reports a fault if users other than root could read the file.
-    fn is_secret(&self, path: &SafePath, pieces: &[Piece<'_>], first: &Piece<'_>) -> Result<bool, Vec<Fault>> {
+    /// Returns whether any piece has a secret. Reports a fault if users other than root could read
+    /// the file.
+    fn is_secret(
+        &self,
+        path: &SafePath,
+        pieces: &[Piece<'_>],
+        first: &Piece<'_>,
+    ) -> Result<bool, Vec<Fault>> {
         let mut secret = false;
         for piece in pieces {
             let overlay = self.layer(piece);
@@ -145,15 +164,22 @@ impl Plan<'_> {
             secret = true;
             if (first.entry.mode, first.entry.owner) != (0o600, (0, 0)) {
                 let owner = &self.layer(first).name;
-                let what =
-                    format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {owner}");
-                return Err(vec![fault(overlay, &piece.entry.location, what, "write it to a separate file")]);
+                let what = format!(
+                    "adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {owner}"
+                );
+                return Err(vec![fault(
+                    overlay,
+                    &piece.entry.location,
+                    what,
+                    "write it to a separate file",
+                )]);
             }
         }
         Ok(secret)
     }
 
-    /// Concatenates all pieces, each on separate lines. Returns `None` if an optional file is empty.
+    /// Concatenates all pieces, each on separate lines. Returns `None` if an optional file is
+    /// empty.
     fn text(&self, pieces: &[Piece<'_>]) -> Result<Option<Bytes>, Vec<Fault>> {
         let (mut whole, mut faults): (Option<Bytes>, _) = (None, Vec::new());
         for piece in pieces {
@@ -180,37 +206,53 @@ impl Plan<'_> {
     }
 
     fn origins(&self, layers: impl IntoIterator<Item = usize>) -> Vec<Origin> {
-        layers.into_iter().map(|layer| Origin::Overlay(self.merged.layers[layer].name.clone())).collect()
+        layers
+            .into_iter()
+            .map(|layer| Origin::Overlay(self.merged.layers[layer].name.clone()))
+            .collect()
     }
 
-    /// Returns the files with packages, modules, services and kernel parameters for Alpine, and the package list for
-    /// mesh-init.
+    /// Returns the files with packages, modules, services and kernel parameters for Alpine, and the
+    /// package list for mesh-init.
     fn generated(&mut self) {
         let merged = self.merged;
         let packages = || lines(merged.packages.iter().copied());
         self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
-        self.generate_file("/etc/meshd/packages", packages(), |overlay| !overlay.packages.is_empty());
+        self.generate_file("/etc/meshd/packages", packages(), |overlay| {
+            !overlay.packages.is_empty()
+        });
         let modules = lines(merged.modules.iter().copied());
         self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
         if !merged.sysctl.is_empty() {
-            let text = merged.sysctl.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>();
-            self.generate_file(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
+            let text = merged
+                .sysctl
+                .iter()
+                .map(|(name, value)| format!("{name} = {value}\n"))
+                .collect::<String>();
+            self.generate_file(SYSCTL_FILE, Kind::File(text.into()), |overlay| {
+                !overlay.sysctl.is_empty()
+            });
         }
         let bundles = &self.input.image.bundles;
         if !bundles.is_empty() {
-            let text: String = bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
+            let text: String =
+                bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
             self.generate_file(BUNDLES_FILE, Kind::File(text.into()), |_| false);
         }
         for (service, enabled) in &merged.services {
             let path = valid_path(&format!("/etc/runlevels/{}/{service}", enabled.level));
-            let origins = [Origin::Generated].into_iter().chain(self.origins(enabled.layers.iter().copied())).collect();
+            let origins = [Origin::Generated]
+                .into_iter()
+                .chain(self.origins(enabled.layers.iter().copied()))
+                .collect();
             let link = Kind::Link(format!("/etc/init.d/{service}"));
             self.files.push(rendered(self.input, path, link, (0o777, (0, 0)), origins));
         }
     }
 
     fn generate_file(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
-        let layers = (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
+        let layers =
+            (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
         let origins = [Origin::Generated].into_iter().chain(self.origins(layers)).collect();
         self.files.push(rendered(self.input, valid_path(path), kind, OWN_FILE, origins));
     }
@@ -240,20 +282,27 @@ fn rendered(
     RenderedFile { path, kind, mode, owner, origins, digest, size }
 }
 
-/// Reports paths that are a file in one overlay and a folder in another: the order of the tar entries would decide.
+/// Reports paths that are a file in one overlay and a folder in another: the order of the tar
+/// entries would decide.
 fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<Fault>) {
-    let leaves: BTreeMap<&str, &RenderedFile> =
-        files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
+    let leaves: BTreeMap<&str, &RenderedFile> = files
+        .iter()
+        .filter(|file| file.kind != Kind::Directory)
+        .map(|file| (file.path.relative(), file))
+        .collect();
     for below in files {
         for leaf in below.path.parents().filter_map(|parent| leaves.get(parent)) {
             let (path, file_in, folder_in) = (&leaf.path, leaf.origin(), below.origin());
-            let what = format!("{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}");
+            let what = format!(
+                "{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}"
+            );
             faults.push(Fault::of_file(&input.site.overlays_dir, what, "rename one of them"));
         }
     }
 }
 
-/// Returns the manifest in the format of sha256sum, which busybox verifies. It is public, so it omits files with secrets.
+/// Returns the manifest in the format of sha256sum, which busybox verifies. It is public, so it
+/// omits files with secrets.
 fn manifest(files: &[RenderedFile]) -> Bytes {
     let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
     let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));

@@ -14,9 +14,11 @@ pub struct RenderedFile {
     pub mode: u32,
     /// User and group ID.
     pub owner: (u64, u64),
-    /// Overlays that provide the content: the last writer, the overlays that append, or all whose declarations meshd joins.
+    /// Overlays that provide the content: the last writer, the overlays that append, or all whose
+    /// declarations meshd joins.
     pub origins: Vec<Origin>,
-    /// Digest of the content, or of a link's target. The digest of a secret file changes with its secrets and does not reveal them.
+    /// Digest of the content, or of a link's target. The digest of a secret file changes with its
+    /// secrets and does not reveal them.
     pub digest: Digest,
     /// Size of the content in bytes.
     pub size: u64,
@@ -28,7 +30,8 @@ impl RenderedFile {
         self.origins.iter().map(Origin::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the content with placeholders for secrets. `None` for the agent, which has a digest only.
+    /// Returns the content with placeholders for secrets. `None` for the agent, which has a digest
+    /// only.
     pub fn content(&self) -> Option<&Bytes> {
         match &self.kind {
             Kind::File(bytes) | Kind::Secret(bytes) => Some(bytes),

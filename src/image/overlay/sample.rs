@@ -1,8 +1,8 @@
 //! A sample site and node for golden files.
 
 use super::{
-    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay, RenderInput,
-    RenderedFile, render_part,
+    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay,
+    RenderInput, RenderedFile, render_part,
 };
 use crate::catalog::overlay::{Layer, Overlay, Overlays, Source};
 use meshd_config::{Faults, Profile, Site};
@@ -44,10 +44,12 @@ pub struct Sample {
 impl Sample {
     /// Creates a sample with these overlays, in this order. Each declared secret exists.
     pub fn new(mut overlays: Overlays, names: Vec<OverlayName>) -> Self {
-        let site = meshd_config::parse(SITE, Path::new("site.toml")).expect("the made-up site is valid");
+        let site =
+            meshd_config::parse(SITE, Path::new("site.toml")).expect("the made-up site is valid");
         let profile = site.profiles[&site.default_profile].clone();
         let variables = overlays.all().flat_map(|overlay| &overlay.variables);
-        let secrets = variables.filter(|(_, variable)| variable.secret).map(|(name, _)| name.clone());
+        let secrets =
+            variables.filter(|(_, variable)| variable.secret).map(|(name, _)| name.clone());
         overlays.secret_marks = secrets.map(|name| (name, Digest::of(b"a secret"))).collect();
         let [id, other] = ["0123abcd", "1123abcd"].map(|id| id.parse().expect("a node ID"));
         let name = "alpine-lab".parse().expect("a plain name");
@@ -88,7 +90,11 @@ fn pair(id: NodeId, other: NodeId) -> GroupContext {
         address: Some(Ipv4Addr::new(10, 77, 0, last)),
     };
     let members = vec![member(id, 101), member(other, 102)];
-    GroupContext { name: "pair".parse().expect("a plain name"), overlays: Vec::new(), members: members.into() }
+    GroupContext {
+        name: "pair".parse().expect("a plain name"),
+        overlays: Vec::new(),
+        members: members.into(),
+    }
 }
 
 /// Returns the content of an overlay's `golden/` folder by path: `FILES`, and the text of
@@ -101,28 +107,41 @@ pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String,
     let public = sample.render()?;
     let this = Origin::Overlay(overlay.name.clone());
     // Generated files are included if this overlay contributes to them, or none does.
-    let of_this = |file: &&RenderedFile| file.origins.contains(&this) || file.origins.as_slice() == [Origin::Generated];
+    let of_this = |file: &&RenderedFile| {
+        file.origins.contains(&this) || file.origins.as_slice() == [Origin::Generated]
+    };
     let files: Vec<&RenderedFile> = public.files.iter().filter(of_this).collect();
-    let mut golden = BTreeMap::from([(LISTING.to_owned(), files.iter().map(|file| line(file)).collect())]);
+    let mut golden =
+        BTreeMap::from([(LISTING.to_owned(), files.iter().map(|file| line(file)).collect())]);
     for file in files {
         let entry = overlay.entries.get(&file.path);
-        let plain = entry.is_some_and(|entry| !entry.append && matches!(entry.source, Source::File(_)));
+        let plain =
+            entry.is_some_and(|entry| !entry.append && matches!(entry.source, Source::File(_)));
         // The digests repeat every change of a file, so they are omitted.
         let digests = file.path.relative().ends_with("manifest.sha256");
-        if let (Kind::File(bytes) | Kind::Secret(bytes), false, false) = (&file.kind, plain, digests) {
-            golden.insert(file.path.relative().to_owned(), String::from_utf8_lossy(bytes).into_owned());
+        if let (Kind::File(bytes) | Kind::Secret(bytes), false, false) =
+            (&file.kind, plain, digests)
+        {
+            golden.insert(
+                file.path.relative().to_owned(),
+                String::from_utf8_lossy(bytes).into_owned(),
+            );
         }
     }
     Ok(golden)
 }
 
 fn line(file: &RenderedFile) -> String {
-    let target = if let Kind::Link(target) = &file.kind { format!(" -> {target}") } else { String::new() };
+    let target =
+        if let Kind::Link(target) = &file.kind { format!(" -> {target}") } else { String::new() };
     let note = match &file.kind {
         _ if file.origins.first() == Some(&Origin::Generated) => "  (made by meshd)",
         Kind::Secret(_) => "  (secret)",
         _ if file.origins.len() > 1 => "  (appended)",
         _ => "",
     };
-    format!("{:9} {:04o} {}:{} {}{target}{note}\n", file.kind, file.mode, file.owner.0, file.owner.1, file.path)
+    format!(
+        "{:9} {:04o} {}:{} {}{target}{note}\n",
+        file.kind, file.mode, file.owner.0, file.owner.1, file.path
+    )
 }

@@ -44,8 +44,9 @@ impl PublicOverlay {
         })
     }
 
-    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest, except for the current agent.
-    /// Files with secrets are not stored; those of the current rendering `now` are used if their digests are equal.
+    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest,
+    /// except for the current agent. Files with secrets are not stored; those of the current
+    /// rendering `now` are used if their digests are equal.
     pub fn restore<E>(
         files: &[ArchivedFile],
         agent: &AgentBinary,
@@ -55,23 +56,42 @@ impl PublicOverlay {
         let one = |file: &ArchivedFile| {
             let kind = match file.kind {
                 ArchivedKind::Directory => Kind::Directory,
-                ArchivedKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
+                ArchivedKind::Link => {
+                    Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned())
+                }
                 ArchivedKind::File if file.digest == agent.digest => Kind::Agent,
                 ArchivedKind::File => Kind::File(content(&file.digest)?),
                 ArchivedKind::Secret => {
-                    let is_same = |other: &&RenderedFile| other.path == file.path && other.digest == file.digest;
+                    let is_same = |other: &&RenderedFile| {
+                        other.path == file.path && other.digest == file.digest
+                    };
                     return Ok(now.and_then(|now| now.files.iter().find(is_same)).cloned());
                 }
             };
             let ArchivedFile { path, mode, owner, digest, size, .. } = file.clone();
-            Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
+            Ok(Some(RenderedFile {
+                path,
+                kind,
+                mode,
+                owner,
+                origins: vec![Origin::Generated],
+                digest,
+                size,
+            }))
         };
-        let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
+        let files =
+            files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
         // Restrict the current secrets to those of the stored rendering.
-        let was_stored =
-            |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
+        let was_stored = |path: &SafePath| {
+            files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)))
+        };
         let now = now.iter().flat_map(|now| &now.secrets);
         let secrets = now.filter(|secret| was_stored(secret.path())).cloned().collect();
-        Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets })
+        Ok(PublicOverlay {
+            members: pack(&files, agent, &[]),
+            digest: digest(&files),
+            files,
+            secrets,
+        })
     }
 }

@@ -26,7 +26,10 @@ pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Sample {
 pub(super) fn file<'p>(public: &'p PublicOverlay, path: &str) -> &'p RenderedFile {
     let found = public.files.iter().find(|file| file.path.to_string() == path);
     found.unwrap_or_else(|| {
-        panic!("no {path} among {:?}", public.files.iter().map(|file| &file.path).collect::<Vec<_>>())
+        panic!(
+            "no {path} among {:?}",
+            public.files.iter().map(|file| &file.path).collect::<Vec<_>>()
+        )
     })
 }
 
@@ -63,7 +66,11 @@ pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 fn run(command: &mut Command, input: &[u8]) -> String {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the tool is installed");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the tool is installed");
     child.stdin.take().expect("piped").write_all(input).expect("read by the tool");
     let output = child.wait_with_output().expect("ends");
     assert!(output.status.success(), "{command:?}");
@@ -87,13 +94,20 @@ fn rendering_of_same_input_is_byte_identical() {
     assert_eq!(first.to_targz(), one.to_targz());
     assert_eq!(one.digest, other.digest);
     assert_eq!(deliver(&one, &boot_part(), &[]), deliver(&other, &boot_part(), &[]));
-    assert_eq!(one.to_targz()[4..10], [0, 0, 0, 0, 0, 255], "no time and no system in the gzip header");
+    assert_eq!(
+        one.to_targz()[4..10],
+        [0, 0, 0, 0, 0, 255],
+        "no time and no system in the gzip header"
+    );
 }
 
 #[test]
 fn delivered_overlay_is_read_whole_by_tar() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
-    let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part(), &[]).concat());
+    let listing = run(
+        Command::new("tar").args(["-tzvf", "-"]),
+        &deliver_targz(&public, &boot_part(), &[]).concat(),
+    );
     let line = |path: &str| {
         let found = listing.lines().find(|line| line.split(' ').any(|word| word == path));
         found.unwrap_or_else(|| panic!("{path} is not in\n{listing}")).to_owned()
@@ -101,7 +115,10 @@ fn delivered_overlay_is_read_whole_by_tar() {
     assert!(line("usr/bin/mesh-agent").starts_with("-rwxr-xr-x 0/0"), "{listing}");
     assert!(line("sbin/mesh-init").starts_with("-rwxr-xr-x 0/0"), "{listing}");
     assert!(line("root/.ssh/").starts_with("drwx------ 0/0"), "{listing}");
-    assert!(line("etc/runlevels/default/mesh-agent").ends_with("-> /etc/init.d/mesh-agent"), "{listing}");
+    assert!(
+        line("etc/runlevels/default/mesh-agent").ends_with("-> /etc/init.d/mesh-agent"),
+        "{listing}"
+    );
     for secret in ["etc/meshd/boot.json", "etc/meshd/boot.env"] {
         assert!(line(secret).starts_with("-rw------- 0/0"), "{listing}");
     }
@@ -114,10 +131,13 @@ fn initrd_contains_the_whole_overlay_and_is_padded() {
     let initrd = deliver(&public, &boot_part(), &[]).concat();
     assert_eq!(initrd.len() % 4, 0);
     let mut cpio = Vec::new();
-    flate2::read::GzDecoder::new(&initrd[..]).read_to_end(&mut cpio).expect("one gzip stream, then padding");
+    flate2::read::GzDecoder::new(&initrd[..])
+        .read_to_end(&mut cpio)
+        .expect("one gzip stream, then padding");
     let root = tempfile::tempdir().expect("a temporary folder");
     run(Command::new("cpio").args(["-i", "--quiet"]).current_dir(root.path()), &cpio);
-    let unpacked = fs::read(root.path().join("apkovl.tar.gz")).expect("the file that apkovl= names");
+    let unpacked =
+        fs::read(root.path().join("apkovl.tar.gz")).expect("the file that apkovl= names");
     assert_eq!(unpacked, deliver_targz(&public, &boot_part(), &[]).concat());
 }
 
@@ -138,8 +158,10 @@ fn boot_env_with_shell_syntax_is_sourced_without_execution() {
     let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
     let env = boot_env(&hostile);
     assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
-    let printed =
-        run(Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]), env.as_bytes());
+    let printed = run(
+        Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]),
+        env.as_bytes(),
+    );
     assert_eq!(printed, "0123abcd 1800000000\n");
 }
 
@@ -148,10 +170,15 @@ fn manifest_of_files_has_valid_digests_and_omits_edited_files() {
     let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
     let root = tempfile::tempdir().expect("a temporary folder");
     run(Command::new("tar").args(["-xzf", "-", "-C"]).arg(root.path()), &public.to_targz());
-    let manifest = fs::read_to_string(root.path().join("etc/meshd/manifest.sha256")).expect("is there");
+    let manifest =
+        fs::read_to_string(root.path().join("etc/meshd/manifest.sha256")).expect("is there");
     for line in manifest.lines() {
         let (digest, path) = line.split_once("  /").expect("the format of sha256sum");
-        assert_eq!(digest, Digest::of(&fs::read(root.path().join(path)).expect("is there")).to_string(), "{path}");
+        assert_eq!(
+            digest,
+            Digest::of(&fs::read(root.path().join(path)).expect("is there")).to_string(),
+            "{path}"
+        );
     }
     for path in ["/sbin/mesh-init", "/usr/bin/mesh-agent", "/etc/meshd/packages"] {
         assert!(manifest.contains(&format!("  {path}\n")), "{path}");
@@ -166,8 +193,11 @@ fn rendered_agent_config_and_ssh_keys_are_those_of_the_site() {
     let mut sample = shipped(&["base", "agent"]);
     sample.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
     let public = sample.render().expect("renders");
-    let Kind::File(config) = &file(&public, meshd_proto::AGENT_CONFIG_FILE).kind else { panic!("a file") };
-    let config: meshd_proto::AgentConfig = serde_json::from_slice(config).expect("the wire's own type");
+    let Kind::File(config) = &file(&public, meshd_proto::AGENT_CONFIG_FILE).kind else {
+        panic!("a file")
+    };
+    let config: meshd_proto::AgentConfig =
+        serde_json::from_slice(config).expect("the wire's own type");
     assert_eq!((config.heartbeat_s, config.port), (30, 8443));
     assert!(config.services.contains(&"mesh-agent".to_owned()));
     let keys = file(&public, "/root/.ssh/authorized_keys");
@@ -186,8 +216,14 @@ fn generation_changes_with_kernel_arguments_and_overlay() {
     let first = generation_of(&sample, overlay, &["quiet"]);
     assert_eq!(first, generation_of(&sample, overlay, &["quiet"]));
     assert_ne!(first, generation_of(&sample, overlay, &[]));
-    let renamed = Sample { node: NodeContext { name: Some("gpu-1".into()), ..sample.node.clone() }, ..sample };
-    assert_ne!(first, generation_of(&renamed, renamed.render().expect("renders").digest, &["quiet"]));
+    let renamed = Sample {
+        node: NodeContext { name: Some("gpu-1".into()), ..sample.node.clone() },
+        ..sample
+    };
+    assert_ne!(
+        first,
+        generation_of(&renamed, renamed.render().expect("renders").digest, &["quiet"])
+    );
 }
 
 #[test]
@@ -195,7 +231,10 @@ fn archive_read_back_equals_the_rendering() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let read = read_targz(&public.to_targz()).expect("an archive");
     let seen = |file: &RenderedFile| (file.path.clone(), file.mode, file.owner, file.digest);
-    assert_eq!(read.iter().map(seen).collect::<Vec<_>>(), public.files.iter().map(seen).collect::<Vec<_>>());
+    assert_eq!(
+        read.iter().map(seen).collect::<Vec<_>>(),
+        public.files.iter().map(seen).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -207,7 +246,8 @@ fn bundle_layer_digest_is_listed_in_overlay_and_changes_its_digest() {
         sample.render().expect("renders")
     };
     let list = |public: &PublicOverlay| {
-        let file = public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
+        let file =
+            public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
         Some(file.kind.clone())
     };
     let (none, old, new) = (with(Vec::new()), with(layer(b"old")), with(layer(b"new")));
@@ -233,28 +273,48 @@ fn folder_above_a_file_keeps_the_mode_of_its_package() {
         &deliver_targz(&public, &boot_part(), &[]).concat(),
     );
     use std::os::unix::fs::PermissionsExt as _;
-    let mode = |path: &str| fs::metadata(out.path().join(path)).expect("unpacked").permissions().mode() & 0o7777;
-    assert_eq!(["tmp", "var/tmp", "root", "etc", "var/tmp/a"].map(mode), [0o1777, 0o1777, 0o700, 0o755, 0o755]);
+    let mode = |path: &str| {
+        fs::metadata(out.path().join(path)).expect("unpacked").permissions().mode() & 0o7777
+    };
+    assert_eq!(
+        ["tmp", "var/tmp", "root", "etc", "var/tmp/a"].map(mode),
+        [0o1777, 0o1777, 0o700, 0o755, 0o755]
+    );
 }
 
 #[test]
 fn package_whose_files_apk_could_not_write_stops_the_boot() {
-    let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../overlays/agent/rootfs/sbin/mesh-init"));
+    let script = Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../overlays/agent/rootfs/sbin/mesh-init"
+    ));
     let script = fs::read_to_string(script).expect("read");
     let (_, rest) = script.split_once("\ncheck_packages() {").expect("the function is there");
     let (body, _) = rest.split_once("\n}\n").expect("it ends");
     let dir = tempfile::tempdir().expect("a folder");
     let (database, conf) = (dir.path().join("installed"), dir.path().display());
     fs::write(dir.path().join("packages"), "base\nsshd\n").expect("written");
-    let body = body.replace("/usr/lib/apk/db/installed /lib/apk/db/installed", &database.display().to_string());
+    let body = body.replace(
+        "/usr/lib/apk/db/installed /lib/apk/db/installed",
+        &database.display().to_string(),
+    );
     let checked = |installed: &str| {
         fs::write(&database, installed).expect("written");
-        let text = format!("conf={conf}\nfail() {{ echo \"FAILED $*\"; exit 0; }}\nf() {{{body}\n}}\nf\necho fine");
+        let text = format!(
+            "conf={conf}\nfail() {{ echo \"FAILED $*\"; exit 0; }}\nf() {{{body}\n}}\nf\necho fine"
+        );
         run(Command::new("sh").arg("-c").arg(text), b"")
     };
     let sshd = "P:openssh\np:sshd=1 cmd:x=1\n\n";
     assert_eq!(checked(&format!("P:base\nV:1\n\n{sshd}")), "fine\n");
-    assert_eq!(checked(&format!("P:base\nf:s\n\n{sshd}")), "fine\n", "a script failed, which many do in an initramfs");
-    assert_eq!(checked(&format!("P:base\nf:fs\n\n{sshd}")), "FAILED packages not installed: base(incomplete) \n");
+    assert_eq!(
+        checked(&format!("P:base\nf:s\n\n{sshd}")),
+        "fine\n",
+        "a script failed, which many do in an initramfs"
+    );
+    assert_eq!(
+        checked(&format!("P:base\nf:fs\n\n{sshd}")),
+        "FAILED packages not installed: base(incomplete) \n"
+    );
     assert_eq!(checked("P:base\n\n"), "FAILED packages not installed: sshd \n");
 }

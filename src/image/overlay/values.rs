@@ -13,7 +13,11 @@ use minijinja::{Value, context};
 use std::collections::BTreeMap;
 
 /// Template values for each layer, in the order of layers: they differ in `vars`.
-pub(super) fn values(input: &RenderInput<'_>, merged: &Merged<'_>, faults: &mut Vec<Fault>) -> Vec<Value> {
+pub(super) fn values(
+    input: &RenderInput<'_>,
+    merged: &Merged<'_>,
+    faults: &mut Vec<Fault>,
+) -> Vec<Value> {
     let common = common(input, merged);
     let each = merged.layers.iter().map(|overlay| {
         let vars = variables(input, overlay, faults);
@@ -68,7 +72,11 @@ fn groups(input: &RenderInput<'_>) -> BTreeMap<String, Value> {
 
 fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
     let running = [Runlevel::Boot, Runlevel::Default].into_iter().flat_map(|level| {
-        merged.services.iter().filter(move |(_, enabled)| enabled.level == level).map(|(service, _)| *service)
+        merged
+            .services
+            .iter()
+            .filter(move |(_, enabled)| enabled.level == level)
+            .map(|(service, _)| *service)
     });
     AgentConfig {
         version: meshd_proto::VERSION,
@@ -87,13 +95,18 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
 }
 
 /// Returns the variables that one overlay declares, with a placeholder for each secret.
-fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>) -> BTreeMap<String, Value> {
+fn variables(
+    input: &RenderInput<'_>,
+    overlay: &Overlay,
+    faults: &mut Vec<Fault>,
+) -> BTreeMap<String, Value> {
     let mut values = BTreeMap::new();
     for (name, variable) in &overlay.variables {
         let value = value(input, overlay, name, variable).unwrap_or_else(|(what, hint)| {
             let location = SourceLocation { file: "overlay.toml".into(), line: variable.line };
             faults.push(fault(overlay, &location, format!("variable `{name}` {what}"), hint));
-            // An empty value of the right type replaces an invalid value, so that one cause gives one fault.
+            // An empty value of the right type replaces an invalid value, so that one cause gives
+            // one fault.
             plain(&variable.kind.empty())
         });
         values.insert(name.to_string(), value);
@@ -110,32 +123,41 @@ fn value(
     let set = input.node.vars.get(name);
     if variable.secret {
         if set.is_some() {
-            let hint =
-                format!("remove it there, and write {name} = {{ file = \"/path\" }} under [secrets] in site.toml");
+            let hint = format!(
+                "remove it there, and write {name} = {{ file = \"/path\" }} under [secrets] in site.toml"
+            );
             return Err(("is a secret and set where everybody reads it".into(), hint));
         }
         if !input.overlays.may_use(&overlay.name, name) {
-            let hint =
-                format!("use another secret, or add the overlay to `overlays` of {name} under [secrets] in site.toml");
+            let hint = format!(
+                "use another secret, or add the overlay to `overlays` of {name} under [secrets] in site.toml"
+            );
             return Err(("is a secret of other overlays".into(), hint));
         }
         if input.overlays.secret_marks.contains_key(name) {
             return Ok(Value::from(placeholder(name)));
         }
         if variable.required {
-            let hint = format!("write in site.toml, under [secrets]: {name} = {{ file = \"/path\" }}");
-            return Err((format!("is a secret that the site does not have (profile {})", input.profile.name), hint));
+            let hint =
+                format!("write in site.toml, under [secrets]: {name} = {{ file = \"/path\" }}");
+            return Err((
+                format!("is a secret that the site does not have (profile {})", input.profile.name),
+                hint,
+            ));
         }
         return Ok(Value::from(""));
     }
     if let Some(value) = set {
-        variable.check(value).map_err(|(what, hint)| (format!("{what} (profile {})", input.profile.name), hint))?;
+        variable
+            .check(value)
+            .map_err(|(what, hint)| (format!("{what} (profile {})", input.profile.name), hint))?;
         return Ok(plain(value));
     }
     match &variable.default {
         Some(value) => Ok(plain(value)),
         None if variable.required => {
-            let hint = format!("set it for the profile, a group or the node: vars = {{ {name} = .. }}");
+            let hint =
+                format!("set it for the profile, a group or the node: vars = {{ {name} = .. }}");
             Err((format!("is required and not set (profile {})", input.profile.name), hint))
         }
         None => Ok(plain(&variable.kind.empty())),
@@ -161,8 +183,11 @@ pub(super) fn with_secrets<'s>(
     values: &Value,
     secrets: impl IntoIterator<Item = (&'s VarName, &'s Secret<String>)>,
 ) -> Value {
-    // The secrets are exposed to the template of a file that only root of an admitted node can read.
-    let secrets = secrets.into_iter().map(|(name, secret)| (name.to_string(), Value::from(secret.expose().as_str())));
+    // The secrets are exposed to the template of a file that only root of an admitted node can
+    // read.
+    let secrets = secrets
+        .into_iter()
+        .map(|(name, secret)| (name.to_string(), Value::from(secret.expose().as_str())));
     let secrets: Value = secrets.collect::<BTreeMap<_, _>>().into();
     let vars = values.get_attr("vars").unwrap_or_default();
     context! { vars => context! { ..secrets, ..vars }, ..values.clone() }

@@ -63,7 +63,11 @@ impl Demo {
             rack.down()?;
         }
         let seconds = start.elapsed().as_secs();
-        writeln!(out, "demo: {nodes} nodes online, {} assigned and booted, {seconds} s", self.profile)?;
+        writeln!(
+            out,
+            "demo: {nodes} nodes online, {} assigned and booted, {seconds} s",
+            self.profile
+        )?;
         Ok(())
     }
 }
@@ -99,28 +103,37 @@ impl Script<'_> {
     fn reassign(&mut self) -> Result<(), DemoError> {
         let position = self.rack.size();
         let (id, profile) = (self.rack.id(position).to_string(), self.demo.profile.clone());
-        let before = self.rack.node(position)?.map(|node| Progress::read(&node)).unwrap_or_default();
+        let before =
+            self.rack.node(position)?.map(|node| Progress::read(&node)).unwrap_or_default();
         self.title(&format!("node{position} becomes `{profile}`: assign, reboot"))?;
         self.show(&["node", "assign-profile", &id, &profile, "--reboot"])?;
         self.watch("the node to be online with its new profile", move |nodes| {
             nodes.last().and_then(Option::as_ref).is_some_and(|node| {
-                let booted_anew = node.session != before.session && node.generation != before.generation;
+                let booted_anew =
+                    node.session != before.session && node.generation != before.generation;
                 node.phase == "online" && node.profile == profile && booted_anew
             })
         })
     }
 
     /// Shows stages until `done` returns true.
-    fn watch(&mut self, awaited: &str, done: impl Fn(&[Option<Progress>]) -> bool) -> Result<(), DemoError> {
+    fn watch(
+        &mut self,
+        awaited: &str,
+        done: impl Fn(&[Option<Progress>]) -> bool,
+    ) -> Result<(), DemoError> {
         self.view.begin();
         let left = DEADLINE.saturating_sub(self.start.elapsed());
         let (out, view, start) = (&mut *self.out, &mut self.view, self.start);
         self.rack.wait(left, awaited, |rack| {
             let known = rack.nodes()?;
-            let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|position| find(rack, position, &known)).collect();
+            let nodes: Vec<Option<Progress>> =
+                (1..=rack.size()).map(|position| find(rack, position, &known)).collect();
             // Ignore output errors: the demo continues if the terminal was closed.
             let _ = view.show(out, start.elapsed(), &rack.status().nodes, &nodes);
-            let seen = nodes.iter().map(|node| node.as_ref().map_or("unknown", |node| node.phase.as_str()));
+            let seen = nodes
+                .iter()
+                .map(|node| node.as_ref().map_or("unknown", |node| node.phase.as_str()));
             Ok(Wait::on(done(&nodes), seen.collect::<Vec<_>>().join(", ")))
         })?;
         Ok(())

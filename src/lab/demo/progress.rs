@@ -20,7 +20,9 @@ impl Progress {
     /// Reads a node of `meshd node list`; absent fields become empty.
     pub fn read(node: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let stage = |mark: &Value| (text(&mark["stage"]), mark["at"].as_str().and_then(|at| at.parse().ok()));
+        let stage = |mark: &Value| {
+            (text(&mark["stage"]), mark["at"].as_str().and_then(|at| at.parse().ok()))
+        };
         Progress {
             phase: text(&node["phase"]),
             profile: text(&node["profile"]),

@@ -56,12 +56,15 @@ impl View {
             write!(out, "\x1b[{}A", self.drawn)?;
         }
         writeln!(out, "\x1b[K{:>4} s", elapsed.as_secs())?;
-        let firmware = nodes.iter().map(|node| node.firmware.to_string().len()).max().unwrap_or_default();
+        let firmware =
+            nodes.iter().map(|node| node.firmware.to_string().len()).max().unwrap_or_default();
         for (node, progress) in nodes.iter().zip(progress) {
             let phase = progress.as_ref().map_or("power on", |progress| progress.phase.as_str());
-            let prefix = format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
+            let prefix =
+                format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
             let width = WIDTH.saturating_sub(prefix.chars().count());
-            let stages = progress.as_ref().map(|progress| stage_list(progress, width)).unwrap_or_default();
+            let stages =
+                progress.as_ref().map(|progress| stage_list(progress, width)).unwrap_or_default();
             // Disable line wrap while printing, because a wrapped line cannot be redrawn in place.
             writeln!(out, "\x1b[K\x1b[?7l{prefix}{stages}\x1b[?7h")?;
         }
@@ -80,8 +83,15 @@ impl View {
             let Some(progress) = progress else { continue };
             let stages = progress.stages.iter().map(|(stage, _)| format!("reached {stage}"));
             for text in stages.chain([format!("is {}", progress.phase)]) {
-                if self.printed.insert((node.name.clone(), progress.session.clone(), text.clone())) {
-                    writeln!(out, "{:>5} s  {} ({}) {text}", elapsed.as_secs(), node.name, node.firmware)?;
+                if self.printed.insert((node.name.clone(), progress.session.clone(), text.clone()))
+                {
+                    writeln!(
+                        out,
+                        "{:>5} s  {} ({}) {text}",
+                        elapsed.as_secs(),
+                        node.name,
+                        node.firmware
+                    )?;
                 }
             }
         }
@@ -89,15 +99,16 @@ impl View {
     }
 }
 
-/// Returns `dhcp · script +2.1 · kernel +0.4`: each stage with the seconds since the previous stage. `…` replaces the first stages
-/// if the line is too long.
+/// Returns `dhcp · script +2.1 · kernel +0.4`: each stage with the seconds since the previous
+/// stage. `…` replaces the first stages if the line is too long.
 fn stage_list(progress: &Progress, width: usize) -> String {
     const BETWEEN: &str = " · ";
     const LEFT_OUT: &str = "… ";
     let mut before = None;
     let mut parts = Vec::new();
     for (stage, at) in &progress.stages {
-        let span = at.zip(before).map(|(at, before)| format!(" +{:.1}", at.since(before).as_secs_f64()));
+        let span =
+            at.zip(before).map(|(at, before)| format!(" +{:.1}", at.since(before).as_secs_f64()));
         before = at.or(before);
         parts.push(format!("{stage}{}", span.unwrap_or_default()));
     }
@@ -120,18 +131,33 @@ mod tests {
     fn node() -> NodeStatus {
         let identity = Identity::at(1);
         let (name, id, mac) = ("node1".to_owned(), identity.node_id(), identity.mac);
-        NodeStatus { name, id, firmware: Firmware::Bios, mac, power: "on", pid: None, serial: "/s".into() }
+        NodeStatus {
+            name,
+            id,
+            firmware: Firmware::Bios,
+            mac,
+            power: "on",
+            pid: None,
+            serial: "/s".into(),
+        }
     }
 
     fn progress(stages: &[(&str, i64)]) -> Option<Progress> {
-        let stage = |(stage, at): &(&str, i64)| ((*stage).to_owned(), Some(Timestamp::from_millis(*at)));
+        let stage =
+            |(stage, at): &(&str, i64)| ((*stage).to_owned(), Some(Timestamp::from_millis(*at)));
         let stages = stages.iter().map(stage).collect();
-        Some(Progress { phase: "booting".to_owned(), session: "s".to_owned(), stages, ..Progress::default() })
+        Some(Progress {
+            phase: "booting".to_owned(),
+            session: "s".to_owned(),
+            stages,
+            ..Progress::default()
+        })
     }
 
     fn shown(view: &mut View, stages: &[(&str, i64)]) -> String {
         let mut out = Vec::new();
-        view.show(&mut out, Duration::from_secs(7), &[node()], &[progress(stages)]).expect("a vector takes all");
+        view.show(&mut out, Duration::from_secs(7), &[node()], &[progress(stages)])
+            .expect("a vector takes all");
         String::from_utf8(out).expect("text")
     }
 
@@ -141,7 +167,10 @@ mod tests {
         let first = shown(&mut view, &[("dhcp", 0)]);
         assert_eq!(first, "    7 s  node1 (bios) reached dhcp\n    7 s  node1 (bios) is booting\n");
         assert_eq!(shown(&mut view, &[("dhcp", 0)]), "");
-        assert_eq!(shown(&mut view, &[("dhcp", 0), ("script", 9)]), "    7 s  node1 (bios) reached script\n");
+        assert_eq!(
+            shown(&mut view, &[("dhcp", 0), ("script", 9)]),
+            "    7 s  node1 (bios) reached script\n"
+        );
     }
 
     #[test]
@@ -154,9 +183,20 @@ mod tests {
 
     #[test]
     fn node_line_fits_80_columns_and_ends_with_latest_stage() {
-        let chain = ["dhcp", "loader", "ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp"];
+        let chain = [
+            "dhcp",
+            "loader",
+            "ipxe_dhcp",
+            "script",
+            "kernel",
+            "initramfs",
+            "packages",
+            "overlay",
+            "os_dhcp",
+        ];
         let at = |count: usize| {
-            let stages: Vec<_> = chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
+            let stages: Vec<_> =
+                chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
             let drawn = shown(&mut View::new(true), &stages);
             crate::plain(drawn.as_bytes()).lines().nth(1).expect("a line for the node").to_owned()
         };
@@ -171,7 +211,9 @@ mod tests {
     #[test]
     fn unknown_node_shows_power_on() {
         let mut out = Vec::new();
-        View::new(true).show(&mut out, Duration::ZERO, &[node()], &[None]).expect("a vector takes all");
+        View::new(true)
+            .show(&mut out, Duration::ZERO, &[node()], &[None])
+            .expect("a vector takes all");
         assert!(String::from_utf8_lossy(&out).contains("power on"));
     }
 }

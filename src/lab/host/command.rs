@@ -15,7 +15,8 @@ pub fn command_line(command: &Command) -> String {
 /// Runs a program and returns its output; the error of a failure contains its last output.
 pub fn run(command: &mut Command) -> Result<Output, LabError> {
     let spawned = command.stdin(Stdio::null()).output();
-    let output = spawned.map_err(|source| LabError::Spawn { program: command_line(command), source })?;
+    let output =
+        spawned.map_err(|source| LabError::Spawn { program: command_line(command), source })?;
     if output.status.success() {
         return Ok(output);
     }

@@ -26,7 +26,8 @@ fn stat(pid: i32) -> Option<(char, u64)> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses the line from its last closing bracket, because the command name may contain blanks and brackets.
+/// Parses the line from its last closing bracket, because the command name may contain blanks and
+/// brackets.
 fn parse_stat(line: &str) -> Option<(char, u64)> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -44,15 +45,18 @@ impl ProcessId {
 
     /// Returns whether the process runs; a zombie does not.
     pub fn is_alive(self) -> bool {
-        stat(self.pid).is_some_and(|(state, started)| started == self.started && !matches!(state, 'Z' | 'X'))
+        stat(self.pid)
+            .is_some_and(|(state, started)| started == self.started && !matches!(state, 'Z' | 'X'))
     }
 
-    /// Sends a signal if the process is still the same. The pidfd is opened before the start time is compared, so the ID
-    /// cannot be reused in between.
+    /// Sends a signal if the process is still the same. The pidfd is opened before the start time
+    /// is compared, so the ID cannot be reused in between.
     fn signal(self, signal: Signal) {
-        let pidfd = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd =
+            Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(pidfd) = pidfd.filter(|_| self.is_alive()) {
-            // Ignore the error: the process may have ended already, which is the purpose of the signal.
+            // Ignore the error: the process may have ended already, which is the purpose of the
+            // signal.
             let _ = pidfd_send_signal(&pidfd, signal);
         }
     }
@@ -73,12 +77,18 @@ impl ProcessId {
     fn wait_for_end(self, program: &str, limit: Duration) -> Result<(), LabError> {
         // Ctrl-C does not interrupt clean-up.
         let never = Interrupt::default();
-        wait::until_soon(&never, limit, &format!("the end of {program}"), || Ok(Wait::on(!self.is_alive(), "it runs")))
+        wait::until_soon(&never, limit, &format!("the end of {program}"), || {
+            Ok(Wait::on(!self.is_alive(), "it runs"))
+        })
     }
 }
 
 /// Waits for the end of a child and reaps it. Ctrl-C does not interrupt the wait.
-pub fn wait_for_child(child: &mut Child, limit: Duration, program: &str) -> Result<ExitStatus, LabError> {
+pub fn wait_for_child(
+    child: &mut Child,
+    limit: Duration,
+    program: &str,
+) -> Result<ExitStatus, LabError> {
     wait::until_soon(&Interrupt::default(), limit, &format!("the end of {program}"), || {
         Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
     })

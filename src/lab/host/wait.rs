@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn wait_timeout_reports_last_state() {
-        let result = until_soon(&Interrupt::default(), Duration::ZERO, "rain", || Ok(Wait::on(false, "sun")));
+        let result = until_soon(&Interrupt::default(), Duration::ZERO, "rain", || {
+            Ok(Wait::on(false, "sun"))
+        });
         let text = result.expect_err("it never comes").to_string();
         assert_eq!(text, "waited 0 s for rain; last seen: sun");
     }
@@ -119,7 +121,8 @@ mod tests {
     fn wait_ends_on_interrupt() {
         let interrupt = Interrupt::default();
         interrupt.raise();
-        let result = until(&interrupt, Duration::from_secs(60), "rain", || Ok(Wait::on(false, "sun")));
+        let result =
+            until(&interrupt, Duration::from_secs(60), "rain", || Ok(Wait::on(false, "sun")));
         assert!(matches!(result, Err(LabError::Interrupted)));
     }
 }

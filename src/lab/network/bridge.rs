@@ -19,7 +19,8 @@ pub fn add_tap(namespace: &Namespace, tap: &str) -> Result<(), LabError> {
     plug(namespace, tap)
 }
 
-/// Attaches a second namespace to the bridge, with its own address: a machine on the boot network that is not a node.
+/// Attaches a second namespace to the bridge, with its own address: a machine on the boot network
+/// that is not a node.
 pub fn add_machine(
     namespace: &Namespace,
     port: &str,
@@ -28,7 +29,18 @@ pub fn add_machine(
     prefix_len: u8,
 ) -> Result<(), LabError> {
     let nic = "eth0";
-    namespace.ip(&["link", "add", port, "type", "veth", "peer", "name", nic, "netns", machine.name()])?;
+    namespace.ip(&[
+        "link",
+        "add",
+        port,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        nic,
+        "netns",
+        machine.name(),
+    ])?;
     plug(namespace, port)?;
     machine.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", nic])?;
     machine.ip(&["link", "set", nic, "up"])

@@ -34,7 +34,8 @@ impl Namespace {
         Namespace { ip: ip.to_owned(), name }
     }
 
-    /// Returns a second namespace whose name is derived from this one, for a machine that is not a node.
+    /// Returns a second namespace whose name is derived from this one, for a machine that is not a
+    /// node.
     pub fn derived(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
     }
@@ -44,7 +45,10 @@ impl Namespace {
         let prefix = format!("{}-", self.name);
         let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter(|name| name.starts_with(&prefix)).map(|name| Namespace { ip: self.ip.clone(), name }).collect()
+        names
+            .filter(|name| name.starts_with(&prefix))
+            .map(|name| Namespace { ip: self.ip.clone(), name })
+            .collect()
     }
 
     pub fn name(&self) -> &str {
@@ -78,11 +82,13 @@ impl Namespace {
         command::run(Command::new(&self.ip).args(["-n", &self.name]).args(args)).map(drop)
     }
 
-    /// Runs `work` on a thread inside the namespace; sockets and processes that it opens stay inside.
+    /// Runs `work` on a thread inside the namespace; sockets and processes that it opens stay
+    /// inside.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let enter = || {
             let namespace = File::open(self.path())?;
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(std::io::Error::from)
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(std::io::Error::from)
         };
         let entered = thread::scope(|scope| {
             let worker = scope.spawn(|| enter().map(|()| work()));
@@ -100,7 +106,9 @@ impl Namespace {
     /// Returns the processes inside the namespace.
     pub fn processes(&self) -> Vec<u32> {
         let listed = command::run(Command::new(&self.ip).args(["netns", "pids", &self.name]));
-        let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let text = listed
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            .unwrap_or_default();
         text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 }

@@ -63,10 +63,15 @@ pub fn escaped(path: &Path) -> String {
 /// Returns the arguments, without `-no-reboot`, because a node changes its profile by a reboot.
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
-    let mut args: Vec<String> =
-        ["-machine", vfio_trial_hardware::machine(machine.extras), "-nodefaults", "-display", "none"]
-            .map(Into::into)
-            .into();
+    let mut args: Vec<String> = [
+        "-machine",
+        vfio_trial_hardware::machine(machine.extras),
+        "-nodefaults",
+        "-display",
+        "none",
+    ]
+    .map(Into::into)
+    .into();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-name", machine.name.replace(',', ",,"));
     for pair in machine.accel.args().chunks_exact(2) {
@@ -75,8 +80,12 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-smp", shape.cpus.to_string());
     add("-m", shape.memory_mib.to_string());
     add("-uuid", identity.uuid.to_string());
-    add("-smbios", format!("type=1,serial={},manufacturer={MANUFACTURER},product={PRODUCT}", identity.serial));
-    // Boot from the network only; a BIOS without an answer retries, as servers in a rack are configured.
+    add(
+        "-smbios",
+        format!("type=1,serial={},manufacturer={MANUFACTURER},product={PRODUCT}", identity.serial),
+    );
+    // Boot from the network only; a BIOS without an answer retries, as servers in a rack are
+    // configured.
     add("-boot", "strict=on,reboot-timeout=5000".to_owned());
     let serial = escaped(&files.serial);
     add(
@@ -85,7 +94,9 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
             false => format!("file,id=serial,append=on,path={serial}"),
             true => {
                 let port = escaped(&files.console);
-                format!("socket,id=serial,path={port},server=on,wait=off,logfile={serial},logappend=on")
+                format!(
+                    "socket,id=serial,path={port},server=on,wait=off,logfile={serial},logappend=on"
+                )
             }
         },
     );
@@ -93,7 +104,10 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
     if machine.extras.contains(&Extra::Disk) {
-        add("-drive", format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)));
+        add(
+            "-drive",
+            format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)),
+        );
     }
     if machine.extras.contains(&Extra::BadDisks) {
         for drive in vfio_trial_hardware::bad_drives() {
@@ -103,8 +117,11 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     for device in vfio_trial_hardware::devices(machine.extras) {
         add("-device", device);
     }
-    let nic =
-        format!("{},netdev=net0,mac={},bootindex=1", vfio_trial_hardware::nic(machine.extras, shape.nic), identity.mac);
+    let nic = format!(
+        "{},netdev=net0,mac={},bootindex=1",
+        vfio_trial_hardware::nic(machine.extras, shape.nic),
+        identity.mac
+    );
     match machine.firmware {
         Firmware::Bios => add("-device", nic),
         Firmware::Uefi | Firmware::UefiHttp => {
@@ -116,7 +133,8 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
         }
     }
     if machine.firmware == Firmware::UefiHttp {
-        // OVMF offers HTTP boot only if there is a source of randomness. Each unanswered PXE attempt takes a minute.
+        // OVMF offers HTTP boot only if there is a source of randomness. Each unanswered PXE
+        // attempt takes a minute.
         add("-device", "virtio-rng-pci".to_owned());
         for version in ["IPv4", "IPv6"] {
             add("-fw_cfg", format!("name=opt/org.tianocore/{version}PXESupport,string=no"));
@@ -134,7 +152,8 @@ mod tests {
     }
 
     fn line_with(firmware: Firmware, dir: &str, extras: &[Extra]) -> String {
-        let (identity, ovmf) = (Identity::at(3), Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() });
+        let (identity, ovmf) =
+            (Identity::at(3), Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() });
         let files = Files::of(Path::new(dir), "node3");
         let machine = Machine {
             name: "meshlab-0 node3".to_owned(),
@@ -154,21 +173,36 @@ mod tests {
     #[test]
     fn bios_node_boots_from_nic_rom() {
         let line = line(Firmware::Bios, "/lab");
-        assert!(line.contains("virtio-net-pci,netdev=net0,mac=52:54:00:6d:68:03,bootindex=1"), "{line}");
+        assert!(
+            line.contains("virtio-net-pci,netdev=net0,mac=52:54:00:6d:68:03,bootindex=1"),
+            "{line}"
+        );
         assert!(!line.contains("romfile") && !line.contains("pflash"), "{line}");
     }
 
     #[test]
     fn uefi_node_boots_with_firmware_client_without_rom() {
         let line = line(Firmware::Uefi, "/lab");
-        assert!(line.contains("bootindex=1,romfile= ") && line.contains("unit=1,file=/lab/node3.vars.fd"), "{line}");
+        assert!(
+            line.contains("bootindex=1,romfile= ")
+                && line.contains("unit=1,file=/lab/node3.vars.fd"),
+            "{line}"
+        );
     }
 
     #[test]
     fn uefi_http_node_disables_pxe() {
         let line = line(Firmware::UefiHttp, "/lab");
-        assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
-        assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
+        assert!(
+            line.contains("romfile= ")
+                && line.contains("pflash")
+                && line.contains("virtio-rng-pci"),
+            "{line}"
+        );
+        assert!(
+            line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"),
+            "{line}"
+        );
     }
 
     #[test]
@@ -181,10 +215,12 @@ mod tests {
     #[test]
     fn serial_port_is_logged_to_file_with_and_without_console() {
         let alone = line(Firmware::Bios, "/lab");
-        assert!(alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "), "{alone}");
+        assert!(
+            alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "),
+            "{alone}"
+        );
         let attended = line(Firmware::UefiHttp, "/lab");
-        let port =
-            "-chardev socket,id=serial,path=/lab/node3.console,server=on,wait=off,logfile=/lab/node3.serial.log,";
+        let port = "-chardev socket,id=serial,path=/lab/node3.console,server=on,wait=off,logfile=/lab/node3.serial.log,";
         assert!(attended.contains(port), "{attended}");
     }
 

@@ -39,8 +39,8 @@ pub struct Console<'a> {
 }
 
 impl Console<'_> {
-    /// Relays the console until the user leaves it, an interrupt is raised, the machine ends, or `done` returns true. `done` is called
-    /// every second.
+    /// Relays the console until the user leaves it, an interrupt is raised, the machine ends, or
+    /// `done` returns true. `done` is called every second.
     pub fn relay_console<K: Read + AsFd>(
         mut self,
         mut keyboard: Option<K>,
@@ -51,8 +51,8 @@ impl Console<'_> {
         self.port.set_nonblocking(true).map_err(fault)?;
         let mut last_check = Instant::now();
         while !self.interrupt.is_raised() {
-            let (shown, typed) =
-                ready(&self.port, keyboard.as_ref()).map_err(LabError::file("watch", "the console"))?;
+            let (shown, typed) = ready(&self.port, keyboard.as_ref())
+                .map_err(LabError::file("watch", "the console"))?;
             if shown && !self.show(out).map_err(LabError::file("show", "the console"))? {
                 return Ok(ConsoleEnd::Ended);
             }
@@ -81,7 +81,14 @@ impl Console<'_> {
                 out.write_all(&bytes[..length])?;
                 out.flush().map(|()| true)
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(true),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(true)
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(false),
             Err(error) => Err(error),
         }
@@ -96,7 +103,11 @@ impl Console<'_> {
         // Keys that the machine does not read are lost, as on a serial port.
         match self.port.write(&typed[..leave_at.unwrap_or(length)]) {
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::BrokenPipe) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::BrokenPipe
+                ) => {}
             Err(error) => return Err(error),
         }
         Ok(leave_at.is_none() && length > 0)
@@ -106,7 +117,8 @@ impl Console<'_> {
 /// Returns whether the port and the keyboard are readable.
 fn ready(port: &UnixStream, keyboard: Option<&impl AsFd>) -> io::Result<(bool, bool)> {
     let mut watched = vec![PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN)];
-    watched.extend(keyboard.map(|keyboard| PollFd::from_borrowed_fd(keyboard.as_fd(), PollFlags::IN)));
+    watched
+        .extend(keyboard.map(|keyboard| PollFd::from_borrowed_fd(keyboard.as_fd(), PollFlags::IN)));
     match poll(&mut watched, Some(&INTERRUPT_INTERVAL)) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok((false, false)),
@@ -164,7 +176,8 @@ mod tests {
         if keys.is_none() && machine.ends_with(b"off\n") {
             node.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        let end = Console { port, interrupt: &interrupt }.relay_console(keys, &mut shown, done).unwrap();
+        let end =
+            Console { port, interrupt: &interrupt }.relay_console(keys, &mut shown, done).unwrap();
         let mut received = Vec::new();
         node.read_to_end(&mut received).unwrap();
         (end, shown, received)
@@ -172,7 +185,8 @@ mod tests {
 
     #[test]
     fn console_input_reaches_node_until_escape_key() {
-        let (end, _, received) = relay_console(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
+        let (end, _, received) =
+            relay_console(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
         assert_eq!((end, received.as_slice()), (ConsoleEnd::ByUser, b"root\x03\r".as_slice()));
     }
 
@@ -190,8 +204,11 @@ mod tests {
         let (port, _node) = UnixStream::pair().unwrap();
         let interrupt = Interrupt::default();
         interrupt.raise();
-        let end =
-            Console { port, interrupt: &interrupt }.relay_console(None::<UnixStream>, &mut Vec::new(), || Ok(false));
+        let end = Console { port, interrupt: &interrupt }.relay_console(
+            None::<UnixStream>,
+            &mut Vec::new(),
+            || Ok(false),
+        );
         assert_eq!(end.unwrap(), ConsoleEnd::ByUser);
     }
 }

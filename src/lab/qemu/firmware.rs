@@ -20,8 +20,13 @@ pub struct Ovmf {
 impl Ovmf {
     /// Returns the first installed pair without Secure Boot.
     pub fn locate() -> Option<Self> {
-        let installed = NODE_ARCHITECTURE.facts().installed_uefi.iter().filter(|firmware| !firmware.secure_boot);
-        let mut pairs = installed.map(|firmware| Ovmf { code: firmware.code.into(), vars: firmware.vars.into() });
+        let installed = NODE_ARCHITECTURE
+            .facts()
+            .installed_uefi
+            .iter()
+            .filter(|firmware| !firmware.secure_boot);
+        let mut pairs = installed
+            .map(|firmware| Ovmf { code: firmware.code.into(), vars: firmware.vars.into() });
         pairs.find(|pair| pair.code.is_file() && pair.vars.is_file())
     }
 

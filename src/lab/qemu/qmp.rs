@@ -21,7 +21,8 @@ pub fn reset(node: &str, socket: &Path) -> Result<(), LabError> {
 
 /// Returns QEMU's status of the machine: `running`, `paused`, `internal-error`...
 pub fn status(node: &str, socket: &Path) -> Result<String, LabError> {
-    execute(node, socket, "query-status").map(|answer| answer["status"].as_str().unwrap_or("unknown").to_owned())
+    execute(node, socket, "query-status")
+        .map(|answer| answer["status"].as_str().unwrap_or("unknown").to_owned())
 }
 
 /// Runs a command without arguments and returns its result.
@@ -48,7 +49,9 @@ fn exchange(socket: &Path, command: &str) -> std::io::Result<Result<Value, Strin
 }
 
 /// Reads the next response and skips events.
-fn answer(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> std::io::Result<Result<Value, String>> {
+fn answer(
+    lines: &mut impl Iterator<Item = std::io::Result<String>>,
+) -> std::io::Result<Result<Value, String>> {
     for line in lines {
         let message: Value = serde_json::from_str(&line?)?;
         if let Some(value) = message.get("return") {
@@ -75,7 +78,8 @@ mod tests {
 
     #[test]
     fn qmp_error_and_closed_connection_are_reported() {
-        let mut lines = [Ok(r#"{"error":{"class":"GenericError","desc":"no"}}"#.to_owned())].into_iter();
+        let mut lines =
+            [Ok(r#"{"error":{"class":"GenericError","desc":"no"}}"#.to_owned())].into_iter();
         assert_eq!(answer(&mut lines).expect("no I/O"), Err("no".to_owned()));
         assert!(answer(&mut lines).expect("no I/O").is_err());
     }

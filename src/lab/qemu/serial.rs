@@ -10,7 +10,8 @@ pub fn plain(bytes: &[u8]) -> String {
             '\x1b' => skip_escape(&mut chars),
             '\n' => out.push('\n'),
             '\t' => out.push(' '),
-            // A lone form feed or carriage return repaints the line; keep the overpainted text as a line, too.
+            // A lone form feed or carriage return repaints the line; keep the overpainted text as a
+            // line, too.
             '\r' if chars.peek() != Some(&'\n') && !out.ends_with('\n') => out.push('\n'),
             c if c.is_control() => {}
             c => out.push(c),
@@ -31,8 +32,8 @@ fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// Splits a serial log at the last start of a kernel. The first part is empty if the machine started at most once.
-/// A machine that was reset in operation reports the cause in the first part.
+/// Splits a serial log at the last start of a kernel. The first part is empty if the machine
+/// started at most once. A machine that was reset in operation reports the cause in the first part.
 pub fn before_and_since_start(text: &str) -> (&str, &str) {
     const START: &str = "Linux version ";
     match text.rfind(START) {
@@ -64,7 +65,10 @@ mod tests {
         assert_eq!(before_and_since_start(once), ("", once));
         let again = format!("{once}Triple fault?\niPXE\nLinux version 6\nb\n");
         let (before, since) = before_and_since_start(&again);
-        assert_eq!((last_lines(before, 2), since), ("Triple fault?\niPXE".to_owned(), "Linux version 6\nb\n"));
+        assert_eq!(
+            (last_lines(before, 2), since),
+            ("Triple fault?\niPXE".to_owned(), "Linux version 6\nb\n")
+        );
     }
 
     #[test]

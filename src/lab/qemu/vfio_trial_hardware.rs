@@ -10,7 +10,8 @@ use std::{fs, io, path::Path, str::FromStr};
 pub enum Extra {
     /// An Intel IOMMU with interrupt remapping. Without it no device can be assigned.
     Iommu,
-    /// An Intel IOMMU without interrupt remapping: devices are bound, but the kernel refuses to assign them.
+    /// An Intel IOMMU without interrupt remapping: devices are bound, but the kernel refuses to
+    /// assign them.
     IommuNoRemap,
     /// A GPU, 1002:5046 of class 0300, in its own IOMMU group.
     Gpu,
@@ -18,9 +19,11 @@ pub enum Extra {
     Pair,
     /// The boot NIC behind a PCI bridge, together with an e1000 (8086:100e).
     SharedNic,
-    /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. The content is kept until the rack is removed.
+    /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. The content is kept until
+    /// the rack is removed.
     Disk,
-    /// Two more disks. The last sector of LAB-UNREADABLE cannot be read. LAB-HANGING serves 1 MiB of reads, then 512 bytes a second.
+    /// Two more disks. The last sector of LAB-UNREADABLE cannot be read. LAB-HANGING serves 1 MiB
+    /// of reads, then 512 bytes a second.
     BadDisks,
 }
 
@@ -28,8 +31,15 @@ pub enum Extra {
 pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
-    pub const ALL: [Extra; 7] =
-        [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk, Extra::BadDisks];
+    pub const ALL: [Extra; 7] = [
+        Extra::Iommu,
+        Extra::IommuNoRemap,
+        Extra::Gpu,
+        Extra::Pair,
+        Extra::SharedNic,
+        Extra::Disk,
+        Extra::BadDisks,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +53,8 @@ impl Extra {
         }
     }
 
-    /// Returns arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node boots from its boot NIC.
+    /// Returns arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node
+    /// boots from its boot NIC.
     fn devices(self) -> &'static [&'static str] {
         match self {
             Extra::Iommu => &["intel-iommu,intremap=on"],
@@ -54,9 +65,10 @@ impl Extra {
                 "e1000,bus=pair,addr=1,mac=52:54:00:6d:69:01,romfile=",
                 "e1000,bus=pair,addr=2,mac=52:54:00:6d:69:02,romfile=",
             ],
-            Extra::SharedNic => {
-                &["pcie-pci-bridge,id=shared", "e1000,bus=shared,addr=2,mac=52:54:00:6d:69:03,romfile="]
-            }
+            Extra::SharedNic => &[
+                "pcie-pci-bridge,id=shared",
+                "e1000,bus=shared,addr=2,mac=52:54:00:6d:69:03,romfile=",
+            ],
             Extra::Disk => &["virtio-blk-pci,drive=disk,serial=LAB-DISK"],
             Extra::BadDisks => &[
                 "virtio-blk-pci,drive=unreadable,serial=LAB-UNREADABLE",
@@ -77,9 +89,14 @@ impl FromStr for Extra {
     }
 }
 
-/// Returns QEMU's machine type. An IOMMU remaps interrupts only for QEMU's own interrupt controller.
+/// Returns QEMU's machine type. An IOMMU remaps interrupts only for QEMU's own interrupt
+/// controller.
 pub fn machine(extras: &[Extra]) -> &'static str {
-    if extras.contains(&Extra::Iommu) { "q35,graphics=off,kernel-irqchip=split" } else { "q35,graphics=off" }
+    if extras.contains(&Extra::Iommu) {
+        "q35,graphics=off,kernel-irqchip=split"
+    } else {
+        "q35,graphics=off"
+    }
 }
 
 /// Returns the devices to add before the NIC. The IOMMU precedes the devices that it serves.
@@ -90,16 +107,25 @@ pub fn devices(extras: &[Extra]) -> Vec<String> {
     extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
 }
 
-/// Returns arguments of QEMU's `-drive` for the disks of [`Extra::BadDisks`]. The disks contain zeros and have no file.
+/// Returns arguments of QEMU's `-drive` for the disks of [`Extra::BadDisks`]. The disks contain
+/// zeros and have no file.
 pub fn bad_drives() -> [String; 2] {
     let zeros = format!("driver=null-co,size={DISK_BYTES},read-zeroes=on");
     let last_sector = DISK_BYTES / 512 - 1;
-    let image = zeros.split(',').map(|option| format!("file.image.{option}")).collect::<Vec<_>>().join(",");
-    let error = format!("event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={last_sector}");
+    let image =
+        zeros.split(',').map(|option| format!("file.image.{option}")).collect::<Vec<_>>().join(",");
+    let error = format!(
+        "event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={last_sector}"
+    );
     [
-        format!("if=none,id=unreadable,driver=raw,file.driver=blkdebug,file.inject-error.0.{error},{image}"),
+        format!(
+            "if=none,id=unreadable,driver=raw,file.driver=blkdebug,file.inject-error.0.{error},{image}"
+        ),
         // Reads during boot are fast: a kernel that waits for a partition table would not boot.
-        format!("if=none,id=hanging,{zeros},throttling.bps-read=512,throttling.bps-read-max={}", 1 << 20),
+        format!(
+            "if=none,id=hanging,{zeros},throttling.bps-read=512,throttling.bps-read-max={}",
+            1 << 20
+        ),
     ]
 }
 

@@ -30,7 +30,8 @@ const NAME: &str = "meshd";
 fn required_images(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
     let boots = |profile: &&Profile| only.is_none_or(|name| profile.name.as_str() == name);
     let profiles: Vec<&Profile> = site.profiles.values().filter(boots).collect();
-    let images: BTreeSet<_> = profiles.iter().map(|profile| ("image", profile.image.to_string())).collect();
+    let images: BTreeSet<_> =
+        profiles.iter().map(|profile| ("image", profile.image.to_string())).collect();
     let bundles = profiles.iter().flat_map(|profile| &profile.bundles);
     let bundles: BTreeSet<_> = bundles.map(|bundle| ("bundle", bundle.to_string())).collect();
     images.into_iter().chain(bundles).collect()
@@ -52,7 +53,10 @@ pub fn ensure_images(
         let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status = ended.map_err(|source| LabError::Spawn { program: shown.clone(), source })?;
         if !status.success() {
-            return Err(LabError::Failed { program: shown, detail: format!("see above ({status})") });
+            return Err(LabError::Failed {
+                program: shown,
+                detail: format!("see above ({status})"),
+            });
         }
     }
     Ok(())
@@ -82,7 +86,10 @@ impl Rack {
         self.end_central(|process| process.kill(NAME))
     }
 
-    fn end_central(&mut self, end: impl FnOnce(ProcessId) -> Result<(), LabError>) -> Result<(), LabError> {
+    fn end_central(
+        &mut self,
+        end: impl FnOnce(ProcessId) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
         self.record.central.take().map_or(Ok(()), end)?;
         self.reap(NAME);
         self.record.save(&self.layout.dir)
@@ -101,7 +108,8 @@ impl Rack {
     pub fn run_cli(&self, args: &[&str]) -> Result<String, LabError> {
         let mut command = Command::new(&self.record.program);
         command.arg("--site").arg(&self.layout.site).args(args);
-        command::run(&mut command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        command::run(&mut command)
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Returns the log of meshd over all its starts.
@@ -125,16 +133,28 @@ impl Rack {
         })
     }
 
-    /// Starts a program in the rack's namespace, in its own process group because of the terminal's Ctrl-C.
-    pub(super) fn launch(&mut self, name: &str, command: &mut Command, log: &Path) -> Result<ProcessId, LabError> {
+    /// Starts a program in the rack's namespace, in its own process group because of the terminal's
+    /// Ctrl-C.
+    pub(super) fn launch(
+        &mut self,
+        name: &str,
+        command: &mut Command,
+        log: &Path,
+    ) -> Result<ProcessId, LabError> {
         let open = || OpenOptions::new().create(true).append(true).open(log);
-        let (out, err) = (open().map_err(LabError::file("write", log))?, open().map_err(LabError::file("write", log))?);
+        let (out, err) = (
+            open().map_err(LabError::file("write", log))?,
+            open().map_err(LabError::file("write", log))?,
+        );
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut child = self.namespace.spawn(command)?;
         let Some(process) = ProcessId::of(child.id()) else {
             // The child is not reaped yet, so /proc lacks its entry only if /proc is not mounted.
             let _ = child.kill();
-            return Err(LabError::Failed { program: name.to_owned(), detail: "/proc is not mounted".to_owned() });
+            return Err(LabError::Failed {
+                program: name.to_owned(),
+                detail: "/proc is not mounted".to_owned(),
+            });
         };
         self.children.insert(name.to_owned(), child);
         Ok(process)
@@ -156,8 +176,12 @@ mod tests {
     fn rack_with_one_profile_builds_only_its_artifacts() {
         let text = include_str!("../../../site.toml").to_owned()
             + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
-        let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
-        assert_eq!(required_images(&site, Some("lone")), [("image", "other".to_owned()), ("bundle", "own".to_owned())]);
+        let site = meshd_config::parse(&text, Path::new("site.toml"))
+            .unwrap_or_else(|faults| panic!("{faults}"));
+        assert_eq!(
+            required_images(&site, Some("lone")),
+            [("image", "other".to_owned()), ("bundle", "own".to_owned())]
+        );
         assert!(required_images(&site, None).len() > 2);
     }
 }

@@ -7,7 +7,8 @@ use std::{fs, io, path::Path, time::Duration};
 
 /// Longest time that meshd may take to drain its connections, and QEMU to end.
 const GRACE: Duration = Duration::from_secs(10);
-/// Prefixes of the names of a rack's files. Built images, the files of their builder, and the site file stay.
+/// Prefixes of the names of a rack's files. Built images, the files of their builder, and the site
+/// file stay.
 const PREFIXES: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
 
 /// Whether to delete logs.
@@ -19,15 +20,26 @@ pub enum Logs {
     Remove,
 }
 
-/// Ends all processes of the rack in this folder and removes its networks and state. Continues after failures and returns the first
-/// failure.
-pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: Logs) -> Result<(), LabError> {
-    let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
-    let mut results: Vec<Result<(), LabError>> =
-        recorded.unwrap_or_default().iter().map(|(name, process)| process.end(name, GRACE)).collect();
+/// Ends all processes of the rack in this folder and removes its networks and state. Continues
+/// after failures and returns the first failure.
+pub fn sweep(
+    dir: &Path,
+    namespace: &Namespace,
+    record: Option<&Record>,
+    logs: Logs,
+) -> Result<(), LabError> {
+    let recorded =
+        record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
+    let mut results: Vec<Result<(), LabError>> = recorded
+        .unwrap_or_default()
+        .iter()
+        .map(|(name, process)| process.end(name, GRACE))
+        .collect();
     let namespaces = [namespace.all_derived(), vec![namespace.clone()]].concat();
     for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
-        results.extend(stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
+        results.extend(
+            stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)),
+        );
         results.push(namespace.delete());
     }
     results.push(withdraw_lists(dir));
@@ -36,8 +48,8 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
     results.into_iter().collect()
 }
 
-/// Returns processes in the namespace whose command line contains the rack's folder. A crashed `lab up` leaves such processes
-/// unrecorded. Shells of users in the namespace are excluded.
+/// Returns processes in the namespace whose command line contains the rack's folder. A crashed
+/// `lab up` leaves such processes unrecorded. Shells of users in the namespace are excluded.
 fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
     let folder = dir.as_os_str().as_encoded_bytes().to_vec();
     let ours = move |pid: &u32| {
@@ -47,12 +59,15 @@ fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = Proces
     namespace.processes().into_iter().filter(ours).filter_map(ProcessId::of)
 }
 
-/// Removes the rack's lists in its folder of blobs, which other sites may share. Only the state folder has the ID of the lists.
+/// Removes the rack's lists in its folder of blobs, which other sites may share. Only the state
+/// folder has the ID of the lists.
 fn withdraw_lists(dir: &Path) -> Result<(), LabError> {
     // Without a valid site file or an ID, the rack did not serve.
     let Ok(site) = meshd_config::load(&Layout::of(dir, None).site) else { return Ok(()) };
     let Ok(owner) = ListOwner::read(&site.state_dir, &site.name) else { return Ok(()) };
-    owner.withdraw(&site.blobs_dir).map_err(LabError::file("remove the rack's lists below", site.blobs_dir))
+    owner
+        .withdraw(&site.blobs_dir)
+        .map_err(LabError::file("remove the rack's lists below", site.blobs_dir))
 }
 
 fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
@@ -63,7 +78,9 @@ fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
     for entry in entries.filter_map(Result::ok) {
         let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
         let is_log = name.ends_with(".log");
-        let of_a_node = name.strip_prefix("node").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let of_a_node = name
+            .strip_prefix("node")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
         let ours = of_a_node || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         if !ours || (is_log && logs == Logs::Keep) {
             continue;
@@ -83,7 +100,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(dir.path().join("state/ca")).expect("made");
         fs::create_dir_all(dir.path().join("blobs")).expect("made");
-        for file in ["node1.qmp", "node1.serial.log", "meshd.log", "notes.txt", "site.toml", "blobs/a"] {
+        for file in
+            ["node1.qmp", "node1.serial.log", "meshd.log", "notes.txt", "site.toml", "blobs/a"]
+        {
             fs::write(dir.path().join(file), "").expect("written");
         }
         remove_files(dir.path(), logs).expect("removed");
@@ -97,7 +116,10 @@ mod tests {
 
     #[test]
     fn cleanup_keeps_images_foreign_files_and_logs() {
-        assert_eq!(left(Logs::Keep), ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]);
+        assert_eq!(
+            left(Logs::Keep),
+            ["blobs", "meshd.log", "node1.serial.log", "notes.txt", "site.toml"]
+        );
         assert_eq!(left(Logs::Remove), ["blobs", "notes.txt", "site.toml"]);
     }
 }

@@ -33,10 +33,16 @@ impl EmulatorState {
     fn verdict(&self) -> String {
         let cpu = format!("QEMU uses {} % of a processor", self.cpu_percent);
         match (&self.status, self.kernel) {
-            (Err(error), _) => format!("DEAD EMULATOR: QEMU's control socket does not answer ({error}); {cpu}"),
-            (Ok(status), _) if status != "running" => format!("DEAD EMULATOR: QEMU says `{status}`; {cpu}"),
+            (Err(error), _) => {
+                format!("DEAD EMULATOR: QEMU's control socket does not answer ({error}); {cpu}")
+            }
+            (Ok(status), _) if status != "running" => {
+                format!("DEAD EMULATOR: QEMU says `{status}`; {cpu}")
+            }
             (Ok(_), Some(true)) => {
-                format!("the emulator and the node's kernel answer; if it is silent, its AGENT is dead; {cpu}")
+                format!(
+                    "the emulator and the node's kernel answer; if it is silent, its AGENT is dead; {cpu}"
+                )
             }
             (Ok(_), Some(false)) => {
                 let how = match self.cpu_percent {
@@ -54,30 +60,38 @@ impl EmulatorState {
 }
 
 impl Rack {
-    /// Reports for each powered node whether its emulator, kernel or agent does not respond. Takes seconds.
+    /// Reports for each powered node whether its emulator, kernel or agent does not respond. Takes
+    /// seconds.
     pub fn emulators(&self) -> String {
         let on = self.record.nodes.iter().filter(|node| node.is_on());
-        on.map(|node| format!("---- {}: {}\n", node.name(), self.emulator_state(node).verdict())).collect()
+        on.map(|node| format!("---- {}: {}\n", node.name(), self.emulator_state(node).verdict()))
+            .collect()
     }
 
     fn emulator_state(&self, node: &NodeRecord) -> EmulatorState {
         let (begin, before) = (Instant::now(), node.process.and_then(cpu_ticks));
         let socket = self.layout.dir.join(format!("{}.qmp", node.name()));
-        let status = qmp::status(&node.name(), &socket).map_err(|error: LabError| error.to_string());
+        let status =
+            qmp::status(&node.name(), &socket).map_err(|error: LabError| error.to_string());
         let address = self.node(node.position).ok().flatten();
         let address = address.and_then(|node| node["address"].as_str()?.parse::<Ipv4Addr>().ok());
-        let kernel = address.and_then(|address| self.namespace.inside(|| kernel_responds(address)).ok());
+        let kernel =
+            address.and_then(|address| self.namespace.inside(|| kernel_responds(address)).ok());
         while begin.elapsed() < OBSERVATION {
             park_timeout(OBSERVATION.saturating_sub(begin.elapsed()));
         }
-        let used =
-            node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
+        let used = node
+            .process
+            .and_then(cpu_ticks)
+            .zip(before)
+            .map_or(0, |(after, before)| after.saturating_sub(before));
         let elapsed_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         EmulatorState { status, cpu_percent: used * 100 * 1000 / TICKS / elapsed_ms, kernel }
     }
 }
 
-/// Returns whether a kernel refuses a connection to a closed port, which does not depend on its programs.
+/// Returns whether a kernel refuses a connection to a closed port, which does not depend on its
+/// programs.
 fn kernel_responds(address: Ipv4Addr) -> bool {
     match TcpStream::connect_timeout(&SocketAddr::from((address, CLOSED_PORT)), RESPONSE_LIMIT) {
         Ok(_) => true,
@@ -90,7 +104,8 @@ fn cpu_ticks(process: ProcessId) -> Option<u64> {
     parse_ticks(&fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?)
 }
 
-/// Parses the line from its last closing bracket, because the command name may contain blanks and brackets.
+/// Parses the line from its last closing bracket, because the command name may contain blanks and
+/// brackets.
 fn parse_ticks(line: &str) -> Option<u64> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
@@ -108,8 +123,13 @@ mod tests {
 
     #[test]
     fn verdict_distinguishes_dead_emulator_from_dead_agent() {
-        assert!(verdict(Err("timed out"), 0, None).starts_with("DEAD EMULATOR: QEMU's control socket"));
-        assert!(verdict(Ok("internal-error"), 0, Some(false)).starts_with("DEAD EMULATOR: QEMU says `internal-error`"));
+        assert!(
+            verdict(Err("timed out"), 0, None).starts_with("DEAD EMULATOR: QEMU's control socket")
+        );
+        assert!(
+            verdict(Ok("internal-error"), 0, Some(false))
+                .starts_with("DEAD EMULATOR: QEMU says `internal-error`")
+        );
         assert!(verdict(Ok("running"), 100, Some(false)).contains("it spins"));
         assert!(verdict(Ok("running"), 0, Some(false)).contains("it executes nothing"));
         assert!(verdict(Ok("running"), 7, Some(true)).contains("its AGENT is dead"));

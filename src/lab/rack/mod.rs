@@ -66,7 +66,11 @@ pub struct Options {
 
 impl Options {
     /// Creates options of a rack with two BIOS nodes, which are powered on at once.
-    pub fn new(dir: impl Into<PathBuf>, site: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Self {
+    pub fn new(
+        dir: impl Into<PathBuf>,
+        site: impl Into<PathBuf>,
+        program: impl Into<PathBuf>,
+    ) -> Self {
         Options {
             dir: dir.into(),
             site: site.into(),
@@ -105,7 +109,8 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// Creates a rack; `report` receives progress messages. A failure removes everything that was created.
+    /// Creates a rack; `report` receives progress messages. A failure removes everything that was
+    /// created.
     pub fn up(options: &Options, report: &mut dyn FnMut(&str)) -> Result<Rack, LabError> {
         tools::check_privilege()?;
         options.shape.check(options.nodes)?;
@@ -128,10 +133,15 @@ impl Rack {
         let record = record(options, accel);
         record.save(&dir)?;
         let (children, interrupt) = (BTreeMap::new(), options.interrupt.clone());
-        let mut rack = Rack { layout, namespace, tools, site, record, children, interrupt, detached: false };
+        let mut rack =
+            Rack { layout, namespace, tools, site, record, children, interrupt, detached: false };
         rack.create_network()?;
         rack.start_central()?;
-        report(&format!("meshd serves in {}, {} nodes are plugged in", rack.namespace.name(), options.nodes));
+        report(&format!(
+            "meshd serves in {}, {} nodes are plugged in",
+            rack.namespace.name(),
+            options.nodes
+        ));
         for position in 1..=if options.powered { options.nodes } else { 0 } {
             rack.power_on(position)?;
         }
@@ -165,11 +175,13 @@ impl Rack {
 
     /// Derives the site file again. A file with errors changes nothing.
     fn rederive_site(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
-        self.site = site::derive(&self.record.user_site, &self.layout, &self.record.settings, self.size())?;
+        self.site =
+            site::derive(&self.record.user_site, &self.layout, &self.record.settings, self.size())?;
         central::ensure_images(&self.record.program, &self.site, None, report)
     }
 
-    /// Applies changes of the user's site file, overlays and images, as `meshd reload` does. Returns the output of meshd.
+    /// Applies changes of the user's site file, overlays and images, as `meshd reload` does.
+    /// Returns the output of meshd.
     pub fn reload(&mut self, report: &mut dyn FnMut(&str)) -> Result<String, LabError> {
         let _lock = lock(&self.layout.dir)?;
         self.rederive_site(report)?;
@@ -204,7 +216,8 @@ impl Rack {
 
     fn tear_down(&mut self) -> Result<(), LabError> {
         let _lock = lock(&self.layout.dir)?;
-        let swept = cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record), Logs::Keep);
+        let swept =
+            cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record), Logs::Keep);
         for child in self.children.values_mut() {
             // Reap the child, which has ended.
             let _ = child.try_wait();
@@ -243,8 +256,11 @@ impl Drop for Rack {
             let _ = writeln!(io::stderr(), "{}{}", self.log_ends(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
-            let _ =
-                writeln!(io::stderr(), "cannot remove the rack in {} completely: {error}", self.layout.dir.display());
+            let _ = writeln!(
+                io::stderr(),
+                "cannot remove the rack in {} completely: {error}",
+                self.layout.dir.display()
+            );
         }
     }
 }
@@ -264,7 +280,9 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
 }
 
 fn record(options: &Options, accel: Accel) -> Record {
-    let extras = |position: u8| options.extras.iter().cycle().nth(usize::from(position).saturating_sub(1)).cloned();
+    let extras = |position: u8| {
+        options.extras.iter().cycle().nth(usize::from(position).saturating_sub(1)).cloned()
+    };
     let node = |position| NodeRecord {
         position,
         firmware: options.firmware.at(position),
@@ -295,7 +313,8 @@ fn lock(dir: &Path) -> Result<File, LabError> {
     use rustix::fs::{FlockOperation, flock};
     let path = dir.join("lock");
     let file = File::create(&path).map_err(LabError::file("write", &path))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| LabError::Locked { dir: dir.to_owned() })?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| LabError::Locked { dir: dir.to_owned() })?;
     Ok(file)
 }
 

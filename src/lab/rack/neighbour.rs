@@ -12,7 +12,8 @@ use std::{
 /// Longest time that a program may take to end when its machine is removed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A machine on the rack's network that is not a node. Dropping the value removes the machine with all its programs.
+/// A machine on the rack's network that is not a node. Dropping the value removes the machine with
+/// all its programs.
 pub struct Neighbour {
     namespace: Namespace,
     programs: Vec<Child>,
@@ -24,7 +25,13 @@ impl Rack {
         let neighbour = Neighbour { namespace: self.namespace.derived(name), programs: Vec::new() };
         neighbour.namespace.create()?;
         let port = format!("{name}0");
-        bridge::add_machine(&self.namespace, &port, &neighbour.namespace, address, site::prefix_len(&self.site))?;
+        bridge::add_machine(
+            &self.namespace,
+            &port,
+            &neighbour.namespace,
+            address,
+            site::prefix_len(&self.site),
+        )?;
         Ok(neighbour)
     }
 }
@@ -39,12 +46,13 @@ impl Neighbour {
         self.namespace.inside(work)
     }
 
-    /// Starts a foreground program on the machine and writes its output to a file. The command line must contain the rack's folder, by
-    /// which `lab down` finds the program after a crash.
+    /// Starts a foreground program on the machine and writes its output to a file. The command line
+    /// must contain the rack's folder, by which `lab down` finds the program after a crash.
     pub fn start(&mut self, command: &mut Command, log: &Path) -> Result<(), LabError> {
         let out = File::create(log).map_err(LabError::file("write", log))?;
         let err = out.try_clone().map_err(LabError::file("write", log))?;
-        self.programs.push(self.namespace.spawn(command.stdin(Stdio::null()).stdout(out).stderr(err))?);
+        self.programs
+            .push(self.namespace.spawn(command.stdin(Stdio::null()).stdout(out).stderr(err))?);
         Ok(())
     }
 }
@@ -53,7 +61,8 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         for mut program in self.programs.drain(..) {
             // Ignore errors: `lab down` removes remaining processes.
-            let _ = ProcessId::of(program.id()).map(|process| process.end("a neighbour's program", GRACE));
+            let _ = ProcessId::of(program.id())
+                .map(|process| process.end("a neighbour's program", GRACE));
             let _ = program.wait();
         }
         let _ = self.namespace.delete();

@@ -13,7 +13,9 @@ use crate::{
 use meshd_types::{MacAddr, NodeId};
 use serde::Serialize;
 use serde_json::Value;
-use std::{fs, os::unix::net::UnixStream, path::PathBuf, process::Command, str::FromStr, time::Duration};
+use std::{
+    fs, os::unix::net::UnixStream, path::PathBuf, process::Command, str::FromStr, time::Duration,
+};
 
 /// Longest time that QEMU may take to open its control socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -84,11 +86,21 @@ impl Rack {
     /// Returns the position of a node, by its name (`node1`, or `1`) or ID.
     pub fn position(&self, name: &str) -> Result<u8, LabError> {
         let is = |node: &&NodeRecord| {
-            node.name() == name || node.position.to_string() == name || node.identity().node_id().to_string() == name
+            node.name() == name
+                || node.position.to_string() == name
+                || node.identity().node_id().to_string() == name
         };
-        self.record.nodes.iter().find(is).map(|node| node.position).ok_or_else(|| LabError::NoSuchNode {
-            name: name.to_owned(),
-            known: self.record.nodes.iter().map(NodeRecord::name).collect::<Vec<_>>().join(", "),
+        self.record.nodes.iter().find(is).map(|node| node.position).ok_or_else(|| {
+            LabError::NoSuchNode {
+                name: name.to_owned(),
+                known: self
+                    .record
+                    .nodes
+                    .iter()
+                    .map(NodeRecord::name)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            }
         })
     }
 
@@ -108,8 +120,13 @@ impl Rack {
         self.at(position).identity()
     }
 
-    /// Changes the hardware identity of a node, for example its NIC. The change takes effect at the next power-on.
-    pub fn set_identity(&mut self, position: u8, identity: crate::Identity) -> Result<(), LabError> {
+    /// Changes the hardware identity of a node, for example its NIC. The change takes effect at the
+    /// next power-on.
+    pub fn set_identity(
+        &mut self,
+        position: u8,
+        identity: crate::Identity,
+    ) -> Result<(), LabError> {
         self.record.nodes[usize::from(position) - 1].identity = Some(identity);
         self.record.save(&self.layout.dir)
     }
@@ -135,7 +152,8 @@ impl Rack {
             self.tools.ovmf.copy_vars(&files.vars)?;
         }
         if node.extras.contains(&Extra::Disk) && !files.disk.exists() {
-            vfio_trial_hardware::create_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
+            vfio_trial_hardware::create_disk(&files.disk)
+                .map_err(LabError::file("make", &files.disk))?;
         }
         let machine = Machine {
             name: format!("{} {}", self.namespace.name(), node.name()),
@@ -158,7 +176,10 @@ impl Rack {
             if !process.is_alive() {
                 let log = fs::read_to_string(&files.log).unwrap_or_default();
                 let detail = serial::last_lines(&log, 5);
-                return Err(LabError::Failed { program: format!("QEMU ({})", node.name()), detail });
+                return Err(LabError::Failed {
+                    program: format!("QEMU ({})", node.name()),
+                    detail,
+                });
             }
             Ok(Wait::on(files.qmp.exists(), "it starts"))
         })
@@ -214,7 +235,9 @@ impl Rack {
         self.wait(timeout, &awaited, |rack| {
             Ok(match rack.node(position)? {
                 Some(node) if condition(&node) => Wait::Done(node),
-                Some(node) => Wait::NotYet(format!("phase {}, boot {}", node["phase"], node["boot"])),
+                Some(node) => {
+                    Wait::NotYet(format!("phase {}, boot {}", node["phase"], node["boot"]))
+                }
                 None => Wait::NotYet("meshd does not know it".to_owned()),
             })
         })
@@ -222,8 +245,9 @@ impl Rack {
 
     /// Returns the ends of all serial logs, also before a node's last start, and of meshd's log.
     pub fn log_ends(&self, lines: usize) -> String {
-        let section =
-            |name: &str, log: &str| format!("---- {name}: last lines ----\n{}\n", serial::last_lines(log, lines));
+        let section = |name: &str, log: &str| {
+            format!("---- {name}: last lines ----\n{}\n", serial::last_lines(log, lines))
+        };
         let mut all = String::new();
         for node in &self.record.nodes {
             let log = self.serial(node.position);
@@ -237,8 +261,9 @@ impl Rack {
     }
 
     pub fn status(&self) -> Status {
-        let alive =
-            |process: Option<ProcessId>| process.filter(|process| process.is_alive()).map(|process| process.pid);
+        let alive = |process: Option<ProcessId>| {
+            process.filter(|process| process.is_alive()).map(|process| process.pid)
+        };
         let node = |node: &NodeRecord| NodeStatus {
             name: node.name(),
             id: node.identity().node_id(),

@@ -95,7 +95,8 @@ impl Record {
 
     /// Returns all recorded processes with their names.
     pub fn processes(&self) -> Vec<(String, ProcessId)> {
-        let nodes = self.nodes.iter().filter_map(|node| node.process.map(|process| (node.name(), process)));
+        let nodes =
+            self.nodes.iter().filter_map(|node| node.process.map(|process| (node.name(), process)));
         nodes.chain(self.central.map(|process| ("meshd".to_owned(), process))).collect()
     }
 }
@@ -106,12 +107,28 @@ mod tests {
 
     fn record() -> Record {
         let process = Some(ProcessId { pid: 7, started: 9 });
-        let node =
-            NodeRecord { position: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
+        let node = NodeRecord {
+            position: 1,
+            firmware: Firmware::Uefi,
+            extras: vec![Extra::Gpu],
+            identity: None,
+            process,
+        };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
-        let (user_site, settings) = (PathBuf::from("/site.toml"), vec![("http.port".into(), "8081".into())]);
-        Record { host_boot, program, user_site, settings, accel, shape, console: false, central: process, nodes }
+        let (user_site, settings) =
+            (PathBuf::from("/site.toml"), vec![("http.port".into(), "8081".into())]);
+        Record {
+            host_boot,
+            program,
+            user_site,
+            settings,
+            accel,
+            shape,
+            console: false,
+            central: process,
+            nodes,
+        }
     }
 
     #[test]

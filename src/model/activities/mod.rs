@@ -18,7 +18,9 @@ use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The kind of an activity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ActivityKind {
@@ -37,7 +39,9 @@ pub enum ActivityKind {
 }
 
 /// The kind of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ObjectKind {
@@ -50,7 +54,9 @@ pub enum ObjectKind {
 }
 
 /// The state of an activity. Failed ones come first in a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ActivityState {
@@ -104,9 +110,12 @@ impl Activity {
     }
 }
 
-/// Sorts activities: failed ones first, then by age. Returns at most `limit` activities, and the number of the others.
+/// Sorts activities: failed ones first, then by age. Returns at most `limit` activities, and the
+/// number of the others.
 pub fn first(mut all: Vec<Activity>, limit: usize) -> (Vec<Activity>, usize) {
-    let order = |one: &Activity| (one.state, one.since.is_none(), one.since, one.kind, one.id.clone(), one.node);
+    let order = |one: &Activity| {
+        (one.state, one.since.is_none(), one.since, one.kind, one.id.clone(), one.node)
+    };
     all.sort_by_cached_key(order);
     let rest = all.len().saturating_sub(limit);
     all.truncate(limit);

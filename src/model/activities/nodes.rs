@@ -10,12 +10,18 @@ fn of_node(node: &Node, kind: ActivityKind, request: &str) -> Activity {
     Activity { name: node.name.clone(), node: Some(node.id), ..activity }
 }
 
-/// Returns the boot of a machine while it is in progress, waits or has failed. `node` is the node of the session.
+/// Returns the boot of a machine while it is in progress, waits or has failed. `node` is the node
+/// of the session.
 pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Option<Activity> {
     let is_newest = |node: &&Node| node.boot == Some(session.id);
-    let boots = node.filter(is_newest).is_some_and(|node| matches!(node.phase, Phase::Booting | Phase::Enrolling));
+    let boots = node
+        .filter(is_newest)
+        .is_some_and(|node| matches!(node.phase, Phase::Booting | Phase::Enrolling));
     let is_linked = node.filter(is_newest).is_some_and(|node| {
-        let linked = matches!(node.phase, Phase::Online | Phase::Degraded | Phase::Draining | Phase::Maintenance);
+        let linked = matches!(
+            node.phase,
+            Phase::Online | Phase::Degraded | Phase::Draining | Phase::Maintenance
+        );
         linked && session.reached(Stage::Link).is_some()
     });
     // A machine does not report that it was switched off, so old boots are omitted.
@@ -31,7 +37,9 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
     };
     let activity = match node {
         Some(node) => of_node(node, ActivityKind::Boot, "boot"),
-        None => Activity::new(ActivityKind::Boot, ObjectKind::Machine, session.mac.to_string(), "boot"),
+        None => {
+            Activity::new(ActivityKind::Boot, ObjectKind::Machine, session.mac.to_string(), "boot")
+        }
     };
     let progress = session.furthest().map(|stage| stage.as_str().to_owned()).unwrap_or_default();
     Some(Activity { since: Some(session.opened_at), state, progress, reason, ..activity })
@@ -53,7 +61,10 @@ pub fn reboot(node: &Node, record: &NodeOperation) -> Activity {
         return Activity { since: record.started_at, ..activity };
     };
     let (state, reason) = match node.phase {
-        Phase::Offline => (ActivityState::Failed, Some("the node did not come back; look at its console".to_owned())),
+        Phase::Offline => (
+            ActivityState::Failed,
+            Some("the node did not come back; look at its console".to_owned()),
+        ),
         _ => (ActivityState::Accepted, None),
     };
     Activity { since: Some(confirmed), state, reason, ..activity }
@@ -61,8 +72,13 @@ pub fn reboot(node: &Node, record: &NodeOperation) -> Activity {
 
 /// Returns the drain of a node that is not finished. `work` names the work that is left.
 pub fn drain(node: &Node, record: &NodeOperation, work: &[String], is_linked: bool) -> Activity {
-    let activity = Activity { since: record.started_at, ..of_node(node, ActivityKind::Drain, "drain") };
-    let state = if node.phase == Phase::Draining { ActivityState::Accepted } else { ActivityState::Requested };
+    let activity =
+        Activity { since: record.started_at, ..of_node(node, ActivityKind::Drain, "drain") };
+    let state = if node.phase == Phase::Draining {
+        ActivityState::Accepted
+    } else {
+        ActivityState::Requested
+    };
     let reason = (!work.is_empty()).then(|| format!("waits for {}", work.join(", ")));
     Activity { state, reason, ..activity }.without_link(is_linked)
 }

@@ -29,7 +29,8 @@ fn node(phase: Phase) -> Node {
 }
 
 fn session(stages: &[Stage]) -> BootSession {
-    let mut session = BootSession::open(BootSessionId([1; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(5));
+    let mut session =
+        BootSession::open(BootSessionId([1; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(5));
     for stage in stages {
         session.mark(*stage, at(9));
     }
@@ -44,18 +45,25 @@ fn summary(activity: Option<Activity>) -> Option<(ActivityState, Option<String>)
 fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
     let (now, late) = (at(10), at(10).after(LONGEST_BOOT + std::time::Duration::from_secs(1)));
     let booting = node(Phase::Booting);
-    let running = boot(&session(&[Stage::Kernel]), Some(&booting), now).expect("a boot in progress");
+    let running =
+        boot(&session(&[Stage::Kernel]), Some(&booting), now).expect("a boot in progress");
     assert_eq!(
         (running.state, running.since, running.progress.as_str()),
         (ActivityState::Accepted, Some(at(5)), "kernel")
     );
     assert_eq!((running.object, running.id), (ObjectKind::Node, booting.id.to_string()));
-    assert!(boot(&session(&[Stage::Kernel]), Some(&booting), late).is_some(), "its phase is booting");
+    assert!(
+        boot(&session(&[Stage::Kernel]), Some(&booting), late).is_some(),
+        "its phase is booting"
+    );
     let unknown = boot(&session(&[]), None, now).expect("an unidentified machine");
     assert_eq!((unknown.object, unknown.name.as_str()), (ObjectKind::Machine, "02:00:00:00:00:01"));
     assert_eq!(boot(&session(&[]), None, late), None, "it was switched off");
     assert_eq!(boot(&session(&[Stage::Link]), Some(&node(Phase::Degraded)), now), None);
-    assert_eq!(boot(&session(&[Stage::Link, Stage::Online]), Some(&node(Phase::Online)), now), None);
+    assert_eq!(
+        boot(&session(&[Stage::Link, Stage::Online]), Some(&node(Phase::Online)), now),
+        None
+    );
     let mut waiting = session(&[]);
     waiting.record_wait("approval", at(10));
     let found = summary(boot(&waiting, Some(&node(Phase::Discovered)), now));
@@ -66,7 +74,8 @@ fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
     waiting.record_wait("recently_online", at(13));
     let reason = boot(&waiting, None, at(14)).and_then(|activity| activity.reason);
     assert!(reason.is_some_and(|reason| reason.contains("just online")));
-    let failed = BootSession { failure: Some("bad digest".to_owned()), ..session(&[Stage::Overlay]) };
+    let failed =
+        BootSession { failure: Some("bad digest".to_owned()), ..session(&[Stage::Overlay]) };
     let found = summary(boot(&failed, Some(&booting), now));
     assert_eq!(found, Some((ActivityState::Failed, Some("bad digest".to_owned()))));
 }
@@ -99,7 +108,10 @@ fn drain_names_the_work_that_it_waits_for() {
     let mut offline = node(Phase::Offline);
     offline.drains = true;
     let found = summary(Some(drain(&offline, &started(&offline), &[], false)));
-    assert_eq!(found, Some((ActivityState::Requested, Some(format!("node {} has no link", offline.id)))));
+    assert_eq!(
+        found,
+        Some((ActivityState::Requested, Some(format!("node {} has no link", offline.id))))
+    );
 }
 
 fn placed() -> Vm {
@@ -113,7 +125,11 @@ fn placed() -> Vm {
 
 fn reported(state: ReportedVmState, failure: Option<&str>) -> Vm {
     let mut vm = placed();
-    let failed = |detail: &str| VmFailure { kind: VmFailureKind::Crashed, detail: detail.to_owned(), log: Vec::new() };
+    let failed = |detail: &str| VmFailure {
+        kind: VmFailureKind::Crashed,
+        detail: detail.to_owned(),
+        log: Vec::new(),
+    };
     let failure = failure.map(failed);
     let report = VmReport::new(vm.uuid(), vm.name().clone(), state);
     vm.apply_report(VmReport { failure, start: Some(vm.start), ..report }, at(3));
@@ -127,13 +143,29 @@ fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
         (placed(), VmDesiredState::Run, Some((Requested, None))),
         (reported(ReportedVmState::Starting, None), VmDesiredState::Run, Some((Accepted, None))),
         (reported(ReportedVmState::Running, None), VmDesiredState::Run, None),
-        (reported(ReportedVmState::Waiting, Some("exit 1")), VmDesiredState::Run, Some((Accepted, Some("exit 1")))),
-        (reported(ReportedVmState::Failed, Some("no disk")), VmDesiredState::Run, Some((Failed, Some("no disk")))),
-        (reported(ReportedVmState::Stopped, None), VmDesiredState::Run, Some((Failed, Some("the guest is off")))),
+        (
+            reported(ReportedVmState::Waiting, Some("exit 1")),
+            VmDesiredState::Run,
+            Some((Accepted, Some("exit 1"))),
+        ),
+        (
+            reported(ReportedVmState::Failed, Some("no disk")),
+            VmDesiredState::Run,
+            Some((Failed, Some("no disk"))),
+        ),
+        (
+            reported(ReportedVmState::Stopped, None),
+            VmDesiredState::Run,
+            Some((Failed, Some("the guest is off"))),
+        ),
         (reported(ReportedVmState::Running, None), VmDesiredState::Stop, Some((Requested, None))),
         (reported(ReportedVmState::Stopping, None), VmDesiredState::Stop, Some((Accepted, None))),
         (reported(ReportedVmState::Stopped, None), VmDesiredState::Stop, None),
-        (reported(ReportedVmState::Running, None), VmDesiredState::Release, Some((Requested, None))),
+        (
+            reported(ReportedVmState::Running, None),
+            VmDesiredState::Release,
+            Some((Requested, None)),
+        ),
     ];
     for (number, (mut vm, desired, expected)) in cases.into_iter().enumerate() {
         vm.desired_state = desired;
@@ -141,11 +173,15 @@ fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
         assert_eq!(summary(super::vm(&vm, true)), expected, "case {number}");
     }
     let mut blocked = reported(ReportedVmState::Running, None);
-    (blocked.desired_state, blocked.obstacle) = (VmDesiredState::Release, Some("disk busy".to_owned()));
+    (blocked.desired_state, blocked.obstacle) =
+        (VmDesiredState::Release, Some("disk busy".to_owned()));
     assert_eq!(summary(super::vm(&blocked, true)), Some((Failed, Some("disk busy".to_owned()))));
     let mut unplaced = placed();
     unplaced.unplace("no node has a GPU".to_owned());
-    assert_eq!(summary(super::vm(&unplaced, false)), Some((Requested, Some("no node has a GPU".to_owned()))));
+    assert_eq!(
+        summary(super::vm(&unplaced, false)),
+        Some((Requested, Some("no node has a GPU".to_owned())))
+    );
     let unlinked = super::vm(&placed(), false).and_then(|activity| activity.reason);
     assert!(unlinked.is_some_and(|reason| reason.ends_with("has no link")));
 }
@@ -158,7 +194,10 @@ fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
         (fetch.kind, fetch.state, fetch.progress.as_str()),
         (ActivityKind::Fetch, ActivityState::Accepted, "3 of 9 MiB")
     );
-    let stuck = transfer(&placed(), VmFetching { writing: true, obstacle: Some("I/O error".to_owned()), ..fetching });
+    let stuck = transfer(
+        &placed(),
+        VmFetching { writing: true, obstacle: Some("I/O error".to_owned()), ..fetching },
+    );
     assert_eq!((stuck.kind, stuck.state), (ActivityKind::Write, ActivityState::Failed));
     let (mut vm, other) = (placed(), node(Phase::Online).id);
     assert_eq!(former_nodes(&vm, |_| true), []);
@@ -167,19 +206,34 @@ fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
     let disk: DiskIdentity = "wwn-1".parse().expect("a disk");
     vm.pending_wipes.insert(other, [disk].into());
     let owed = &former_nodes(&vm, |_| false)[0];
-    assert_eq!((owed.kind, owed.request.as_str(), owed.node), (ActivityKind::Wipe, "wipe wwn-1", Some(other)));
+    assert_eq!(
+        (owed.kind, owed.request.as_str(), owed.node),
+        (ActivityKind::Wipe, "wipe wwn-1", Some(other))
+    );
     assert!(owed.reason.is_some(), "its node has no link");
 }
 
 #[test]
 fn slot_is_listed_while_it_changes() {
-    let id: crate::work::SlotId = format!("{}/0000:01:00.0", node(Phase::Online).id).parse().expect("a slot");
+    let id: crate::work::SlotId =
+        format!("{}/0000:01:00.0", node(Phase::Online).id).parse().expect("a slot");
     for state in SlotState::ALL {
         let (approved, near) = (None, NearestDevices::default());
         let (reason, numa, mismatch) = ("why".to_owned(), None, String::new());
-        let slot = Slot { id: id.clone(), state, reason, numa, functions: BTreeMap::new(), approved, near, mismatch };
+        let slot = Slot {
+            id: id.clone(),
+            state,
+            reason,
+            numa,
+            functions: BTreeMap::new(),
+            approved,
+            near,
+            mismatch,
+        };
         let expected = match state {
-            SlotState::Provisioning | SlotState::Releasing | SlotState::Cleanup => Some(ActivityState::Accepted),
+            SlotState::Provisioning | SlotState::Releasing | SlotState::Cleanup => {
+                Some(ActivityState::Accepted)
+            }
             SlotState::CleanupBlocked => Some(ActivityState::Failed),
             _ => None,
         };
@@ -189,7 +243,8 @@ fn slot_is_listed_while_it_changes() {
 
 #[test]
 fn task_is_listed_until_it_ended_and_holds_no_node() {
-    let member = Member::claimed(node(Phase::Online).id, BootSessionId([1; 12]), [10, 0, 0, 1].into());
+    let member =
+        Member::claimed(node(Phase::Online).id, BootSessionId([1; 12]), [10, 0, 0, 1].into());
     let spec = TaskSpec {
         group: "pair".parse().expect("a name"),
         argv: vec!["./solve".to_owned(), "-x".to_owned()],
@@ -206,16 +261,26 @@ fn task_is_listed_until_it_ended_and_holds_no_node() {
     assert_eq!(task(&one).map(|activity| activity.state), Some(ActivityState::Accepted));
     one.state = TaskState::Failed;
     let lost = task(&one).expect("its node is lost and claimed");
-    assert!(lost.state == ActivityState::Failed && lost.reason.is_some_and(|reason| reason.contains("may still run")));
+    assert!(
+        lost.state == ActivityState::Failed
+            && lost.reason.is_some_and(|reason| reason.contains("may still run"))
+    );
     one.members[0].state = MemberState::Released;
     assert_eq!(task(&one), None);
 }
 
 #[test]
 fn list_is_bounded_with_failed_and_old_operations_first() {
-    let with =
-        |state, since: i64| Activity { state, since: Some(at(since)), ..transfer(&placed(), VmFetching::default()) };
-    let all = vec![with(ActivityState::Accepted, 1), with(ActivityState::Failed, 9), with(ActivityState::Failed, 2)];
+    let with = |state, since: i64| Activity {
+        state,
+        since: Some(at(since)),
+        ..transfer(&placed(), VmFetching::default())
+    };
+    let all = vec![
+        with(ActivityState::Accepted, 1),
+        with(ActivityState::Failed, 9),
+        with(ActivityState::Failed, 2),
+    ];
     let (shown, rest) = first(all.clone(), 2);
     let order: Vec<_> = shown.iter().map(|activity| (activity.state, activity.since)).collect();
     assert_eq!(order, [(ActivityState::Failed, Some(at(2))), (ActivityState::Failed, Some(at(9)))]);

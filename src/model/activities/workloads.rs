@@ -13,7 +13,8 @@ const MAX_LOST_NAMED: usize = 8;
 
 fn of_vm(vm: &Vm, kind: ActivityKind, node: Option<NodeId>, request: &str) -> Activity {
     let placed = vm.placement.as_ref().map(|placement| placement.since);
-    let since = Some(vm.last_report.as_ref().map(|last| last.since).or(placed).unwrap_or(vm.created_at));
+    let since =
+        Some(vm.last_report.as_ref().map(|last| last.since).or(placed).unwrap_or(vm.created_at));
     let activity = Activity::new(kind, ObjectKind::Vm, vm.uuid().to_string(), request);
     Activity { name: vm.name().to_string(), node, since, ..activity }
 }
@@ -26,7 +27,8 @@ pub fn vm(vm: &Vm, is_linked: bool) -> Option<Activity> {
         VmDesiredState::Release => ("delete", release(vm)?),
     };
     let activity = of_vm(vm, ActivityKind::Vm, vm.node(), request);
-    let progress = vm.last_report.as_ref().map(|last| last.state.as_str().to_owned()).unwrap_or_default();
+    let progress =
+        vm.last_report.as_ref().map(|last| last.state.as_str().to_owned()).unwrap_or_default();
     Some(Activity { state, progress, reason, ..activity }.without_link(is_linked))
 }
 
@@ -34,13 +36,18 @@ fn run(vm: &Vm) -> Option<(ActivityState, Option<String>)> {
     if vm.placement.is_none() || vm.unconfirmed {
         return Some((ActivityState::Requested, vm.obstacle.clone()));
     }
-    let last = vm.last_report.as_ref().filter(|last| last.start.is_none_or(|start| start == vm.start));
+    let last =
+        vm.last_report.as_ref().filter(|last| last.start.is_none_or(|start| start == vm.start));
     let Some(last) = last else { return Some((ActivityState::Requested, None)) };
     let failure = last.failure.as_ref().map(|failure| failure.detail.clone());
-    let failed = |text: &str| Some((ActivityState::Failed, Some(failure.clone().unwrap_or_else(|| text.to_owned()))));
+    let failed = |text: &str| {
+        Some((ActivityState::Failed, Some(failure.clone().unwrap_or_else(|| text.to_owned()))))
+    };
     match last.state {
         ReportedVmState::Running => None,
-        ReportedVmState::Starting | ReportedVmState::Waiting => Some((ActivityState::Accepted, failure)),
+        ReportedVmState::Starting | ReportedVmState::Waiting => {
+            Some((ActivityState::Accepted, failure))
+        }
         ReportedVmState::Stopping => Some((ActivityState::Requested, None)),
         ReportedVmState::Paused => failed("the node paused the guest"),
         ReportedVmState::Stopped => failed("the guest is off"),
@@ -52,9 +59,10 @@ fn stop(vm: &Vm) -> Option<(ActivityState, Option<String>)> {
     match vm.last_report.as_ref()?.state {
         ReportedVmState::Stopped | ReportedVmState::Failed => None,
         ReportedVmState::Stopping => Some((ActivityState::Accepted, None)),
-        ReportedVmState::Starting | ReportedVmState::Running | ReportedVmState::Paused | ReportedVmState::Waiting => {
-            Some((ActivityState::Requested, None))
-        }
+        ReportedVmState::Starting
+        | ReportedVmState::Running
+        | ReportedVmState::Paused
+        | ReportedVmState::Waiting => Some((ActivityState::Requested, None)),
     }
 }
 
@@ -94,8 +102,11 @@ fn wipe_activity(vm: &Vm, node: NodeId) -> Option<Activity> {
 /// Returns the transfer of a VM's volumes to its node, or the write of an image onto a disk.
 pub fn transfer(vm: &Vm, fetching: VmFetching) -> Activity {
     let VmFetching { bytes, total, obstacle, writing } = fetching;
-    let (kind, request) =
-        if writing { (ActivityKind::Write, "write disks") } else { (ActivityKind::Fetch, "fetch volumes") };
+    let (kind, request) = if writing {
+        (ActivityKind::Write, "write disks")
+    } else {
+        (ActivityKind::Fetch, "fetch volumes")
+    };
     let progress = format!("{} of {} MiB", bytes >> 20, total >> 20);
     let state = if obstacle.is_some() { ActivityState::Failed } else { ActivityState::Accepted };
     Activity { state, progress, reason: obstacle, ..of_vm(vm, kind, vm.node(), request) }
@@ -131,7 +142,8 @@ pub fn task(task: &Task) -> Option<Activity> {
         TaskState::Running => (ActivityState::Accepted, None),
         TaskState::Ending => (ActivityState::Accepted, end),
         TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut => {
-            let nodes: Vec<String> = task.holding().take(MAX_LOST_NAMED).map(|node| node.to_string()).collect();
+            let nodes: Vec<String> =
+                task.holding().take(MAX_LOST_NAMED).map(|node| node.to_string()).collect();
             let reason = format!("its processes may still run on {}", nodes.join(", "));
             (ActivityState::Failed, Some(reason))
         }

@@ -22,8 +22,9 @@ pub struct BootPlan {
     pub secret: BootSecret,
 }
 
-/// The part of a plan that two boots of one generation have in common, if node, NIC and central address stay. Everything that a loader
-/// measures can be computed from it, except the script itself, and the URL of an overlay that is delivered by URL.
+/// The part of a plan that two boots of one generation have in common, if node, NIC and central
+/// address stay. Everything that a loader measures can be computed from it, except the script
+/// itself, and the URL of an overlay that is delivered by URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicPlan {
     pub node: NodeId,
@@ -59,7 +60,10 @@ pub struct BootSecret {
 impl PublicPlan {
     /// Returns the kernel.
     pub fn kernel(&self) -> &PlannedPart {
-        self.parts.iter().find(|part| part.usage == PartUse::Kernel).expect("each kind of image has a kernel")
+        self.parts
+            .iter()
+            .find(|part| part.usage == PartUse::Kernel)
+            .expect("each kind of image has a kernel")
     }
 
     /// Returns the initrds in order, without the overlay.

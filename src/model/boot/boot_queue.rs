@@ -1,4 +1,5 @@
-//! The boot queue: limits how many machines load at once. Approved machines come first, then unknown ones, each in order of arrival.
+//! The boot queue: limits how many machines load at once. Approved machines come first, then
+//! unknown ones, each in order of arrival.
 //!
 //! ```text
 //!         request: free capacity, none before     finished, or silent for PROGRESS_TIMEOUT
@@ -8,15 +9,17 @@
 //!                                     │
 //!                                     └── no retry within its delay plus GRACE ──▶ (removed)
 //! ```
-//! An attacker can simulate unknown machines. All unknown machines together receive at most 1/[`UNKNOWN_SHARE`] of the capacity, each for
-//! at most [`UNKNOWN_TIME`]. An approved machine loads for at most [`APPROVED_TIME`]. A completely fetched part counts as progress; a
-//! request for a script does not.
+//! An attacker can simulate unknown machines. All unknown machines together receive at most
+//! 1/[`UNKNOWN_SHARE`] of the capacity, each for at most [`UNKNOWN_TIME`]. An approved machine
+//! loads for at most [`APPROVED_TIME`]. A completely fetched part counts as progress; a request for
+//! a script does not.
 //!
-//! A machine waits in an iPXE script that shows delay and position, so no firmware timeout applies. The queue is keyed by the MAC address
-//! of the boot NIC, so a power cycle keeps the position. A boot that has begun does not wait again.
+//! A machine waits in an iPXE script that shows delay and position, so no firmware timeout applies.
+//! The queue is keyed by the MAC address of the boot NIC, so a power cycle keeps the position. A
+//! boot that has begun does not wait again.
 //!
-//! The delay follows from the position, the limit, and the mean loading time of recent boots. Pure: time is an argument of a monotonic
-//! clock.
+//! The delay follows from the position, the limit, and the mean loading time of recent boots. Pure:
+//! time is an argument of a monotonic clock.
 
 use meshd_types::{MacAddr, failpoint};
 use std::{
@@ -24,18 +27,21 @@ use std::{
     time::Duration,
 };
 
-/// Maximum time without progress of a loading boot. The largest part of an image loads faster, even at a boot's share of 1 Gbit/s
-/// under the default limit.
+/// Maximum time without progress of a loading boot. The largest part of an image loads faster, even
+/// at a boot's share of 1 Gbit/s under the default limit.
 pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(180);
 /// Divisor of the limit for unknown machines; at least one may load.
 pub const UNKNOWN_SHARE: usize = 4;
 /// Maximum loading time of an unknown machine.
 pub const UNKNOWN_TIME: Duration = Duration::from_secs(300);
-/// Maximum loading time of an approved machine: longer than any image takes at its share of 1 Gbit/s.
+/// Maximum loading time of an approved machine: longer than any image takes at its share of 1
+/// Gbit/s.
 pub const APPROVED_TIME: Duration = Duration::from_secs(1800);
-/// Permitted delay of a retry. iPXE repeats DHCP before a retry, which takes a second, or ten on a bad network.
+/// Permitted delay of a retry. iPXE repeats DHCP before a retry, which takes a second, or ten on a
+/// bad network.
 pub const GRACE: Duration = Duration::from_secs(30);
-/// Bounds of the retry delay in seconds. A longer delay would leave capacity unused when waiting machines disappear.
+/// Bounds of the retry delay in seconds. A longer delay would leave capacity unused when waiting
+/// machines disappear.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<u32> = 1..=30;
 /// Maximum number of queued machines; further ones must retry without a position.
 pub const MAX_WAITING: usize = 65_536;
@@ -144,7 +150,8 @@ impl Loading {
             MachineState::Approved => APPROVED_TIME,
             MachineState::Unknown => UNKNOWN_TIME,
         };
-        let in_time = now.saturating_sub(self.since) <= limit || !failpoint::defends("boot-queue-time");
+        let in_time =
+            now.saturating_sub(self.since) <= limit || !failpoint::defends("boot-queue-time");
         in_time && now.saturating_sub(self.last_progress) <= PROGRESS_TIMEOUT
     }
 }
@@ -164,7 +171,8 @@ impl BootQueue {
 
     /// Processes a request to load.
     pub fn request(&mut self, now: Duration, mac: MacAddr, state: MachineState) -> QueueAnswer {
-        let state = if failpoint::defends("boot-queue-share") { state } else { MachineState::Approved };
+        let state =
+            if failpoint::defends("boot-queue-share") { state } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
             // The machine may have been approved since its last request.
             loading.state = loading.state.min(state);
@@ -184,7 +192,11 @@ impl BootQueue {
         let (position, free) = match state {
             MachineState::Approved => (self.approved.position(mac), free),
             MachineState::Unknown => {
-                let unknown = self.loading.values().filter(|loading| loading.state == MachineState::Unknown).count();
+                let unknown = self
+                    .loading
+                    .values()
+                    .filter(|loading| loading.state == MachineState::Unknown)
+                    .count();
                 let share = (self.limit / UNKNOWN_SHARE).max(1).saturating_sub(unknown);
                 let before = self.approved.waiting.len();
                 (self.unknown.position(mac) + before, free.min(share + before))

@@ -27,10 +27,15 @@ fn position(answer: QueueAnswer) -> usize {
 #[test]
 fn boot_queue_is_first_in_first_out() {
     let mut queue = BootQueue::new(2);
-    let positions: Vec<usize> = (1..=5).map(|number| position(queue.request(at(10), mac(number), Approved))).collect();
+    let positions: Vec<usize> =
+        (1..=5).map(|number| position(queue.request(at(10), mac(number), Approved))).collect();
     assert_eq!(positions, [0, 0, 1, 2, 3]);
     queue.finished(at(11), mac(1));
-    assert_eq!(position(queue.request(at(11), mac(5), Approved)), 3, "there is room, and it is the third's");
+    assert_eq!(
+        position(queue.request(at(11), mac(5), Approved)),
+        3,
+        "there is room, and it is the third's"
+    );
     assert_eq!(position(queue.request(at(11), mac(4), Approved)), 2);
     assert_eq!(position(queue.request(at(11), mac(6), Approved)), 4, "a newcomer goes to the end");
     assert_eq!(position(queue.request(at(11), mac(3), Approved)), 0);
@@ -94,7 +99,9 @@ fn retry_delay_follows_position_and_mean_loading_time() {
     for number in 0..10 {
         queue.finished(at(1), mac(number));
     }
-    let QueueAnswer::Wait { seconds, .. } = queue.request(at(1), mac(39), Approved) else { panic!("it waits") };
+    let QueueAnswer::Wait { seconds, .. } = queue.request(at(1), mac(39), Approved) else {
+        panic!("it waits")
+    };
     assert!((1..30).contains(&seconds), "loading takes less than was guessed: {seconds}");
 }
 
@@ -121,7 +128,11 @@ fn unknown_machines_receive_a_quarter_of_the_loading_limit() {
     for number in 1000..1192 {
         assert_eq!(queue.request(at(11), mac(number), Approved), Admitted, "{number}");
     }
-    assert_eq!(position(queue.request(at(11), mac(2000), Approved)), 1, "before every unknown one that waits");
+    assert_eq!(
+        position(queue.request(at(11), mac(2000), Approved)),
+        1,
+        "before every unknown one that waits"
+    );
     queue.finished(at(12), mac(0));
     assert_eq!(position(queue.request(at(12), mac(64), Unknown)), 2);
     assert_eq!(queue.request(at(12), mac(2000), Approved), Admitted);
@@ -150,7 +161,11 @@ fn unknown_machine_without_progress_loses_loading_slot() {
     for second in 1..=PROGRESS_TIMEOUT.as_secs() {
         queue.request(at(second), mac(1), Unknown);
     }
-    assert_eq!(queue.request(PROGRESS_TIMEOUT + at(2), mac(2), Unknown), Admitted, "a request is no progress");
+    assert_eq!(
+        queue.request(PROGRESS_TIMEOUT + at(2), mac(2), Unknown),
+        Admitted,
+        "a request is no progress"
+    );
 }
 
 #[test]

@@ -36,12 +36,15 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     require_bootable(node)?;
     check_architecture(inputs)?;
     check_profile_args(contents).map_err(render_failed)?;
-    let kind_args =
-        contents.kind.kernel_args(&KernelArgInputs { nic: request.mac, url: &|part| part_url(inputs, part) });
+    let kind_args = contents
+        .kind
+        .kernel_args(&KernelArgInputs { nic: request.mac, url: &|part| part_url(inputs, part) });
     let args: Vec<String> = kind_args.into_iter().chain(contents.args.iter().cloned()).collect();
     if let Some(arg) = args.iter().find(|arg| !request.loader.is_word(arg)) {
-        let detail =
-            format!("the kernel argument {arg} of profile {} cannot be written into a boot script", contents.profile);
+        let detail = format!(
+            "the kernel argument {arg} of profile {} cannot be written into a boot script",
+            contents.profile
+        );
         return Err(render_failed(detail));
     }
     let planned = |part: ImagePart| PlannedPart {
@@ -59,7 +62,10 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
         delivery: inputs.site.boot.delivery,
         entry: endpoint.entry(),
     };
-    let plan = BootPlan { public, secret: BootSecret { session: inputs.session, overlay: overlay_url(inputs) } };
+    let plan = BootPlan {
+        public,
+        secret: BootSecret { session: inputs.session, overlay: overlay_url(inputs) },
+    };
     let line = command_line(&plan, &request.loader.kernel_args(&plan));
     check_length(contents, request.loader.line_prefix() + line.len()).map_err(render_failed)?;
     Ok(plan)
@@ -69,7 +75,9 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
 fn part_url(inputs: &PlanRequest<'_>, part: &ImagePart) -> String {
     let base = match (part.usage, inputs.site.boot.kernel_transport) {
         (PartUse::Kernel | PartUse::Initrd, Transport::Tftp) => inputs.endpoint.tftp(),
-        (PartUse::Kernel | PartUse::Initrd, Transport::Http) | (PartUse::Fetched, _) => inputs.endpoint.http(),
+        (PartUse::Kernel | PartUse::Initrd, Transport::Http) | (PartUse::Fetched, _) => {
+            inputs.endpoint.http()
+        }
     };
     format!("{base}/blob/{}/{}", part.blob.digest, part.name)
 }
@@ -80,11 +88,16 @@ fn require_bootable(node: &Node) -> Result<(), Refusal> {
         Phase::Quarantined => {
             let is = |kind| move |condition: &&Condition| condition.kind == kind;
             let why = node.conditions.iter().find(is(ConditionKind::BootLoop));
-            let worst = why.or_else(|| node.conditions.iter().find(|it| !is(ConditionKind::WeakIdentity)(it)));
-            let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
-            Err(Refusal::Quarantined { detail: node.quarantine_reason.clone().or(detail).unwrap_or_default() })
+            let worst = why
+                .or_else(|| node.conditions.iter().find(|it| !is(ConditionKind::WeakIdentity)(it)));
+            let detail =
+                worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
+            Err(Refusal::Quarantined {
+                detail: node.quarantine_reason.clone().or(detail).unwrap_or_default(),
+            })
         }
-        // Removed machines are rediscovered before this step. All other phases boot; unapproved nodes boot without a token.
+        // Removed machines are rediscovered before this step. All other phases boot; unapproved
+        // nodes boot without a token.
         _ => Ok(()),
     }
 }
@@ -99,8 +112,8 @@ fn check_architecture(inputs: &PlanRequest<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the URL of the overlay. It always uses HTTP: the last byte of a transfer to one address spends a capability, which TFTP cannot
-/// guarantee.
+/// Returns the URL of the overlay. It always uses HTTP: the last byte of a transfer to one address
+/// spends a capability, which TFTP cannot guarantee.
 fn overlay_url(inputs: &PlanRequest<'_>) -> Secret<String> {
     let file = match inputs.site.boot.delivery {
         Delivery::Initrd => "overlay.cpio.gz",

@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-/// Address of the boot API for a node: the server address of the segment on which its request arrived.
+/// Address of the boot API for a node: the server address of the segment on which its request
+/// arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Server address that nodes receive.

@@ -17,19 +17,23 @@ pub struct BootFailure {
 }
 
 impl BootFailure {
-    /// Parses the part of the URL after `?`. Total; `None` if session or reason is missing or damaged.
+    /// Parses the part of the URL after `?`. Total; `None` if session or reason is missing or
+    /// damaged.
     pub fn parse(query: &str) -> Option<Self> {
         if query.len() > MAX_QUERY {
             return None;
         }
         let value = |key: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.find_map(|(name, value)| (name == key).then(|| percent_decode_str(value).decode_utf8_lossy()))
+            pairs.find_map(|(name, value)| {
+                (name == key).then(|| percent_decode_str(value).decode_utf8_lossy())
+            })
         };
         let session = value("session")?.parse().ok()?;
         let visible = |c: char| if c.is_control() { ' ' } else { c };
         let reason: String = value("reason")?.chars().map(visible).take(MAX_REASON).collect();
-        Some(BootFailure { session, reason: reason.trim().to_owned() }).filter(|failure| !failure.reason.is_empty())
+        Some(BootFailure { session, reason: reason.trim().to_owned() })
+            .filter(|failure| !failure.reason.is_empty())
     }
 }
 
@@ -42,8 +46,10 @@ mod tests {
 
     #[test]
     fn failure_query_without_session_or_reason_is_refused() {
-        let failure =
-            BootFailure::parse(&format!("session={SESSION}&reason=packages%20not%20installed%3A%20qemu%0a")).unwrap();
+        let failure = BootFailure::parse(&format!(
+            "session={SESSION}&reason=packages%20not%20installed%3A%20qemu%0a"
+        ))
+        .unwrap();
         assert_eq!(
             (failure.session.to_string().as_str(), failure.reason.as_str()),
             (SESSION, "packages not installed: qemu")

@@ -13,8 +13,8 @@
 //! | `failure` | the query of `GET /boot/failed` |
 //! | `boot_queue` | limits how many machines load at once |
 //!
-//! All functions are pure: equal inputs give equal scripts, byte for byte. A refusal is also a script: it shows the reason on the
-//! machine's console, waits and retries.
+//! All functions are pure: equal inputs give equal scripts, byte for byte. A refusal is also a
+//! script: it shows the reason on the machine's console, waits and retries.
 
 mod boot_plan;
 mod boot_queue;

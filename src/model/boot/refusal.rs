@@ -3,10 +3,12 @@
 use crate::fleet::Wait;
 use meshd_types::{Architecture, ImageName};
 
-/// Reason why a machine does not boot. meshd answers with a script and records an event. The refusal ends with its cause.
+/// Reason why a machine does not boot. meshd answers with a script and records an event. The
+/// refusal ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The NIC has no boot session: no DHCP exchange, an expired session, or a request from another address.
+    /// The NIC has no boot session: no DHCP exchange, an expired session, or a request from another
+    /// address.
     NoSession,
     /// Neither UUID, serial nor MAC address identifies the machine.
     Unidentified,
@@ -22,10 +24,11 @@ pub enum Refusal {
     ArchMismatch { image: ImageName, built_for: Architecture, machine: Architecture },
     /// The boot of the profile cannot be rendered.
     RenderFailed { detail: String },
-    /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in the boot queue is next.
+    /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in
+    /// the boot queue is next.
     Busy { seconds: u32, position: usize },
-    /// The node was online a moment ago, and nobody announced its reboot: it may still run, and this machine may be another one. After
-    /// `seconds` without a sign of life, it counts as down.
+    /// The node was online a moment ago, and nobody announced its reboot: it may still run, and
+    /// this machine may be another one. After `seconds` without a sign of life, it counts as down.
     RecentlyOnline { seconds: u32 },
     /// A fault of the central node; `detail` contains no secrets.
     Internal { detail: String },
@@ -33,9 +36,11 @@ pub enum Refusal {
     BadRequest { detail: String },
 }
 
-/// Maximum retry delay in seconds, bounded because an operator who repaired the cause waits for the retry.
+/// Maximum retry delay in seconds, bounded because an operator who repaired the cause waits for the
+/// retry.
 const MAX_WAIT_SECONDS: u32 = 300;
-/// Maximum retry delay of a node that was online a moment ago. The boot session must stay fresh: it records the wait.
+/// Maximum retry delay of a node that was online a moment ago. The boot session must stay fresh: it
+/// records the wait.
 const MAX_RECENT_SECONDS: u32 = 60;
 
 impl Refusal {
@@ -107,7 +112,9 @@ impl Refusal {
         match self {
             Refusal::NoSession => 2,
             Refusal::Internal { .. } => 10,
-            Refusal::ImageMissing { .. } | Refusal::RenderFailed { .. } | Refusal::BadRequest { .. } => 20,
+            Refusal::ImageMissing { .. }
+            | Refusal::RenderFailed { .. }
+            | Refusal::BadRequest { .. } => 20,
             Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
             Refusal::Rejected => 60,
             // The delay is short, because the operator who releases the node waits for the retry.

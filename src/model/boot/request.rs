@@ -1,7 +1,8 @@
 //! The query of `GET /boot/script`: hardware facts that iPXE reports about its machine.
 //!
-//! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes `:uristring` before it sends a URL. A
-//! serial number with `&`, `"` or a blank would then break the request. Plain keys are also accepted, for people and other loaders.
+//! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes
+//! `:uristring` before it sends a URL. A serial number with `&`, `"` or a blank would then break
+//! the request. Plain keys are also accepted, for people and other loaders.
 
 use super::loader::Loader;
 use meshd_types::{Architecture, Hardware, MacAddr, SystemUuid};
@@ -26,7 +27,8 @@ pub struct ScriptRequest {
     pub manufacturer: String,
     /// SMBIOS product name.
     pub product: String,
-    /// SMBIOS board serial number. Not a basis of the node ID; it distinguishes a replaced NIC from another machine.
+    /// SMBIOS board serial number. Not a basis of the node ID; it distinguishes a replaced NIC from
+    /// another machine.
     pub board_serial: String,
     /// Architecture of iPXE, if reported.
     pub arch: Option<Architecture>,
@@ -62,7 +64,9 @@ impl ScriptRequest {
         let value = |key| read_value(key, percent_decode(raw(key)));
         let vendor_text = |key, hex_key: &'static str| match raw(hex_key) {
             "" => value(key),
-            hex => read_value(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
+            hex => {
+                read_value(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?)
+            }
         };
         let mac = value("mac")?;
         Ok(ScriptRequest {
@@ -72,7 +76,12 @@ impl ScriptRequest {
             })?
             .ok_or(QueryError::NoMac)?,
             uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
-            arch: optional("arch", &value("arch")?, "an architecture that is booted here", Architecture::from_ipxe)?,
+            arch: optional(
+                "arch",
+                &value("arch")?,
+                "an architecture that is booted here",
+                Architecture::from_ipxe,
+            )?,
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
             product: vendor_text("product", "product_hex")?,
             serial: vendor_text("serial", "serial_hex")?,
@@ -114,14 +123,17 @@ fn optional<T>(
 
 /// Converts to text without control characters, with a maximum length.
 fn read_value(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
-    let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
-    // The length is checked after the conversion, because the replacement of an invalid byte takes three bytes.
+    let text: String =
+        String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
+    // The length is checked after the conversion, because the replacement of an invalid byte takes
+    // three bytes.
     if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
 }
 
 /// Decodes `hexhyp` (`41-42`) and `hexraw` (`4142`) of iPXE.
 fn dehex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u32> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let digits: Vec<u32> =
+        text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
     let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok());
     if digits.len().is_multiple_of(2) { bytes.collect() } else { None }
 }
@@ -145,29 +157,43 @@ mod tests {
         )
         .expect("iPXE sends this");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
-        assert_eq!(request.uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".into()));
+        assert_eq!(
+            request.uuid.map(|uuid| uuid.to_string()),
+            Some("01020304-0506-0708-090a-0b0c0d0e0f10".into())
+        );
         assert_eq!(request.arch, Some(Architecture::X86_64));
-        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["Foo & Sons", "X+1", ""]);
+        assert_eq!(
+            [&*request.manufacturer, &*request.product, &*request.serial],
+            ["Foo & Sons", "X+1", ""]
+        );
         assert_eq!(request.board_serial, "B-1");
         assert_eq!(request.hardware().macs, [request.mac]);
     }
 
     #[test]
     fn query_with_percent_encoded_text_is_read() {
-        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&product=X%2b1+2&serial=50%&manufacturer=%C3%A4");
+        let request = ScriptRequest::parse(
+            "mac=52:54:00:12:34:56&product=X%2b1+2&serial=50%&manufacturer=%C3%A4",
+        );
         let request = request.expect("a MAC is there");
-        assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["ä", "X+1+2", "50%"]);
+        assert_eq!(
+            [&*request.manufacturer, &*request.product, &*request.serial],
+            ["ä", "X+1+2", "50%"]
+        );
     }
 
     #[test]
     fn query_without_smbios_values_is_accepted() {
-        let request = ScriptRequest::parse("mac=52-54-00-12-34-56&uuid=&arch=&manufacturer=&product=&serial=");
+        let request = ScriptRequest::parse(
+            "mac=52-54-00-12-34-56&uuid=&arch=&manufacturer=&product=&serial=",
+        );
         assert!(request.is_ok_and(|request| request.uuid.is_none() && request.arch.is_none()));
     }
 
     #[test]
     fn second_mac_in_query_is_ignored() {
-        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&serial=a&mac=52:54:00:00:00:01").expect("a MAC");
+        let request = ScriptRequest::parse("mac=52:54:00:12:34:56&serial=a&mac=52:54:00:00:00:01")
+            .expect("a MAC");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
     }
 
@@ -181,8 +207,14 @@ mod tests {
             ("mac=52:54:00:12:34:56&uuid=1", "not a UUID"),
             ("mac=52:54:00:12:34:56&arch=vax", "`arch` is `vax`"),
             ("mac=52:54:00:12:34:56&serial_hex=414", "not hexadecimal"),
-            (&format!("mac=52:54:00:12:34:56&serial={}", "x".repeat(600)), "`serial` has more than"),
-            (&format!("mac=52:54:00:12:34:56&serial_hex={}", "ee".repeat(200)), "`serial` has more than"),
+            (
+                &format!("mac=52:54:00:12:34:56&serial={}", "x".repeat(600)),
+                "`serial` has more than",
+            ),
+            (
+                &format!("mac=52:54:00:12:34:56&serial_hex={}", "ee".repeat(200)),
+                "`serial` has more than",
+            ),
             (&"x".repeat(5000), "the query has 5000 bytes"),
         ] {
             let error = ScriptRequest::parse(query).expect_err(query).to_string();

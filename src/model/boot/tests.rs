@@ -31,7 +31,8 @@ vfio = { devices = ["class:0300"] }
 "#;
 
 fn site() -> Site {
-    let mut site = meshd_config::parse(SITE, "site.toml".as_ref()).unwrap_or_else(|faults| panic!("{faults}"));
+    let mut site =
+        meshd_config::parse(SITE, "site.toml".as_ref()).unwrap_or_else(|faults| panic!("{faults}"));
     // A site file cannot set `panic`.
     *args_of(&mut site, "vfio-host") = vec!["panic=60".to_owned()];
     site
@@ -43,15 +44,18 @@ fn args_of<'s>(site: &'s mut Site, profile: &str) -> &'s mut Vec<String> {
 }
 
 fn request() -> ScriptRequest {
-    ScriptRequest::parse("mac=52:54:00:12:34:56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=x86_64&serial=S1")
-        .expect("iPXE sends this")
+    ScriptRequest::parse(
+        "mac=52:54:00:12:34:56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=x86_64&serial=S1",
+    )
+    .expect("iPXE sends this")
 }
 
 fn node(profile: Option<&str>) -> Node {
     let request = request();
-    let seen =
-        ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
-    let mut node = Node::discovered(seen.basis, seen.fingerprint, seen.mac, Timestamp::from_millis(0));
+    let seen = ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new())
+        .expect("it has a UUID");
+    let mut node =
+        Node::discovered(seen.basis, seen.fingerprint, seen.mac, Timestamp::from_millis(0));
     node.profile = profile.map(|name| name.parse().expect("a name"));
     node
 }
@@ -83,7 +87,15 @@ fn plan_for(
 ) -> Result<BootPlan, Refusal> {
     let capability = &Secret::new(CAPABILITY.to_owned());
     let contents = &contents(site, node, architecture);
-    decide(&PlanRequest { site, contents, node, session: SESSION, endpoint: ENDPOINT, request, capability })
+    decide(&PlanRequest {
+        site,
+        contents,
+        node,
+        session: SESSION,
+        endpoint: ENDPOINT,
+        request,
+        capability,
+    })
 }
 
 fn script(site: &Site, profile: Option<&str>) -> String {
@@ -92,8 +104,8 @@ fn script(site: &Site, profile: Option<&str>) -> String {
 
 /// Compares with `tests/golden/script-NAME.ipxe`; `MESHD_UPDATE_GOLDEN=1` writes it anew.
 fn golden(name: &str, actual: &str) {
-    let path =
-        PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(format!("tests/golden/script-{name}.ipxe"));
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .join(format!("tests/golden/script-{name}.ipxe"));
     if std::env::var_os("MESHD_UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, actual).expect("the golden folder is writable");
     }
@@ -125,7 +137,11 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::Rejected,
         Refusal::Quarantined { detail: detail.clone() },
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
-        Refusal::ArchMismatch { image, built_for: Architecture::X86_64, machine: Architecture::Aarch64 },
+        Refusal::ArchMismatch {
+            image,
+            built_for: Architecture::X86_64,
+            machine: Architecture::Aarch64,
+        },
         Refusal::RenderFailed { detail: detail.clone() },
         Refusal::Busy { seconds: u32::MAX, position: 17 },
         Refusal::RecentlyOnline { seconds: 45 },
@@ -138,7 +154,9 @@ fn refusals(text: &str) -> Vec<Refusal> {
 fn refusal_scripts_match_golden_file() {
     let all: Vec<String> = refusals("the detail of it")
         .iter()
-        .map(|refusal| Loader::Ipxe.refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00"))
+        .map(|refusal| {
+            Loader::Ipxe.refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00")
+        })
         .collect();
     golden("refusals", &all.join("\n"));
 }
@@ -150,7 +168,10 @@ fn node_not_allowed_to_boot_is_refused() {
     refused.phase = Phase::Rejected;
     assert_eq!(plan(&site, &refused, Architecture::X86_64), Err(Refusal::Rejected));
     refused.phase = Phase::Quarantined;
-    assert_eq!(plan(&site, &refused, Architecture::X86_64), Err(Refusal::Quarantined { detail: String::new() }));
+    assert_eq!(
+        plan(&site, &refused, Architecture::X86_64),
+        Err(Refusal::Quarantined { detail: String::new() })
+    );
     let code = |result: Result<BootPlan, Refusal>| result.map_err(|refusal| refusal.code()).err();
     assert_eq!(code(plan(&site, &node(None), Architecture::Aarch64)), Some("arch_mismatch"));
     let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
@@ -177,8 +198,9 @@ fn unsafe_kernel_argument_of_profile_is_refused() {
 #[test]
 fn profile_kernel_argument_replaces_default_except_repeatable_keys() {
     let site = site();
-    let args =
-        |name: &str, arch| profile_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch);
+    let args = |name: &str, arch| {
+        profile_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch)
+    };
     assert_eq!(
         args("compute", Architecture::X86_64).join(" "),
         "panic=10 console=tty0 console=ttyS0,115200 hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=2 quiet"
@@ -198,7 +220,13 @@ fn smmu_passthrough_on_arm_is_refused() {
     let (mut site, node) = (site(), node(Some("vfio-host")));
     let request = ScriptRequest { arch: Some(Architecture::Aarch64), ..request() };
     let planned = |site: &Site| plan_for(&request, site, &node, Architecture::Aarch64);
-    assert!(planned(&site).is_ok_and(|plan| plan.public.args.iter().any(|arg| arg == "iommu.passthrough=0")));
+    assert!(
+        planned(&site).is_ok_and(|plan| plan
+            .public
+            .args
+            .iter()
+            .any(|arg| arg == "iommu.passthrough=0"))
+    );
     *args_of(&mut site, "vfio-host") = vec!["iommu.passthrough=1".to_owned()];
     let refused = planned(&site).expect_err("refused");
     assert!(
@@ -242,8 +270,15 @@ fn command_line_up_to_the_limit_of_its_architecture_boots() {
         let line_length = |site: &Site| {
             let plan = plan_for(&request, site, &node, architecture).expect("it boots");
             let script = Loader::Ipxe.boot_script(&plan);
-            let line = script.lines().find_map(|line| line.strip_prefix("kernel --name kernel ")).expect("a kernel");
-            line.trim_end_matches(" || goto failed").split_once(' ').expect("a URL, then words").1.len()
+            let line = script
+                .lines()
+                .find_map(|line| line.strip_prefix("kernel --name kernel "))
+                .expect("a kernel");
+            line.trim_end_matches(" || goto failed")
+                .split_once(' ')
+                .expect("a URL, then words")
+                .1
+                .len()
         };
         *args_of(&mut site, "compute") = Vec::new();
         let mut rest = limit - line_length(&site);
@@ -257,7 +292,9 @@ fn command_line_up_to_the_limit_of_its_architecture_boots() {
         assert_eq!(line_length(&site), limit);
         args_of(&mut site, "compute")[0].push('y');
         let refused = plan_for(&request, &site, &node, architecture).map(drop);
-        assert!(matches!(refused, Err(Refusal::RenderFailed { detail }) if detail.contains("longer than")));
+        assert!(
+            matches!(refused, Err(Refusal::RenderFailed { detail }) if detail.contains("longer than"))
+        );
     }
 }
 
@@ -301,13 +338,15 @@ fn capability_is_in_one_script_line_and_not_in_debug_output() {
     }
 }
 
-/// What iPXE would make of a script: commands of words, as its `split_command` and `parse_command` do.
+/// What iPXE would make of a script: commands of words, as its `split_command` and `parse_command`
+/// do.
 fn commands(script: &str) -> Vec<Vec<&str>> {
     let mut commands = Vec::new();
     for line in script.split('\n') {
         let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         let words: Vec<&str> = words.collect();
-        commands.extend(words.split(|word| matches!(*word, "||" | "&&" | ";")).map(<[&str]>::to_vec));
+        commands
+            .extend(words.split(|word| matches!(*word, "||" | "&&" | ";")).map(<[&str]>::to_vec));
     }
     commands.retain(|command| !command.is_empty());
     commands

@@ -1,7 +1,8 @@
 //! Heartbeat deadlines: one timer for each node.
 //!
-//! A message arms the timer of its node only if no timer runs. When a timer is due, the caller computes the silence of the node and arms
-//! the timer for the rest. So messages cost nothing, and a look-up reads only due timers.
+//! A message arms the timer of its node only if no timer runs. When a timer is due, the caller
+//! computes the silence of the node and arms the timer for the rest. So messages cost nothing, and
+//! a look-up reads only due timers.
 
 use meshd_types::NodeId;
 use std::{

@@ -18,7 +18,9 @@ mod node;
 
 pub use boot_progress::{
     boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop},
-    boot_session::{BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait},
+    boot_session::{
+        BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait,
+    },
     stage::{Stage, StageMark},
     stall::Stall,
     stall_detection::{Chain, stall},
@@ -33,7 +35,10 @@ pub use events::{
     idempotency::{IdempotencyRecord, StoredResponse},
 };
 pub use generations::{
-    archive::{ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, FileChange, FileDiff, GenerationDiff},
+    archive::{
+        ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, FileChange, FileDiff,
+        GenerationDiff,
+    },
     generation::Generation,
     history::{ARCHIVED_PER_NODE, DeliveredGeneration, History, MAX_HISTORY},
     next_boot::{ConditionChanges, NextBoot, update_boot_conditions, update_drift},
@@ -44,7 +49,8 @@ pub use node::{
     certificate::Certificate,
     condition::{Condition, ConditionKind},
     identity::{
-        CONFLICT_UPDATE_INTERVAL, Identified, IdentityConflict, MAX_CONFLICTING_MACHINES, ObservedMachine, identify,
+        CONFLICT_UPDATE_INTERVAL, Identified, IdentityConflict, MAX_CONFLICTING_MACHINES,
+        ObservedMachine, identify,
     },
     label::{LabelChange, LabelError, LabelKey, LabelValue, Labels, MAX_LABELS, label_words},
     phase::{Phase, PhaseChange, Transition, UnlawfulTransition},

@@ -1,4 +1,5 @@
-//! The Alpine kind: Alpine's initramfs installs packages from a repository and unpacks the overlay; mesh-init mounts the modloop.
+//! The Alpine kind: Alpine's initramfs installs packages from a repository and unpacks the overlay;
+//! mesh-init mounts the modloop.
 
 use super::{
     KernelArgInputs,

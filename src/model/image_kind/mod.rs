@@ -1,12 +1,14 @@
-//! Kinds of images: the parts of an image, who loads each part, and the kernel arguments that the kind needs.
+//! Kinds of images: the parts of an image, who loads each part, and the kernel arguments that the
+//! kind needs.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `alpine` | Alpine's initramfs, a package repository and a modloop |
 //! | `part` | one part of an image, by digest |
 //!
-//! A further kind is one file beside `alpine` and one variant of [`ImageKind`] and [`ImageKindName`]; the compiler then names each place
-//! that decides by kind. docs/adr/0043-boot-plan-loader-image-kind.md lists them.
+//! A further kind is one file beside `alpine` and one variant of [`ImageKind`] and
+//! [`ImageKindName`]; the compiler then names each place that decides by kind.
+//! docs/adr/0043-boot-plan-loader-image-kind.md lists them.
 
 mod alpine;
 mod part;
@@ -25,7 +27,9 @@ pub const OVERLAY_PATH: &str = "/apkovl.tar.gz";
 pub const KIND_KEY: &str = "kind";
 
 /// The kind of an image, as `image.toml` and manifests name it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::VariantArray)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageKindName {
     #[default]
@@ -36,7 +40,8 @@ impl ImageKindName {
     /// Each kind with its word.
     pub const WORDS: [(&str, ImageKindName); 1] = [("alpine", ImageKindName::Alpine)];
 
-    /// Returns the names of the parts that the running node fetches, which templates of overlays use as `image.NAME`.
+    /// Returns the names of the parts that the running node fetches, which templates of overlays
+    /// use as `image.NAME`.
     pub fn fetched_parts(self) -> &'static [&'static str] {
         match self {
             ImageKindName::Alpine => &alpine::FETCHED_PARTS,
@@ -97,10 +102,16 @@ impl<'de> Deserialize<'de> for ImageKind {
     /// A manifest without a kind is of the default kind.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut parts = Map::deserialize(deserializer)?;
-        let kind = parts.remove(KIND_KEY).map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        let kind = parts
+            .remove(KIND_KEY)
+            .map(serde_json::from_value)
+            .transpose()
+            .map_err(D::Error::custom)?;
         let parts = Value::Object(parts);
         match kind.unwrap_or_default() {
-            ImageKindName::Alpine => serde_json::from_value(parts).map(ImageKind::Alpine).map_err(D::Error::custom),
+            ImageKindName::Alpine => {
+                serde_json::from_value(parts).map(ImageKind::Alpine).map_err(D::Error::custom)
+            }
         }
     }
 }
@@ -158,10 +169,16 @@ mod tests {
             let parts = kind.parts();
             let kernels = parts.iter().filter(|part| part.usage == PartUse::Kernel).count();
             assert_eq!((parts[0].usage, kernels), (PartUse::Kernel, 1));
-            let fetched = parts.iter().filter(|part| part.usage == PartUse::Fetched).map(|part| part.name);
+            let fetched =
+                parts.iter().filter(|part| part.usage == PartUse::Fetched).map(|part| part.name);
             assert_eq!(fetched.collect::<Vec<_>>(), kind.name().fetched_parts());
             for part in &parts {
-                assert_eq!(parts.iter().filter(|other| other.name == part.name).count(), 1, "{}", part.name);
+                assert_eq!(
+                    parts.iter().filter(|other| other.name == part.name).count(),
+                    1,
+                    "{}",
+                    part.name
+                );
             }
         }
     }
@@ -169,11 +186,14 @@ mod tests {
     #[test]
     fn site_file_cannot_set_a_kernel_argument_of_any_kind() {
         for kind in every_kind() {
-            let inputs =
-                KernelArgInputs { nic: MacAddr([2, 0, 0, 0, 0, 1]), url: &|part| format!("http://x/{}", part.name) };
+            let inputs = KernelArgInputs {
+                nic: MacAddr([2, 0, 0, 0, 0, 1]),
+                url: &|part| format!("http://x/{}", part.name),
+            };
             for arg in kind.kernel_args(&inputs).into_iter().chain([kind.overlay_arg("/x")]) {
                 assert!(
-                    meshd_config::kernel_arg(&arg).is_err_and(|error| error.contains("set by meshd itself")),
+                    meshd_config::kernel_arg(&arg)
+                        .is_err_and(|error| error.contains("set by meshd itself")),
                     "{arg}"
                 );
             }

@@ -5,8 +5,8 @@
 //! | `node_operation` | the record of one node, and its states |
 //! | `order` | what an order wants of a node |
 //!
-//! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes. An order to one node is an operation
-//! with one node.
+//! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
+//! An order to one node is an operation with one node.
 
 mod node_operation;
 mod order;
@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationStage {
-    /// Records of nodes are missing. The operation was not acknowledged: nothing is executed, and a restart discards it.
+    /// Records of nodes are missing. The operation was not acknowledged: nothing is executed, and a
+    /// restart discards it.
     Accepting,
     /// All records of nodes are stored; they are executed.
     Accepted,
@@ -33,7 +34,8 @@ pub enum OperationStage {
     Removing,
 }
 
-/// The head record of an operation: the order and its cause. Its progress follows from the records of its nodes.
+/// The head record of an operation: the order and its cause. Its progress follows from the records
+/// of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     pub id: OperationId,
@@ -47,7 +49,9 @@ pub struct Operation {
 }
 
 /// State of an operation, which follows from the states of its nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum OperationState {

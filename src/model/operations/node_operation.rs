@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a reason, in characters.
 const MAX_REASON: usize = 500;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum NodeOperationState {
@@ -94,7 +96,8 @@ impl NodeOperation {
         starts
     }
 
-    /// Records that the agent of the node confirmed a running order. Returns false if nothing changed.
+    /// Records that the agent of the node confirmed a running order. Returns false if nothing
+    /// changed.
     pub fn confirm(&mut self, now: Timestamp) -> bool {
         let confirms = self.state == NodeOperationState::Running && self.confirmed_at.is_none();
         if confirms {
@@ -120,10 +123,13 @@ impl NodeOperation {
 
     /// True if the order was sent to the agent, which has not confirmed it.
     pub fn is_unanswered(&self) -> bool {
-        self.state == NodeOperationState::Running && self.action.is_some() && self.confirmed_at.is_none()
+        self.state == NodeOperationState::Running
+            && self.action.is_some()
+            && self.confirmed_at.is_none()
     }
 
-    /// Returns how a running order has ended, from the state of its node. `newest_boot` is the newest boot session of the machine.
+    /// Returns how a running order has ended, from the state of its node. `newest_boot` is the
+    /// newest boot session of the machine.
     pub fn observe(
         &self,
         order: &NodeOrder,
@@ -139,7 +145,9 @@ impl NodeOperation {
         };
         match order {
             NodeOrder::Drain { .. } => drain_outcome(node),
-            NodeOrder::Reboot if newest_boot.is_some() && newest_boot != self.session => Some(NodeOutcome::Done),
+            NodeOrder::Reboot if newest_boot.is_some() && newest_boot != self.session => {
+                Some(NodeOutcome::Done)
+            }
             NodeOrder::Reboot if matches!(node.phase, Phase::Rejected | Phase::Quarantined) => {
                 Some(NodeOutcome::Cancelled(format!("the node was {}", node.phase)))
             }
@@ -147,7 +155,9 @@ impl NodeOperation {
                 let confirmed_at = self.confirmed_at?;
                 let minutes = LONGEST_BOOT.as_secs() / 60;
                 (now.distance(confirmed_at) > LONGEST_BOOT).then(|| {
-                    NodeOutcome::Failed(format!("the node did not boot within {minutes} minutes; look at its console"))
+                    NodeOutcome::Failed(format!(
+                        "the node did not boot within {minutes} minutes; look at its console"
+                    ))
                 })
             }
             _ => None,
@@ -161,7 +171,9 @@ fn drain_outcome(node: &Node) -> Option<NodeOutcome> {
         Phase::Maintenance => Some(NodeOutcome::Done),
         Phase::Draining => None,
         _ if node.drains => None,
-        phase => Some(NodeOutcome::Cancelled(format!("the node is {phase}: another order ended the drain"))),
+        phase => Some(NodeOutcome::Cancelled(format!(
+            "the node is {phase}: another order ended the drain"
+        ))),
     }
 }
 

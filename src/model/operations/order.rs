@@ -59,19 +59,23 @@ pub enum NodeOrder {
 }
 
 impl NodeOrder {
-    /// True if a node carries the order out after it was given: the order is running until the node reports an effect. All other orders
-    /// are changes of the store.
+    /// True if a node carries the order out after it was given: the order is running until the node
+    /// reports an effect. All other orders are changes of the store.
     pub fn takes_time(&self) -> bool {
         matches!(self, NodeOrder::Drain { .. } | NodeOrder::Reboot)
     }
 
-    /// True if an order takes a node out of service at once: it cancels earlier orders to the node that have not started. Other orders
-    /// are refused while one is pending.
+    /// True if an order takes a node out of service at once: it cancels earlier orders to the node
+    /// that have not started. Other orders are refused while one is pending.
     pub fn withdraws_pending(&self) -> bool {
-        matches!(self, NodeOrder::Reject | NodeOrder::Quarantine | NodeOrder::Remove | NodeOrder::Fence)
+        matches!(
+            self,
+            NodeOrder::Reject | NodeOrder::Quarantine | NodeOrder::Remove | NodeOrder::Fence
+        )
     }
 
-    /// True if an order replaces an older running order of the same node. A fenced node has no work left that a drain waits for.
+    /// True if an order replaces an older running order of the same node. A fenced node has no work
+    /// left that a drain waits for.
     pub fn replaces(&self, older: &NodeOrder) -> bool {
         matches!(
             (self, older),

@@ -67,7 +67,8 @@ fn drain_ends_with_maintenance_or_with_another_order() {
     let drain = NodeOrder::Drain { workloads: DrainPolicy::Wait, grace_s: None };
     let mut node = Node::fixture(1);
     let mut record = record(&node);
-    let observe = |record: &NodeOperation, node: Option<&Node>| record.observe(&drain, node, None, at(9));
+    let observe =
+        |record: &NodeOperation, node: Option<&Node>| record.observe(&drain, node, None, at(9));
     node.phase = Phase::Maintenance;
     assert_eq!(observe(&record, Some(&node)), None, "it has not started");
     assert!(record.start(at(1)));
@@ -91,9 +92,15 @@ fn reboot_ends_with_the_next_boot_or_after_the_longest_boot() {
     let mut record = record(&node);
     record.session = Some(ended);
     assert!(record.start(at(1)));
-    let observe = |record: &NodeOperation, newest, now| record.observe(&NodeOrder::Reboot, Some(&node), newest, now);
+    let observe = |record: &NodeOperation, newest, now| {
+        record.observe(&NodeOrder::Reboot, Some(&node), newest, now)
+    };
     let late = at(1).after(LONGEST_BOOT + Duration::from_secs(1));
-    assert_eq!(observe(&record, Some(ended), late), None, "whether the agent received it is decided elsewhere");
+    assert_eq!(
+        observe(&record, Some(ended), late),
+        None,
+        "whether the agent received it is decided elsewhere"
+    );
     assert!(record.confirm(at(1)));
     assert_eq!(observe(&record, Some(ended), at(2)), None, "the machine may take minutes");
     assert_eq!(observe(&record, Some(next), at(2)), Some(NodeOutcome::Done));
@@ -116,7 +123,9 @@ fn state_of_an_operation_follows_from_its_nodes() {
         states.iter().for_each(|state| counts.add(*state));
         assert_eq!(counts.state(), expected, "{states:?}");
     }
-    assert!(NodeOperationState::ALL.iter().enumerate().all(|(index, state)| *state as usize == index));
+    assert!(
+        NodeOperationState::ALL.iter().enumerate().all(|(index, state)| *state as usize == index)
+    );
 }
 
 #[test]

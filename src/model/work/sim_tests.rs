@@ -31,12 +31,17 @@ impl Rack {
     }
 
     fn create(&mut self, request: VmRequest) -> bool {
-        let hosts = self.nodes.iter().map(|node| candidate(*node, &self.units, &self.allocations[node]));
+        let hosts =
+            self.nodes.iter().map(|node| candidate(*node, &self.units, &self.allocations[node]));
         let Ok(fit) = place(&request, None, hosts) else { return false };
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
-        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
+        vm.assign(
+            Placement { node: fit.node, since: Timestamp::EPOCH, session },
+            fit.units,
+            fit.disks,
+        );
         self.put(vm);
         true
     }
@@ -58,14 +63,18 @@ impl Rack {
         }
     }
 
-    /// Checks that each unit of each node has at most one owner, and that the allocations equal the records.
+    /// Checks that each unit of each node has at most one owner, and that the allocations equal the
+    /// records.
     fn check(&self) {
         let mut owned = BTreeSet::new();
         for vm in self.vms.values() {
             let Some(node) = vm.node() else { continue };
             for unit in &vm.request.spec.units {
                 assert!(owned.insert((node, unit.clone())), "{unit} of {node} has two owners");
-                assert_eq!(self.allocations[&node].unit([unit.as_str()].into_iter()), Some(vm.uuid()));
+                assert_eq!(
+                    self.allocations[&node].unit([unit.as_str()].into_iter()),
+                    Some(vm.uuid())
+                );
             }
         }
         let counted: usize = self.allocations.values().map(Allocations::unit_count).sum();
@@ -115,7 +124,8 @@ impl Rack {
             Step::Create { number, wishes } => {
                 if !self.vms.contains_key(&uuid(number)) {
                     let mut request = request(number, wishes);
-                    request.on_node_loss = if number % 2 == 0 { OnNodeLoss::Restart } else { OnNodeLoss::Wait };
+                    request.on_node_loss =
+                        if number % 2 == 0 { OnNodeLoss::Restart } else { OnNodeLoss::Wait };
                     self.create(request);
                 }
             }
@@ -127,12 +137,19 @@ impl Rack {
             Step::Reboot { node } => {
                 self.boot += 1;
                 let (node, session) = (self.nodes[node], BootSessionId([self.boot; 12]));
-                let own: Vec<_> = self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
-                own.into_iter().for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, true, at))));
+                let own: Vec<_> =
+                    self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
+                own.into_iter()
+                    .for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, true, at))));
             }
-            Step::Delete { number } => self.edit(uuid(number), |vm| vm.desired_state = VmDesiredState::Release),
+            Step::Delete { number } => {
+                self.edit(uuid(number), |vm| vm.desired_state = VmDesiredState::Release)
+            }
             Step::Released { number } => {
-                let is_over = self.vms.get(&uuid(number)).is_some_and(|vm| vm.desired_state == VmDesiredState::Release);
+                let is_over = self
+                    .vms
+                    .get(&uuid(number))
+                    .is_some_and(|vm| vm.desired_state == VmDesiredState::Release);
                 if is_over {
                     self.gone(uuid(number));
                 }
@@ -141,7 +158,8 @@ impl Rack {
                 let node = self.nodes[node];
                 let lost = self.vms.values().filter(|vm| vm.node() == Some(node) && vm.may_move());
                 let lost: Vec<_> = lost.map(Vm::uuid).collect();
-                lost.into_iter().for_each(|uuid| self.edit(uuid, |vm| vm.unplace("lost".to_owned())));
+                lost.into_iter()
+                    .for_each(|uuid| self.edit(uuid, |vm| vm.unplace("lost".to_owned())));
             }
         }
     }

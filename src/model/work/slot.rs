@@ -1,5 +1,5 @@
-//! Slots: units of a node that can be assigned to one VM each, after an operator approved them. The state follows from approval, holder and
-//! facts, and is never stored.
+//! Slots: units of a node that can be assigned to one VM each, after an operator approved them. The
+//! state follows from approval, holder and facts, and is never stored.
 //!
 //! ```text
 //! candidate ─approve─▶ available ─create─▶ reserved ─▶ provisioning ─▶ active ─delete─▶ releasing ─▶ cleanup ─▶ available
@@ -8,7 +8,9 @@
 //! ```
 
 use super::{SlotNic, Vm, VmDesiredState};
-use meshd_proto::{DiskFacts, DiskIdentity, Facts, SlotFacts, UnitFacts, UnitKind, UnitState, vm::ReportedVmState};
+use meshd_proto::{
+    DiskFacts, DiskIdentity, Facts, SlotFacts, UnitFacts, UnitKind, UnitState, vm::ReportedVmState,
+};
 use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
@@ -59,7 +61,8 @@ pub struct ApprovedSlot {
     /// Disk of the slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskIdentity>,
-    /// Fabric device of the slot. Slots can share a fabric device; only one of them is assigned at a time.
+    /// Fabric device of the slot. Slots can share a fabric device; only one of them is assigned at
+    /// a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Addresses for a NIC with `slot = true`.
@@ -141,7 +144,11 @@ impl<T: FromStr> FromStr for DeviceChoice<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == NEAREST { Ok(DeviceChoice::Nearest) } else { text.parse().map(DeviceChoice::Named) }
+        if text == NEAREST {
+            Ok(DeviceChoice::Nearest)
+        } else {
+            text.parse().map(DeviceChoice::Named)
+        }
     }
 }
 
@@ -171,7 +178,9 @@ const NEAREST: &str = "nearest";
 
 /// Returns the functions of a unit by address, with their device IDs.
 pub fn functions(unit: &UnitFacts) -> BTreeMap<String, String> {
-    let of = |member: &meshd_proto::PciFacts| (member.address.clone(), format!("{}:{}", member.vendor, member.device));
+    let of = |member: &meshd_proto::PciFacts| {
+        (member.address.clone(), format!("{}:{}", member.vendor, member.device))
+    };
     unit.members.iter().map(of).collect()
 }
 
@@ -204,7 +213,10 @@ pub fn derive_slot(
                 None => (state, reason),
             }
         }
-        None => match (free_state(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
+        None => match (
+            free_state(unit, approved, implied),
+            approved.and_then(|approved| approved.disk.as_ref()),
+        ) {
             ((SlotState::Available, _), Some(disk)) => idle_disk_state(facts, disk),
             (found, _) => found,
         },
@@ -215,9 +227,11 @@ pub fn derive_slot(
         (_, None, Some(near)) => near.mismatch.clone(),
         _ => String::new(),
     };
-    let near =
-        near.map(|near| NearestDevices { disk: near.disk.clone(), fabric: near.fabric.clone() }).unwrap_or_default();
-    let (numa, functions) = (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
+    let near = near
+        .map(|near| NearestDevices { disk: near.disk.clone(), fabric: near.fabric.clone() })
+        .unwrap_or_default();
+    let (numa, functions) =
+        (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
     Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
 }
 
@@ -229,7 +243,9 @@ fn find_suggestion<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFac
 fn idle_disk_state(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
     match DiskFacts::by_identity(&facts.disks, disk.as_str()) {
         None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
-        Some(DiskFacts { blocked: Some(why), .. }) => (SlotState::Cleanup, format!("its disk {disk}: {why}")),
+        Some(DiskFacts { blocked: Some(why), .. }) => {
+            (SlotState::Cleanup, format!("its disk {disk}: {why}"))
+        }
         Some(_) => (SlotState::Available, String::new()),
     }
 }
@@ -256,7 +272,9 @@ fn assigned_state(vm: &Vm) -> (SlotState, String) {
     let last = vm.last_report.as_ref().map(|last| last.state);
     let of = format!("VM {}", vm.name());
     match (vm.desired_state, last, &vm.obstacle) {
-        (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
+        (VmDesiredState::Release, _, Some(why)) => {
+            (SlotState::CleanupBlocked, format!("{of}: {why}"))
+        }
         (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
         (_, Some(State::Failed), _) => {
             let failure = vm.last_report.as_ref().and_then(|last| last.failure.as_ref());
@@ -264,16 +282,24 @@ fn assigned_state(vm: &Vm) -> (SlotState, String) {
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
         (_, Some(State::Starting), _) => (SlotState::Provisioning, of),
-        (_, Some(State::Running | State::Paused | State::Stopping | State::Waiting), _) => (SlotState::Active, of),
+        (_, Some(State::Running | State::Paused | State::Stopping | State::Waiting), _) => {
+            (SlotState::Active, of)
+        }
         (_, None | Some(State::Stopped), _) => (SlotState::Reserved, of),
     }
 }
 
-fn free_state(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool) -> (SlotState, String) {
+fn free_state(
+    unit: Option<&UnitFacts>,
+    approved: Option<&ApprovedSlot>,
+    implied: bool,
+) -> (SlotState, String) {
     if let Some(why) = approved.and_then(|approved| approved.disabled.as_ref()) {
         return (SlotState::Disabled, why.clone());
     }
-    let Some(unit) = unit else { return (SlotState::Failed, "its node has no such unit".to_owned()) };
+    let Some(unit) = unit else {
+        return (SlotState::Failed, "its node has no such unit".to_owned());
+    };
     if let Some(approved) = approved
         && approved.functions != functions(unit)
     {
@@ -291,13 +317,17 @@ fn free_state(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied
 }
 
 /// Returns the slots of one node.
-pub fn slots_of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
+pub fn slots_of_node<T>(
+    slots: &BTreeMap<SlotId, T>,
+    node: NodeId,
+) -> impl Iterator<Item = (&SlotId, &T)> {
     let first = SlotId { node, unit: "0000:00:00.0".parse().expect("the lowest address is one") };
     slots.range(first..).take_while(move |(id, _)| id.node == node)
 }
 
-/// Returns the slots whose unit is ready and free but cannot be assigned, by first function, with the reason. Reasons: the slot is not
-/// approved, disabled or changed, or its fabric device is in use.
+/// Returns the slots whose unit is ready and free but cannot be assigned, by first function, with
+/// the reason. Reasons: the slot is not approved, disabled or changed, or its fabric device is in
+/// use.
 pub fn unassignable_units(
     node: NodeId,
     facts: &Facts,
@@ -312,10 +342,14 @@ pub fn unassignable_units(
     let bar = |id: SlotId| {
         let record = approved.get(&id);
         let slot = derive_slot(id, facts, record, None, implied);
-        let taken = record.and_then(|record| record.fabric.as_deref()).filter(|device| fabric_in_use(&slot.id, device));
+        let taken = record
+            .and_then(|record| record.fabric.as_deref())
+            .filter(|device| fabric_in_use(&slot.id, device));
         match (slot.state, taken) {
             (SlotState::Available, None) => None,
-            (SlotState::Available, Some(device)) => Some((slot.id.unit, format!("another slot has {device}"))),
+            (SlotState::Available, Some(device)) => {
+                Some((slot.id.unit, format!("another slot has {device}")))
+            }
             (state, _) => Some((slot.id.unit, format!("its slot is {}", state.as_str()))),
         }
     };

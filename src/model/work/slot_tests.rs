@@ -55,13 +55,26 @@ fn slot_state_follows_approval_and_device_changes() {
         derive_slot(id(ONE), facts, approved, None, implied).state
     };
     assert_eq!(state(&good, None, false), SlotState::Candidate);
-    assert_eq!(state(&good, None, true), SlotState::Available, "the site lets machines in by itself");
+    assert_eq!(
+        state(&good, None, true),
+        SlotState::Available,
+        "the site lets machines in by itself"
+    );
     let mut approved = approve(ONE, &good, None);
     assert_eq!(state(&good, Some(&approved), false), SlotState::Available);
-    assert_eq!(state(&facts(&[(ONE, "1234", UnitState::Ready)]), Some(&approved), false), SlotState::Failed);
+    assert_eq!(
+        state(&facts(&[(ONE, "1234", UnitState::Ready)]), Some(&approved), false),
+        SlotState::Failed
+    );
     assert_eq!(state(&facts(&[]), Some(&approved), false), SlotState::Failed);
-    assert_eq!(state(&facts(&[(ONE, "2335", UnitState::Wedged)]), Some(&approved), false), SlotState::Failed);
-    assert_eq!(state(&facts(&[(ONE, "2335", UnitState::InUse)]), Some(&approved), false), SlotState::Cleanup);
+    assert_eq!(
+        state(&facts(&[(ONE, "2335", UnitState::Wedged)]), Some(&approved), false),
+        SlotState::Failed
+    );
+    assert_eq!(
+        state(&facts(&[(ONE, "2335", UnitState::InUse)]), Some(&approved), false),
+        SlotState::Cleanup
+    );
     approved.disabled = Some("a fan is loud".to_owned());
     assert_eq!(state(&good, Some(&approved), true), SlotState::Disabled);
 }
@@ -95,7 +108,11 @@ fn slot_state_follows_state_of_its_vm() {
     let mut approved = approve(ONE, &facts, None);
     approved.disabled = Some("a fan is loud".to_owned());
     let disabled = derive_slot(id(ONE), &facts, Some(&approved), Some(&vm), false);
-    assert!(disabled.reason.ends_with("; disabled for other VMs: a fan is loud"), "{}", disabled.reason);
+    assert!(
+        disabled.reason.ends_with("; disabled for other VMs: a fan is loud"),
+        "{}",
+        disabled.reason
+    );
 }
 
 #[test]
@@ -111,7 +128,11 @@ fn slots_with_shared_fabric_device_are_assigned_one_at_a_time() {
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ""), 0, "nobody has either");
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_1")], ONE), 0);
     assert_eq!(barred_with([None, None], ONE), 0);
-    assert_eq!(unassignable_units(node(), &facts, &BTreeMap::new(), |_| false, false).len(), 2, "nobody approved them");
+    assert_eq!(
+        unassignable_units(node(), &facts, &BTreeMap::new(), |_| false, false).len(),
+        2,
+        "nobody approved them"
+    );
     assert_eq!(unassignable_units(node(), &facts, &BTreeMap::new(), |_| false, true), []);
 }
 
@@ -132,7 +153,8 @@ fn slot_range_of_node_excludes_other_nodes() {
         nodes
     };
     let slots = [before, own, after].into_iter().flat_map(|node| {
-        [ONE, TWO, "0000:00:00.0", "ffff:ff:1f.7"].map(|unit| (SlotId { node, unit: unit.parse().expect("one") }, ()))
+        [ONE, TWO, "0000:00:00.0", "ffff:ff:1f.7"]
+            .map(|unit| (SlotId { node, unit: unit.parse().expect("one") }, ()))
     });
     let slots: BTreeMap<SlotId, ()> = slots.collect();
     let found: Vec<&SlotId> = slots_of_node(&slots, own).map(|(id, ())| id).collect();

@@ -17,7 +17,8 @@ use std::net::Ipv4Addr;
 const MAX_INTERFACE: usize = 15;
 /// Name of the private network, and of its bridge.
 const PRIVATE: &str = "mesh-nat0";
-/// Fixed MAC address of the bridge of the private network (locally administered). Without it the address would change with the ports.
+/// Fixed MAC address of the bridge of the private network (locally administered). Without it the
+/// address would change with the ports.
 const PRIVATE_MAC: MacAddr = MacAddr([0x02, 0x4d, 0x45, 0x53, 0x48, 0x02]);
 /// Prefix length of the subnet of the private network: 253 VMs.
 const PRIVATE_PREFIX: u8 = 24;
@@ -38,12 +39,14 @@ text_type!(
 );
 
 impl NetworkName {
-    /// Returns the name of the private network, which each node can have. The node assigns its addresses; they repeat on other nodes.
+    /// Returns the name of the private network, which each node can have. The node assigns its
+    /// addresses; they repeat on other nodes.
     pub fn private() -> Self {
         NetworkName(PRIVATE.to_owned())
     }
 
-    /// Returns true if each node assigns the addresses of the network, and false if they are unique on the site.
+    /// Returns true if each node assigns the addresses of the network, and false if they are unique
+    /// on the site.
     pub fn is_private(&self) -> bool {
         self.0 == PRIVATE
     }
@@ -61,13 +64,14 @@ pub struct NetworkSpec {
     pub name: NetworkName,
     /// The bridge to which NICs attach.
     pub bridge: InterfaceName,
-    /// What the node provides for the network. `None`: the site owns the bridge and assigns the addresses.
+    /// What the node provides for the network. `None`: the site owns the bridge and assigns the
+    /// addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeNetwork>,
 }
 
-/// A network that a node makes: the bridge with the first address of a subnet, a DHCP server for the others, and a firewall that denies
-/// guests the services and networks of the node.
+/// A network that a node makes: the bridge with the first address of a subnet, a DHCP server for
+/// the others, and a firewall that denies guests the services and networks of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeNetwork {
     /// MAC address of the bridge.
@@ -94,7 +98,13 @@ impl NetworkSpec {
     /// Returns the private network of a node, with a subnet of `pool`.
     pub fn private(pool: Subnet) -> Self {
         let bridge = InterfaceName(PRIVATE.to_owned());
-        let node = NodeNetwork { mac: PRIVATE_MAC, pool, prefix: PRIVATE_PREFIX, dns: Vec::new(), masquerade: true };
+        let node = NodeNetwork {
+            mac: PRIVATE_MAC,
+            pool,
+            prefix: PRIVATE_PREFIX,
+            dns: Vec::new(),
+            masquerade: true,
+        };
         NetworkSpec { name: NetworkName::private(), bridge, node: Some(node) }
     }
 
@@ -112,7 +122,9 @@ mod tests {
     fn private_network_and_networks_of_the_site_differ_by_their_bridge() {
         let pool: Subnet = "172.30.0.0/16".parse().expect("a subnet");
         let private = NetworkSpec::private(pool);
-        assert!(private.name.is_private() && NetworkName::of_bridge(&private.bridge) == private.name);
+        assert!(
+            private.name.is_private() && NetworkName::of_bridge(&private.bridge) == private.name
+        );
         let mut node = private.node.clone().expect("a network of the node");
         let servers = [Ipv4Addr::new(10, 77, 0, 2), Ipv4Addr::new(10, 77, 0, 3)];
         assert_eq!(node.name_servers(&servers), servers);
@@ -122,7 +134,11 @@ mod tests {
         assert!(!site.name.is_private() && site.node.is_none());
         for spec in [private, site] {
             let text = serde_json::to_string(&spec).expect("valid JSON");
-            assert_eq!(serde_json::from_str::<NetworkSpec>(&text).expect("the same"), spec, "{text}");
+            assert_eq!(
+                serde_json::from_str::<NetworkSpec>(&text).expect("the same"),
+                spec,
+                "{text}"
+            );
         }
         for text in ["", "a/b", "sixteen-letters-", "-a"] {
             assert!(text.parse::<NetworkName>().is_err(), "{text}");

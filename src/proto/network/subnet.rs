@@ -1,4 +1,5 @@
-//! IPv4 subnets. A node chooses that of a network: the first of the pool that no route of the node overlaps (NW-7).
+//! IPv4 subnets. A node chooses that of a network: the first of the pool that no route of the node
+//! overlaps (NW-7).
 
 use crate::text::TextError;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
@@ -68,10 +69,13 @@ impl Subnet {
             return None;
         }
         let count = 1_u64 << (bits - self.bits);
-        let mut subnets =
-            (0..count).map(|n| Subnet { network: self.network | u32::try_from(n << (32 - bits)).unwrap_or(0), bits });
+        let mut subnets = (0..count).map(|n| Subnet {
+            network: self.network | u32::try_from(n << (32 - bits)).unwrap_or(0),
+            bits,
+        });
         // The default route does not count.
-        let taken = |subnet: Subnet| routes.iter().any(|route| route.bits > 0 && route.overlaps(subnet));
+        let taken =
+            |subnet: Subnet| routes.iter().any(|route| route.bits > 0 && route.overlaps(subnet));
         subnets.find(|subnet| !taken(*subnet))
     }
 }
@@ -90,7 +94,9 @@ impl FromStr for Subnet {
     type Err = TextError;
 
     fn from_str(text: &str) -> Result<Self, TextError> {
-        parse(text).ok_or_else(|| TextError::new("IPv4 subnet", "write it as 172.30.0.0/16, without host bits", text))
+        parse(text).ok_or_else(|| {
+            TextError::new("IPv4 subnet", "write it as 172.30.0.0/16, without host bits", text)
+        })
     }
 }
 
@@ -116,7 +122,10 @@ mod tests {
     fn first_free_subnet_overlaps_no_route() {
         let pool = net("172.30.0.0/16");
         assert_eq!(pool.first_free(24, &[net("0.0.0.0/0")]), Some(net("172.30.0.0/24")));
-        assert_eq!(pool.first_free(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]), Some(net("172.30.2.0/24")));
+        assert_eq!(
+            pool.first_free(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]),
+            Some(net("172.30.2.0/24"))
+        );
         assert_eq!(pool.first_free(24, &[net("172.16.0.0/12")]), None);
         assert_eq!(pool.first_free(8, &[]), None);
         assert_eq!(net("10.0.0.0/24").first_free(24, &[]), Some(net("10.0.0.0/24")));
@@ -126,9 +135,15 @@ mod tests {
     fn network_node_and_broadcast_addresses_are_not_assignable() {
         let subnet = net("172.30.2.0/24");
         let free = |last: u8| subnet.is_assignable(Ipv4Addr::new(172, 30, 2, last));
-        assert_eq!([free(0), free(1), free(2), free(254), free(255)], [false, false, true, true, false]);
+        assert_eq!(
+            [free(0), free(1), free(2), free(254), free(255)],
+            [false, false, true, true, false]
+        );
         assert!(!subnet.is_assignable(Ipv4Addr::new(172, 30, 3, 2)));
-        assert_eq!((subnet.gateway(), subnet.mask()), (Ipv4Addr::new(172, 30, 2, 1), Ipv4Addr::new(255, 255, 255, 0)));
+        assert_eq!(
+            (subnet.gateway(), subnet.mask()),
+            (Ipv4Addr::new(172, 30, 2, 1), Ipv4Addr::new(255, 255, 255, 0))
+        );
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Launch options of Hydra proxies, parsed from `mpiexec -launcher manual`. A node builds its command line from these options, so the head
-//! cannot start another program.
+//! Launch options of Hydra proxies, parsed from `mpiexec -launcher manual`. A node builds its
+//! command line from these options, so the head cannot start another program.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Accepted proxy options besides control port and proxy ID: those of MPICH 3.3 to 4.2 with the manual launcher.
+/// Accepted proxy options besides control port and proxy ID: those of MPICH 3.3 to 4.2 with the
+/// manual launcher.
 const OPTIONS: [&str; 10] = [
     "rmk",
     "launcher",
@@ -40,7 +41,9 @@ struct HydraLaunchData {
 pub enum HydraLaunchError {
     #[error("unsupported option --{0} of a Hydra proxy; use the MPICH of the bundle `mpi`")]
     Option(String),
-    #[error("invalid value of the option --{0} of a Hydra proxy; use the MPICH of the bundle `mpi`")]
+    #[error(
+        "invalid value of the option --{0} of a Hydra proxy; use the MPICH of the bundle `mpi`"
+    )]
     Value(String),
     #[error("the launch command of Hydra has no port")]
     Port,

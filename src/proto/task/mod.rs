@@ -1,4 +1,5 @@
-//! Tasks: desired state from the central node, reported state from the agent. Both are repeated after each welcome.
+//! Tasks: desired state from the central node, reported state from the agent. Both are repeated
+//! after each welcome.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -197,7 +198,9 @@ pub fn check_argv(argv: &[String]) -> Result<(), &'static str> {
         }
         _ if argv.len() > MAX_ARGS => Err("more than 256 arguments; put them into a file"),
         _ if bytes > MAX_ARG_BYTES => Err("more than 8 KiB of arguments; put them into a file"),
-        _ if argv.iter().any(|arg| arg.contains('\0')) => Err("an argument contains a zero byte; remove it"),
+        _ if argv.iter().any(|arg| arg.contains('\0')) => {
+            Err("an argument contains a zero byte; remove it")
+        }
         _ => Ok(()),
     }
 }

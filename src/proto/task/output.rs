@@ -1,5 +1,6 @@
-//! Output of a task in pieces with offsets. A repeated piece is stored once, and a stream sends its next piece after the previous one is
-//! stored. Neither side buffers more than one piece of each stream.
+//! Output of a task in pieces with offsets. A repeated piece is stored once, and a stream sends its
+//! next piece after the previous one is stored. Neither side buffers more than one piece of each
+//! stream.
 
 use meshd_types::{TaskId, hex};
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,8 @@ pub enum Piece {
 
 impl Piece {
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
-        String::from_utf8(bytes).map_or_else(|error| Piece::Bytes { hex: hex(error.as_bytes()) }, Piece::Text)
+        String::from_utf8(bytes)
+            .map_or_else(|error| Piece::Bytes { hex: hex(error.as_bytes()) }, Piece::Text)
     }
 
     /// Returns the bytes; `None` if they are not hexadecimal, or more than [`MAX_PIECE`].
@@ -57,7 +59,8 @@ impl Piece {
         let bytes = match self {
             Piece::Text(text) => text.into_bytes(),
             Piece::Bytes { hex } => {
-                let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+                let pair =
+                    |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
                 let even = hex.len() % 2 == 0 && hex.bytes().all(|c| c.is_ascii_hexdigit());
                 hex.as_bytes().chunks(2).map(pair).collect::<Option<Vec<u8>>>().filter(|_| even)?
             }

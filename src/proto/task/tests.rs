@@ -24,7 +24,9 @@ fn proxy_receives_only_known_options() {
     let options = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     assert!(HydraLaunch::new(1, options("usize", "-2")).is_ok());
     assert!(HydraLaunch::new(0, BTreeMap::new()).is_err());
-    for (name, value) in [("launcher-exec", "x"), ("rmk", ""), ("rmk", "a b"), ("rmk", "/bin/sh"), ("proxy-id", "1")] {
+    for (name, value) in
+        [("launcher-exec", "x"), ("rmk", ""), ("rmk", "a b"), ("rmk", "/bin/sh"), ("proxy-id", "1")]
+    {
         assert!(HydraLaunch::new(1, options(name, value)).is_err(), "{name} {value}");
     }
     let wire = r#"{"port":1,"options":{"launcher-exec":"/bin/sh"}}"#;

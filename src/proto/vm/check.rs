@@ -1,4 +1,5 @@
-//! Limits and consistency rules of a VM specification, checked by the central node and by the agent.
+//! Limits and consistency rules of a VM specification, checked by the central node and by the
+//! agent.
 
 use super::{Firmware, MachineType, RestartPolicy, VmSpec, VolumeSource};
 use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive};
@@ -42,7 +43,13 @@ impl Faults {
         self.0.push(SpecFault { key: key.into(), message: message.into(), hint: hint.into() });
     }
 
-    fn bound<T: PartialOrd + Display>(&mut self, key: &str, value: T, bounds: &RangeInclusive<T>, unit: &str) {
+    fn bound<T: PartialOrd + Display>(
+        &mut self,
+        key: &str,
+        value: T,
+        bounds: &RangeInclusive<T>,
+        unit: &str,
+    ) {
         if !bounds.contains(&value) {
             let hint = format!("write {} to {}{unit}", bounds.start(), bounds.end());
             self.add(key, format!("{value}{unit} is out of range"), hint);
@@ -55,7 +62,12 @@ impl Faults {
         }
     }
 
-    fn duplicates<T: Ord + Display>(&mut self, list: &str, field: &str, values: impl Iterator<Item = T>) {
+    fn duplicates<T: Ord + Display>(
+        &mut self,
+        list: &str,
+        field: &str,
+        values: impl Iterator<Item = T>,
+    ) {
         let mut earlier = BTreeSet::new();
         for (index, value) in values.enumerate() {
             let message = format!("`{value}` occurs twice in {list}");
@@ -82,16 +94,28 @@ impl VmSpec {
         faults.bound("vcpus", self.vcpus, &VCPUS, "");
         faults.bound("memory", self.memory.mib(), &MEMORY_MIB, "M");
         if !self.memory.bytes().is_multiple_of(1 << 20) {
-            faults.add("memory", format!("`{}` is not a whole number of MiB", self.memory), "write it in M or G");
+            faults.add(
+                "memory",
+                format!("`{}` is not a whole number of MiB", self.memory),
+                "write it in M or G",
+            );
         }
         if self.uuid.is_placeholder() {
-            faults.add("uuid", format!("`{}` is a placeholder", self.uuid), "omit it, or write a random UUID");
+            faults.add(
+                "uuid",
+                format!("`{}` is a placeholder", self.uuid),
+                "omit it, or write a random UUID",
+            );
         }
         if let Some(node) = self.numa_node {
             faults.bound("numa_node", node, &(0..=MAX_NUMA_NODE), "");
         }
         if self.secure_boot && self.firmware == Firmware::Bios {
-            faults.add("secure_boot", "a BIOS has no Secure Boot", "write firmware = \"uefi\", or remove secure_boot");
+            faults.add(
+                "secure_boot",
+                "a BIOS has no Secure Boot",
+                "write firmware = \"uefi\", or remove secure_boot",
+            );
         }
         if self.machine == MachineType::Pc {
             let hint = "write machine = \"q35\"";
@@ -111,14 +135,19 @@ impl VmSpec {
 
     fn volume_faults(&self, faults: &mut Faults) {
         let volumes = &self.volumes;
-        let cds = volumes.iter().filter(|volume| matches!(volume.source, VolumeSource::Iso { .. })).count();
+        let cds = volumes
+            .iter()
+            .filter(|volume| matches!(volume.source, VolumeSource::Iso { .. }))
+            .count();
         faults.count("volume", "volumes", volumes.len(), MAX_VOLUMES);
         faults.count("volume", "CDs", cds, MAX_CDS);
         faults.duplicates("volume", ".name", volumes.iter().map(|volume| &volume.name));
         let mut disks = BTreeSet::new();
         for (index, volume) in volumes.iter().enumerate() {
             match &volume.source {
-                VolumeSource::Raw { disk, .. } if disk.identity().is_some_and(|disk| !disks.insert(disk)) => {
+                VolumeSource::Raw { disk, .. }
+                    if disk.identity().is_some_and(|disk| !disks.insert(disk)) =>
+                {
                     let message = format!("`{disk}` occurs twice in volume");
                     faults.add(format!("volume[{index}].disk"), message, "remove one");
                 }
@@ -143,11 +172,19 @@ impl VmSpec {
             if let (Some(bridge), Some(address)) = (&nic.bridge, nic.address)
                 && !addresses.insert((bridge, address))
             {
-                faults.add(format!("nic[{index}].address"), format!("`{address}` occurs twice in nic"), "remove one");
+                faults.add(
+                    format!("nic[{index}].address"),
+                    format!("`{address}` occurs twice in nic"),
+                    "remove one",
+                );
             }
             if nic.mac.is_multicast() || nic.mac.0 == [0; 6] {
                 let hint = "write one that begins with 52:54:00, or omit it";
-                faults.add(format!("nic[{index}].mac"), format!("`{}` is not a unicast MAC address", nic.mac), hint);
+                faults.add(
+                    format!("nic[{index}].mac"),
+                    format!("`{}` is not a unicast MAC address", nic.mac),
+                    hint,
+                );
             }
             if let Some(address) = nic.address.filter(|address| !is_host_address(*address)) {
                 let message = format!("`{address}` is not a host address");
@@ -176,7 +213,10 @@ impl VmSpec {
 
 /// Returns true for an address that a host can have.
 pub fn is_host_address(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_broadcast())
 }
 
 fn restart_faults(restart: &RestartPolicy, faults: &mut Faults) {
@@ -185,7 +225,8 @@ fn restart_faults(restart: &RestartPolicy, faults: &mut Faults) {
     faults.bound("restart.attempts", restart.attempts, &ATTEMPTS, "");
     faults.bound("restart.stable_after", restart.stable_after_s, &STABLE_S, "s");
     if restart.delay_s > restart.max_delay_s {
-        let message = format!("{}s is less than the first delay, {}s", restart.max_delay_s, restart.delay_s);
+        let message =
+            format!("{}s is less than the first delay, {}s", restart.max_delay_s, restart.delay_s);
         faults.add("restart.max_delay", message, "write at least restart.delay");
     }
 }

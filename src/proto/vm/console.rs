@@ -1,5 +1,5 @@
-//! A VM console between node and operator. The node opens a separate WebSocket on request, so that guest output cannot
-//! block the link. Binary frames are bytes; text frames are a [`ConsoleNote`].
+//! A VM console between node and operator. The node opens a separate WebSocket on request, so that
+//! guest output cannot block the link. Binary frames are bytes; text frames are a [`ConsoleNote`].
 
 use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,8 @@ pub struct ConsoleOrder {
     pub uuid: SystemUuid,
     /// Maximum bytes of recorded output to send first; the newest are sent.
     pub history: u64,
-    /// Continue with live output; otherwise the node closes the connection after the recorded output.
+    /// Continue with live output; otherwise the node closes the connection after the recorded
+    /// output.
     pub follow: bool,
 }
 

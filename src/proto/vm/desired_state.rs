@@ -1,4 +1,5 @@
-//! VM messages of the link: the desired state of one VM, and the report of a node on all. Both are repeated after each welcome.
+//! VM messages of the link: the desired state of one VM, and the report of a node on all. Both are
+//! repeated after each welcome.
 
 use super::{VmReport, VmSpec, VolumeName};
 use crate::disk::{DiskIdentity, DiskUse};
@@ -28,8 +29,8 @@ pub struct SlotDisk {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum VmTargetState {
-    /// Run. A VM that is off or failed starts if `start` differs from the number of the last executed start order. A VM that runs or
-    /// waits for a restart is not touched.
+    /// Run. A VM that is off or failed starts if `start` differs from the number of the last
+    /// executed start order. A VM that runs or waits for a restart is not touched.
     Run {
         spec: Box<VmSpec>,
         /// Number of start and restart orders. A VM that runs under an older number restarts.
@@ -48,9 +49,11 @@ pub enum VmTargetState {
         /// Grace period in seconds.
         grace_s: u32,
     },
-    /// Remove the VM and its data from the node. The answer is [`VmUpdate::Released`], also if the node does not have the VM.
+    /// Remove the VM and its data from the node. The answer is [`VmUpdate::Released`], also if the
+    /// node does not have the VM.
     Release {
-        /// Disks that the VM had. They take precedence over records of the node, which a boot deletes.
+        /// Disks that the VM had. They take precedence over records of the node, which a boot
+        /// deletes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         disks: Vec<ReleasedDisk>,
     },

@@ -16,11 +16,13 @@ pub enum OnRelease {
 }
 
 impl VolumeSource {
-    /// Returns true if the content is wiped at release. By default disks of slots are wiped, because another VM gets them next; named
-    /// disks are not.
+    /// Returns true if the content is wiped at release. By default disks of slots are wiped,
+    /// because another VM gets them next; named disks are not.
     pub fn is_wiped(&self) -> bool {
         match self {
-            VolumeSource::Raw { on_release: Some(on_release), .. } => *on_release == OnRelease::Wipe,
+            VolumeSource::Raw { on_release: Some(on_release), .. } => {
+                *on_release == OnRelease::Wipe
+            }
             VolumeSource::Raw { disk, .. } => matches!(disk, RawDisk::Slot(_)),
             VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => false,
         }
@@ -43,12 +45,14 @@ impl VolumeSource {
     }
 }
 
-/// The disk of the node for a raw volume. As text: an identity, `slot`, or `slot:IDENTITY` after placement.
+/// The disk of the node for a raw volume. As text: an identity, `slot`, or `slot:IDENTITY` after
+/// placement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RawDisk {
     /// The disk with this WWID or serial number.
     Named(DiskIdentity),
-    /// The disk of a slot: the n-th such volume gets that of the n-th unit. Known only while the VM is placed.
+    /// The disk of a slot: the n-th such volume gets that of the n-th unit. Known only while the VM
+    /// is placed.
     Slot(Option<DiskIdentity>),
 }
 

@@ -12,7 +12,8 @@ const QEMU: u64 = 64 << 20;
 const TABLES: u64 = 256;
 
 impl VmSpec {
-    /// Returns true if the VM shares CPUs with other VMs. A VM with a NUMA node, units or huge pages has dedicated CPUs.
+    /// Returns true if the VM shares CPUs with other VMs. A VM with a NUMA node, units or huge
+    /// pages has dedicated CPUs.
     pub fn shares_processors(&self) -> bool {
         self.numa_node.is_none() && self.units.is_empty() && !self.hugepages
     }
@@ -25,7 +26,8 @@ impl VmSpec {
     }
 }
 
-/// Returns the expected growth in bytes of an overlay file of `used` bytes for a disk of `size` bytes. In memory, this much is reserved.
+/// Returns the expected growth in bytes of an overlay file of `used` bytes for a disk of `size`
+/// bytes. In memory, this much is reserved.
 pub fn layer_growth(size: u64, used: u64) -> u64 {
     size.saturating_sub(used).min(LAYER_MARGIN)
 }

@@ -32,12 +32,12 @@ pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
-    CloudInit, CpuModel, Firmware, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec, Volume, VolumeName,
-    VolumeSource,
+    CloudInit, CpuModel, Firmware, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec, Volume,
+    VolumeName, VolumeSource,
 };
 pub use state::{
-    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmRefusal,
-    VmRefusalReason, VmReport,
+    MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmFailureKind, VmFetching,
+    VmRefusal, VmRefusalReason, VmReport,
 };
 
 #[cfg(test)]

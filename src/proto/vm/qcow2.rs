@@ -1,12 +1,13 @@
-//! Parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used.
+//! Parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image
+//! may be used.
 
 /// Size of the parsed header in bytes.
 pub const HEADER: u64 = 104;
 
 /// The first bytes of an image.
 pub const MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Incompatible feature bits: the image was not closed; it is corrupt; its data is in another file; clusters have another compression;
-/// L2 entries are of 16 bytes.
+/// Incompatible feature bits: the image was not closed; it is corrupt; its data is in another file;
+/// clusters have another compression; L2 entries are of 16 bytes.
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const EXTERNAL_DATA: u64 = 1 << 2;
@@ -41,8 +42,9 @@ pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
     layout(header).map(|layout| layout.virtual_size)
 }
 
-/// Checks the header of an image, and returns its tables. An image with a backing file or an external data file is refused: it could give
-/// the guest any file of the node. So is an image that QEMU would not open.
+/// Checks the header of an image, and returns its tables. An image with a backing file or an
+/// external data file is refused: it could give the guest any file of the node. So is an image that
+/// QEMU would not open.
 pub fn layout(header: &[u8]) -> Result<Layout, &'static str> {
     let virtual_size = size(header)?;
     let word = |offset| bytes(header, offset).map(u32::from_be_bytes);
@@ -58,14 +60,17 @@ pub fn layout(header: &[u8]) -> Result<Layout, &'static str> {
     if virtual_size == 0 {
         return Err("its disk has no size; make it with `qemu-img create -f qcow2 FILE SIZE`");
     }
-    let (cluster_bits, l1_entries, l1_offset, refcount_offset) = (word(20)?, word(36)?, long(40)?, long(48)?);
+    let (cluster_bits, l1_entries, l1_offset, refcount_offset) =
+        (word(20)?, word(36)?, long(40)?, long(48)?);
     if !CLUSTER_BITS.contains(&cluster_bits) || (word(4)? == 3 && word(100)? < 104) {
         return Err(DAMAGED);
     }
     let l2_entry: u64 = if features & EXTENDED_L2 == 0 { 8 } else { 16 };
-    let (cluster, l1_reach) = (1_u64 << cluster_bits, (1_u128 << (2 * cluster_bits)) / u128::from(l2_entry));
+    let (cluster, l1_reach) =
+        (1_u64 << cluster_bits, (1_u128 << (2 * cluster_bits)) / u128::from(l2_entry));
     let is_table = |offset: u64| offset >= cluster && offset.is_multiple_of(cluster);
-    let is_covered = u128::from(l1_entries) * l1_reach >= u128::from(virtual_size) && l1_entries <= MAX_L1;
+    let is_covered =
+        u128::from(l1_entries) * l1_reach >= u128::from(virtual_size) && l1_entries <= MAX_L1;
     if !is_covered || !is_table(l1_offset) || !is_table(refcount_offset) || word(56)? == 0 {
         return Err(DAMAGED);
     }
@@ -77,8 +82,12 @@ fn check_features(features: u64) -> Result<(), &'static str> {
         features if features & EXTERNAL_DATA != 0 => {
             Err("its data is in another file; flatten it with `qemu-img convert`")
         }
-        features if features & CORRUPT != 0 => Err("it is marked as corrupt; repair it with `qemu-img check -r all`"),
-        features if features & DIRTY != 0 => Err("it was not closed; repair it with `qemu-img check -r all`"),
+        features if features & CORRUPT != 0 => {
+            Err("it is marked as corrupt; repair it with `qemu-img check -r all`")
+        }
+        features if features & DIRTY != 0 => {
+            Err("it was not closed; repair it with `qemu-img check -r all`")
+        }
         features if features & !KNOWN_FEATURES != 0 => {
             Err("it has unknown features; convert it with `qemu-img convert`")
         }
@@ -89,7 +98,8 @@ fn check_features(features: u64) -> Result<(), &'static str> {
 /// Returns the header of an empty image, for tests.
 pub fn sample_header(virtual_size: u64) -> Vec<u8> {
     let mut header = vec![0; 104];
-    let mut put = |offset: usize, bytes: &[u8]| header[offset..offset + bytes.len()].copy_from_slice(bytes);
+    let mut put =
+        |offset: usize, bytes: &[u8]| header[offset..offset + bytes.len()].copy_from_slice(bytes);
     put(0, &MAGIC);
     put(4, &3_u32.to_be_bytes());
     put(20, &16_u32.to_be_bytes());
@@ -136,7 +146,11 @@ mod tests {
     fn qcow2_image_with_external_files_or_damaged_header_is_refused() {
         assert_eq!(virtual_size(&header(&[])), Ok(8 << 30));
         let version_2: (usize, &[u8]) = (4, &[0, 0, 0, 2]);
-        assert_eq!(virtual_size(&header(&[version_2, (79, &[4])])), Ok(8 << 30), "version 2 has other words there");
+        assert_eq!(
+            virtual_size(&header(&[version_2, (79, &[4])])),
+            Ok(8 << 30),
+            "version 2 has other words there"
+        );
         for (offset, bytes, why) in [
             (14, &[2_u8, 0][..], "backing"),
             (79, &[4], "data is in another file"),

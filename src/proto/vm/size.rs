@@ -55,7 +55,8 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     /// Uses the largest unit that divides the size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (letter, factor) = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[3]);
+        let (letter, factor) =
+            UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[3]);
         write!(f, "{}{letter}", self.0 / factor)
     }
 }
@@ -69,10 +70,25 @@ mod tests {
 
     #[test]
     fn byte_size_is_digits_and_one_unit_letter() {
-        for (text, bytes) in [("1K", 1024), ("512M", 512 << 20), ("64G", 64 << 30), ("2T", 2 << 40), ("0M", 0)] {
+        for (text, bytes) in
+            [("1K", 1024), ("512M", 512 << 20), ("64G", 64 << 30), ("2T", 2 << 40), ("0M", 0)]
+        {
             assert_eq!(text.parse::<ByteSize>().map(ByteSize::bytes), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "64", "64g", "64GB", " 64G", "+1G", "-1G", "1.5G", "99999999999999T", "1é", "٣G"] {
+        for text in [
+            "",
+            "G",
+            "64",
+            "64g",
+            "64GB",
+            " 64G",
+            "+1G",
+            "-1G",
+            "1.5G",
+            "99999999999999T",
+            "1é",
+            "٣G",
+        ] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }

@@ -61,12 +61,14 @@ impl VmSpec {
         self.volumes.iter().filter_map(|volume| volume.source.disk()?.identity())
     }
 
-    /// Returns the volumes that need a file of the central node, with its digest. Digests may repeat.
+    /// Returns the volumes that need a file of the central node, with its digest. Digests may
+    /// repeat.
     pub fn files(&self) -> impl Iterator<Item = (&VolumeName, Digest)> {
         self.volumes.iter().filter_map(|volume| Some((&volume.name, volume.source.digest()?)))
     }
 
-    /// Makes a specification for a VM of which only name and UUID are known, so that its node can release it.
+    /// Makes a specification for a VM of which only name and UUID are known, so that its node can
+    /// release it.
     pub fn unknown(name: VmName, uuid: SystemUuid) -> Self {
         VmSpec {
             name,
@@ -122,7 +124,8 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum VolumeSource {
-    /// A read-only base image. Guest writes go to an overlay file that is deleted when the VM is released.
+    /// A read-only base image. Guest writes go to an overlay file that is deleted when the VM is
+    /// released.
     Qcow2 {
         digest: Digest,
         /// Virtual size, if larger than that of the image.
@@ -166,14 +169,17 @@ pub struct CloudInit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
     pub mac: MacAddr,
-    /// Reserved address, the only one that the guest may use. The node assigns it in the private network. On a bridge of the site the
-    /// DHCP server assigns it: meshd, or another server that must have the same reservation.
+    /// Reserved address, the only one that the guest may use. The node assigns it in the private
+    /// network. On a bridge of the site the DHCP server assigns it: meshd, or another server that
+    /// must have the same reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
-    /// Bridge of the node. `None` occurs only in records of an earlier release; such a VM does not start.
+    /// Bridge of the node. `None` occurs only in records of an earlier release; such a VM does not
+    /// start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<InterfaceName>,
-    /// The central node sets both addresses from a slot: the n-th such NIC gets those of the slot of the n-th unit.
+    /// The central node sets both addresses from a slot: the n-th such NIC gets those of the slot
+    /// of the n-th unit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slot: bool,
     /// Permits traffic with other guests on the same bridge and node whose NICs permit it too.
@@ -217,7 +223,13 @@ pub enum RestartWhen {
 
 impl Default for RestartPolicy {
     fn default() -> Self {
-        RestartPolicy { when: RestartWhen::Never, delay_s: 5, max_delay_s: 300, attempts: 5, stable_after_s: 600 }
+        RestartPolicy {
+            when: RestartWhen::Never,
+            delay_s: 5,
+            max_delay_s: 300,
+            attempts: 5,
+            stable_after_s: 600,
+        }
     }
 }
 

@@ -13,7 +13,9 @@ pub const MAX_FAILURE_TEXT: usize = 1024;
 pub const MAX_FAILURE_LINES: usize = 20;
 
 /// The state of the QEMU process of a VM, as the agent reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ReportedVmState {
@@ -21,7 +23,8 @@ pub enum ReportedVmState {
     Starting,
     /// The guest runs.
     Running,
-    /// QEMU paused the guest: the store is full, a disk fails, or a CPU error occurred. No guest data is lost yet.
+    /// QEMU paused the guest: the store is full, a disk fails, or a CPU error occurred. No guest
+    /// data is lost yet.
     Paused,
     /// A stop was ordered and the guest has not ended yet.
     Stopping,
@@ -85,7 +88,8 @@ impl VmFailure {
     /// Returns true for a refusal that every other node would repeat.
     pub fn is_everywhere(&self) -> bool {
         use VmRefusalReason::{SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit};
-        let is_cause = |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
+        let is_cause =
+            |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
         self.kind == VmFailureKind::Refused
             && [SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit].into_iter().any(is_cause)
     }
@@ -125,7 +129,18 @@ impl VmReport {
     pub fn new(uuid: SystemUuid, name: VmName, state: ReportedVmState) -> Self {
         let (failure, restarts, start, fetching) = (None, 0, None, None);
         let (addresses, disks, contents) = Default::default();
-        VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks, contents }
+        VmReport {
+            uuid,
+            name,
+            state,
+            failure,
+            restarts,
+            start,
+            fetching,
+            addresses,
+            disks,
+            contents,
+        }
     }
 }
 
@@ -145,7 +160,19 @@ pub struct VmFetching {
 }
 
 /// The reason why a node cannot run a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum VmRefusalReason {

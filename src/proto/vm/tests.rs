@@ -33,7 +33,10 @@ fn minimal_vm_spec_is_valid_with_options_off() {
     let spec = spec();
     assert_eq!(spec.faults(), []);
     assert!(!spec.secure_boot && !spec.vtpm && !spec.allow_tcg && !spec.hugepages);
-    assert_eq!((spec.firmware, spec.cpu.as_str(), spec.restart.when), (Firmware::Bios, "host", RestartWhen::Never));
+    assert_eq!(
+        (spec.firmware, spec.cpu.as_str(), spec.restart.when),
+        (Firmware::Bios, "host", RestartWhen::Never)
+    );
 }
 
 #[test]
@@ -54,7 +57,13 @@ fn vm_spec_reports_all_faults_at_once() {
     spec.uuid = "00000000-0000-0000-0000-000000000000".parse().expect("a UUID");
     spec.secure_boot = true;
     spec.numa_node = Some(5000);
-    spec.restart = RestartPolicy { delay_s: 0, max_delay_s: 9999, attempts: 0, stable_after_s: 1, ..spec.restart };
+    spec.restart = RestartPolicy {
+        delay_s: 0,
+        max_delay_s: 9999,
+        attempts: 0,
+        stable_after_s: 1,
+        ..spec.restart
+    };
     let expected = [
         "vcpus",
         "memory",
@@ -80,7 +89,11 @@ fn duplicate_entries_and_long_lists_in_vm_spec_are_refused() {
     assert_eq!(keys(&spec), ["units[1]", "volume[1].name", "volume[1].disk", "nic[1].mac"]);
     spec.machine = MachineType::Pc;
     spec.volumes = vec![disk; 9];
-    assert!(keys(&spec).starts_with(&["machine".to_owned(), "units[1]".to_owned(), "volume".to_owned()]));
+    assert!(keys(&spec).starts_with(&[
+        "machine".to_owned(),
+        "units[1]".to_owned(),
+        "volume".to_owned()
+    ]));
 }
 
 #[test]
@@ -112,14 +125,30 @@ fn text_with_qemu_option_syntax_is_refused() {
 
 #[test]
 fn kernel_disk_name_is_refused_as_disk_identity() {
-    for text in ["sda", "sda1", "vdb", "xvda", "nvme0n1", "nvme0n1p2", "dm-0", "md127", "/dev/sda", "mmcblk0", " ab1 "]
-    {
+    for text in [
+        "sda",
+        "sda1",
+        "vdb",
+        "xvda",
+        "nvme0n1",
+        "nvme0n1p2",
+        "dm-0",
+        "md127",
+        "/dev/sda",
+        "mmcblk0",
+        " ab1 ",
+    ] {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
     }
     for text in ["slot", "slot:eui.1", "nearest"] {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text} is a keyword");
     }
-    for text in ["eui.0025388b71b0c6a0", "naa.5000c500a1b2c3d4", "t10.ATA     QEMU HARDDISK QM00001", "S4EWNX0R"] {
+    for text in [
+        "eui.0025388b71b0c6a0",
+        "naa.5000c500a1b2c3d4",
+        "t10.ATA     QEMU HARDDISK QM00001",
+        "S4EWNX0R",
+    ] {
         assert!(text.parse::<DiskIdentity>().is_ok(), "{text}");
     }
 }
@@ -138,7 +167,10 @@ fn slot_disk_round_trips_with_and_without_assignment() {
     }
     assert!(read("slot:sda").is_err() && read("slots:eui.1").is_ok());
     let mut spec = spec();
-    let raw = |name: &str, disk: &str| Volume { name: name.parse().expect("a name"), source: self::raw(disk) };
+    let raw = |name: &str, disk: &str| Volume {
+        name: name.parse().expect("a name"),
+        source: self::raw(disk),
+    };
     spec.volumes = vec![raw("a", "slot"), raw("b", "slot")];
     assert!(keys(&spec).is_empty(), "two slots have two disks");
     spec.volumes = vec![raw("a", "slot:eui.1234"), raw("b", "eui.1234")];
@@ -153,14 +185,20 @@ fn slot_disk_is_wiped_by_default_and_named_disk_on_request() {
     };
     assert!(read(r#", "disk": "slot""#) && read(r#", "disk": "slot:eui.1""#));
     assert!(!read(r#", "disk": "eui.1""#));
-    assert!(!read(r#", "disk": "slot", "on_release": "keep""#) && read(r#", "disk": "eui.1", "on_release": "wipe""#));
+    assert!(
+        !read(r#", "disk": "slot", "on_release": "keep""#)
+            && read(r#", "disk": "eui.1", "on_release": "wipe""#)
+    );
 }
 
 #[test]
 fn cloud_init_seed_is_bounded_and_not_printed() {
     let mut spec = spec();
-    let seed =
-        |text: String| CloudInit { user_data: meshd_types::Secret::new(text), meta_data: None, network_config: None };
+    let seed = |text: String| CloudInit {
+        user_data: meshd_types::Secret::new(text),
+        meta_data: None,
+        network_config: None,
+    };
     spec.cloud_init = Some(seed("hunter2".into()));
     assert!(!format!("{spec:?}").contains("hunter2"));
     spec.cloud_init = Some(seed("x".repeat(MAX_SEED_TEXT + 1)));

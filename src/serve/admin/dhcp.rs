@@ -31,7 +31,11 @@ async fn segments(State(central): State<Shared>) -> Json<Vec<SegmentView>> {
 /// Returns the view of a segment. A segment without a health report has counters of zero.
 fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentView {
     let pool = health.map(|health| health.pool).unwrap_or_default();
-    let other = |other: &OtherServer| OtherServerView { address: other.address, proxy: other.proxy, last: other.last };
+    let other = |other: &OtherServer| OtherServerView {
+        address: other.address,
+        proxy: other.proxy,
+        last: other.last,
+    };
     SegmentView {
         name: segment.name(),
         mode: segment.mode.as_str().to_owned(),
@@ -41,19 +45,25 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
         leased: pool.leased,
         offered: pool.offered,
         declined: pool.declined,
-        other_servers: health.map(|health| health.other_servers.iter().map(other).collect()).unwrap_or_default(),
+        other_servers: health
+            .map(|health| health.other_servers.iter().map(other).collect())
+            .unwrap_or_default(),
     }
 }
 
-async fn leases(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
+async fn leases(
+    State(central): State<Shared>,
+    headers: HeaderMap,
+    query: RawQuery,
+) -> Result<Response, Refused> {
     let query = parameters(query, LEASES.parameters)?;
     let mut filter = LeaseFilter::read(&query)?;
     let now = central.now();
     let leases = || {
         filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-        Ok(central
-            .boot
-            .collect_leases(|lease, node| Some(lease_view(lease, node, now)).filter(|lease| filter.takes(lease))))
+        Ok(central.boot.collect_leases(|lease, node| {
+            Some(lease_view(lease, node, now)).filter(|lease| filter.takes(lease))
+        }))
     };
     answer::list(leases, lease_key, &LEASES, &query, &headers)
 }

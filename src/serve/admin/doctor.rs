@@ -33,7 +33,11 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "list them with `meshd node list`, then run `meshd node approve NODE`";
-        findings.push(Finding::warn("approval", format!("{waiting} agents wait for approval"), next));
+        findings.push(Finding::warn(
+            "approval",
+            format!("{waiting} agents wait for approval"),
+            next,
+        ));
     }
     findings
 }
@@ -54,14 +58,20 @@ fn boot_lan(faults: &[String]) -> Vec<Finding> {
 fn shared_blobs(site: &Site) -> Finding {
     let check = "shared blobs";
     let (name, blobs_dir) = (&site.name, site.blobs_dir.display());
-    match ListOwner::read(&site.state_dir, name).map(|owner| owner.list_of_namesake(&site.blobs_dir)) {
+    match ListOwner::read(&site.state_dir, name)
+        .map(|owner| owner.list_of_namesake(&site.blobs_dir))
+    {
         Ok(None) => Finding::ok(check, format!("no other site named {name} uses {blobs_dir}")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Finding::ok(check, "this site has no lists there yet")
         }
         Ok(Some(list)) => {
             let found = format!("another site named {name} uses {blobs_dir}: {}", list.display());
-            Finding::warn(check, found, "set another [site].name, or remove that list if its site is gone")
+            Finding::warn(
+                check,
+                found,
+                "set another [site].name, or remove that list if its site is gone",
+            )
         }
         Err(error) => {
             let found = format!("the ID of this site cannot be read: {error}");
@@ -77,10 +87,16 @@ fn reload(last: &Reload) -> Vec<Finding> {
         None => findings.push(Finding::ok("reload", "the last configuration read is in effect")),
         Some(first) => {
             let (count, file) = (last.faults.len(), first.file.display());
-            let found =
-                format!("refused, the last valid one is in use: {count} faults, the first: {file}: {}", first.message);
+            let found = format!(
+                "refused, the last valid one is in use: {count} faults, the first: {file}: {}",
+                first.message
+            );
             // Machines boot from the last valid configuration; a restart would fail.
-            findings.push(Finding::warn("reload", found, "`meshd reload` shows all of them with file and line"));
+            findings.push(Finding::warn(
+                "reload",
+                found,
+                "`meshd reload` shows all of them with file and line",
+            ));
         }
     }
     if !last.restart.is_empty() {
@@ -90,7 +106,8 @@ fn reload(last: &Reload) -> Vec<Finding> {
     findings
 }
 
-/// Checks the interface of each segment: existence, the server address of the nodes, and link state.
+/// Checks the interface of each segment: existence, the server address of the nodes, and link
+/// state.
 pub fn interfaces(site: &Site) -> Vec<Finding> {
     let segments = site.segments.iter().filter_map(|segment| Some((segment.interface()?, segment)));
     segments.map(|(name, segment)| interface(name, segment)).collect()
@@ -108,11 +125,13 @@ fn interface(name: &str, segment: &Segment) -> Finding {
     let address = segment.address.unwrap_or(first);
     // Binding port 0 shows whether the address belongs to this host. No packet is sent.
     if UdpSocket::bind((address, 0)).is_err() {
-        let found =
-            format!("nodes use the server address {address}, which this machine does not have; {name} has {first}");
+        let found = format!(
+            "nodes use the server address {address}, which this machine does not have; {name} has {first}"
+        );
         return Finding::fail(check, found, "correct `address` beside the interface in site.toml");
     }
-    let carrier = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();
+    let carrier =
+        std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();
     if carrier.trim() == "0" {
         let found = format!("nodes use the server address {address}; the interface has no link");
         return Finding::warn(check, found, "check the cable and the switch port");
@@ -126,7 +145,8 @@ fn service(health: ServiceHealth) -> Finding {
     match fault {
         None => Finding::ok(check, "answers"),
         Some(fault) => {
-            let next = "check `ip address` and meshd's log; restart meshd if the interface is correct";
+            let next =
+                "check `ip address` and meshd's log; restart meshd if the interface is correct";
             Finding::fail(check, format!("machines cannot use it: {fault}"), next)
         }
     }
@@ -166,20 +186,25 @@ fn pool(segment: &SegmentHealth) -> Option<Finding> {
 fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Finding> {
     let check = format!("other servers {}", segment.name);
     let list = |others: &[&OtherServer]| {
-        let addresses: Vec<String> = others.iter().take(NAMED).map(|other| other.address.to_string()).collect();
+        let addresses: Vec<String> =
+            others.iter().take(NAMED).map(|other| other.address.to_string()).collect();
         addresses.join(", ")
     };
-    let (proxies, leasing): (Vec<&OtherServer>, Vec<&OtherServer>) = others.iter().partition(|other| other.proxy);
+    let (proxies, leasing): (Vec<&OtherServer>, Vec<&OtherServer>) =
+        others.iter().partition(|other| other.proxy);
     match segment.mode {
         DhcpMode::Off => None,
         _ if !proxies.is_empty() => {
             let found = format!("other PXE servers answer there: {}", list(&proxies));
-            Some(Finding::warn(check, found, "disable PXE on the other servers; machines boot from the fastest one"))
+            Some(Finding::warn(
+                check,
+                found,
+                "disable PXE on the other servers; machines boot from the fastest one",
+            ))
         }
         DhcpMode::Authoritative if !leasing.is_empty() => {
             let found = format!("other DHCP servers answer there: {}", list(&leasing));
-            let next =
-                "two leasing servers give machines conflicting answers: stop one, or set [dhcp].mode = \"proxy\"";
+            let next = "two leasing servers give machines conflicting answers: stop one, or set [dhcp].mode = \"proxy\"";
             Some(Finding::fail(check, found, next))
         }
         DhcpMode::Proxy if leasing.is_empty() => {
@@ -187,7 +212,9 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
             Some(Finding::warn(check, "no DHCP server that leases addresses answered", next))
         }
         DhcpMode::Authoritative => Some(Finding::ok(check, "none answered")),
-        DhcpMode::Proxy => Some(Finding::ok(check, format!("addresses come from {}", list(&leasing)))),
+        DhcpMode::Proxy => {
+            Some(Finding::ok(check, format!("addresses come from {}", list(&leasing))))
+        }
     }
 }
 
@@ -199,8 +226,9 @@ fn machines(fleet: Fleet<'_>) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let boots = fleet.newest_boots();
-    let stalled =
-        boots.filter(|boot| is_stopped(fleet, boot)).map(|boot| (name(fleet, boot), describe_stop(fleet, boot)));
+    let stalled = boots
+        .filter(|boot| is_stopped(fleet, boot))
+        .map(|boot| (name(fleet, boot), describe_stop(fleet, boot)));
     // A machine with several NICs has several newest boots.
     let stalled: Vec<String> = stalled.collect::<BTreeMap<_, _>>().into_values().collect();
     let looping: Vec<String> = fleet
@@ -213,23 +241,37 @@ fn machines(fleet: Fleet<'_>) -> Vec<Finding> {
     let quarantined: Vec<String> = of_phase(Phase::Quarantined).collect();
     let offline: Vec<String> = of_phase(Phase::Offline).collect();
     let failing = |node: &Node| {
-        let failed = node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
+        let failed =
+            node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
         let why = failed.map(|condition| format!(": {}", condition.detail)).unwrap_or_default();
         format!("{}{why}", named_node(node))
     };
-    let degraded: Vec<String> = nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
+    let degraded: Vec<String> =
+        nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
     let mut report = |check: &str, [noun, state]: [&str; 2], names: Vec<String>, next: &str| {
         findings.push(match names.len() {
             0 => Finding::ok(check, format!("no {noun}s are {state}")),
             1 => Finding::warn(check, format!("1 {noun} is {state}: {}", named(names)), next),
-            count => Finding::warn(check, format!("{count} {noun}s are {state}: {}", named(names)), next),
+            count => {
+                Finding::warn(check, format!("{count} {noun}s are {state}: {}", named(names)), next)
+            }
         });
     };
-    report("stalled boots", ["boot", "stalled"], stalled, "`meshd node timeline NODE` has the stage and the cause");
+    report(
+        "stalled boots",
+        ["boot", "stalled"],
+        stalled,
+        "`meshd node timeline NODE` has the stage and the cause",
+    );
     let each_stage = "`meshd node timeline NODE` shows where each boot stopped";
     report("boot loops", ["machine", "in a boot loop"], looping, each_stage);
     report("degraded", ["node", "degraded"], degraded, "`meshd node doctor NODE` shows the repair");
-    report("quarantine", ["node", "held"], quarantined, "repair the cause, then run `meshd node release NODE`");
+    report(
+        "quarantine",
+        ["node", "held"],
+        quarantined,
+        "repair the cause, then run `meshd node release NODE`",
+    );
     report("offline", ["node", "offline"], offline, "check their power and cables");
     let boots_nothing = |node: &Node| {
         let kinds = [ConditionKind::RenderFailed, ConditionKind::ImageMissing];
@@ -237,11 +279,21 @@ fn machines(fleet: Fleet<'_>) -> Vec<Finding> {
         Some(format!("{} ({})", node.id, condition.detail))
     };
     let refused: Vec<String> = nodes().filter_map(boots_nothing).collect();
-    report("next boot", ["node", "refused at the next boot"], refused, "`meshd node show NODE` has the reason");
+    report(
+        "next boot",
+        ["node", "refused at the next boot"],
+        refused,
+        "`meshd node show NODE` has the reason",
+    );
     let unknown = fleet.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
-        let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");
-        findings.push(Finding::warn("unknown machines", found, "check for forged machines with `meshd events`"));
+        let found =
+            format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");
+        findings.push(Finding::warn(
+            "unknown machines",
+            found,
+            "check for forged machines with `meshd events`",
+        ));
     }
     findings
 }
@@ -254,11 +306,13 @@ fn name(fleet: Fleet<'_>, boot: &BootSession) -> String {
     fleet.node_of_boot(boot).map_or_else(|| format!("MAC {}", boot.mac), named_node)
 }
 
-/// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the condition, as in the status and in the
-/// node list: an operator may have acknowledged the stall.
+/// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the
+/// condition, as in the status and in the node list: an operator may have acknowledged the stall.
 fn is_stopped(fleet: Fleet<'_>, boot: &BootSession) -> bool {
     let node = fleet.node_of_boot(boot);
-    let is_marked = |node: &Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
+    let is_marked = |node: &Node| {
+        node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled)
+    };
     match boot.standing(false) {
         BootStatus::Failed => true,
         BootStatus::Stalled => node.is_none_or(is_marked),
@@ -300,7 +354,11 @@ mod tests {
         let now = Timestamp::from_millis(0).after(Duration::from_secs(after));
         let findings = segment_findings(segment, now);
         for finding in &findings {
-            assert_eq!(finding.next.is_empty(), finding.status == Status::Ok, "{finding:?}: what to do, if anything");
+            assert_eq!(
+                finding.next.is_empty(),
+                finding.status == Status::Ok,
+                "{finding:?}: what to do, if anything"
+            );
         }
         findings.iter().map(|finding| finding.status).max().expect("something was found")
     }
@@ -323,9 +381,14 @@ mod tests {
         });
         put.await.expect("stored");
         let found = store.read(|model| machines(Fleet::new(model)));
-        let degraded = found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
+        let degraded =
+            found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
         assert_eq!(degraded.status, Status::Warn);
-        assert!(degraded.found.contains(&format!("node-{id} ({id}): kvm: /dev/kvm is missing")), "{}", degraded.found);
+        assert!(
+            degraded.found.contains(&format!("node-{id} ({id}): kvm: /dev/kvm is missing")),
+            "{}",
+            degraded.found
+        );
     }
 
     #[tokio::test]
@@ -336,14 +399,23 @@ mod tests {
         let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
         let store = Store::open(dir.path()).expect("a store");
         let put = store.commit(|tx| {
-            // Two NICs of the first node; the stall of the second node was acknowledged; nobody knows the last machine.
-            for (number, nics, is_marked) in [(1, 2, Some(true)), (2, 1, Some(false)), (3, 1, None)] {
+            // Two NICs of the first node; the stall of the second node was acknowledged; nobody
+            // knows the last machine.
+            for (number, nics, is_marked) in [(1, 2, Some(true)), (2, 1, Some(false)), (3, 1, None)]
+            {
                 let mac = |nic: u8| MacAddr([2, 0, 0, 0, number, nic]);
-                let mut node = Node::discovered(Basis::Mac(mac(0)), Fingerprint::default(), mac(0), at);
+                let mut node =
+                    Node::discovered(Basis::Mac(mac(0)), Fingerprint::default(), mac(0), at);
                 for nic in 0..nics {
-                    let mut boot = BootSession::open(BootSessionId([number * 16 + nic; 12]), mac(nic), Stage::Dhcp, at);
+                    let mut boot = BootSession::open(
+                        BootSessionId([number * 16 + nic; 12]),
+                        mac(nic),
+                        Stage::Dhcp,
+                        at,
+                    );
                     boot.node = is_marked.map(|_| node.id);
-                    let (after, missing, cause) = (Stage::Dhcp, Stage::Script, "unknown".to_owned());
+                    let (after, missing, cause) =
+                        (Stage::Dhcp, Stage::Script, "unknown".to_owned());
                     boot.stalls.push(Stall { after, missing, since: at, cause, ended: None });
                     tx.put_session(boot);
                 }
@@ -358,15 +430,22 @@ mod tests {
         });
         put.await.expect("stored");
         let found = store.read(|model| machines(Fleet::new(model)));
-        let stalled = found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
+        let stalled =
+            found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
         assert!(stalled.found.starts_with("2 boots are stalled: "), "{}", stalled.found);
         assert!(stalled.found.contains("MAC 02:00:00:00:03:00"), "{}", stalled.found);
     }
 
     #[test]
     fn pool_warns_before_it_is_full() {
-        for (leased, status) in [(0, Status::Ok), (7, Status::Ok), (8, Status::Warn), (10, Status::Fail)] {
-            assert_eq!(worst(&segment(DhcpMode::Authoritative, leased, &[]), 0), status, "{leased} of 10");
+        for (leased, status) in
+            [(0, Status::Ok), (7, Status::Ok), (8, Status::Warn), (10, Status::Fail)]
+        {
+            assert_eq!(
+                worst(&segment(DhcpMode::Authoritative, leased, &[]), 0),
+                status,
+                "{leased} of 10"
+            );
         }
     }
 

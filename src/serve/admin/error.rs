@@ -7,8 +7,8 @@ use axum::{
 };
 use meshd_api::ErrorView;
 use meshd_central::{
-    ApiTokenError, BulkError, CancelError, CompareError, LinkError, NamingError, OperateError, OrderError, RenderError,
-    RollbackError, RunningWorkError, SlotError, TaskError, VmError,
+    ApiTokenError, BulkError, CancelError, CompareError, LinkError, NamingError, OperateError,
+    OrderError, RenderError, RollbackError, RunningWorkError, SlotError, TaskError, VmError,
 };
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
@@ -36,14 +36,19 @@ impl Refused {
     }
 
     /// Returns the response to an error, with all its sources.
-    pub(crate) fn of<E: std::error::Error + Hint>(status: StatusCode, code: &'static str, error: &E) -> Self {
+    pub(crate) fn of<E: std::error::Error + Hint>(
+        status: StatusCode,
+        code: &'static str,
+        error: &E,
+    ) -> Self {
         let (text, hint) = (with_sources(error), error.hint().unwrap_or_default());
         // Some errors end in their hint, for readers of a log.
         let message = text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned();
         Refused { status, code, message, hint }
     }
 
-    /// Returns the response to a value that cannot be parsed. The error is `cause; hint`; the cause quotes the value, the hint is constant.
+    /// Returns the response to a value that cannot be parsed. The error is `cause; hint`; the cause
+    /// quotes the value, the hint is constant.
     pub(crate) fn unreadable(error: &impl std::fmt::Display) -> Self {
         let text = error.to_string();
         let (message, hint) = text.rsplit_once("; ").unwrap_or((&text, ""));
@@ -61,8 +66,12 @@ impl Refused {
 
     /// Returns the error for a body that is not declared as JSON.
     pub(crate) fn media_type() -> Self {
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", "the body is not declared as JSON")
-            .with_hint("send the header `Content-Type: application/json`")
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "bad_media_type",
+            "the body is not declared as JSON",
+        )
+        .with_hint("send the header `Content-Type: application/json`")
     }
 
     /// Returns the error for a body that exceeds the limit.
@@ -71,8 +80,9 @@ impl Refused {
             .with_hint(format!("send at most {limit} bytes"))
     }
 
-    /// Returns the error for a request with a precondition. Lists have entity tags, but the objects of orders have none: executing the
-    /// order regardless would ignore the condition (RFC 9110, 13.2.1).
+    /// Returns the error for a request with a precondition. Lists have entity tags, but the objects
+    /// of orders have none: executing the order regardless would ignore the condition (RFC 9110,
+    /// 13.2.1).
     pub(crate) fn precondition(name: &str) -> Self {
         let message = format!("cannot evaluate the header {name}: this resource has no entity tag");
         Self::new(StatusCode::PRECONDITION_FAILED, "no_precondition", message)
@@ -88,13 +98,22 @@ impl Refused {
             _ => "bad_request",
         };
         let text = text.trim();
-        let text = if text.is_empty() { status.canonical_reason().unwrap_or("the request is invalid") } else { text };
+        let text = if text.is_empty() {
+            status.canonical_reason().unwrap_or("the request is invalid")
+        } else {
+            text
+        };
         Self::new(status, code, text)
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         let hint = "this is a fault of meshd, its log says where".to_owned();
-        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
+        Refused {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            code: "internal",
+            message: message.into(),
+            hint,
+        }
     }
 
     pub(crate) fn unauthorized(message: &str) -> Self {
@@ -104,17 +123,26 @@ impl Refused {
     /// Returns the error for a valid token whose role does not permit the request.
     pub(crate) fn insufficient_role(role: Role, needed: Role) -> Self {
         let message = format!("a token with role {role} may not do this");
-        Self::new(StatusCode::FORBIDDEN, "forbidden", message).with_hint(format!("it takes role {needed}"))
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+            .with_hint(format!("it takes role {needed}"))
     }
 
     pub(crate) fn too_many(window: Duration) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", "too many refused requests from your address")
-            .with_hint(format!("wait {} s", window.as_secs()))
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many",
+            "too many refused requests from your address",
+        )
+        .with_hint(format!("wait {} s", window.as_secs()))
     }
 
     pub(crate) fn outcome(&self) -> AuditOutcome {
         let code = self.code.to_owned();
-        if self.status.is_server_error() { AuditOutcome::Failed(code) } else { AuditOutcome::Refused(code) }
+        if self.status.is_server_error() {
+            AuditOutcome::Failed(code)
+        } else {
+            AuditOutcome::Refused(code)
+        }
     }
 
     pub(crate) fn sentence(&self) -> &str {
@@ -140,7 +168,12 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         let hint = "see the log of meshd".to_owned();
-        Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "store", message: with_sources(&error), hint }
+        Refused {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            code: "store",
+            message: with_sources(&error),
+            hint,
+        }
     }
 }
 
@@ -152,13 +185,17 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
         OperateError::NotSilent { .. } => (StatusCode::CONFLICT, "still_heard"),
         OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
-        OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
-        OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
-        OperateError::Naming(NamingError::InvalidName { .. } | NamingError::ReservedName { .. }) => {
-            (StatusCode::BAD_REQUEST, "bad_request")
+        OperateError::Order(OrderError::ForbiddenArg { .. }) => {
+            (StatusCode::FORBIDDEN, "forbidden")
         }
+        OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
+        OperateError::Naming(
+            NamingError::InvalidName { .. } | NamingError::ReservedName { .. },
+        ) => (StatusCode::BAD_REQUEST, "bad_request"),
         OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
-        OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
+        OperateError::Naming(NamingError::TooManyLabels { .. }) => {
+            (StatusCode::CONFLICT, "too_many_labels")
+        }
         OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
         OperateError::RunningWork(error) => running_work(error),
         OperateError::Link(error) => link(error),
@@ -276,11 +313,14 @@ refused! {
     VmError: vm;
 }
 
-/// Returns status and code of a VM error. A reason against a placement has a separate code, so that programs can retry.
+/// Returns status and code of a VM error. A reason against a placement has a separate code, so that
+/// programs can retry.
 fn vm(error: &VmError) -> (StatusCode, &'static str) {
     match error {
         VmError::None(_) => (StatusCode::NOT_FOUND, "no_vm"),
-        VmError::NameTaken { .. } | VmError::UuidTaken { .. } => (StatusCode::CONFLICT, "vm_exists"),
+        VmError::NameTaken { .. } | VmError::UuidTaken { .. } => {
+            (StatusCode::CONFLICT, "vm_exists")
+        }
         VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
         VmError::Nics(_) => (StatusCode::CONFLICT, "card_taken"),
@@ -307,7 +347,8 @@ impl Refused {
         ErrorView { code, message, hint, correlation_id: correlation.to_string() }
     }
 
-    /// Returns the response body, which is also stored for requests that repeat the idempotency key.
+    /// Returns the response body, which is also stored for requests that repeat the idempotency
+    /// key.
     pub(crate) fn to_json(&self, correlation: CorrelationId) -> String {
         serde_json::to_string(&self.view(correlation)).expect("it is plain data")
     }
@@ -329,7 +370,8 @@ impl Refused {
     }
 }
 
-/// Only attaches the error: `authorise_and_audit::with_correlation_id` converts it to a response, with the correlation ID.
+/// Only attaches the error: `authorise_and_audit::with_correlation_id` converts it to a response,
+/// with the correlation ID.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
@@ -347,7 +389,8 @@ mod tests {
     fn reason_of_an_operator_with_a_semicolon_is_not_taken_for_a_hint() {
         let id = "38y4a8ck/0000:41:00.0".parse().expect("a slot");
         let reason = "fan broken; ask Ada; ticket 7".to_owned();
-        let error = SlotError::Unlawful { id, state: SlotState::Disabled, reason, hint: "enable it first" };
+        let error =
+            SlotError::Unlawful { id, state: SlotState::Disabled, reason, hint: "enable it first" };
         let refused = Refused::from(error);
         assert!(refused.message.ends_with("fan broken; ask Ada; ticket 7"), "{}", refused.message);
         assert_eq!(refused.hint, "enable it first");
@@ -363,9 +406,10 @@ mod tests {
 
     #[test]
     fn hint_at_the_end_of_a_source_is_not_repeated() {
-        let error = OperateError::Order(OrderError::NotArchived(meshd_store::ArchiveError::Missing {
-            generation: "ab12".to_owned(),
-        }));
+        let error =
+            OperateError::Order(OrderError::NotArchived(meshd_store::ArchiveError::Missing {
+                generation: "ab12".to_owned(),
+            }));
         let refused = Refused::from(error);
         assert_eq!(refused.message, "generation ab12 is not archived");
         assert!(refused.hint.contains("meshd node history"), "{}", refused.hint);

@@ -45,7 +45,9 @@ impl StreamFormat {
         let view = EventView::new(seq, event);
         let text = match fields {
             None => serde_json::to_string(&view),
-            Some(fields) => selected(&[view], fields).and_then(|rows| serde_json::to_string(&rows[0])),
+            Some(fields) => {
+                selected(&[view], fields).and_then(|rows| serde_json::to_string(&rows[0]))
+            }
         };
         let text = text.expect("an event is plain data");
         match self {
@@ -65,10 +67,15 @@ impl StreamFormat {
 }
 
 /// Reads recorded events.
-pub(crate) async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
+pub(crate) async fn read(
+    central: &Shared,
+    filter: EventFilter,
+) -> Result<Vec<(EventSeq, Event)>, Refused> {
     let central = central.clone();
     let read = tokio::task::spawn_blocking(move || central.env.events(filter)).await;
-    Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted").with_hint("retry"))??)
+    Ok(read.map_err(|_| {
+        Refused::bad_request("reading the events was interrupted").with_hint("retry")
+    })??)
 }
 
 /// Pending events of one reader.
@@ -102,22 +109,28 @@ impl EventTail {
     }
 
     /// Begins with the newest `limit` events after an event number.
-    pub(crate) async fn begin_with_newest(&mut self, after: Option<EventSeq>, limit: usize) -> Result<(), Refused> {
+    pub(crate) async fn begin_with_newest(
+        &mut self,
+        after: Option<EventSeq>,
+        limit: usize,
+    ) -> Result<(), Refused> {
         let past = read(&self.central, EventFilter { after, limit, ..self.filter.clone() }).await?;
         self.last = past.last().map(|(seq, _)| *seq).or(after);
         self.queue(&past);
         Ok(())
     }
 
-    /// Begins with all events after an event number, or with none if there is no number. If some of these events are no longer on record,
-    /// the first message is `lag`: the reader must reload its view.
+    /// Begins with all events after an event number, or with none if there is no number. If some of
+    /// these events are no longer on record, the first message is `lag`: the reader must reload its
+    /// view.
     pub(crate) async fn begin_after(&mut self, after: Option<EventSeq>) -> Result<(), Refused> {
         self.queue.push_back(self.format.keepalive());
         let Some(after) = after else { return Ok(()) };
         let edge = |oldest| EventFilter { oldest, limit: 1, ..EventFilter::default() };
         let first = read(&self.central, edge(true)).await?.first().map(|(seq, _)| seq.0);
         let newest = read(&self.central, edge(false)).await?.first().map_or(0, |(seq, _)| seq.0);
-        let filter = EventFilter { after: Some(after), limit: MAX_RECORDS + 1, ..self.filter.clone() };
+        let filter =
+            EventFilter { after: Some(after), limit: MAX_RECORDS + 1, ..self.filter.clone() };
         let past = read(&self.central, filter).await?;
         let is_missing = first.is_some_and(|first| first > after.0.saturating_add(1));
         if is_missing || after.0 > newest || past.len() > MAX_RECORDS {
@@ -167,7 +180,8 @@ impl EventTail {
                         return Some(self.format.record(seq, &event, self.fields.as_deref()));
                     }
                 }
-                // The reader is slower than the channel's buffer allows, and catches up from the disk.
+                // The reader is slower than the channel's buffer allows, and catches up from the
+                // disk.
                 Ok(Err(RecvError::Lagged(_))) => {
                     let filter = EventFilter { after: self.last, ..self.filter.clone() };
                     let missed = read(&self.central, filter).await.ok()?;

@@ -24,7 +24,8 @@ pub(crate) async fn nodes(
     query: RawQuery,
 ) -> Result<Response, Refused> {
     let query = parameters(query, NODES.parameters)?;
-    let (filter, page, fields) = (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
+    let (filter, page, fields) =
+        (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
     let site = central.site();
     let page = central.nodes.read(|fleet| {
         let default = &site.default_profile;
@@ -33,7 +34,9 @@ pub(crate) async fn nodes(
             last.map_or(node.last_seen, |last| last.max(node.last_seen))
         };
         let taken = fleet.nodes().filter(|records| filter.takes(records.node, default));
-        let rows = taken.map(|records| (order_key(records.node, page.sort.key, default, seen), records)).collect();
+        let rows = taken
+            .map(|records| (order_key(records.node, page.sort.key, default, seen), records))
+            .collect();
         let ResultPage { rows, next, total } = cut(rows, &page);
         let view = |records: NodeRecords<'_>| {
             let link = central.links.link_state(records.node.id);
@@ -49,7 +52,8 @@ pub(crate) async fn nodes(
 pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
     let query = parameters(query, SEARCH.spec().query)?;
     let needle = query.needle()?.ok_or_else(|| {
-        let cause = format!("it is missing; write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
+        let cause =
+            format!("it is missing; write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
         ParameterError::invalid("q", cause)
     })?;
     let mut run = SearchRun::new(needle);

@@ -1,7 +1,8 @@
-//! The admin API, over a Unix socket with file permissions as access control, or over HTTPS with a token.
+//! The admin API, over a Unix socket with file permissions as access control, or over HTTPS with a
+//! token.
 //!
-//! `meshd_api::routes` lists the routes with their roles and types; this module binds a handler to each. The body of every error response
-//! is an [`meshd_api::ErrorView`].
+//! `meshd_api::routes` lists the routes with their roles and types; this module binds a handler to
+//! each. The body of every error response is an [`meshd_api::ErrorView`].
 //!
 //! | module | content |
 //! | --- | --- |
@@ -84,12 +85,13 @@ pub struct Listening {
     pub socket: Socket,
     /// HTTPS listener. Requires an API token.
     pub https: Option<Https>,
-    /// Maximum number of connections of each listener. An additional connection replaces the connection with the least progress.
+    /// Maximum number of connections of each listener. An additional connection replaces the
+    /// connection with the least progress.
     pub connections: usize,
 }
 
-/// Serves until `shutdown`, then waits for running responses and orders. Overlays for an operator are rendered with `boot_address`, this
-/// server's address for nodes of the first segment.
+/// Serves until `shutdown`, then waits for running responses and orders. Overlays for an operator
+/// are rendered with `boot_address`, this server's address for nodes of the first segment.
 pub async fn run(
     central: Shared,
     listening: Listening,
@@ -107,7 +109,8 @@ pub async fn run(
         failures: transport::auth::Failures::default(),
         tasks: tasks.clone(),
     };
-    let serving = Serving { central: state.central.clone(), router: router::router(state), shutdown };
+    let serving =
+        Serving { central: state.central.clone(), router: router::router(state), shutdown };
     let with_pages = Serving { router: pages(serving.router.clone(), &tasks), ..serving.clone() };
     let Listening { socket, https, connections } = listening;
     let by_https = async {
@@ -148,8 +151,15 @@ struct Serving {
 async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
     let limiter = ConnectionLimiter::new("admin-socket", connections);
     let shutdown = serving.shutdown.clone();
-    let accept = AcceptLoop { api: "admin-socket", limiter: &limiter, shutdown: &shutdown, drain: Some(DRAIN_TIME) };
-    accept.run(socket, |(stream, uid), permit| Some(serve(stream, uid, permit, serving.clone()))).await;
+    let accept = AcceptLoop {
+        api: "admin-socket",
+        limiter: &limiter,
+        shutdown: &shutdown,
+        drain: Some(DRAIN_TIME),
+    };
+    accept
+        .run(socket, |(stream, uid), permit| Some(serve(stream, uid, permit, serving.clone())))
+        .await;
 }
 
 async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: Serving) {
@@ -157,7 +167,8 @@ async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: 
     let mut origin = Extensions::new();
     origin.insert(transport::caller::Caller::at_socket(uid));
     let connection = transport::connection::AdminConnection::new(permit);
-    transport::connection::serve_connection(stream, router, origin, connection, central, shutdown).await;
+    transport::connection::serve_connection(stream, router, origin, connection, central, shutdown)
+        .await;
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Routes of orders to nodes: each verb for one node and for several. One function reads the order of both, and one service executes it.
+//! Routes of orders to nodes: each verb for one node and for several. One function reads the order
+//! of both, and one service executes it.
 
 use crate::serve::admin::{
     bind_handlers::Binder,
@@ -12,8 +13,8 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, DrainPolicy,
-    Pin,
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars,
+    Drain, DrainPolicy, Pin,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -37,21 +38,66 @@ type Reading = fn(OrderBody) -> Result<NodeOrder, Refused>;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     let binder = bind_verb(binder, &api::APPROVE_NODE, &api::APPROVE_NODES, approve, node_view);
-    let binder = bind_verb(binder, &api::REJECT_NODE, &api::REJECT_NODES, |_| Ok(NodeOrder::Reject), node_view);
+    let binder = bind_verb(
+        binder,
+        &api::REJECT_NODE,
+        &api::REJECT_NODES,
+        |_| Ok(NodeOrder::Reject),
+        node_view,
+    );
     let quarantine: Reading = |_| Ok(NodeOrder::Quarantine);
-    let binder = bind_verb(binder, &api::QUARANTINE_NODE, &api::QUARANTINE_NODES, quarantine, node_view);
-    let binder = bind_verb(binder, &api::RELEASE_NODE, &api::RELEASE_NODES, |_| Ok(NodeOrder::Release), node_view);
+    let binder =
+        bind_verb(binder, &api::QUARANTINE_NODE, &api::QUARANTINE_NODES, quarantine, node_view);
+    let binder = bind_verb(
+        binder,
+        &api::RELEASE_NODE,
+        &api::RELEASE_NODES,
+        |_| Ok(NodeOrder::Release),
+        node_view,
+    );
     let binder = bind_verb(binder, &api::DRAIN_NODE, &api::DRAIN_NODES, drain, node_view);
     let maintenance: Reading = |_| Ok(NodeOrder::Maintenance);
-    let binder = bind_verb(binder, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, maintenance, node_view);
-    let binder = bind_verb(binder, &api::RESUME_NODE, &api::RESUME_NODES, |_| Ok(NodeOrder::Resume), node_view);
-    let binder = bind_verb(binder, &api::REMOVE_NODE, &api::REMOVE_NODES, |_| Ok(NodeOrder::Remove), node_view);
-    let binder = bind_verb(binder, &api::REBOOT_NODE, &api::REBOOT_NODES, |_| Ok(NodeOrder::Reboot), node_view);
-    let binder = bind_verb(binder, &api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE, assign_profile, node_view);
-    let binder = bind_verb(binder, &api::CHANGE_NODE_VARIABLES, &api::CHANGE_NODES_VARIABLES, vars, detail);
+    let binder = bind_verb(
+        binder,
+        &api::START_NODE_MAINTENANCE,
+        &api::START_NODES_MAINTENANCE,
+        maintenance,
+        node_view,
+    );
+    let binder = bind_verb(
+        binder,
+        &api::RESUME_NODE,
+        &api::RESUME_NODES,
+        |_| Ok(NodeOrder::Resume),
+        node_view,
+    );
+    let binder = bind_verb(
+        binder,
+        &api::REMOVE_NODE,
+        &api::REMOVE_NODES,
+        |_| Ok(NodeOrder::Remove),
+        node_view,
+    );
+    let binder = bind_verb(
+        binder,
+        &api::REBOOT_NODE,
+        &api::REBOOT_NODES,
+        |_| Ok(NodeOrder::Reboot),
+        node_view,
+    );
+    let binder = bind_verb(
+        binder,
+        &api::ASSIGN_NODE_PROFILE,
+        &api::ASSIGN_NODES_PROFILE,
+        assign_profile,
+        node_view,
+    );
+    let binder =
+        bind_verb(binder, &api::CHANGE_NODE_VARIABLES, &api::CHANGE_NODES_VARIABLES, vars, detail);
     let binder = bind_verb(binder, &api::LABEL_NODE, &api::LABEL_NODES, label, node_view);
     let binder = bind_verb(binder, &api::PIN_NODE, &api::PIN_NODES, pin, detail);
-    let binder = bind_verb(binder, &api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE, boot_once, detail);
+    let binder =
+        bind_verb(binder, &api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE, boot_once, detail);
     binder.post(&api::RUN_NODES_CHECKS, run_checks)
 }
 
@@ -73,29 +119,32 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
         central.nodes.order_one(id, order, caller.role, &context).await?;
         view(&central, id)
     };
-    let to_several = async move |State(central): State<Shared>,
-                                 Extension(caller): Extension<Caller>,
-                                 context: AuditContext,
-                                 Body(BulkRequest { nodes, order }): Body<BulkRequest>| {
-        let order = reading(OrderBody::Part(order))?;
-        if let NodeOrder::Pin { generation: Some(_) } = order {
-            return Err(Refused::bad_request("several nodes are pinned to their running generations")
+    let to_several =
+        async move |State(central): State<Shared>,
+                    Extension(caller): Extension<Caller>,
+                    context: AuditContext,
+                    Body(BulkRequest { nodes, order }): Body<BulkRequest>| {
+            let order = reading(OrderBody::Part(order))?;
+            if let NodeOrder::Pin { generation: Some(_) } = order {
+                return Err(Refused::bad_request(
+                    "several nodes are pinned to their running generations",
+                )
                 .with_hint("omit `generation`"));
-        }
-        let AcceptedOrder { operation, results } = central.nodes.order(&nodes, order, caller.role, &context).await?;
-        let finished = results.is_some();
-        let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await;
-        Ok::<_, Refused>(Json(BulkDone { operation, finished, ..done }))
-    };
+            }
+            let AcceptedOrder { operation, results } =
+                central.nodes.order(&nodes, order, caller.role, &context).await?;
+            let finished = results.is_some();
+            let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await;
+            Ok::<_, Refused>(Json(BulkDone { operation, finished, ..done }))
+        };
     binder.post(one, to_one).post(several, to_several)
 }
 
 fn read<T: DeserializeOwned>(order: OrderBody) -> Result<T, Refused> {
     match order {
         OrderBody::Whole(body) => body.read(),
-        OrderBody::Part(order) => {
-            from_value(order).map_err(|error| Refused::bad_request(format!("invalid `order`: {error}")))
-        }
+        OrderBody::Part(order) => from_value(order)
+            .map_err(|error| Refused::bad_request(format!("invalid `order`: {error}"))),
     }
 }
 
@@ -108,7 +157,8 @@ fn approve(order: OrderBody) -> Result<NodeOrder, Refused> {
 fn drain(order: OrderBody) -> Result<NodeOrder, Refused> {
     let Drain { workloads, grace_s } = read::<Option<Drain>>(order)?.unwrap_or_default();
     if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == DrainPolicy::Wait) {
-        let message = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
+        let message =
+            format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
         return Err(Refused::bad_request(message));
     }
     Ok(NodeOrder::Drain { workloads, grace_s })
@@ -125,8 +175,11 @@ fn assign_profile(order: OrderBody) -> Result<NodeOrder, Refused> {
 /// Refuses values that are too long for a variable.
 fn vars(order: OrderBody) -> Result<NodeOrder, Refused> {
     let ChangeVars { set, unset } = read(order)?;
-    if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
-        return Err(Refused::bad_request(format!("{name} {error}")).with_hint("files belong into an overlay"));
+    if let Some((name, error)) =
+        set.iter().find_map(|(name, value)| Some((name, value.check().err()?)))
+    {
+        return Err(Refused::bad_request(format!("{name} {error}"))
+            .with_hint("files belong into an overlay"));
     }
     Ok(NodeOrder::ChangeVars { set, unset })
 }
@@ -162,14 +215,24 @@ async fn run_checks(
     Ok(Json(bulk_done(&central, &context, checked, true).await))
 }
 
-async fn bulk_done(central: &Shared, context: &AuditContext, came: NodeResults, with_report: bool) -> BulkDone {
+async fn bulk_done(
+    central: &Shared,
+    context: &AuditContext,
+    came: NodeResults,
+    with_report: bool,
+) -> BulkDone {
     let mut results = Vec::with_capacity(came.len());
     let mut failed = Vec::new();
     for (id, result) in came {
         results.push(match result.map_err(Refused::from) {
             Ok(node) => {
                 let report = if with_report { doctor_report(&node) } else { None };
-                BulkNode { id, node: node_view(central, id).ok().map(|Json(node)| node), report, error: None }
+                BulkNode {
+                    id,
+                    node: node_view(central, id).ok().map(|Json(node)| node),
+                    report,
+                    error: None,
+                }
             }
             Err(refused) => {
                 let error = Some(refused.view(context.correlation_id));
@@ -183,8 +246,8 @@ async fn bulk_done(central: &Shared, context: &AuditContext, came: NodeResults, 
     BulkDone { operation: None, finished: true, failed: count, results }
 }
 
-/// Writes one line to the audit log for each node that refused the order. A failure is logged only: the order is executed, and its
-/// results are the answer.
+/// Writes one line to the audit log for each node that refused the order. A failure is logged only:
+/// the order is executed, and its results are the answer.
 async fn write_audit(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) {
     let now = central.now();
     let line = |(id, refused): (NodeId, Refused)| {
@@ -194,6 +257,9 @@ async fn write_audit(central: &Shared, context: &AuditContext, failed: Vec<(Node
         audit
     };
     if let Err(error) = central.env.write_audit(failed.into_iter().map(line).collect()).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot record refused orders in the audit log");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot record refused orders in the audit log"
+        );
     }
 }

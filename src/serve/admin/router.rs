@@ -27,10 +27,15 @@ pub(crate) fn router(state: ApiState) -> Router {
     bound()
         .into_router()
         .fallback(async || {
-            Refused::not_found("there is no such route").with_hint("use a command line of meshd's version")
+            Refused::not_found("there is no such route")
+                .with_hint("use a command line of meshd's version")
         })
         .method_not_allowed_fallback(async || {
-            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "the route does not support this method")
+            Refused::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "bad_method",
+                "the route does not support this method",
+            )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(with_time_limit))
@@ -110,7 +115,10 @@ fn access(binder: Binder) -> Binder {
 }
 
 async fn with_time_limit(request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().map_or("none".into(), |path| path.as_str().to_owned());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("none".into(), |path| path.as_str().to_owned());
     let response = match tokio::time::timeout(TIME_LIMIT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {

@@ -15,7 +15,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
 use meshd_api::{
-    CORRELATION_HEADER, ErrorView, EventView, Finding, KEY_HEADER, NodeView, REPLAYED_HEADER, TimelineView,
+    CORRELATION_HEADER, ErrorView, EventView, Finding, KEY_HEADER, NodeView, REPLAYED_HEADER,
+    TimelineView,
 };
 use meshd_central::{Central, Parts, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::{Catalog, read_overlays};
@@ -51,10 +52,14 @@ impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let text = include_str!("../../../site.toml");
-        let site = meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+        let site = meshd_config::parse(text, Path::new("site.toml"))
+            .unwrap_or_else(|faults| panic!("{faults}"));
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
-        let authority =
-            CertificateAuthority::load_or_create(&folder.path().join("ca"), "rack-a", at(1_700_000_000_000));
+        let authority = CertificateAuthority::load_or_create(
+            &folder.path().join("ca"),
+            "rack-a",
+            at(1_700_000_000_000),
+        );
         let central = Central::new(Parts {
             site: Arc::new(site),
             catalog: Catalog::new(Vec::new(), overlays),
@@ -71,8 +76,15 @@ impl Fixture {
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
         let boot_address = Ipv4Addr::new(10, 77, 0, 1);
-        let listening = Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
-        let server = tokio::spawn(run(central.clone(), listening, boot_address, Metrics::install(), stop.clone()));
+        let listening =
+            Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
+        let server = tokio::spawn(run(
+            central.clone(),
+            listening,
+            boot_address,
+            Metrics::install(),
+            stop.clone(),
+        ));
         Fixture { central, node, socket, stop, server, _folder: folder }
     }
 
@@ -97,12 +109,14 @@ impl Fixture {
         headers: &[(&'static str, &str)],
     ) -> hyper::Response<Incoming> {
         let stream = UnixStream::connect(&self.socket).await.expect("it listens");
-        let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
+        let handshake =
+            hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.expect("it speaks HTTP");
         tokio::spawn(async move { drop(connection.await) });
         let request = Request::builder().method(method).uri(path).header("host", "meshd");
         let request = request.header("content-type", "application/json");
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         let request = request.body(Full::new(body.to_owned().into())).expect("a request");
         sender.send_request(request).await.expect("an answer")
     }
@@ -111,19 +125,36 @@ impl Fixture {
         self.request(method, path, body, &[]).await
     }
 
-    async fn get<T: serde::de::DeserializeOwned>(&self, method: &str, path: &str, body: &str) -> (StatusCode, T) {
+    async fn get<T: serde::de::DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> (StatusCode, T) {
         let response = self.send(method, path, body).await;
         let status = response.status();
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let text = String::from_utf8_lossy(&bytes);
-        (status, serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+        (
+            status,
+            serde_json::from_slice(&bytes)
+                .unwrap_or_else(|error| panic!("{path}: {error}: {text}")),
+        )
     }
 
-    /// Sends a POST request with extra headers. Returns the status, whether the response was replayed, and the body.
-    async fn order(&self, path: &str, body: &str, headers: &[(&'static str, &str)]) -> (u16, bool, serde_json::Value) {
+    /// Sends a POST request with extra headers. Returns the status, whether the response was
+    /// replayed, and the body.
+    async fn order(
+        &self,
+        path: &str,
+        body: &str,
+        headers: &[(&'static str, &str)],
+    ) -> (u16, bool, serde_json::Value) {
         let response = self.request("POST", path, body, headers).await;
-        let correlation = response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
-        let (status, again) = (response.status().as_u16(), response.headers().contains_key(REPLAYED_HEADER));
+        let correlation =
+            response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
+        let (status, again) =
+            (response.status().as_u16(), response.headers().contains_key(REPLAYED_HEADER));
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         if let Some(own) = value.get("correlation_id").filter(|_| !again) {
@@ -133,7 +164,9 @@ impl Fixture {
     }
 
     async fn record(&self, detail: &str) {
-        let event = Event::new(self.central.now(), Actor::Central, EventKind::ProfileChosen, detail).of_node(self.node);
+        let event =
+            Event::new(self.central.now(), Actor::Central, EventKind::ProfileChosen, detail)
+                .of_node(self.node);
         let commit = self.central.store().commit(|tx| {
             tx.event(event);
             Ok::<_, StoreError>(())
@@ -166,7 +199,10 @@ async fn populate(central: &Shared) -> NodeId {
 async fn node_is_listed_approved_and_assigned_a_profile() {
     let fixture = Fixture::start().await;
     let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
-    assert_eq!((nodes[0].id, nodes[0].profile.as_str(), nodes[0].assigned), (fixture.node, "discovery", false));
+    assert_eq!(
+        (nodes[0].id, nodes[0].profile.as_str(), nodes[0].assigned),
+        (fixture.node, "discovery", false)
+    );
     let path = format!("/v1/nodes/{}", nodes[0].name);
     let (status, node) = fixture.get::<NodeView>("POST", &format!("{path}/approve"), "null").await;
     assert_eq!((status, node.phase.as_str()), (StatusCode::OK, "approved"));
@@ -185,7 +221,11 @@ async fn node_is_listed_approved_and_assigned_a_profile() {
 async fn socket_serves_metrics_and_doctor() {
     let fixture = Fixture::start().await;
     let response = fixture.send("GET", "/metrics", "").await;
-    assert!(response.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/plain")));
+    assert!(
+        response.headers()["content-type"]
+            .to_str()
+            .is_ok_and(|kind| kind.starts_with("text/plain"))
+    );
     let body = response.into_body().collect().await.expect("a whole body").to_bytes();
     let text = String::from_utf8_lossy(&body);
     assert!(text.contains("meshd_nodes{phase=\"discovered\"} 1"), "{text}");
@@ -199,12 +239,30 @@ async fn refusals_have_code_message_and_hint() {
     let node = fixture.node;
     for (method, path, body, status, code) in [
         ("GET", "/v1/nodes/nobody".to_owned(), "", 404, "no_node"),
-        ("POST", format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"gone"}"#, 409, "no_profile"),
-        ("POST", format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"../x"}"#, 400, "bad_request"),
+        (
+            "POST",
+            format!("/v1/nodes/{node}/assign-profile"),
+            r#"{"profile":"gone"}"#,
+            409,
+            "no_profile",
+        ),
+        (
+            "POST",
+            format!("/v1/nodes/{node}/assign-profile"),
+            r#"{"profile":"../x"}"#,
+            400,
+            "bad_request",
+        ),
         ("POST", format!("/v1/nodes/{node}/assign-profile"), "{", 400, "bad_request"),
         ("POST", format!("/v1/nodes/{node}/reboot"), "null", 409, "not_linked"),
         ("POST", format!("/v1/nodes/{node}/release"), "null", 409, "unlawful"),
-        ("GET", format!("/v1/nodes/{node}/timeline?session={}", "0".repeat(24)), "", 404, "not_found"),
+        (
+            "GET",
+            format!("/v1/nodes/{node}/timeline?session={}", "0".repeat(24)),
+            "",
+            404,
+            "not_found",
+        ),
         ("GET", format!("/v1/nodes/{node}/timeline?session=x"), "", 400, "bad_request"),
         ("GET", format!("/v1/overlay/{node}"), "", 409, "render_failed"),
         ("GET", "/v1/events?limit=many".to_owned(), "", 400, "bad_request"),
@@ -213,12 +271,24 @@ async fn refusals_have_code_message_and_hint() {
         ("GET", "/nodes".to_owned(), "", 404, "not_found"),
     ] {
         let (found, error) = fixture.get::<ErrorView>(method, &path, body).await;
-        assert_eq!((found.as_u16(), error.code.as_str()), (status, code), "{path} {body}: {error:?}");
+        assert_eq!(
+            (found.as_u16(), error.code.as_str()),
+            (status, code),
+            "{path} {body}: {error:?}"
+        );
         assert!(!error.message.is_empty() && error.correlation_id.len() == 16, "{error:?}");
     }
-    let (_, error) =
-        fixture.get::<ErrorView>("POST", &format!("/v1/nodes/{node}/assign-profile"), r#"{"profile":"gone"}"#).await;
-    assert!(error.hint.contains("compute") && error.hint.contains("discovery"), "it says which exist: {error:?}");
+    let (_, error) = fixture
+        .get::<ErrorView>(
+            "POST",
+            &format!("/v1/nodes/{node}/assign-profile"),
+            r#"{"profile":"gone"}"#,
+        )
+        .await;
+    assert!(
+        error.hint.contains("compute") && error.hint.contains("discovery"),
+        "it says which exist: {error:?}"
+    );
 }
 
 #[tokio::test]
@@ -238,16 +308,23 @@ async fn event_follower_gets_past_events_new_events_and_end_at_shutdown() {
     fixture.record("after").await;
     let mut text = Vec::new();
     while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
-        let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("in time");
-        text.extend_from_slice(frame.expect("not the end").expect("sound").data_ref().expect("data"));
+        let frame =
+            tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("in time");
+        text.extend_from_slice(
+            frame.expect("not the end").expect("sound").data_ref().expect("data"),
+        );
     }
-    let lines: Vec<EventView> =
-        text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let lines: Vec<EventView> = text
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect();
     let details: Vec<&str> = lines.iter().map(|event| event.detail.as_str()).collect();
     assert_eq!(details, ["before", "after"]);
     assert_eq!((lines[0].kind.as_str(), lines[0].node), ("profile_chosen", Some(fixture.node)));
     fixture.stop.cancel();
-    let end = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("the stream ends with meshd");
+    let end = tokio::time::timeout(Duration::from_secs(60), body.frame())
+        .await
+        .expect("the stream ends with meshd");
     assert!(end.is_none(), "{end:?}");
     fixture.server.await.expect("no panic");
     assert!(!fixture.socket.exists(), "the socket is removed at shutdown");

@@ -1,9 +1,12 @@
 //! The trait by which the agent API calls the central node.
 
-use meshd_central::{AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection};
+use meshd_central::{
+    AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection,
+};
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
-    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
+    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply,
+    RenewRequest, Welcome,
     vm::{ConsoleId, VmOrder},
 };
 use meshd_trust::{Peer, TrustError};
@@ -37,18 +40,22 @@ pub trait AgentSettings: Send + Sync + 'static {
     }
     /// Returns the TLS configuration of the agent API.
     fn tls(&self) -> Arc<rustls::ServerConfig>;
-    /// Returns the node of a certificate that passed the handshake, and whether the certificate has expired.
+    /// Returns the node of a certificate that passed the handshake, and whether the certificate has
+    /// expired.
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
-    /// Returns true if this site issued the node's certificate, and has neither replaced nor revoked it.
+    /// Returns true if this site issued the node's certificate, and has neither replaced nor
+    /// revoked it.
     fn honours(&self, peer: &Peer) -> bool;
-    /// Resolves once a node has no valid credential. All connections of the node then end, even if the node does not read.
+    /// Resolves once a node has no valid credential. All connections of the node then end, even if
+    /// the node does not read.
     fn revoked(&self, node: NodeId) -> impl Future<Output = ()> + Send {
         let _ = node;
         std::future::pending()
     }
     /// Records that this client does not trust this site's authority.
     fn distrusted(&self, client: &LanClient) -> impl Future<Output = ()> + Send;
-    /// Records that a client presented a certificate of a replaced authority, which names this node.
+    /// Records that a client presented a certificate of a replaced authority, which names this
+    /// node.
     fn stale(&self, node: NodeId, from: IpAddr) -> impl Future<Output = ()> + Send;
     /// Returns the time after which a silent connection is closed.
     fn offline_after(&self) -> Duration;
@@ -131,7 +138,9 @@ impl AgentSettings for Arc<Central> {
     }
 
     fn honours(&self, peer: &Peer) -> bool {
-        self.enrolment.check_certificate(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
+        self.enrolment
+            .check_certificate(peer.node, &Certificate::new(&peer.serial, peer.key))
+            .is_ok()
     }
 
     async fn revoked(&self, node: NodeId) {
@@ -143,22 +152,36 @@ impl AgentSettings for Arc<Central> {
     }
 
     async fn stale(&self, node: NodeId, from: IpAddr) {
-        self.enrolment.stale_certificate(node, from, "shows a certificate of an authority that was replaced").await;
+        self.enrolment
+            .stale_certificate(node, from, "shows a certificate of an authority that was replaced")
+            .await;
     }
 
     fn offline_after(&self) -> Duration {
         self.site().agent.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, client: LanClient) -> Result<EnrolResponse, AgentApiError> {
+    async fn enrol(
+        &self,
+        request: EnrolRequest,
+        client: LanClient,
+    ) -> Result<EnrolResponse, AgentApiError> {
         self.enrolment.enrol(request, client).await
     }
 
-    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
+    async fn renew(
+        &self,
+        peer: &Peer,
+        request: RenewRequest,
+    ) -> Result<EnrolResponse, AgentApiError> {
         self.enrolment.renew(peer, request).await
     }
 
-    async fn pending(&self, hello: PendingHello, client: LanClient) -> Result<PendingConnection, AgentApiError> {
+    async fn pending(
+        &self,
+        hello: PendingHello,
+        client: LanClient,
+    ) -> Result<PendingConnection, AgentApiError> {
         self.enrolment.pending(hello, client).await
     }
 
@@ -184,7 +207,11 @@ impl AgentSettings for Arc<Central> {
         self.workloads.accept_console(peer, console)
     }
 
-    async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
+    async fn link_message(
+        &self,
+        link: LinkId,
+        message: FromAgent,
+    ) -> Result<Option<FromCentral>, AgentApiError> {
         self.agents.link_message(link, message).await
     }
 

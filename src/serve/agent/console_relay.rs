@@ -32,7 +32,8 @@ pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &Cancel
     }
     let typing = async {
         type_in(out, input).await;
-        // The node closes the connection after it has read all input. Closing it here would discard unread input.
+        // The node closes the connection after it has read all input. Closing it here would discard
+        // unread input.
         std::future::pending::<()>().await;
     };
     let left = async {
@@ -58,7 +59,8 @@ async fn show(mut incoming: SplitStream<WebSocket>, output: &mpsc::Sender<Consol
             Message::Close(_) => return,
             Message::Ping(_) | Message::Pong(_) => continue,
         };
-        // After the operator has left, output is discarded, but the node may still read earlier input.
+        // After the operator has left, output is discarded, but the node may still read earlier
+        // input.
         let _ = output.send(frame).await;
     }
 }

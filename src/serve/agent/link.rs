@@ -22,7 +22,8 @@ const COMMANDS: usize = 64;
 const MAX_PROBES: usize = 16;
 /// Time for a node with revoked credentials to receive its goodbye.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// Delay in seconds before the node reconnects after the central node stopped or replaced this link.
+/// Delay in seconds before the node reconnects after the central node stopped or replaced this
+/// link.
 const SOON_S: u32 = 5;
 /// Delay in seconds before the node reconnects after a refusal that only an operator can lift.
 const LATER_S: u32 = 60;
@@ -68,7 +69,8 @@ pub(super) async fn serve<P: AgentSettings>(
         }
         End::Gone(ended) => ended.to_string(),
         End::Goodbye { reason, retry_after_s } => {
-            let goodbye = FromCentral::Goodbye { reason: reason.clone(), retry_after_s: Some(retry_after_s) };
+            let goodbye =
+                FromCentral::Goodbye { reason: reason.clone(), retry_after_s: Some(retry_after_s) };
             // The goodbye is best effort: the node may be gone.
             let _ = timeout(LAST_WORD, socket.send(&goodbye)).await;
             reason
@@ -89,7 +91,9 @@ async fn greet_and_run<P: AgentSettings>(
         first = socket.hello() => first?,
         () = service.shutdown.cancelled() => return Err(stopping()),
     };
-    let FromAgent::Hello(hello) = first else { return Err(Ended::Violation("a link begins with hello").into()) };
+    let FromAgent::Hello(hello) = first else {
+        return Err(Ended::Violation("a link begins with hello").into());
+    };
     check_hello(&hello, client)?;
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
     let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
@@ -99,7 +103,8 @@ async fn greet_and_run<P: AgentSettings>(
         socket.send(&FromCentral::Welcome(welcome)).await?;
         run_link(service, socket, client, link, &mut inbox).await
     };
-    // `run_link` sends a revoked node a goodbye. If the node has stopped reading, that write blocks, and this future ends the link.
+    // `run_link` sends a revoked node a goodbye. If the node has stopped reading, that write
+    // blocks, and this future ends the link.
     let cut_off = async {
         service.plane.revoked(client.peer.node).await;
         tokio::time::sleep(LAST_WORD).await;
@@ -121,10 +126,13 @@ async fn greet_and_run<P: AgentSettings>(
 }
 
 fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
-    check_version(hello.version)
-        .map_err(|refusal| End::Goodbye { reason: refusal.message.into_owned(), retry_after_s: LATER_S })?;
+    check_version(hello.version).map_err(|refusal| End::Goodbye {
+        reason: refusal.message.into_owned(),
+        retry_after_s: LATER_S,
+    })?;
     if hello.node != client.peer.node {
-        let reason = format!("the hello is of {}, the certificate of {}", hello.node, client.peer.node);
+        let reason =
+            format!("the hello is of {}, the certificate of {}", hello.node, client.peer.node);
         return Err(End::Goodbye { reason, retry_after_s: LATER_S });
     }
     Ok(())
@@ -204,7 +212,8 @@ fn refusal(error: AgentApiError) -> End {
     End::Goodbye { reason, retry_after_s }
 }
 
-/// Pings that callers wait for. Each ping has a number, so that the answer to an older ping proves nothing.
+/// Pings that callers wait for. Each ping has a number, so that the answer to an older ping proves
+/// nothing.
 #[derive(Default)]
 struct Probes {
     last: u64,

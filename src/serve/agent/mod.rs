@@ -21,9 +21,10 @@
 //!                      ▼                    └─ GET  volumes  a valid certificate, and a VM that uses the file
 //!          certificate of this site, or none
 //! ```
-//! Clients without a valid certificate and waiting nodes have separate connection limits, so they cannot exhaust the links of nodes. The
-//! listener has no routes of other APIs. [`AgentSettings`], which the central node implements, handles the requests. This module owns
-//! sockets, limits and timeouts.
+//! Clients without a valid certificate and waiting nodes have separate connection limits, so they
+//! cannot exhaust the links of nodes. The listener has no routes of other APIs. [`AgentSettings`],
+//! which the central node implements, handles the requests. This module owns sockets, limits and
+//! timeouts.
 
 mod console_relay;
 mod link;
@@ -81,7 +82,8 @@ const MAX_HEAD: usize = 16 * 1024;
 /// Limits of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentLimits {
-    /// Maximum number of connections, each a file descriptor: links, waiting nodes, and clients that are not identified yet.
+    /// Maximum number of connections, each a file descriptor: links, waiting nodes, and clients
+    /// that are not identified yet.
     pub connections: usize,
     /// Interval of checks whether the certificate of a link has expired.
     pub expiry_check: Duration,
@@ -116,7 +118,8 @@ struct AgentConnection {
     client: Option<Arc<AgentClient>>,
     /// Node of a client certificate that a replaced authority issued.
     stale: Option<NodeId>,
-    /// Permit of a connection before the decision about its request. Another limit replaces it later.
+    /// Permit of a connection before the decision about its request. Another limit replaces it
+    /// later.
     permit: Arc<ConnectionPermit>,
 }
 
@@ -133,7 +136,8 @@ struct AgentClient {
     certificate: CertificateDer<'static>,
 }
 
-/// Serves the agent API until `shutdown`, then sends a goodbye on every link and waits for all connections.
+/// Serves the agent API until `shutdown`, then sends a goodbye on every link and waits for all
+/// connections.
 pub async fn run<P: AgentSettings>(
     limits: AgentLimits,
     plane: Arc<P>,
@@ -156,7 +160,8 @@ pub async fn run<P: AgentSettings>(
     let interface = bind::bound_interface(&listener);
     let accept = AcceptLoop { api: "agent", limiter: &arriving, shutdown: &shutdown, drain: None };
     let serve = |(stream, from): (TcpStream, SocketAddr), permit: ConnectionPermit| {
-        // The authority may be replaced at any time, so each connection reads the current TLS configuration.
+        // The authority may be replaced at any time, so each connection reads the current TLS
+        // configuration.
         let acceptor = TlsAcceptor::from(service.plane.tls());
         let service = Arc::clone(&service);
         let router = router.clone();
@@ -188,7 +193,10 @@ async fn serve<P: AgentSettings>(
     accepted: Accepted,
 ) {
     let Accepted { stream, from, lan, permit } = accepted;
-    let Some((stream, client, stale)) = handshake(acceptor, service, stream, from, &lan).await else { return };
+    let Some((stream, client, stale)) = handshake(acceptor, service, stream, from, &lan).await
+    else {
+        return;
+    };
     let honoured = client.as_deref().filter(|client| service.plane.honours(&client.peer));
     let node = honoured.map(|client| client.peer.node);
     if let Some(node) = node {
@@ -252,7 +260,10 @@ async fn handshake<P: AgentSettings>(
 fn distrusts(error: &std::io::Error) -> bool {
     use rustls::AlertDescription as A;
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    matches!(inner, Some(rustls::Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::DecryptError)))
+    matches!(
+        inner,
+        Some(rustls::Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::DecryptError))
+    )
 }
 
 /// Serves one request.
@@ -264,20 +275,24 @@ async fn serve_connection(
 ) {
     let from = connection.from;
     let (stream, input) = LingeringClose::new(stream, LingerLimits::default());
-    let answer = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        let mut request = input.watch(request);
-        connection.permit.meter.request_started();
-        request.extensions_mut().insert(connection.clone());
-        let answer = router.clone().oneshot(request);
-        async {
-            let mut answer = answer.await?;
-            // A connection serves one request. hyper's option for this would forbid the upgrade too.
-            if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                answer.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    let answer =
+        hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let mut request = input.watch(request);
+            connection.permit.meter.request_started();
+            request.extensions_mut().insert(connection.clone());
+            let answer = router.clone().oneshot(request);
+            async {
+                let mut answer = answer.await?;
+                // A connection serves one request. hyper's option for this would forbid the upgrade
+                // too.
+                if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    answer
+                        .headers_mut()
+                        .insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+                }
+                Ok::<_, std::convert::Infallible>(answer)
             }
-            Ok::<_, std::convert::Infallible>(answer)
-        }
-    });
+        });
     let exchange = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)

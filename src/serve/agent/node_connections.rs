@@ -1,4 +1,5 @@
-//! Limits of connections and transfers of authenticated nodes, counted by node: each node has a share.
+//! Limits of connections and transfers of authenticated nodes, counted by node: each node has a
+//! share.
 
 use meshd_types::{NodeId, failpoint};
 use std::{
@@ -6,9 +7,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Maximum number of links and consoles per node. A node usually has one link, and one console for each VM that an operator watches.
+/// Maximum number of links and consoles per node. A node usually has one link, and one console for
+/// each VM that an operator watches.
 pub(super) const MAX_CONNECTIONS_OF_NODE: usize = 64;
-/// Maximum number of concurrent file transfers per node. An agent fetches one volume at a time for each VM that it starts.
+/// Maximum number of concurrent file transfers per node. An agent fetches one volume at a time for
+/// each VM that it starts.
 pub(super) const MAX_TRANSFERS_OF_NODE: usize = 8;
 
 /// Counters of one kind.

@@ -67,7 +67,9 @@ async fn silence(socket: &mut AgentSocket) -> Ended {
     loop {
         match socket.next::<serde::de::IgnoredAny>().await {
             Ok(SocketEvent::Pong(_)) => {}
-            Ok(SocketEvent::Message(_)) => return Ended::Violation("a message from a node without approval"),
+            Ok(SocketEvent::Message(_)) => {
+                return Ended::Violation("a message from a node without approval");
+            }
             Err(ended) => return ended,
         }
     }

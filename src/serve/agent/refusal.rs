@@ -19,16 +19,23 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// Response to every credential failure. It does not reveal which check failed.
-    pub(super) const UNAUTHORIZED: Self = Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "not authorised");
-    pub(super) const STALE: Self =
-        Refusal::new(StatusCode::UNAUTHORIZED, "stale_certificate", "the certificate has expired; renew it");
+    pub(super) const UNAUTHORIZED: Self =
+        Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "not authorised");
+    pub(super) const STALE: Self = Refusal::new(
+        StatusCode::UNAUTHORIZED,
+        "stale_certificate",
+        "the certificate has expired; renew it",
+    );
     pub(super) const STALE_CA: Self = Refusal::new(
         StatusCode::UNAUTHORIZED,
         "stale_ca",
         "the authority of this certificate was replaced; boot the node again, or give it a new token",
     );
-    pub(super) const BUSY: Self =
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; retry in some seconds");
+    pub(super) const BUSY: Self = Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "busy",
+        "the central node is busy; retry in some seconds",
+    );
     pub(super) const NOT_FOUND: Self =
         Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent API");
 
@@ -48,9 +55,11 @@ impl From<AgentApiError> for Refusal {
             AgentApiError::StaleCertificate => Refusal::STALE,
             AgentApiError::BadRequest(message) => Refusal::bad_request(message),
             AgentApiError::Busy => Refusal::BUSY,
-            AgentApiError::Internal(_) => {
-                Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the central node failed; its log says why")
-            }
+            AgentApiError::Internal(_) => Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "the central node failed; its log says why",
+            ),
         }
     }
 }

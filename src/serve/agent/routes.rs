@@ -1,7 +1,8 @@
 //! Routes of the agent API.
 
 use super::{
-    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link, pending,
+    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link,
+    pending,
     refusal::{Refusal, check_version},
     volumes,
 };
@@ -23,7 +24,8 @@ use meshd_types::{Digest, failpoint};
 use serde::de::DeserializeOwned;
 use std::{sync::Arc, time::Duration};
 
-/// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle at any time.
+/// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle
+/// at any time.
 const READ_BUFFER: usize = 4 * 1024;
 
 /// Time that a node waits for a free pending connection.
@@ -71,7 +73,9 @@ async fn enrol<P: AgentSettings>(
     check_version(request.version)?;
     let node = request.node;
     let response = service.plane.enrol(request, connection.lan.clone()).await;
-    response.map(Json).map_err(|error| log_refusal("enrol", &format!("node {node} at {}", connection.from), error))
+    response.map(Json).map_err(|error| {
+        log_refusal("enrol", &format!("node {node} at {}", connection.from), error)
+    })
 }
 
 async fn renew<P: AgentSettings>(
@@ -83,7 +87,9 @@ async fn renew<P: AgentSettings>(
     let request: RenewRequest = read(body)?;
     check_version(request.version)?;
     let response = service.plane.renew(&client.peer, request).await;
-    response.map(Json).map_err(|error| log_refusal("renew", &format!("node {}", client.peer.node), error))
+    response
+        .map(Json)
+        .map_err(|error| log_refusal("renew", &format!("node {}", client.peer.node), error))
 }
 
 async fn pending<P: AgentSettings>(
@@ -129,8 +135,8 @@ async fn link<P: AgentSettings>(
     }))
 }
 
-/// Returns the client with a valid certificate. Status 401 before an upgrade means that the certificate is invalid. The agent then requests
-/// a new one.
+/// Returns the client with a valid certificate. Status 401 before an upgrade means that the
+/// certificate is invalid. The agent then requests a new one.
 fn require_client<P: AgentSettings>(
     service: &AgentApi<P>,
     connection: &AgentConnection,
@@ -173,14 +179,23 @@ async fn volume<P: AgentSettings>(
 ) -> Result<Response, Refusal> {
     let client = require_client(&service, &connection)?;
     let Some(path) = service.plane.volume(&client.peer, &digest) else {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "no VM of this node names it"));
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "no VM of this node names it",
+        ));
     };
     let permit = service.transfers.take(client.peer.node).ok_or(Refusal::BUSY)?;
     match volumes::piece(&path, &headers, permit).await {
         Ok(response) => Ok(response),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let message = format!("there is no volume {}; add it with `meshd volume add`", digest.short());
-            Err(Refusal { status: StatusCode::NOT_FOUND, code: "no_volume", message: message.into() })
+            let message =
+                format!("there is no volume {}; add it with `meshd volume add`", digest.short());
+            Err(Refusal {
+                status: StatusCode::NOT_FOUND,
+                code: "no_volume",
+                message: message.into(),
+            })
         }
         Err(error) => {
             tracing::error!(route = "volumes", volume = %path.display(), %error, "a volume cannot be read");
@@ -193,7 +208,9 @@ fn no_client(connection: &AgentConnection) -> Refusal {
     if connection.stale.is_some() { Refusal::STALE_CA } else { Refusal::UNAUTHORIZED }
 }
 
-fn limit_messages(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
+fn limit_messages(
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<WebSocketUpgrade, Refusal> {
     let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route requires a WebSocket"))?;
     Ok(upgrade
         .max_message_size(meshd_proto::MAX_MESSAGE)
@@ -202,8 +219,9 @@ fn limit_messages(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) 
 }
 
 fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
-    let body = body
-        .map_err(|rejection| Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off"))?;
+    let body = body.map_err(|rejection| {
+        Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off")
+    })?;
     failpoint::record("request", &body);
     meshd_proto::json_element_limit::read(&body)
         .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
@@ -211,7 +229,9 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
 
 fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     match &error {
-        AgentApiError::Internal(detail) => tracing::error!(route, who = peer, detail, "request failed"),
+        AgentApiError::Internal(detail) => {
+            tracing::error!(route, who = peer, detail, "request failed")
+        }
         other => tracing::info!(route, who = peer, reason = %other, "request refused"),
     }
     error.into()

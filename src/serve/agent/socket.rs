@@ -52,7 +52,8 @@ pub struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// Wraps an upgraded connection. The connection ends after `silence_limit` without any message or pong.
+    /// Wraps an upgraded connection. The connection ends after `silence_limit` without any message
+    /// or pong.
     pub fn new(inner: WebSocket, silence_limit: Duration) -> Self {
         let every = (silence_limit / PINGS).max(Duration::from_millis(10));
         let mut pings = interval_at(Instant::now() + every, every);
@@ -83,7 +84,8 @@ impl AgentSocket {
                     continue;
                 }
             };
-            let message = message.map_err(|_| Ended::Silent(self.silence_limit))?.ok_or(Ended::Closed)?;
+            let message =
+                message.map_err(|_| Ended::Silent(self.silence_limit))?.ok_or(Ended::Closed)?;
             self.last_received = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
@@ -107,14 +109,16 @@ impl AgentSocket {
 
     /// Sends a message.
     pub async fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Ended> {
-        let text = serde_json::to_string(message).map_err(|_| Ended::Violation("our own message cannot be written"))?;
+        let text = serde_json::to_string(message)
+            .map_err(|_| Ended::Violation("our own message cannot be written"))?;
         failpoint::record("central", text.as_bytes());
         self.write(Message::Text(text.into())).await
     }
 
     /// Sends a goodbye if the peer still reads.
     pub async fn close(mut self, reason: &str) {
-        // A close frame carries at most 123 bytes of reason (RFC 6455, 5.5); a character takes at most four.
+        // A close frame carries at most 123 bytes of reason (RFC 6455, 5.5); a character takes at
+        // most four.
         let reason: String = reason.chars().take(30).collect();
         let frame = CloseFrame { code: close_code::NORMAL, reason: reason.into() };
         let goodbye = async {

@@ -1,4 +1,5 @@
-//! Serves byte ranges of volume files. Each range must finish within the request timeout, and each request is authorised again.
+//! Serves byte ranges of volume files. Each range must finish within the request timeout, and each
+//! request is authorised again.
 
 use super::node_connections::NodePermit;
 use axum::{
@@ -19,7 +20,11 @@ const MAX_PIECE: u64 = 16 << 20;
 const READ: u64 = 256 * 1024;
 
 /// Returns a response with the requested range.
-pub(super) async fn piece(path: &Path, headers: &HeaderMap, permit: NodePermit) -> io::Result<Response> {
+pub(super) async fn piece(
+    path: &Path,
+    headers: &HeaderMap,
+    permit: NodePermit,
+) -> io::Result<Response> {
     let mut file = File::open(path).await?;
     let size = file.metadata().await?.len();
     let requested = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
@@ -35,20 +40,23 @@ pub(super) async fn piece(path: &Path, headers: &HeaderMap, permit: NodePermit) 
         (header::CONTENT_LENGTH, length.to_string()),
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
     ];
-    let body = futures_util::stream::unfold((file, length, permit), |(mut file, left, permit)| async move {
-        if left == 0 {
-            return None;
-        }
-        let mut bytes = vec![0; usize::try_from(left.min(READ)).unwrap_or_default()];
-        match file.read_exact(&mut bytes).await {
-            Ok(_) => {
-                let left = left - bytes.len() as u64;
-                Some((Ok(Bytes::from(bytes)), (file, left, permit)))
+    let body = futures_util::stream::unfold(
+        (file, length, permit),
+        |(mut file, left, permit)| async move {
+            if left == 0 {
+                return None;
             }
-            // The node detects the aborted response.
-            Err(error) => Some((Err(error), (file, 0, permit))),
-        }
-    });
+            let mut bytes = vec![0; usize::try_from(left.min(READ)).unwrap_or_default()];
+            match file.read_exact(&mut bytes).await {
+                Ok(_) => {
+                    let left = left - bytes.len() as u64;
+                    Some((Ok(Bytes::from(bytes)), (file, left, permit)))
+                }
+                // The node detects the aborted response.
+                Err(error) => Some((Err(error), (file, 0, permit))),
+            }
+        },
+    );
     Ok((StatusCode::PARTIAL_CONTENT, headers, Body::from_stream(body)).into_response())
 }
 

@@ -1,4 +1,5 @@
-//! The loop of a listener: accepts connections, admits them within a limit, serves each in its own task, and drains them in the end.
+//! The loop of a listener: accepts connections, admits them within a limit, serves each in its own
+//! task, and drains them in the end.
 
 use super::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -8,7 +9,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Pause after a failed accept. The usual cause is a lack of file descriptors; other connections release theirs meanwhile.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors; other connections
+/// release theirs meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket.
@@ -39,7 +41,8 @@ pub(crate) struct AcceptLoop<'a> {
 }
 
 impl AcceptLoop<'_> {
-    /// Runs until `shutdown`, then closes the listener and waits for all connections. A connection without a task is closed.
+    /// Runs until `shutdown`, then closes the listener and waits for all connections. A connection
+    /// without a task is closed.
     pub(crate) async fn run<L: Listener, F>(
         &self,
         listener: L,

@@ -1,12 +1,16 @@
-//! Connection limits of one API: the maximum number of connections, and the choice of the connection that a new one replaces.
+//! Connection limits of one API: the maximum number of connections, and the choice of the
+//! connection that a new one replaces.
 //!
-//! A new connection at the limit evicts another one. Connections without a request are evicted first, then the slowest responses after an
-//! initial period. Within each group, sources above their share lose connections first, and the longest idle connection is evicted first.
-//! Progress is measured in bytes, not activity. One source may use all connections while no other source needs one, because a relay or a
-//! lab has many machines behind one address. Connections with a valid credential are evicted last. A client that hoards connections thus
-//! loses them one by one, and a loading machine is not disturbed.
+//! A new connection at the limit evicts another one. Connections without a request are evicted
+//! first, then the slowest responses after an initial period. Within each group, sources above
+//! their share lose connections first, and the longest idle connection is evicted first. Progress
+//! is measured in bytes, not activity. One source may use all connections while no other source
+//! needs one, because a relay or a lab has many machines behind one address. Connections with a
+//! valid credential are evicted last. A client that hoards connections thus loses them one by one,
+//! and a loading machine is not disturbed.
 //!
-//! Each API has a separate limit, derived from the limit of open files, so no API can exhaust another's file descriptors.
+//! Each API has a separate limit, derived from the limit of open files, so no API can exhaust
+//! another's file descriptors.
 
 use meshd_types::failpoint;
 use std::{
@@ -38,7 +42,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Meter {
     epoch: Instant,
-    /// Milliseconds from `epoch` to the start of the current response, or to the end of the last one.
+    /// Milliseconds from `epoch` to the start of the current response, or to the end of the last
+    /// one.
     since: AtomicU64,
     /// Bytes of the current response; 0 if there is none.
     written: AtomicU64,
@@ -48,7 +53,12 @@ pub struct Meter {
 
 impl Meter {
     fn new() -> Self {
-        Meter { epoch: Instant::now(), since: AtomicU64::new(0), written: AtomicU64::new(0), busy: AtomicU64::new(0) }
+        Meter {
+            epoch: Instant::now(),
+            since: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+        }
     }
 
     fn now(&self) -> u64 {
@@ -84,7 +94,12 @@ impl Meter {
 
     fn state(&self, source: &Source) -> ConnectionState {
         let (written, took) = self.response();
-        ConnectionState { source: source.clone(), busy: self.busy.load(Relaxed) == 1, took, written }
+        ConnectionState {
+            source: source.clone(),
+            busy: self.busy.load(Relaxed) == 1,
+            took,
+            written,
+        }
     }
 }
 
@@ -110,7 +125,8 @@ struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Ranks connections that are all idle or all busy. The lowest rank is evicted first: the longest idle, or the slowest.
+    /// Ranks connections that are all idle or all busy. The lowest rank is evicted first: the
+    /// longest idle, or the slowest.
     fn rank(&self) -> u64 {
         match self.busy {
             false => u64::MAX - self.took.as_millis() as u64,
@@ -129,8 +145,9 @@ impl ConnectionState {
     }
 }
 
-/// Chooses the connection to evict, if any. A new connection may turn out to be idle, so no busy connection is evicted before that is
-/// known, except for those of a credential above its share: else new connections wait for each other in the rest of the table.
+/// Chooses the connection to evict, if any. A new connection may turn out to be idle, so no busy
+/// connection is evicted before that is known, except for those of a credential above its share:
+/// else new connections wait for each other in the rest of the table.
 fn weakest(states: &[(u64, ConnectionState)], limit: usize) -> Option<u64> {
     let mut of_source: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, state) in states {
@@ -191,7 +208,12 @@ pub struct ConnectionPermit {
 impl ConnectionLimiter {
     /// Creates a limiter with a maximum of at least one. `api` is its label in the metrics.
     pub fn new(api: &'static str, limit: usize) -> Arc<Self> {
-        Arc::new(ConnectionLimiter { api, limit: limit.max(1), inner: Mutex::default(), freed: Notify::new() })
+        Arc::new(ConnectionLimiter {
+            api,
+            limit: limit.max(1),
+            inner: Mutex::default(),
+            freed: Notify::new(),
+        })
     }
 
     /// Returns a permit for a connection. At the limit, evicts another connection.
@@ -202,7 +224,8 @@ impl ConnectionLimiter {
             }
             let freed = self.freed.notified();
             if failpoint::defends("connection-eviction") && self.evict() {
-                metrics::counter!("meshd_connections_evicted_total", "api" => self.api).increment(1);
+                metrics::counter!("meshd_connections_evicted_total", "api" => self.api)
+                    .increment(1);
                 if self.api == HTTP {
                     metrics::counter!("meshd_http_evicted_total").increment(1);
                 }
@@ -219,7 +242,10 @@ impl ConnectionLimiter {
         inner.next += 1;
         let id = inner.next;
         let (meter, eviction) = (Arc::new(Meter::new()), CancellationToken::new());
-        inner.taken.insert(id, Taken { source: source.clone(), meter: meter.clone(), eviction: eviction.clone() });
+        inner.taken.insert(
+            id,
+            Taken { source: source.clone(), meter: meter.clone(), eviction: eviction.clone() },
+        );
         self.show(&inner);
         Some(ConnectionPermit { limiter: self.clone(), id, meter, eviction })
     }
@@ -228,7 +254,8 @@ impl ConnectionLimiter {
     fn evict(&self) -> bool {
         let inner = self.lock();
         let staying = inner.taken.iter().filter(|(_, taken)| !taken.eviction.is_cancelled());
-        let states: Vec<_> = staying.map(|(id, taken)| (*id, taken.meter.state(&taken.source))).collect();
+        let states: Vec<_> =
+            staying.map(|(id, taken)| (*id, taken.meter.state(&taken.source))).collect();
         // An evicted connection has not ended yet.
         if states.len() < inner.taken.len() {
             return false;
@@ -257,7 +284,8 @@ impl ConnectionPermit {
         }
     }
 
-    /// Releases the permit before the connection ends, because another limit counts the connection from now on.
+    /// Releases the permit before the connection ends, because another limit counts the connection
+    /// from now on.
     pub fn settle(&self) {
         let mut inner = self.limiter.lock();
         let had_permit = inner.taken.remove(&self.id).is_some();
@@ -310,7 +338,10 @@ mod tests {
         let viewer = || Source::Credential("viewer".to_owned());
         let mut all = vec![state(viewer(), true, 60, 100); 3];
         all.push(state(LAB, false, 0, 0));
-        assert!(evicted(&all, 4).is_some_and(|id| id < 3), "it has more than a quarter of the connections");
+        assert!(
+            evicted(&all, 4).is_some_and(|id| id < 3),
+            "it has more than a quarter of the connections"
+        );
         assert_eq!(evicted(&[state(viewer(), true, 60, 100), state(LAB, false, 0, 0)], 4), None);
     }
 
@@ -374,6 +405,9 @@ mod tests {
         link.settle();
         let _other = limiter.enter(OTHER).await;
         drop(link);
-        assert!(limiter.try_enter(&LAB).is_none(), "a settled connection does not release the permit of another one");
+        assert!(
+            limiter.try_enter(&LAB).is_none(),
+            "a settled connection does not release the permit of another one"
+        );
     }
 }

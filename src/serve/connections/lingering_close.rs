@@ -1,8 +1,9 @@
 //! Closes a connection without the loss of its last response (RFC 9112, 9.6).
 //!
-//! A response may precede the end of its request: a refusal does not wait for an upload. If the server closes a socket with unread input,
-//! the kernel resets the connection, and the client loses the response. Therefore the server first ends its side, then reads and discards
-//! input until the client ends the other side, within [`LingerLimits`].
+//! A response may precede the end of its request: a refusal does not wait for an upload. If the
+//! server closes a socket with unread input, the kernel resets the connection, and the client loses
+//! the response. Therefore the server first ends its side, then reads and discards input until the
+//! client ends the other side, within [`LingerLimits`].
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -39,7 +40,8 @@ pub(crate) struct LingerLimits {
 
 impl Default for LingerLimits {
     fn default() -> Self {
-        // An idle connection may last as long, and a client that sends more has its response by then.
+        // An idle connection may last as long, and a client that sends more has its response by
+        // then.
         LingerLimits { time: Duration::from_secs(10), bytes: 16 << 20 }
     }
 }
@@ -68,7 +70,10 @@ impl hyper::body::Body for WatchedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
             self.unread.0.store(false, Relaxed);
@@ -103,7 +108,11 @@ impl<S> LingeringClose<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for LingeringClose<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
         if buf.filled().len() > before {
@@ -115,7 +124,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for LingeringClose<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -141,7 +154,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringClose<S> {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
         let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep(this.limits.time)));
-        while this.unread.0.load(Relaxed) && this.limits.bytes > 0 && deadline.as_mut().poll(cx).is_pending() {
+        while this.unread.0.load(Relaxed)
+            && this.limits.bytes > 0
+            && deadline.as_mut().poll(cx).is_pending()
+        {
             let mut memory = [MaybeUninit::uninit(); BUFFER];
             let mut discarded = ReadBuf::uninit(&mut memory);
             let read = ready!(Pin::new(&mut this.stream).poll_read(cx, &mut discarded));
@@ -183,7 +199,8 @@ mod tests {
     async fn lingering_ends_at_its_time_and_size_limit() {
         let (_silent, mut server) = begun(LingerLimits { time: Duration::ZERO, bytes: 10 }).await;
         server.shutdown().await.expect("closed");
-        let (mut endless, mut server) = begun(LingerLimits { time: Duration::MAX, bytes: 1000 }).await;
+        let (mut endless, mut server) =
+            begun(LingerLimits { time: Duration::MAX, bytes: 1000 }).await;
         let upload = async { while endless.write_all(&[7; 64]).await.is_ok() {} };
         let close = async {
             server.shutdown().await.expect("closed");

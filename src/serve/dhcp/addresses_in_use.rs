@@ -1,5 +1,5 @@
-//! Finds addresses that machines use without a lease, beside the packets: reads the kernel's neighbour table, and asks the network (ARP)
-//! for each new offer.
+//! Finds addresses that machines use without a lease, beside the packets: reads the kernel's
+//! neighbour table, and asks the network (ARP) for each new offer.
 
 use super::{driver::Driver, socket::BoundInterface};
 use meshd_types::MacAddr;
@@ -42,12 +42,15 @@ impl NeighbourReading {
 }
 
 impl Driver {
-    /// Reports addresses in use to the engine, and begins the next look. Called once per tick; no packet waits for it.
+    /// Reports addresses in use to the engine, and begins the next look. Called once per tick; no
+    /// packet waits for it.
     pub(super) fn look_for_used_addresses(&mut self) {
         if let Some(neighbours) = self.neighbours.take() {
             let mut warnings = Vec::new();
             for (index, bound) in self.interfaces.iter().enumerate() {
-                let here = neighbours.iter().filter(|neighbour| neighbour.interface == bound.interface.name);
+                let here = neighbours
+                    .iter()
+                    .filter(|neighbour| neighbour.interface == bound.interface.name);
                 let here = here.map(|neighbour| (neighbour.address, neighbour.mac));
                 warnings.extend(self.engine.set_neighbours(index, here));
             }
@@ -66,21 +69,29 @@ impl Driver {
 
     fn ask_for_new_offers(&mut self, index: usize) {
         let offers = self.engine.take_unproven_offers(index, MAX_REQUESTS);
-        let Some(BoundInterface { arp: Some(arp), interface, .. }) = self.interfaces.get(index) else { return };
+        let Some(BoundInterface { arp: Some(arp), interface, .. }) = self.interfaces.get(index)
+        else {
+            return;
+        };
         for address in offers {
             if let Err(error) = arp.request_owner(address) {
                 let name = &interface.name;
-                self.log.warn("arp", || format!("cannot ask {name} whether {address} is in use: {error}"));
+                self.log.warn("arp", || {
+                    format!("cannot ask {name} whether {address} is in use: {error}")
+                });
             }
         }
     }
 
     fn receive_arp_replies(&mut self, index: usize) {
         for _ in 0..MAX_REPLIES {
-            let Some(BoundInterface { arp: Some(arp), .. }) = self.interfaces.get(index) else { return };
+            let Some(BoundInterface { arp: Some(arp), .. }) = self.interfaces.get(index) else {
+                return;
+            };
             match arp.try_receive() {
                 Ok(Some((address, mac))) => {
-                    let warning = self.engine.address_answered(self.shared.now(), index, address, mac);
+                    let warning =
+                        self.engine.address_answered(self.shared.now(), index, address, mac);
                     self.perform(warning, Instant::now());
                 }
                 Ok(None) => {}
@@ -112,10 +123,17 @@ mod tests {
     fn neighbour_line_is_parsed_if_it_has_an_ethernet_address() {
         let line = "10.77.0.100      0x1         0x2         52:54:00:00:00:09     *        br0";
         let mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
-        let neighbour = Neighbour { interface: "br0".to_owned(), address: Ipv4Addr::new(10, 77, 0, 100), mac };
+        let neighbour =
+            Neighbour { interface: "br0".to_owned(), address: Ipv4Addr::new(10, 77, 0, 100), mac };
         assert_eq!(parse(line), Some(neighbour));
-        assert_eq!(parse("10.77.0.101      0x1         0x0         00:00:00:00:00:00     *        br0"), None);
-        assert_eq!(parse("IP address       HW type     Flags       HW address            Mask     Device"), None);
+        assert_eq!(
+            parse("10.77.0.101      0x1         0x0         00:00:00:00:00:00     *        br0"),
+            None
+        );
+        assert_eq!(
+            parse("IP address       HW type     Flags       HW address            Mask     Device"),
+            None
+        );
     }
 
     proptest! {

@@ -1,6 +1,8 @@
 //! Conversions between types of the DHCP engine and of the model and the central node.
 
-use meshd_central::{DhcpChange, DhcpObservation, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth};
+use meshd_central::{
+    DhcpChange, DhcpObservation, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth,
+};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
@@ -23,15 +25,20 @@ pub(super) fn record_changes(update: NetworkUpdate) -> dhcp::RecordChanges {
         );
     }
     let nics = nics.into_iter().map(|(mac, record)| {
-        record.map_or(dhcp::RecordChange::NicRemoved(mac), |record| dhcp::RecordChange::Nic(nic(mac, record)))
+        record.map_or(dhcp::RecordChange::NicRemoved(mac), |record| {
+            dhcp::RecordChange::Nic(nic(mac, record))
+        })
     });
-    let removed = removed_leases.into_iter().map(|(mac, address)| dhcp::RecordChange::LeaseRemoved { mac, address });
+    let removed = removed_leases
+        .into_iter()
+        .map(|(mac, address)| dhcp::RecordChange::LeaseRemoved { mac, address });
     dhcp::RecordChanges::Some(nics.chain(removed).collect())
 }
 
 fn nic(mac: MacAddr, record: NicRecord) -> dhcp::NicRecord {
     let NicRecord { vm, machine, used } = record;
-    let used = used.into_iter().map(|(address, until)| dhcp::UsedAddress { address, until }).collect();
+    let used =
+        used.into_iter().map(|(address, until)| dhcp::UsedAddress { address, until }).collect();
     dhcp::NicRecord { mac, vm: vm.map(vm_nic), machine: machine.map(machine_nic), used }
 }
 
@@ -42,8 +49,10 @@ fn vm_nic(nic: ReservedNic) -> dhcp::ReservedNic {
 
 fn machine_nic(machine: MachineNic) -> dhcp::MachineNic {
     let MachineNic { ids, is_approved, is_boot_nic, attachment } = machine;
-    let attachment =
-        attachment.map(|(is_local, port)| dhcp::Attachment { is_local, relay_port: port.map(known_relay_port) });
+    let attachment = attachment.map(|(is_local, port)| dhcp::Attachment {
+        is_local,
+        relay_port: port.map(known_relay_port),
+    });
     dhcp::MachineNic { ids, is_approved, is_boot_nic, attachment }
 }
 

@@ -30,7 +30,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 const MAX_PACKET: usize = 2048;
 /// Number of packets that are read from one socket before the next socket.
 const READ_BATCH: usize = 64;
-/// Maximum number of changes and replies that wait for a flush. Beyond it, meshd reads no packets, and the kernel drops packets.
+/// Maximum number of changes and replies that wait for a flush. Beyond it, meshd reads no packets,
+/// and the kernel drops packets.
 const MAX_WAITING: usize = 4096;
 /// Pause after a receive error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
@@ -39,10 +40,12 @@ const MAX_ALARMS: usize = 64;
 /// Interval of periodic work, and the number of intervals in a second.
 const TICK: Duration = Duration::from_millis(250);
 const SECOND: u64 = 4;
-/// Before meshd serves as the only server of a network, it probes for other servers twice and waits this many ticks.
+/// Before meshd serves as the only server of a network, it probes for other servers twice and waits
+/// this many ticks.
 const PROBE_WAIT: u64 = SECOND;
 const PROBE_AGAIN: u64 = SECOND / 2;
-/// Later, meshd probes every five minutes and listens for this many ticks: servers may ping an address before an offer.
+/// Later, meshd probes every five minutes and listens for this many ticks: servers may ping an
+/// address before an offer.
 const PROBE_EVERY: u64 = 300 * SECOND;
 const PROBE_LISTEN: u64 = 5 * SECOND;
 
@@ -104,7 +107,10 @@ pub(super) struct Driver {
 
 impl Driver {
     fn new(shared: Shared, bound: Bound) -> Self {
-        let loaders = loader_names().filter(|name| shared.boot.loader(name).is_some()).map(str::to_owned).collect();
+        let loaders = loader_names()
+            .filter(|name| shared.boot.loader(name).is_some())
+            .map(str::to_owned)
+            .collect();
         let site = shared.site();
         let mut setup = Setup {
             interfaces: bound.interfaces.iter().map(|bound| bound.interface.clone()).collect(),
@@ -114,7 +120,9 @@ impl Driver {
             non_identifying_uuids: site.identity.deny.clone(),
             sources: BootSources { http_port: site.http.port, loaders },
         };
-        for BoundInterface { interface, .. } in bound.interfaces.iter().filter(|bound| bound.server.is_some()) {
+        for BoundInterface { interface, .. } in
+            bound.interfaces.iter().filter(|bound| bound.server.is_some())
+        {
             tracing::info!(interface = interface.name, address = %interface.address, "DHCP serves");
         }
         let update = shared.boot.network_update(None);
@@ -122,7 +130,8 @@ impl Driver {
         if let Some(RecordChanges::All(nics)) = update.map(convert::record_changes) {
             setup.nics = nics;
         }
-        let engine = Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
+        let engine =
+            Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
         Driver {
             engine,
             neighbours: NeighbourReading::default(),
@@ -153,7 +162,8 @@ impl Driver {
 
     /// Returns true after the probes for other servers, or if there are none.
     fn serves(&self) -> bool {
-        let authoritative = |segment: &meshd_config::Segment| segment.mode == DhcpMode::Authoritative;
+        let authoritative =
+            |segment: &meshd_config::Segment| segment.mode == DhcpMode::Authoritative;
         let probes = self.interfaces.iter().any(|interface| interface.probe.is_some());
         self.ticks > PROBE_WAIT || !probes || !self.shared.site().segments.iter().any(authoritative)
     }
@@ -162,7 +172,8 @@ impl Driver {
         self.ticks % PROBE_EVERY < PROBE_LISTEN
     }
 
-    /// Returns true if a socket is readable. Polls every socket, so that each of them can wake the task.
+    /// Returns true if a socket is readable. Polls every socket, so that each of them can wake the
+    /// task.
     fn poll_ready(&self, context: &mut Context<'_>) -> bool {
         let (serves, listens) = (self.serves(), self.listens());
         let mut ready = false;
@@ -182,7 +193,8 @@ impl Driver {
         if let Some(until) = self.paused_until {
             tokio::time::sleep_until(until).await;
         }
-        poll_fn(|context| if self.poll_ready(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|context| if self.poll_ready(context) { Poll::Ready(()) } else { Poll::Pending })
+            .await;
     }
 
     /// Reads up to [`READ_BATCH`] packets from each socket.
@@ -245,7 +257,8 @@ impl Driver {
             Ok((length, _)) => length,
             Err(error) => return self.unreadable(index, &error),
         };
-        let warning = self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, index);
+        let warning =
+            self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, index);
         self.perform(warning, since);
         Some(())
     }
@@ -253,7 +266,8 @@ impl Driver {
     /// Handles a receive error: pauses reading, except for `WouldBlock`.
     fn unreadable(&mut self, index: usize, error: &io::Error) -> Option<()> {
         if error.kind() != io::ErrorKind::WouldBlock {
-            let name = self.interfaces.get(index).map_or("?", |bound| bound.interface.name.as_str());
+            let name =
+                self.interfaces.get(index).map_or("?", |bound| bound.interface.name.as_str());
             self.log.warn("receive", || format!("cannot receive DHCP packets on {name}: {error}"));
             self.paused_until = Some(tokio::time::Instant::now() + ERROR_PAUSE);
         }
@@ -274,7 +288,8 @@ impl Driver {
     /// Records the alarm of a warning, if any. The number of tasks is limited.
     fn raise(&mut self, warning: &Warning) {
         let Some((mac, kind, sender)) = warnings::alarm(warning) else { return };
-        let limit = if self.shared.boot.node_of_mac(mac).is_some() { MAX_ALARMS * 4 } else { MAX_ALARMS };
+        let limit =
+            if self.shared.boot.node_of_mac(mac).is_some() { MAX_ALARMS * 4 } else { MAX_ALARMS };
         if self.tasks.len() >= limit {
             return;
         }
@@ -294,7 +309,9 @@ impl Driver {
         if self.ticks.is_multiple_of(SECOND) {
             let status = self.engine.status(self.shared.now());
             self.telemetry.publish(self.engine.counters());
-            status.into_iter().for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));
+            status
+                .into_iter()
+                .for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));
             for bound in &self.interfaces {
                 self.shared.boot.report_service("DHCP", &bound.interface.name, bound.fault());
             }
@@ -310,7 +327,9 @@ impl Driver {
                 Ok(Some(address)) => self.engine.set_interface_address(index, address),
                 Err(error) => {
                     let name = &bound.interface.name;
-                    self.log.warn("bind", || format!("cannot bind DHCP to {name} again: {error}; retrying"));
+                    self.log.warn("bind", || {
+                        format!("cannot bind DHCP to {name} again: {error}; retrying")
+                    });
                 }
             }
         }
@@ -318,12 +337,16 @@ impl Driver {
 
     /// Probes all segments for other servers.
     fn probe(&mut self) {
-        for (index, bound) in self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some()) {
+        for (index, bound) in
+            self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some())
+        {
             let xid = u32::try_from(self.ticks ^ index as u64).unwrap_or_default() ^ 0x6d65_0000;
             for packet in probe_packets(bound.interface.address, xid) {
                 if let Err(error) = bound.send_probe(&packet) {
                     let name = &bound.interface.name;
-                    self.log.warn("probe", || format!("cannot probe for other DHCP servers on {name}: {error}"));
+                    self.log.warn("probe", || {
+                        format!("cannot probe for other DHCP servers on {name}: {error}")
+                    });
                 }
             }
         }

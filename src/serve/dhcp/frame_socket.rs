@@ -28,7 +28,13 @@ impl FrameSocket {
     }
 
     /// Sends a DHCP packet to a NIC and its future address.
-    pub(super) fn send(&self, from: Ipv4Addr, to: MacAddr, address: Ipv4Addr, packet: &[u8]) -> io::Result<()> {
+    pub(super) fn send(
+        &self,
+        from: Ipv4Addr,
+        to: MacAddr,
+        address: Ipv4Addr,
+        packet: &[u8],
+    ) -> io::Result<()> {
         let from = (self.mac, SocketAddrV4::new(from, SERVER_PORT));
         let to = (to, SocketAddrV4::new(address, CLIENT_PORT));
         let frame = udp_frame(from, to, packet).ok_or(io::ErrorKind::InvalidInput)?;

@@ -1,5 +1,5 @@
-//! DHCP: assigns addresses and boot files. The crate `meshd-dhcp` implements the protocol; this folder connects it to sockets and to the
-//! central node.
+//! DHCP: assigns addresses and boot files. The crate `meshd-dhcp` implements the protocol; this
+//! folder connects it to sockets and to the central node.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! A reply is sent after its lease is stored. Changes are collected and stored together; a reply without a change is sent at once.
+//! A reply is sent after its lease is stored. Changes are collected and stored together; a reply
+//! without a change is sent at once.
 
 use super::{convert, driver::Driver};
 use meshd_dhcp::{Effect, Reply};
@@ -10,19 +11,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Minimum time between two commits. A commit costs as much for one lease as for a hundred, so changes are collected. A single client is
-/// never delayed by it.
+/// Minimum time between two commits. A commit costs as much for one lease as for a hundred, so
+/// changes are collected. A single client is never delayed by it.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(8);
-/// Replies of one flush are sent in slices, one millisecond apart. A slice contains at least this many replies, and at least
-/// 1/`SLICE_PART` of the waiting ones. The receive buffer of a relay (208 KiB) holds about 270 replies.
+/// Replies of one flush are sent in slices, one millisecond apart. A slice contains at least this
+/// many replies, and at least 1/`SLICE_PART` of the waiting ones. The receive buffer of a relay
+/// (208 KiB) holds about 270 replies.
 const SLICE: usize = 12;
 const SLICE_PART: usize = 8;
 const BETWEEN_SLICES: Duration = Duration::from_millis(1);
 
 /// A running commit, with the replies that wait for it.
-pub(super) type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
+pub(super) type Committing =
+    Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
 
-pub(super) async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<PendingReply>) {
+pub(super) async fn finished(
+    committing: &mut Option<Committing>,
+) -> (Result<(), StoreError>, Vec<PendingReply>) {
     match committing {
         Some(committing) => committing.await,
         None => pending().await,
@@ -58,7 +63,9 @@ impl Driver {
             Ok(()) => self.telemetry.sent(reply.kind, since),
             Err(error) => {
                 self.telemetry.unsent();
-                self.log.warn("send", || format!("cannot send a DHCP reply to {:?}: {error}", reply.to));
+                self.log.warn("send", || {
+                    format!("cannot send a DHCP reply to {:?}: {error}", reply.to)
+                });
             }
         }
     }
@@ -69,13 +76,17 @@ impl Driver {
             return None;
         }
         self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
-        let (changes, waiting) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
+        let (changes, waiting) =
+            (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
         let shared = Arc::clone(&self.shared);
         Some(Box::pin(async move { (shared.boot.apply_dhcp_changes(&changes).await, waiting) }))
     }
 
     /// Releases the replies of a finished commit.
-    pub(super) fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>)) {
+    pub(super) fn committed(
+        &mut self,
+        (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>),
+    ) {
         if let Err(error) = stored {
             let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
             tracing::error!(count, error, "cannot store leases: their clients get no DHCP reply");

@@ -13,8 +13,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// Maximum size of a packet on an Ethernet network, in bytes.
 const LONGEST: usize = 1500;
 
-/// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`, except `address` itself.
-/// Sends a DISCOVER and an INFORM every second, and accepts no offer. Needs UDP port 68 and therefore root.
+/// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`,
+/// except `address` itself. Sends a DISCOVER and an INFORM every second, and accepts no offer.
+/// Needs UDP port 68 and therefore root.
 pub fn find_servers(
     interface: &str,
     address: Ipv4Addr,
@@ -42,7 +43,8 @@ pub fn find_servers(
         socket.set_read_timeout(Some(left)).map_err(failed)?;
         // A timeout ends the loop above; an ICMP error is not a reply.
         if let Ok((length, _)) = socket.recv_from(&mut buffer) {
-            let message = ServerMessage::parse(&buffer[..length]).filter(|message| message.xid == xid);
+            let message =
+                ServerMessage::parse(&buffer[..length]).filter(|message| message.xid == xid);
             found.extend(message.map(|message| message.server).filter(|server| *server != address));
         }
     }

@@ -69,7 +69,8 @@ impl Bound {
     }
 }
 
-/// Opens the ports that the modes of the segments need. Mode `off` needs none, unless relayed packets can arrive nowhere else.
+/// Opens the ports that the modes of the segments need. Mode `off` needs none, unless relayed
+/// packets can arrive nowhere else.
 pub fn bind(site: &Site) -> Result<Bound, BindError> {
     let relayed = || site.segments.iter().filter(|segment| matches!(segment.link, Link::Relay(_)));
     let on = |segment: &&Segment| segment.mode != DhcpMode::Off;
@@ -108,23 +109,41 @@ impl BoundInterface {
         let interface = Interface { name: name.to_owned(), address };
         let (bound, mac) = (watch.bound(address), watch.mac());
         let (server, proxy, receiver, probe, arp, frames) = Default::default();
-        let mut opened =
-            BoundInterface { interface, ports, watch, bound, mac, server, proxy, receiver, probe, arp, frames };
+        let mut opened = BoundInterface {
+            interface,
+            ports,
+            watch,
+            bound,
+            mac,
+            server,
+            proxy,
+            receiver,
+            probe,
+            arp,
+            frames,
+        };
         opened.open_sockets()?;
         Ok(opened)
     }
 
     fn open_sockets(&mut self) -> Result<(), BindError> {
         let name = self.interface.name.as_str();
-        self.server = self.ports.server.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
-        self.proxy = self.ports.proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
-        self.probe = self.ports.probe.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
-            let why = opened.as_ref().err().map(ToString::to_string);
-            if let Some(why) = why {
-                tracing::warn!(interface = name, why, "cannot look for other DHCP servers: a DHCP client has the port");
-            }
-            opened.ok()
-        });
+        self.server =
+            self.ports.server.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
+        self.proxy =
+            self.ports.proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
+        self.probe =
+            self.ports.probe.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
+                let why = opened.as_ref().err().map(ToString::to_string);
+                if let Some(why) = why {
+                    tracing::warn!(
+                        interface = name,
+                        why,
+                        "cannot look for other DHCP servers: a DHCP client has the port"
+                    );
+                }
+                opened.ok()
+            });
         let ports: Vec<u16> = [(SERVER_PORT, &self.server), (PROXY_PORT, &self.proxy)]
             .into_iter()
             .filter_map(|(port, socket)| socket.as_ref().map(|_| port))
@@ -144,14 +163,16 @@ impl BoundInterface {
             opened.ok()
         });
         // `frames` reports an interface without Ethernet addresses.
-        self.arp = self.ports.arp.then(|| ArpProber::open(name, self.interface.address).ok()).flatten();
+        self.arp =
+            self.ports.arp.then(|| ArpProber::open(name, self.interface.address).ok()).flatten();
     }
 
-    /// Opens the sockets again if the interface was made again, or has another address. Returns the new server address. A failure is
-    /// repeated at the next call.
+    /// Opens the sockets again if the interface was made again, or has another address. Returns the
+    /// new server address. A failure is repeated at the next call.
     pub(super) fn rebind(&mut self) -> Result<Option<Ipv4Addr>, BindError> {
         let Some(current) = self.watch.change_since(self.bound) else {
-            // A bridge has another Ethernet address after a change of its ports. Only frames contain it.
+            // A bridge has another Ethernet address after a change of its ports. Only frames
+            // contain it.
             let mac = self.watch.mac();
             if mac.is_some() && mac != self.mac {
                 self.mac = mac;
@@ -160,7 +181,8 @@ impl BoundInterface {
             return Ok(None);
         };
         // The ports of an interface that has only another address are free after this.
-        (self.server, self.proxy, self.receiver, self.probe, self.arp, self.frames) = Default::default();
+        (self.server, self.proxy, self.receiver, self.probe, self.arp, self.frames) =
+            Default::default();
         self.bound = BoundTo { index: 0, ..current };
         self.mac = self.watch.mac();
         self.interface.address = current.address;
@@ -169,7 +191,8 @@ impl BoundInterface {
         Ok(Some(current.address))
     }
 
-    /// Returns the reason if no packet of a client can arrive; `None` if the interface needs no port, too.
+    /// Returns the reason if no packet of a client can arrive; `None` if the interface needs no
+    /// port, too.
     pub(super) fn fault(&self) -> Option<String> {
         if !self.ports.server {
             return None;
@@ -177,8 +200,10 @@ impl BoundInterface {
         let Some(current) = self.watch.current(self.bound) else {
             return Some("the interface is absent or has no address".to_owned());
         };
-        let is_bound = self.receiver.as_ref().is_some_and(|receiver| receiver.is_bound_to(current.index));
-        (!is_bound).then(|| "the ports are not bound to the interface; the log has the cause".to_owned())
+        let is_bound =
+            self.receiver.as_ref().is_some_and(|receiver| receiver.is_bound_to(current.index));
+        (!is_bound)
+            .then(|| "the ports are not bound to the interface; the log has the cause".to_owned())
     }
 
     /// Sends a reply without waiting: a client repeats a request that got no reply.
@@ -202,7 +227,12 @@ impl BoundInterface {
     /// Broadcasts a probe from the port of clients.
     pub(super) fn send_probe(&self, packet: &[u8]) -> io::Result<()> {
         let Some(socket) = &self.probe else { return Ok(()) };
-        sendto(socket, packet, SendFlags::DONTWAIT, &SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT))?;
+        sendto(
+            socket,
+            packet,
+            SendFlags::DONTWAIT,
+            &SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT),
+        )?;
         Ok(())
     }
 }
@@ -217,7 +247,8 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
 
-/// Opens the receiver of the ports. meshd requires it, because forged packets are detected by their Ethernet sender.
+/// Opens the receiver of the ports. meshd requires it, because forged packets are detected by their
+/// Ethernet sender.
 fn receive(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT);
     Receiver::open(interface, ports, RECEIVE_BUFFER).map_err(|source| match source.kind() {
@@ -233,7 +264,8 @@ mod tests {
     #[tokio::test]
     async fn segment_with_mode_off_opens_no_port() {
         let ports = Ports { server: false, proxy: false, probe: false, arp: false };
-        let bound = BoundInterface::open("lo", Some(Ipv4Addr::LOCALHOST), ports).expect("nothing to open");
+        let bound =
+            BoundInterface::open("lo", Some(Ipv4Addr::LOCALHOST), ports).expect("nothing to open");
         assert!(
             bound.server.is_none()
                 && bound.proxy.is_none()

@@ -1,4 +1,5 @@
-//! Metrics of the DHCP service, published once a second, so that no packet needs a look-up. Pool usage is a gauge of the central node.
+//! Metrics of the DHCP service, published once a second, so that no packet needs a look-up. Pool
+//! usage is a gauge of the central node.
 
 use super::warnings::drop_reason;
 use meshd_dhcp::{ClientMessageType, Counters, DropReason, ReplyKind};
@@ -37,13 +38,18 @@ impl DhcpTelemetry {
             (ClientMessageType::Release, "release"),
             (ClientMessageType::Inform, "inform"),
         ] {
-            metrics::counter!("meshd_dhcp_requests_total", "kind" => word).absolute(counters.requests[kind as usize]);
+            metrics::counter!("meshd_dhcp_requests_total", "kind" => word)
+                .absolute(counters.requests[kind as usize]);
         }
-        for (kind, word) in [(ReplyKind::Offer, "offer"), (ReplyKind::Ack, "ack"), (ReplyKind::Nak, "nak")] {
-            metrics::counter!("meshd_dhcp_answers_total", "kind" => word).absolute(self.sent[kind as usize]);
+        for (kind, word) in
+            [(ReplyKind::Offer, "offer"), (ReplyKind::Ack, "ack"), (ReplyKind::Nak, "nak")]
+        {
+            metrics::counter!("meshd_dhcp_answers_total", "kind" => word)
+                .absolute(self.sent[kind as usize]);
         }
         for (reason, count) in DropReason::ALL.into_iter().zip(counters.dropped) {
-            metrics::counter!("meshd_dhcp_dropped_total", "reason" => drop_reason(reason)).absolute(count);
+            metrics::counter!("meshd_dhcp_dropped_total", "reason" => drop_reason(reason))
+                .absolute(count);
         }
         let Counters { forged, foreign_relay, refused, .. } = counters;
         for (reason, count) in [

@@ -39,24 +39,32 @@ pub(super) fn drop_reason(reason: DropReason) -> &'static str {
 /// Returns the event to record, if any.
 pub(super) fn event(warning: &Warning) -> Option<EventKind> {
     match warning {
-        Warning::NoLoader(_) | Warning::ForeignRelay { .. } | Warning::Dropped { .. } | Warning::NotReserved { .. } => {
-            None
-        }
+        Warning::NoLoader(_)
+        | Warning::ForeignRelay { .. }
+        | Warning::Dropped { .. }
+        | Warning::NotReserved { .. } => None,
         // `alarm` converts these warnings.
         Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
-        Warning::AddressInUse { .. } | Warning::ManyAddressesClaimed { .. } => Some(EventKind::AddressDeclined),
+        Warning::AddressInUse { .. } | Warning::ManyAddressesClaimed { .. } => {
+            Some(EventKind::AddressDeclined)
+        }
         Warning::Pool { level: PoolLevel::Exhausted, .. } => Some(EventKind::PoolExhausted),
         Warning::Pool { .. } => Some(EventKind::PoolFilling),
     }
 }
 
-/// Returns the alarm to raise, if any: the impersonated NIC, the condition, and the sender or port of the packet.
+/// Returns the alarm to raise, if any: the impersonated NIC, the condition, and the sender or port
+/// of the packet.
 pub(super) fn alarm(warning: &Warning) -> Option<(MacAddr, ConditionKind, String)> {
     match warning {
-        Warning::Forged { mac, sender, .. } => Some((*mac, ConditionKind::BootImpersonated, sender.to_string())),
+        Warning::Forged { mac, sender, .. } => {
+            Some((*mac, ConditionKind::BootImpersonated, sender.to_string()))
+        }
         Warning::RelayPortMismatch { mac, seen, .. } => {
-            let port = seen.clone().map_or_else(|| "no relay port".to_owned(), |seen| relay_port(seen).to_string());
+            let port = seen
+                .clone()
+                .map_or_else(|| "no relay port".to_owned(), |seen| relay_port(seen).to_string());
             Some((*mac, ConditionKind::RelayPortChanged, port))
         }
         _ => None,
@@ -79,21 +87,29 @@ pub(super) fn text(warning: &Warning) -> String {
             "a {firmware} machine asks to boot, but {loader} is not in [boot].loaders_dir; add it and restart meshd"
         ),
         Warning::ForeignRelay { relay, selected: None } => {
-            format!("relay {relay} belongs to no segment and gets no answer; add [[segment]] relay = \"{relay}\"")
+            format!(
+                "relay {relay} belongs to no segment and gets no answer; add [[segment]] relay = \"{relay}\""
+            )
         }
         Warning::ForeignRelay { relay, selected: Some(network) } => format!(
             "relay {relay} selects the network of {network} (DHCP option 82 or 118), which belongs to no segment; add [[segment]] relay = \"{network}\""
         ),
         Warning::Dropped { reason, mac, source } => describe_drop(*reason, *mac, *source),
         Warning::OtherServer { segment, server, proxy: false } => {
-            format!("another DHCP server, {server}, answers on {segment}; stop it, or set mode = \"proxy\" there")
+            format!(
+                "another DHCP server, {server}, answers on {segment}; stop it, or set mode = \"proxy\" there"
+            )
         }
         Warning::OtherServer { segment, server, proxy: true } => {
-            format!("another PXE server, {server}, answers on {segment}; machines may boot from either; stop it")
+            format!(
+                "another PXE server, {server}, answers on {segment}; machines may boot from either; stop it"
+            )
         }
         Warning::AddressInUse { segment, address, by } => {
             let user = by.map_or_else(|| "a machine".to_owned(), |by| by.to_string());
-            format!("{address} on {segment} is used by {user}, which did not get it from meshd; take it out of range")
+            format!(
+                "{address} on {segment} is used by {user}, which did not get it from meshd; take it out of range"
+            )
         }
         Warning::ManyAddressesClaimed { segment, by } => format!(
             "{by} claims several addresses on {segment} that it did not get from meshd (ARP); it is ignored; find the machine with this MAC address, or take its addresses out of range"
@@ -104,20 +120,29 @@ pub(super) fn text(warning: &Warning) -> String {
             )
         }
         Warning::RelayPortMismatch { mac, known, seen } => {
-            let seen = seen.clone().map_or_else(|| "no port at all".to_owned(), |seen| relay_port(seen).to_string());
+            let seen = seen
+                .clone()
+                .map_or_else(|| "no port at all".to_owned(), |seen| relay_port(seen).to_string());
             let known = relay_port(known.clone());
-            format!("{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored")
+            format!(
+                "{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored"
+            )
         }
         Warning::NotReserved { vm, address } => format!(
             "{address} is recorded for the VM {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
         ),
         Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
-            format!("every one of the {} addresses of {segment} is in use; widen range or shorten lease", usage.size)
+            format!(
+                "every one of the {} addresses of {segment} is in use; widen range or shorten lease",
+                usage.size
+            )
         }
         Warning::Pool { segment, usage, .. } => {
             let PoolUse { size, leased, offered, declined } = usage;
             let used = leased.saturating_add(*offered).saturating_add(*declined);
-            format!("{used} of the {size} addresses of {segment} are in use; widen range or shorten lease")
+            format!(
+                "{used} of the {size} addresses of {segment} are in use; widen range or shorten lease"
+            )
         }
     }
 }
@@ -131,7 +156,9 @@ fn describe_drop(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> 
             "clients send from port 68 and relays from port 67, or from the port that option 82 names"
         }
         DropReason::NoAddress => "it names no address",
-        DropReason::Unfounded => "it gives up an address that its machine uses or did not get lately",
+        DropReason::Unfounded => {
+            "it gives up an address that its machine uses or did not get lately"
+        }
     };
     let client = mac.map(|mac| format!(" in the name of {mac}")).unwrap_or_default();
     format!("a DHCP packet from {source}{client} is ignored: {what}")

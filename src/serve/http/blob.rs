@@ -17,7 +17,8 @@ pub enum Selection {
 
 /// Evaluates the headers of a GET request for a blob of `len` bytes with this quoted entity tag.
 ///
-/// One range is supported. Several ranges and malformed ones select the whole blob, as the RFC allows.
+/// One range is supported. Several ranges and malformed ones select the whole blob, as the RFC
+/// allows.
 pub fn select(headers: &HeaderMap, etag: &str, len: usize) -> Selection {
     if matches_any(headers, etag) {
         return Selection::NotModified;
@@ -34,14 +35,17 @@ pub fn select(headers: &HeaderMap, etag: &str, len: usize) -> Selection {
 }
 
 fn matches_any(headers: &HeaderMap, etag: &str) -> bool {
-    let tags = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let tags =
+        headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut tags = tags.flat_map(|value| value.split(',')).map(str::trim);
     tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
 fn select_range(range: &str, len: usize) -> Selection {
     let unit = range.split_once('=').filter(|(unit, _)| unit.trim().eq_ignore_ascii_case("bytes"));
-    let Some((first, last)) = unit.and_then(|(_, range)| range.trim().split_once('-')) else { return Selection::Whole };
+    let Some((first, last)) = unit.and_then(|(_, range)| range.trim().split_once('-')) else {
+        return Selection::Whole;
+    };
     match (number(first), number(last)) {
         (Some(first), Some(last)) if first > last => Selection::Whole,
         (Some(first), _) if first >= len => match number(last).is_some() || last.is_empty() {
@@ -52,7 +56,9 @@ fn select_range(range: &str, len: usize) -> Selection {
         (Some(first), None) if last.is_empty() => Selection::Part(first, len - 1),
         (None, Some(0)) if first.is_empty() => Selection::Unsatisfiable,
         (None, Some(_)) if first.is_empty() && len == 0 => Selection::Unsatisfiable,
-        (None, Some(suffix)) if first.is_empty() => Selection::Part(len.saturating_sub(suffix), len - 1),
+        (None, Some(suffix)) if first.is_empty() => {
+            Selection::Part(len.saturating_sub(suffix), len - 1)
+        }
         _ => Selection::Whole,
     }
 }

@@ -1,10 +1,12 @@
 //! Blobs as unnamed files, so that the kernel sends them without a copy (`sendfile`).
 //!
-//! Only this process can open these files, so changes to the blob on disk cannot affect the verified content. Each file is written in the
-//! background at the first request of its blob. That request is answered from memory.
+//! Only this process can open these files, so changes to the blob on disk cannot affect the
+//! verified content. Each file is written in the background at the first request of its blob. That
+//! request is answered from memory.
 //!
-//! The file is on a disk file system, not in a `memfd`. Page cache folios are larger than pages of shmem, which saves a fifth of the cost
-//! of sending (Linux 6.18, docs/adr/0007). The kernel can also reclaim page cache.
+//! The file is on a disk file system, not in a `memfd`. Page cache folios are larger than pages of
+//! shmem, which saves a fifth of the cost of sending (Linux 6.18, docs/adr/0007). The kernel can
+//! also reclaim page cache.
 
 use bytes::Bytes;
 use meshd_types::Digest;
@@ -17,7 +19,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Minimum size of a blob file, in bytes. Smaller blobs are copied, because `sendfile` costs more than it saves.
+/// Minimum size of a blob file, in bytes. Smaller blobs are copied, because `sendfile` costs more
+/// than it saves.
 const MIN_SIZE: usize = 64 * 1024;
 
 /// A blob in memory and in a file.
@@ -41,8 +44,14 @@ impl BlobFiles {
         BlobFiles { made: Arc::default(), folder }
     }
 
-    /// Returns the file of a blob, or begins to write it. `alive` returns true while an image uses a blob.
-    pub fn of(&self, digest: Digest, bytes: &Bytes, alive: impl Fn(Digest) -> bool) -> Option<BlobFile> {
+    /// Returns the file of a blob, or begins to write it. `alive` returns true while an image uses
+    /// a blob.
+    pub fn of(
+        &self,
+        digest: Digest,
+        bytes: &Bytes,
+        alive: impl Fn(Digest) -> bool,
+    ) -> Option<BlobFile> {
         if bytes.len() < MIN_SIZE {
             return None;
         }
@@ -78,9 +87,11 @@ fn unnamed(folder: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without free space.
+/// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without free
+/// space.
 fn sealed_file(bytes: &[u8]) -> io::Result<File> {
-    let file = rustix::fs::memfd_create("meshd-blob", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file =
+        rustix::fs::memfd_create("meshd-blob", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(file);
     file.write_all(bytes)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
@@ -99,13 +110,18 @@ mod tests {
         let mut read = [0; 8];
         file.read_exact_at(&mut read, 0).expect("it is that long");
         assert_eq!(&read, b"a kernel");
-        assert!(file.write_at(b"x", 0).is_err() && file.set_len(3).is_err() && file.set_len(99).is_err());
+        assert!(
+            file.write_at(b"x", 0).is_err()
+                && file.set_len(3).is_err()
+                && file.set_len(99).is_err()
+        );
     }
 
     #[test]
     fn unnamed_file_has_content_and_no_directory_entry() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = unnamed(folder.path(), b"a kernel").expect("the file systems that tests run on have such files");
+        let file = unnamed(folder.path(), b"a kernel")
+            .expect("the file systems that tests run on have such files");
         let mut read = [0; 8];
         file.read_exact_at(&mut read, 0).expect("it is that long");
         assert_eq!(&read, b"a kernel");
@@ -119,7 +135,10 @@ mod tests {
         let blob_files = BlobFiles::new(folder.path().to_owned());
         let (old, new) = (Bytes::from(vec![1; MIN_SIZE]), Bytes::from(vec![2; MIN_SIZE]));
         let (old_digest, new_digest) = (Digest::of(&old), Digest::of(&new));
-        assert!(blob_files.of(old_digest, &old, |_| true).is_none(), "the first request is not kept waiting");
+        assert!(
+            blob_files.of(old_digest, &old, |_| true).is_none(),
+            "the first request is not kept waiting"
+        );
         while blob_files.of(old_digest, &old, |_| true).is_none() {
             tokio::task::yield_now().await;
         }

@@ -18,8 +18,13 @@ struct TrackedBody {
     completion: Option<Completion>,
 }
 
-/// Returns a body of these pieces. `completion` runs when the last byte is in the socket, and is dropped if that never happens.
-pub fn tracked(pieces: Vec<Bytes>, pending: PendingWrites, completion: Completion) -> axum::body::Body {
+/// Returns a body of these pieces. `completion` runs when the last byte is in the socket, and is
+/// dropped if that never happens.
+pub fn tracked(
+    pieces: Vec<Bytes>,
+    pending: PendingWrites,
+    completion: Completion,
+) -> axum::body::Body {
     let rest: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
     if rest.is_empty() {
         // hyper does not poll an empty body for its last frame.
@@ -34,8 +39,12 @@ impl Body for TrackedBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // Frames are whole pieces, because the pieces are views of existing memory. The socket takes as many bytes as it can.
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        // Frames are whole pieces, because the pieces are views of existing memory. The socket
+        // takes as many bytes as it can.
         let frame = self.rest.pop_front();
         if self.rest.is_empty()
             && let Some(completion) = self.completion.take()

@@ -53,7 +53,11 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = String> + Send;
 
     /// Records why a node did not start. Returns false if this machine does not boot this session.
-    fn boot_failed(&self, from: LanClient, failure: BootFailure) -> impl Future<Output = bool> + Send;
+    fn boot_failed(
+        &self,
+        from: LanClient,
+        failure: BootFailure,
+    ) -> impl Future<Output = bool> + Send;
 
     /// Begins the single transfer of an overlay.
     fn open_overlay(
@@ -102,7 +106,11 @@ impl BootApi for Shared {
 
     async fn ready(&self) -> Result<(), String> {
         self.env.storage_ready().await.map_err(|error| error.to_string())?;
-        let faulty = self.boot.services().into_iter().find_map(|service| Some((service.fault.clone()?, service)));
+        let faulty = self
+            .boot
+            .services()
+            .into_iter()
+            .find_map(|service| Some((service.fault.clone()?, service)));
         match faulty {
             Some((fault, ServiceHealth { service, interface, .. })) => {
                 Err(format!("{service} on {interface}: {fault}"))
@@ -115,7 +123,12 @@ impl BootApi for Shared {
         self.boot.fetched(from, what).await;
     }
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: LanClient, endpoint: Endpoint) -> String {
+    async fn script(
+        &self,
+        request: Result<ScriptRequest, QueryError>,
+        from: LanClient,
+        endpoint: Endpoint,
+    ) -> String {
         self.boot.script(request, from, endpoint).await
     }
 

@@ -1,4 +1,5 @@
-//! Runs arbitrary requests against the routes with a small test rack, for fuzzing and tests of paths, queries and headers.
+//! Runs arbitrary requests against the routes with a small test rack, for fuzzing and tests of
+//! paths, queries and headers.
 
 use super::{
     boot_api::{BootApi, Transfer},
@@ -17,17 +18,21 @@ use meshd_types::Digest;
 use std::net::Ipv4Addr;
 use tower::ServiceExt as _;
 
-pub(super) const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
+pub(super) const ENDPOINT: Endpoint =
+    Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 const BLOB: &[u8] = b"a kernel";
 pub(super) const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 
-/// Sends the request in `bytes`, and panics when a response violates an invariant. Every request gets a response, and no response is a
-/// redirect. Only blobs are cacheable. The length of a body equals its header.
+/// Sends the request in `bytes`, and panics when a response violates an invariant. Every request
+/// gets a response, and no response is a redirect. Only blobs are cacheable. The length of a body
+/// equals its header.
 ///
-/// The first line is `METHOD TARGET`, each further line `NAME: VALUE`. Input that HTTP cannot express is ignored.
+/// The first line is `METHOD TARGET`, each further line `NAME: VALUE`. Input that HTTP cannot
+/// express is ignored.
 pub fn check_invariants(bytes: &[u8]) {
     let Some((request, method)) = request(bytes) else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
     let is_blob = request.uri().path().starts_with("/blob/");
     let answer = match runtime.block_on(router(Rack, u16::MAX).oneshot(request)) {
         Ok(answer) => answer,
@@ -45,7 +50,11 @@ fn request(bytes: &[u8]) -> Option<(Request<Body>, String)> {
         request = request.header(name, value.trim());
     }
     let mut request = request.body(Body::empty()).ok()?;
-    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100).into(), at: ENDPOINT, pending: PendingWrites::default() };
+    let client = Client {
+        from: Ipv4Addr::new(10, 77, 0, 100).into(),
+        at: ENDPOINT,
+        pending: PendingWrites::default(),
+    };
     request.extensions_mut().insert(client);
     Some((request, method.to_owned()))
 }
@@ -56,14 +65,18 @@ fn check(answer: &Response<Body>, is_blob: bool, method: &str) {
     assert!(!status.is_server_error() || status == StatusCode::SERVICE_UNAVAILABLE, "{status}");
     assert!(!answer.headers().contains_key(header::LOCATION));
     let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok());
-    let may_be_kept = header(header::CACHE_CONTROL).is_some_and(|control| !control.contains("no-store"));
+    let may_be_kept =
+        header(header::CACHE_CONTROL).is_some_and(|control| !control.contains("no-store"));
     assert!(is_blob || !may_be_kept, "only what is named by its digest may be kept");
     let length = header(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if let (Some(length), true) = (length, method == "GET") {
         assert_eq!(answer.body().size_hint().exact(), Some(length));
     }
     if status == StatusCode::PARTIAL_CONTENT {
-        assert!(length.is_some_and(|length| length > 0 && length <= BLOB.len() as u64), "{length:?}");
+        assert!(
+            length.is_some_and(|length| length > 0 && length <= BLOB.len() as u64),
+            "{length:?}"
+        );
     }
 }
 
@@ -98,7 +111,12 @@ impl BootApi for Rack {
 
     async fn fetched(&self, _: LanClient, _: Fetched) {}
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, _: LanClient, endpoint: Endpoint) -> String {
+    async fn script(
+        &self,
+        request: Result<ScriptRequest, QueryError>,
+        _: LanClient,
+        endpoint: Endpoint,
+    ) -> String {
         let detail = request.map_or_else(|error| error.to_string(), |request| request.serial);
         Loader::Ipxe.refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
     }
@@ -107,7 +125,12 @@ impl BootApi for Rack {
         failure.reason.len().is_multiple_of(2)
     }
 
-    async fn open_overlay(&self, capability: &str, _: Delivery, from: LanClient) -> Result<Overlay, OverlayDenied> {
+    async fn open_overlay(
+        &self,
+        capability: &str,
+        _: Delivery,
+        from: LanClient,
+    ) -> Result<Overlay, OverlayDenied> {
         self.probe_overlay(capability, from).await.map(|()| Overlay)
     }
 

@@ -10,8 +10,9 @@
 //! | `GET /loader/<file>` | iPXE for UEFI HTTP boot |
 //! | `GET /healthz` | `ok` |
 //!
-//! There are no other routes and no redirects. Headers that a client could forge (`X-Forwarded-For`) are ignored: the source address of the
-//! connection identifies the machine. Logs contain routes, never paths, because paths contain capabilities.
+//! There are no other routes and no redirects. Headers that a client could forge
+//! (`X-Forwarded-For`) are ignored: the source address of the connection identifies the machine.
+//! Logs contain routes, never paths, because paths contain capabilities.
 //!
 //! | module | content |
 //! | --- | --- |

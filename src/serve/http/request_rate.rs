@@ -1,5 +1,5 @@
-//! Rate limit of requests that the central node decides: scripts, overlays and reports. Each costs far more than a blob, which is only
-//! sent.
+//! Rate limit of requests that the central node decides: scripts, overlays and reports. Each costs
+//! far more than a blob, which is only sent.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,8 @@ use std::{
     time::Instant,
 };
 
-/// Requests per second of one address. A whole rack behind one address (a relay that translates addresses, a lab) stays below it.
+/// Requests per second of one address. A whole rack behind one address (a relay that translates
+/// addresses, a lab) stays below it.
 pub const MAX_PER_SECOND: u16 = 1000;
 /// Maximum number of addresses that are counted in one second. All further ones share one count.
 const MAX_ADDRESSES: usize = 16 * 1024;
@@ -44,8 +45,12 @@ impl RequestRate {
         if second > counts.second {
             *counts = RequestCounts { second, ..RequestCounts::default() };
         }
-        let is_counted = counts.requests.len() < MAX_ADDRESSES || counts.requests.contains_key(&address);
-        let count = counts.requests.entry(if is_counted { address } else { Ipv4Addr::UNSPECIFIED }).or_default();
+        let is_counted =
+            counts.requests.len() < MAX_ADDRESSES || counts.requests.contains_key(&address);
+        let count = counts
+            .requests
+            .entry(if is_counted { address } else { Ipv4Addr::UNSPECIFIED })
+            .or_default();
         *count = count.saturating_add(1);
         *count <= self.per_second
     }
@@ -68,7 +73,8 @@ mod tests {
     fn alternating_addresses_do_not_reset_each_others_count() {
         let rate = RequestRate::new(MAX_PER_SECOND);
         let pair = [Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 4, 5)];
-        let allowed = (0..5000).flat_map(|_| pair).filter(|address| rate.allow_in(7, *address)).count();
+        let allowed =
+            (0..5000).flat_map(|_| pair).filter(|address| rate.allow_in(7, *address)).count();
         assert_eq!(allowed, 2 * usize::from(MAX_PER_SECOND));
     }
 
@@ -77,7 +83,8 @@ mod tests {
         let rate = RequestRate::new(1);
         let numbered = |number: usize| Ipv4Addr::from(u32::try_from(number).unwrap() + (10 << 24));
         assert!((0..MAX_ADDRESSES).all(|number| rate.allow_in(7, numbered(number))));
-        let further = (MAX_ADDRESSES..MAX_ADDRESSES + 50).filter(|number| rate.allow_in(7, numbered(*number)));
+        let further = (MAX_ADDRESSES..MAX_ADDRESSES + 50)
+            .filter(|number| rate.allow_in(7, numbered(*number)));
         assert_eq!(further.count(), 1, "all further addresses share one count");
         assert!(!rate.allow_in(7, numbered(5)), "the counted ones keep theirs");
         assert_eq!(rate.counts.lock().unwrap().requests.len(), MAX_ADDRESSES + 1);

@@ -64,8 +64,13 @@ pub fn router<P: BootApi>(api: P, requests_per_second: u16) -> Router {
         .route("/overlay/{capability}/{file}", any(overlay::<P>))
         .route("/loader/{file}", any(loader::<P>))
         .route("/healthz", any(healthz::<P>))
-        .fallback(|| async { sentence(StatusCode::NOT_FOUND, "No such path; machines begin at /boot.ipxe.") })
-        .layer(middleware::from_fn_with_state(Arc::new(RequestRate::new(requests_per_second)), guard))
+        .fallback(|| async {
+            sentence(StatusCode::NOT_FOUND, "No such path; machines begin at /boot.ipxe.")
+        })
+        .layer(middleware::from_fn_with_state(
+            Arc::new(RequestRate::new(requests_per_second)),
+            guard,
+        ))
         .with_state(Shared { blob_files: BlobFiles::new(api.folder()), api })
 }
 
@@ -73,7 +78,8 @@ fn sentence(status: StatusCode, text: &str) -> Response {
     (status, [NO_STORE, TEXT], format!("{text}\n")).into_response()
 }
 
-/// Rejects methods other than GET and HEAD, request bodies, and requests above the rate of a client.
+/// Rejects methods other than GET and HEAD, request bodies, and requests above the rate of a
+/// client.
 async fn guard(State(rate): State<Arc<RequestRate>>, request: Request, next: Next) -> Response {
     let route = route_name(request.uri().path());
     let from = request.extensions().get::<Client>().map(|client| client.from.clone());
@@ -84,7 +90,8 @@ async fn guard(State(rate): State<Arc<RequestRate>>, request: Request, next: Nex
         && failpoint::defends("http-request-rate");
     let response = match refuse(&request) {
         _ if is_too_fast => {
-            let slower = sentence(StatusCode::TOO_MANY_REQUESTS, "Too many requests; retry in a second.");
+            let slower =
+                sentence(StatusCode::TOO_MANY_REQUESTS, "Too many requests; retry in a second.");
             ([(header::RETRY_AFTER, "1")], slower).into_response()
         }
         Some(refused) => refused,
@@ -99,16 +106,23 @@ fn refuse(request: &Request) -> Option<Response> {
     // RFC 9112, 3.2
     let hosts = request.headers().get_all(header::HOST).iter().count();
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
-        return Some(sentence(StatusCode::BAD_REQUEST, "Send one Host header; HTTP/1.1 requires it."));
+        return Some(sentence(
+            StatusCode::BAD_REQUEST,
+            "Send one Host header; HTTP/1.1 requires it.",
+        ));
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is read-only: use GET or HEAD.");
+        let mut response =
+            sentence(StatusCode::METHOD_NOT_ALLOWED, "This server is read-only: use GET or HEAD.");
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(response);
     }
     let length = request.headers().get(header::CONTENT_LENGTH);
-    if length.is_some_and(|length| length != "0") || request.headers().contains_key(header::TRANSFER_ENCODING) {
-        let mut response = sentence(StatusCode::PAYLOAD_TOO_LARGE, "This server takes no request bodies.");
+    if length.is_some_and(|length| length != "0")
+        || request.headers().contains_key(header::TRANSFER_ENCODING)
+    {
+        let mut response =
+            sentence(StatusCode::PAYLOAD_TOO_LARGE, "This server takes no request bodies.");
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         return Some(response);
     }
@@ -128,7 +142,8 @@ fn route_name(path: &str) -> &'static str {
     }
 }
 
-/// Reports whether machines can boot. Without the store, no boot can be recorded and no machine can boot.
+/// Reports whether machines can boot. Without the store, no boot can be recorded and no machine can
+/// boot.
 async fn healthz<P: BootApi>(State(shared): State<Shared<P>>) -> Response {
     match shared.api.ready().await {
         Ok(()) => ([NO_STORE, TEXT], "ok\n").into_response(),
@@ -178,7 +193,8 @@ async fn record_failed_boot<P: BootApi>(
 
 async fn no_script(Extension(client): Extension<Client>) -> Response {
     let refusal = Refusal::BadRequest { detail: "there is no script of this name".to_owned() };
-    ([NO_STORE, TEXT], Loader::Ipxe.refusal_script(&refusal, client.at, None, "none")).into_response()
+    ([NO_STORE, TEXT], Loader::Ipxe.refusal_script(&refusal, client.at, None, "none"))
+        .into_response()
 }
 
 async fn blob<P: BootApi>(
@@ -190,7 +206,8 @@ async fn blob<P: BootApi>(
 ) -> Response {
     let named = path.ok().filter(|Path((_, part))| PARTS.contains(&part.as_str()));
     let digest = named.and_then(|Path((digest, _))| digest.parse::<Digest>().ok());
-    let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.api.blob(digest)?))) else {
+    let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.api.blob(digest)?)))
+    else {
         return sentence(
             StatusCode::NOT_FOUND,
             "No image has this part; `meshd image list` shows those that are built.",
@@ -207,7 +224,9 @@ async fn blob<P: BootApi>(
     let range = |text: String| [(header::CONTENT_RANGE, text)];
     let send = |part: Bytes, ends: bool| {
         let (api, from) = (shared.api.clone(), client.from.clone());
-        if let Some(blob_file) = shared.blob_files.of(digest, &bytes, |digest| api.blob(digest).is_some()) {
+        if let Some(blob_file) =
+            shared.blob_files.of(digest, &bytes, |digest| api.blob(digest).is_some())
+        {
             client.pending.announce(blob_file);
         }
         deliver(&method, &client.pending, vec![part], async move {
@@ -218,22 +237,34 @@ async fn blob<P: BootApi>(
     };
     match selection {
         Selection::NotModified => (StatusCode::NOT_MODIFIED, [FOR_EVER], tag).into_response(),
-        Selection::Unsatisfiable => {
-            (StatusCode::RANGE_NOT_SATISFIABLE, [NO_STORE], tag, range(format!("bytes */{len}")), Body::empty())
-                .into_response()
-        }
+        Selection::Unsatisfiable => (
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            [NO_STORE],
+            tag,
+            range(format!("bytes */{len}")),
+            Body::empty(),
+        )
+            .into_response(),
         Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
         Selection::Part(first, last) => {
-            // The last byte alone does not prove a complete download. Only a response with the whole file counts.
+            // The last byte alone does not prove a complete download. Only a response with the
+            // whole file counts.
             let is_whole = last + 1 == len && (first == 0 || !failpoint::defends("fetched-whole"));
             let part = send(bytes.slice(first..=last), is_whole);
-            (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)
+            (
+                StatusCode::PARTIAL_CONTENT,
+                common,
+                tag,
+                range(format!("bytes {first}-{last}/{len}")),
+                part,
+            )
                 .into_response()
         }
     }
 }
 
-/// Returns an empty body for HEAD that has no Content-Length. It would have to be that of GET (RFC 9110, 8.6), which is not known.
+/// Returns an empty body for HEAD that has no Content-Length. It would have to be that of GET (RFC
+/// 9110, 8.6), which is not known.
 fn unknown_length() -> Body {
     Body::from_stream(futures_util::stream::empty::<Result<Bytes, std::convert::Infallible>>())
 }
@@ -286,9 +317,14 @@ async fn overlay<P: BootApi>(
 fn denied_response(error: OverlayDenied) -> Response {
     match error {
         OverlayDenied::NotFound => sentence(StatusCode::NOT_FOUND, "There is no such overlay."),
-        OverlayDenied::Gone => sentence(StatusCode::GONE, "This overlay was delivered; request a new script."),
+        OverlayDenied::Gone => {
+            sentence(StatusCode::GONE, "This overlay was delivered; request a new script.")
+        }
         OverlayDenied::Busy => {
-            let busy = sentence(StatusCode::SERVICE_UNAVAILABLE, "This overlay is being transferred; retry.");
+            let busy = sentence(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "This overlay is being transferred; retry.",
+            );
             ([(header::RETRY_AFTER, "1")], busy).into_response()
         }
     }
@@ -300,13 +336,15 @@ async fn loader<P: BootApi>(
     path: Result<Path<String>, PathRejection>,
     method: Method,
 ) -> Response {
-    let found = path.ok().and_then(|Path(file)| shared.api.loader(&file).map(|bytes| (file, bytes)));
+    let found =
+        path.ok().and_then(|Path(file)| shared.api.loader(&file).map(|bytes| (file, bytes)));
     match found {
         Some((file, bytes)) => {
             let (api, from) = (shared.api.clone(), client.from);
             let fetched = async move { api.fetched(from, Fetched::Loader).await };
             let kind = if file.ends_with(".efi") { EFI } else { BYTES };
-            ([NO_STORE, kind], deliver(&method, &client.pending, vec![bytes], fetched)).into_response()
+            ([NO_STORE, kind], deliver(&method, &client.pending, vec![bytes], fetched))
+                .into_response()
         }
         None => sentence(
             StatusCode::NOT_FOUND,

@@ -1,12 +1,15 @@
-//! The socket of one connection. It sends blobs with `sendfile`, closes connections of slow clients, and reports when a body is written.
+//! The socket of one connection. It sends blobs with `sendfile`, closes connections of slow
+//! clients, and reports when a body is written.
 //!
-//! **Written.** Writing the last byte of a body spends a capability or completes a boot stage. hyper buffers the last frame and drops the
-//! body before it is written, but flushes the socket only when that buffer is empty. So a body registers its completion in
-//! [`PendingWrites`] with its last frame, and the next flush runs it: by then the kernel has every byte. If the connection ends before, the
-//! completion is dropped.
+//! **Written.** Writing the last byte of a body spends a capability or completes a boot stage.
+//! hyper buffers the last frame and drops the body before it is written, but flushes the socket
+//! only when that buffer is empty. So a body registers its completion in [`PendingWrites`] with its
+//! last frame, and the next flush runs it: by then the kernel has every byte. If the connection
+//! ends before, the completion is dropped.
 //!
-//! **Not copied.** hyper writes slices. A slice within the memory of a [`BlobFile`] is recognised by its address and sent from the file.
-//! Other slices, such as response heads, are written as usual.
+//! **Not copied.** hyper writes slices. A slice within the memory of a [`BlobFile`] is recognised
+//! by its address and sent from the file. Other slices, such as response heads, are written as
+//! usual.
 
 use super::blob_files::BlobFile;
 use crate::serve::connections::limiter::Meter;
@@ -60,7 +63,8 @@ impl PendingWrites {
         inner.completions.push(completion);
     }
 
-    /// Registers a blob before a body returns slices of it. The reference to the blob prevents reuse of its memory.
+    /// Registers a blob before a body returns slices of it. The reference to the blob prevents
+    /// reuse of its memory.
     pub fn announce(&self, blob_file: BlobFile) {
         self.lock().blob_files.push(blob_file);
     }
@@ -78,10 +82,9 @@ impl PendingWrites {
     /// Returns the file and offset of a slice, if it belongs to a blob file.
     fn find(&self, slice: &[u8]) -> Option<(Arc<File>, u64)> {
         let inner = self.lock();
-        inner
-            .blob_files
-            .iter()
-            .find_map(|blob_file| Some((blob_file.file.clone(), offset_within(&blob_file.bytes, slice)?)))
+        inner.blob_files.iter().find_map(|blob_file| {
+            Some((blob_file.file.clone(), offset_within(&blob_file.bytes, slice)?))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -133,27 +136,34 @@ impl SendfileWriter {
     }
 
     /// Applies the time limits to the result of a write.
-    fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn watch(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.deadline = None;
             self.meter.wrote(bytes);
             let (bytes, took) = self.meter.response();
-            let slow = took > self.timeouts.response && bytes / took.as_secs().max(1) < self.timeouts.rate;
+            let slow =
+                took > self.timeouts.response && bytes / took.as_secs().max(1) < self.timeouts.rate;
             return if slow { Poll::Ready(Err(too_slow())) } else { written };
         }
         if written.is_ready() {
             return written;
         }
         let timeout = self.timeouts.write;
-        let deadline =
-            self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
         match deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(too_slow())),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Writes the first slices: with `sendfile` if they belong to a blob file, otherwise from memory.
+    /// Writes the first slices: with `sendfile` if they belong to a blob file, otherwise from
+    /// memory.
     fn write_first(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let first = bufs.iter().position(|buf| !buf.is_empty()).unwrap_or(0);
         let bufs = &bufs[first..];
@@ -168,7 +178,8 @@ impl SendfileWriter {
                 }
             });
         }
-        let plain = bufs.iter().position(|buf| self.pending.find(buf).is_some()).unwrap_or(bufs.len());
+        let plain =
+            bufs.iter().position(|buf| self.pending.find(buf).is_some()).unwrap_or(bufs.len());
         // MSG_MORE: the response head shares a packet with the beginning of the body.
         let flags = match plain < bufs.len() {
             true => rustix::net::SendFlags::MORE,
@@ -181,9 +192,9 @@ impl SendfileWriter {
         })
     }
 
-    /// Writes when the socket is writable. Fewer bytes than `count` mean that the socket is full. Returning `WouldBlock` from `try_io`
-    /// clears the readiness at once. Another call to detect this costs as much as a small write, and clearing the readiness later could
-    /// lose a wakeup.
+    /// Writes when the socket is writable. Fewer bytes than `count` mean that the socket is full.
+    /// Returning `WouldBlock` from `try_io` clears the readiness at once. Another call to detect
+    /// this costs as much as a small write, and clearing the readiness later could lose a wakeup.
     fn when_writable(
         &self,
         cx: &mut Context<'_>,
@@ -212,7 +223,8 @@ impl SendfileWriter {
 impl Drop for SendfileWriter {
     fn drop(&mut self) {
         if self.client.has_ended() {
-            // The kernel discards what it has not sent: another machine may have drawn the answers away.
+            // The kernel discards what it has not sent: another machine may have drawn the answers
+            // away.
             let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
         }
     }
@@ -224,13 +236,21 @@ fn too_slow() -> io::Error {
 }
 
 impl AsyncRead for SendfileWriter {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for SendfileWriter {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 

@@ -1,4 +1,5 @@
-//! Accepts connections and serves each within its limits. All tasks are joined before the server ends.
+//! Accepts connections and serves each within its limits. All tasks are joined before the server
+//! ends.
 
 use super::boot_api::BootApi;
 use super::request_rate::MAX_PER_SECOND;
@@ -24,8 +25,8 @@ use tower::ServiceExt as _;
 /// Limits of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum number of connections. A new one replaces the connection with the least progress. Each uses about 20 KiB and a file
-    /// descriptor.
+    /// Maximum number of connections. A new one replaces the connection with the least progress.
+    /// Each uses about 20 KiB and a file descriptor.
     pub connections: usize,
     /// Timeout for a request head, and for a connection without a request.
     pub head: Duration,
@@ -59,9 +60,15 @@ const MAX_HEAD: usize = 16 * 1024;
 /// Maximum number of headers per request. iPXE sends three.
 const MAX_HEADERS: usize = 64;
 
-/// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
-/// machine's segment. A failed accept is logged and retried.
-pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shutdown: CancellationToken) {
+/// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server
+/// address of the connection, which is in the machine's segment. A failed accept is logged and
+/// retried.
+pub async fn run<P: BootApi>(
+    limits: Limits,
+    api: P,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) {
     let router = router(api.clone(), limits.requests_per_second);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
@@ -103,7 +110,8 @@ impl Connection {
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
         let client = Client { from: from.clone(), at, pending: pending.clone() };
         let (limits, meter) = (self.limits, permit.meter.clone());
-        let writer = SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
+        let writer =
+            SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
         let (stream, input) = LingeringClose::new(writer, LingerLimits::default());
         let (router, meter) = (self.router, permit.meter.clone());
         let service = service_fn(move |request: Request<Incoming>| {

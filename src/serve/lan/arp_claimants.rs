@@ -1,4 +1,5 @@
-//! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table contains only one of these machines.
+//! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table
+//! contains only one of these machines.
 
 use super::{ethernet_link, register_with_tokio};
 use meshd_types::MacAddr;
@@ -52,7 +53,8 @@ impl ArpProber {
     pub fn open(interface: &str, own: Ipv4Addr) -> io::Result<Self> {
         let (link, mac) = ethernet_link(interface)?;
         let protocol = Protocol::from(i32::from(ETH_P_ARP.to_be()));
-        let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
+        let socket =
+            Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
         socket.attach_filter(&[
             SockFilter::new(LOAD_HALF, 0, 0, OPERATION),
             SockFilter::new(JUMP_EQUAL, 1, 0, u32::from(REPLY[1])),
@@ -84,11 +86,16 @@ impl ArpProber {
     }
 }
 
-/// Returns the Ethernet addresses of all machines on this interface that answer for `address`. The requests are sent from `own`.
+/// Returns the Ethernet addresses of all machines on this interface that answer for `address`. The
+/// requests are sent from `own`.
 ///
 /// # Errors
 /// Errors of the kernel. Needs CAP_NET_RAW and an Ethernet interface.
-pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> io::Result<BTreeSet<MacAddr>> {
+pub(super) async fn probe(
+    interface: &str,
+    own: Ipv4Addr,
+    address: Ipv4Addr,
+) -> io::Result<BTreeSet<MacAddr>> {
     let (link, mac) = ethernet_link(interface)?;
     let protocol = Protocol::from(i32::from(ETH_P_ARP.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
@@ -109,11 +116,16 @@ pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> 
 }
 
 /// Receives one frame and parses it as an answer.
-async fn receive_answer(socket: &AsyncFd<Socket>, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
+async fn receive_answer(
+    socket: &AsyncFd<Socket>,
+    address: Ipv4Addr,
+) -> io::Result<Option<MacAddr>> {
     let mut buffer = [0; 128];
     let length = socket
         .async_io(Interest::READABLE, |socket| {
-            recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer).map(|(length, _)| length).map_err(io::Error::from)
+            recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer)
+                .map(|(length, _)| length)
+                .map_err(io::Error::from)
         })
         .await?;
     Ok(buffer.get(..length).and_then(|frame| answer(frame, address)))
@@ -138,8 +150,8 @@ fn answer(frame: &[u8], address: Ipv4Addr) -> Option<MacAddr> {
     claim(frame).filter(|(claimed, _)| *claimed == address).map(|(_, sender)| sender)
 }
 
-/// Returns the address that a frame announces, with its Ethernet address. The sender address of the frame must equal the sender in its ARP
-/// packet. They differ only in forged frames.
+/// Returns the address that a frame announces, with its Ethernet address. The sender address of the
+/// frame must equal the sender in its ARP packet. They differ only in forged frames.
 fn claim(frame: &[u8]) -> Option<(Ipv4Addr, MacAddr)> {
     let (ethernet, arp) = frame.split_at_checked(14)?;
     let arp = arp.first_chunk::<LENGTH>()?;

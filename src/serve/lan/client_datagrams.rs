@@ -1,8 +1,8 @@
 //! Receives the UDP datagrams of clients, without those that another machine sent in their name.
 //!
-//! A UDP socket does not report Ethernet sources. A packet socket therefore receives, and the UDP sockets of the same ports only send, and
-//! receive what this host sends to itself. A request decides which machine has a client's address and port; later datagrams must come from
-//! there.
+//! A UDP socket does not report Ethernet sources. A packet socket therefore receives, and the UDP
+//! sockets of the same ports only send, and receive what this host sends to itself. A request
+//! decides which machine has a client's address and port; later datagrams must come from there.
 
 use super::{
     datagram, ethernet_link,
@@ -32,7 +32,8 @@ const BATCH: usize = 64;
 const MAX_PACKET: usize = 2048;
 /// Maximum number of clients whose machine is remembered.
 const MAX_CLIENTS: usize = 16_384;
-/// Time after the last datagram of a client, after which another machine may have its address and port.
+/// Time after the last datagram of a client, after which another machine may have its address and
+/// port.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The datagrams of one interface to this host's ports.
@@ -54,14 +55,21 @@ struct ClientMachine {
 }
 
 impl ClientDatagrams {
-    /// Opens the receiver for the port of `requests` and another port of the same address. Needs CAP_NET_RAW.
+    /// Opens the receiver for the port of `requests` and another port of the same address. Needs
+    /// CAP_NET_RAW.
     ///
     /// # Errors
     /// The interface is not Ethernet (`Unsupported`), and errors of the kernel.
-    pub fn open(central: Shared, interface: &str, requests: SocketAddrV4, transfers: u16) -> io::Result<Self> {
+    pub fn open(
+        central: Shared,
+        interface: &str,
+        requests: SocketAddrV4,
+        transfers: u16,
+    ) -> io::Result<Self> {
         let (link, _) = ethernet_link(interface)?;
         let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
-        let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
+        let socket =
+            Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
         socket.attach_filter(&filter(&[requests.port(), transfers]))?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE).is_err() {
             // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
@@ -75,13 +83,15 @@ impl ClientDatagrams {
     /// Returns true if a datagram comes from the machine of its client. Reports others.
     fn is_genuine(&mut self, client: SocketAddrV4, source: MacAddr, is_request: bool) -> bool {
         let now = Instant::now();
-        let known = self.clients.get_mut(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
+        let known =
+            self.clients.get_mut(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
         if let Some(known) = known.filter(|known| known.mac == source && !is_request) {
             known.last = now;
             return true;
         }
         let known = self.clients.get(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
-        let is_genuine = self.central.admits_datagram(*client.ip(), source, known.map(|known| known.mac));
+        let is_genuine =
+            self.central.admits_datagram(*client.ip(), source, known.map(|known| known.mac));
         if is_genuine && is_request {
             if self.clients.len() >= MAX_CLIENTS {
                 self.clients.retain(|_, known| now - known.last < CLIENT_LIFETIME);
@@ -97,14 +107,17 @@ impl ClientDatagrams {
 impl ClientReceiver for ClientDatagrams {
     fn receive(&mut self, each: &mut dyn FnMut(SocketAddrV4, u16, &[u8])) -> io::Result<usize> {
         for count in 0..BATCH {
-            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length then makes it invalid.
-            let (length, from) = match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut self.buffer[..]) {
-                Ok(received) => received,
-                Err(_) if count > 0 => return Ok(count),
-                Err(error) => return Err(error.into()),
-            };
+            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length
+            // then makes it invalid.
+            let (length, from) =
+                match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut self.buffer[..]) {
+                    Ok(received) => received,
+                    Err(_) if count > 0 => return Ok(count),
+                    Err(error) => return Err(error.into()),
+                };
             // Before the bind, the socket also received packets of other interfaces.
-            let from = from.filter(|from| from.ifindex() == self.index && from.pkttype() != OTHER_HOST);
+            let from =
+                from.filter(|from| from.ifindex() == self.index && from.pkttype() != OTHER_HOST);
             let Some(source) = from.and_then(|from| from.addr()).map(MacAddr) else { continue };
             let buffer = std::mem::take(&mut self.buffer);
             if let Some(datagram) = buffer.get(..length).and_then(datagram::parse)
@@ -127,7 +140,8 @@ impl AsFd for ClientDatagrams {
     }
 }
 
-// Instructions of classic BPF (linux/bpf_common.h), and the offset of the interface's index (linux/filter.h).
+// Instructions of classic BPF (linux/bpf_common.h), and the offset of the interface's index
+// (linux/filter.h).
 const LOAD_WORD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;

@@ -1,8 +1,9 @@
 //! Observes the Ethernet source of every TCP segment to the ports of one interface.
 //!
-//! A packet socket for all protocols receives a frame before the kernel's IP stack does. When a server has read a request, the frames that
-//! carried it are therefore in the queue of this socket, and [`ConnectionWitness::sources`] reads the queue first. The neighbour table, in
-//! contrast, shows only what the last ARP packet said.
+//! A packet socket for all protocols receives a frame before the kernel's IP stack does. When a
+//! server has read a request, the frames that carried it are therefore in the queue of this socket,
+//! and [`ConnectionWitness::sources`] reads the queue first. The neighbour table, in contrast,
+//! shows only what the last ARP packet said.
 
 use super::{
     ethernet_link, register_with_tokio,
@@ -32,7 +33,8 @@ use std::{
 };
 use tokio::{io::unix::AsyncFd, time::sleep};
 
-/// EtherType of IPv4, and the pseudo protocol for all frames: other packet sockets receive a frame only after the IP stack.
+/// EtherType of IPv4, and the pseudo protocol for all frames: other packet sockets receive a frame
+/// only after the IP stack.
 const ETH_P_IP: u32 = 0x0800;
 const ETH_P_ALL: u16 = 0x0003;
 /// Bytes of a frame that are read: the longest IP header, and ports and flags of TCP.
@@ -41,10 +43,12 @@ const SNAP: usize = 76;
 const BATCH: usize = 64;
 /// Size of the kernel's queue in bytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
 const QUEUE: usize = 8 << 20;
-/// Maximum number of system calls per reading of the queue. The kernel doubles the size of the queue, and a frame takes more than 512 bytes
-/// of it, so the frames that were in the queue before are read.
+/// Maximum number of system calls per reading of the queue. The kernel doubles the size of the
+/// queue, and a frame takes more than 512 bytes of it, so the frames that were in the queue before
+/// are read.
 const MAX_BATCHES: usize = 2 * QUEUE / 512 / BATCH;
-/// Interval between attempts to open the socket again after an error, for example because the interface was removed.
+/// Interval between attempts to open the socket again after an error, for example because the
+/// interface was removed.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Pause between two reads of the queue. Checks do not wait for it.
@@ -61,7 +65,13 @@ setsockopt_impl!(IgnoreOutgoing, libc::SOL_PACKET, IGNORE_OUTGOING, bool, SetBoo
 /// Number of frames and of lost frames since the last query.
 #[derive(Clone, Copy)]
 struct Statistics;
-getsockopt_impl!(Statistics, libc::SOL_PACKET, libc::PACKET_STATISTICS, [u32; 2], GetStruct<[u32; 2]>);
+getsockopt_impl!(
+    Statistics,
+    libc::SOL_PACKET,
+    libc::PACKET_STATISTICS,
+    [u32; 2],
+    GetStruct<[u32; 2]>
+);
 
 type Expectation = dyn Fn(Ipv4Addr) -> Expected + Send + Sync;
 type ForeignReport = dyn Fn(ForeignSegment) + Send + Sync;
@@ -104,8 +114,8 @@ thread_local! {
 }
 
 impl ConnectionWitness {
-    /// Opens the witness of an Ethernet interface; `None` if the interface is of another kind. `expected` returns the source of an address,
-    /// `report` receives foreign ones.
+    /// Opens the witness of an Ethernet interface; `None` if the interface is of another kind.
+    /// `expected` returns the source of an address, `report` receives foreign ones.
     ///
     /// # Errors
     /// Errors of the kernel. Needs CAP_NET_RAW and a tokio runtime.
@@ -131,7 +141,8 @@ impl ConnectionWitness {
         })))
     }
 
-    /// Reads frames as they arrive, for ever, so that the queue does not fill and foreign frames end a connection at once.
+    /// Reads frames as they arrive, for ever, so that the queue does not fill and foreign frames
+    /// end a connection at once.
     pub(super) async fn run(self: Arc<Self>) {
         let mut is_empty = true;
         loop {
@@ -162,7 +173,8 @@ impl ConnectionWitness {
         self.lock().table.close(self.started.elapsed(), ends);
     }
 
-    /// Returns the Ethernet sources of all segments of a connection that have arrived, and whether none was lost.
+    /// Returns the Ethernet sources of all segments of a connection that have arrived, and whether
+    /// none was lost.
     pub(super) fn sources(&self, ends: &Ends) -> (Vec<MacAddr>, bool) {
         let mut state = self.lock();
         self.drain(&mut state);
@@ -177,7 +189,11 @@ impl ConnectionWitness {
         for _ in 0..MAX_BATCHES {
             let read = BATCHES.with_borrow_mut(|batch| {
                 batch.read(&tap, |seen, source| {
-                    state.table.observe(now, seen, source, &self.expected).into_iter().for_each(&self.report);
+                    state
+                        .table
+                        .observe(now, seen, source, &self.expected)
+                        .into_iter()
+                        .for_each(&self.report);
                 })
             });
             match read {
@@ -188,7 +204,9 @@ impl ConnectionWitness {
                 }
                 Err(error) => {
                     let name = &self.interface;
-                    self.log.warn("frames", || format!("cannot read frames of the boot LAN on {name}: {error}"));
+                    self.log.warn("frames", || {
+                        format!("cannot read frames of the boot LAN on {name}: {error}")
+                    });
                     // The interface went down or away. Frames may be lost until it is open again.
                     state.table.add_lost(1);
                     state.tap = None;
@@ -218,7 +236,8 @@ impl Tap {
     fn open(interface: &str, ports: &[u16]) -> io::Result<Self> {
         let (link, _) = ethernet_link(interface)?;
         let protocol = Protocol::from(i32::from(ETH_P_ALL.to_be()));
-        let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
+        let socket =
+            Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
         socket.attach_filter(&filter(ports))?;
         // Linux before 4.20 lacks the option; the filter drops these frames too.
         let _ = IgnoreOutgoing.set(&socket, &true);
@@ -233,14 +252,18 @@ impl Tap {
 impl Batch {
     /// Reads up to [`BATCH`] frames. Returns their number.
     fn read(&mut self, tap: &Tap, mut observe: impl FnMut(Seen, MacAddr)) -> nix::Result<usize> {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> = self.buffers.iter_mut().map(|one| [IoSliceMut::new(one)]).collect();
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            self.buffers.iter_mut().map(|one| [IoSliceMut::new(one)]).collect();
         let flags = MsgFlags::MSG_DONTWAIT;
-        let received = recvmmsg(tap.socket.as_raw_fd(), &mut self.headers, slices.iter_mut(), flags, None)?;
+        let received =
+            recvmmsg(tap.socket.as_raw_fd(), &mut self.headers, slices.iter_mut(), flags, None)?;
         let frames: Vec<_> = received.map(|frame| (frame.bytes, frame.address)).collect();
         let count = frames.len();
         for ((length, address), buffer) in frames.into_iter().zip(&self.buffers) {
             // Before the bind, the socket also received frames of other interfaces.
-            let source = address.filter(|address| address.ifindex() == tap.index).and_then(|address| address.addr());
+            let source = address
+                .filter(|address| address.ifindex() == tap.index)
+                .and_then(|address| address.addr());
             let seen = buffer.get(..length.min(SNAP)).and_then(tcp_segment::parse);
             if let Some((seen, source)) = seen.zip(source) {
                 observe(seen, MacAddr(source));
@@ -250,7 +273,8 @@ impl Batch {
     }
 }
 
-// Instructions of classic BPF (linux/bpf_common.h), and offsets of values that are not in the packet (linux/filter.h).
+// Instructions of classic BPF (linux/bpf_common.h), and offsets of values that are not in the
+// packet (linux/filter.h).
 const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
@@ -263,10 +287,12 @@ const PROTOCOL: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = PROTOCOL + 4;
 const VLAN_TAG: u32 = PROTOCOL + 44;
 
-/// Returns a filter for TCP to these ports of this host, and for all fragments of TCP. The filter sees packets from their IP header on.
+/// Returns a filter for TCP to these ports of this host, and for all fragments of TCP. The filter
+/// sees packets from their IP header on.
 ///
-/// Frames of a VLAN belong to another interface. A frame with priority tags inside of another tag reaches the IP stack and not this socket;
-/// a connection without a seen frame is refused, so no tags are parsed here.
+/// Frames of a VLAN belong to another interface. A frame with priority tags inside of another tag
+/// reaches the IP stack and not this socket; a connection without a seen frame is refused, so no
+/// tags are parsed here.
 fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
     // Failed checks jump to "drop", which follows the comparisons of ports; "deliver" follows it.

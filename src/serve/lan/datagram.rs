@@ -1,4 +1,5 @@
-//! Parses an IPv4 packet as a UDP datagram (RFC 791, RFC 768). Performs no I/O and accepts any input.
+//! Parses an IPv4 packet as a UDP datagram (RFC 791, RFC 768). Performs no I/O and accepts any
+//! input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -18,8 +19,9 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// Parses an IPv4 packet; `None` if it is not a complete UDP datagram. Fragments are dropped: no DHCP client sends any. Bytes after the
-/// packet are Ethernet padding. Checksums are ignored, because packets of virtual interfaces have none.
+/// Parses an IPv4 packet; `None` if it is not a complete UDP datagram. Fragments are dropped: no
+/// DHCP client sends any. Bytes after the packet are Ethernet padding. Checksums are ignored,
+/// because packets of virtual interfaces have none.
 pub fn parse(packet: &[u8]) -> Option<Datagram<'_>> {
     let header = packet.first_chunk::<IP_HEADER>()?;
     let (version, words) = (header[0] >> 4, usize::from(header[0] & 0xf));
@@ -33,8 +35,12 @@ pub fn parse(packet: &[u8]) -> Option<Datagram<'_>> {
     let ports = udp.first_chunk::<UDP_HEADER>()?;
     let length = usize::from(u16::from_be_bytes([ports[4], ports[5]]));
     let payload = udp.get(UDP_HEADER..length)?;
-    let address = |at: usize| header.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(Ipv4Addr::from);
-    let port = |at: usize| ports.get(at..).and_then(|rest| rest.first_chunk::<2>()).copied().map(u16::from_be_bytes);
+    let address = |at: usize| {
+        header.get(at..).and_then(|rest| rest.first_chunk::<4>()).copied().map(Ipv4Addr::from)
+    };
+    let port = |at: usize| {
+        ports.get(at..).and_then(|rest| rest.first_chunk::<2>()).copied().map(u16::from_be_bytes)
+    };
     Some(Datagram {
         source: SocketAddrV4::new(address(12)?, port(0)?),
         destination: SocketAddrV4::new(address(16)?, port(2)?),
@@ -47,9 +53,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns a packet from 10.0.0.9:68 to 255.255.255.255:67 with payload "boot" and two bytes of Ethernet padding.
+    /// Returns a packet from 10.0.0.9:68 to 255.255.255.255:67 with payload "boot" and two bytes of
+    /// Ethernet padding.
     fn packet() -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9, 255, 255, 255, 255];
+        let mut packet =
+            vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9, 255, 255, 255, 255];
         packet.extend([0, 68, 0, 67, 0, 12, 0, 0]);
         packet.extend(b"boot\0\0");
         packet

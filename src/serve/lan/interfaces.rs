@@ -1,4 +1,5 @@
-//! Network interfaces of this host with their addresses. They are read again when the kernel reports a change.
+//! Network interfaces of this host with their addresses. They are read again when the kernel
+//! reports a change.
 
 use super::ethernet;
 use meshd_types::MacAddr;
@@ -14,15 +15,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Notification groups for links and IPv4 addresses (rtnetlink(7), `RTMGRP_LINK` and `RTMGRP_IPV4_IFADDR`).
+/// Notification groups for links and IPv4 addresses (rtnetlink(7), `RTMGRP_LINK` and
+/// `RTMGRP_IPV4_IFADDR`).
 const GROUPS: u32 = 0x1 | 0x10;
-/// Size of the buffer for a notification, in bytes. The content is ignored, so truncation is harmless.
+/// Size of the buffer for a notification, in bytes. The content is ignored, so truncation is
+/// harmless.
 const BUFFER: usize = 64;
 
 /// An interface of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Number by which the kernel knows the interface. An interface that is made again has another one.
+    /// Number by which the kernel knows the interface. An interface that is made again has another
+    /// one.
     pub index: u32,
     pub is_ethernet: bool,
     /// The Ethernet address.
@@ -33,8 +37,9 @@ pub struct Interface {
 
 pub type Interfaces = BTreeMap<String, Interface>;
 
-/// Reads the interfaces. Reading takes the kernel's lock of its network configuration, so it is repeated only after a change. The kernel
-/// queues the notification before the change becomes visible.
+/// Reads the interfaces. Reading takes the kernel's lock of its network configuration, so it is
+/// repeated only after a change. The kernel queues the notification before the change becomes
+/// visible.
 #[derive(Default)]
 pub struct InterfaceTable {
     state: Mutex<State>,
@@ -53,7 +58,8 @@ impl InterfaceTable {
     /// The kernel query fails.
     pub fn read(&self) -> io::Result<Arc<Interfaces>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_current = state.notifications.as_ref().is_some_and(|socket| !has_notifications(socket));
+        let is_current =
+            state.notifications.as_ref().is_some_and(|socket| !has_notifications(socket));
         if !is_current {
             // The subscription precedes the read: a change during the read causes another one.
             state.notifications = None;
@@ -107,6 +113,9 @@ mod tests {
         let first = table.read().expect("the kernel answers");
         let loopback = first.get("lo").expect("every machine has it");
         assert!(!loopback.is_ethernet && loopback.index > 0, "{loopback:?}");
-        assert!(loopback.addresses.contains(&(Ipv4Addr::LOCALHOST, Ipv4Addr::new(255, 0, 0, 0))), "{loopback:?}");
+        assert!(
+            loopback.addresses.contains(&(Ipv4Addr::LOCALHOST, Ipv4Addr::new(255, 0, 0, 0))),
+            "{loopback:?}"
+        );
     }
 }

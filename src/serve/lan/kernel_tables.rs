@@ -1,9 +1,11 @@
-//! Looks up one IPv4 address in the kernel's neighbour table and routes, and pins addresses to Ethernet addresses in the neighbour table
-//! (rtnetlink(7), `RTM_GETNEIGH`, `RTM_NEWNEIGH`, `RTM_DELNEIGH` and `RTM_GETROUTE`).
+//! Looks up one IPv4 address in the kernel's neighbour table and routes, and pins addresses to
+//! Ethernet addresses in the neighbour table (rtnetlink(7), `RTM_GETNEIGH`, `RTM_NEWNEIGH`,
+//! `RTM_DELNEIGH` and `RTM_GETROUTE`).
 
 use meshd_types::MacAddr;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -20,23 +22,27 @@ use std::{
 /// Size of the receive buffer, in bytes. One entry of a table is smaller.
 const MAX_ANSWER: usize = 4096;
 
-/// Size of the receive buffer for a dump of the neighbour table, in bytes: the kernel fills at most 32 KiB per message.
+/// Size of the receive buffer for a dump of the neighbour table, in bytes: the kernel fills at most
+/// 32 KiB per message.
 const MAX_DUMP: usize = 64 * 1024;
 
 /// Maximum number of skipped answers to earlier queries.
 const MAX_SKIPPED: usize = 8;
 
-/// Marks entries of the neighbour table as those of meshd (`NDA_PROTOCOL`, "m"), so that a later run finds them. Linux 5.0 and later keep it.
+/// Marks entries of the neighbour table as those of meshd (`NDA_PROTOCOL`, "m"), so that a later
+/// run finds them. Linux 5.0 and later keep it.
 const OWN_PROTOCOL: RouteProtocol = RouteProtocol::Other(0x6d);
 
-/// Queries the kernel for single entries. One socket serves all queries. The kernel answers each at once, without a network request.
+/// Queries the kernel for single entries. One socket serves all queries. The kernel answers each at
+/// once, without a network request.
 #[derive(Default)]
 pub(super) struct KernelTables {
     socket: Mutex<Option<(Socket, u32)>>,
 }
 
 impl KernelTables {
-    /// Returns the current Ethernet address for packets to `address` on this interface; `None` if the kernel knows none.
+    /// Returns the current Ethernet address for packets to `address` on this interface; `None` if
+    /// the kernel knows none.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -47,7 +53,8 @@ impl KernelTables {
         }
     }
 
-    /// Returns the interface and the router for packets to `address`; `None` for a route without a router.
+    /// Returns the interface and the router for packets to `address`; `None` for a route without a
+    /// router.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -56,7 +63,9 @@ impl KernelTables {
         request.header.address_family = AddressFamily::Inet;
         request.header.destination_prefix_length = 32;
         request.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
-        let Some(RouteNetlinkMessage::NewRoute(route)) = self.query(RouteNetlinkMessage::GetRoute(request))? else {
+        let Some(RouteNetlinkMessage::NewRoute(route)) =
+            self.query(RouteNetlinkMessage::GetRoute(request))?
+        else {
             return Ok(None);
         };
         let router = route.attributes.iter().find_map(|attribute| match attribute {
@@ -70,12 +79,14 @@ impl KernelTables {
         Ok(index.zip(router))
     }
 
-    /// Sends one query; `None` if the kernel has no matching entry. After an error, the next query opens another socket.
+    /// Sends one query; `None` if the kernel has no matching entry. After an error, the next query
+    /// opens another socket.
     fn query(&self, request: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
         self.exchange(request, NLM_F_REQUEST)
     }
 
-    /// Makes the kernel send packets for `address` to this Ethernet address, whatever ARP says, until [`KernelTables::unpin`].
+    /// Makes the kernel send packets for `address` to this Ethernet address, whatever ARP says,
+    /// until [`KernelTables::unpin`].
     ///
     /// # Errors
     /// Errors of the kernel. Needs CAP_NET_ADMIN.
@@ -105,15 +116,21 @@ impl KernelTables {
         let socket = open()?;
         let mut request = NeighbourMessage::default();
         request.header.family = AddressFamily::Inet;
-        socket.send(&bytes_of(RouteNetlinkMessage::GetNeighbour(request), NLM_F_REQUEST | NLM_F_DUMP, 1), 0)?;
+        socket.send(
+            &bytes_of(RouteNetlinkMessage::GetNeighbour(request), NLM_F_REQUEST | NLM_F_DUMP, 1),
+            0,
+        )?;
         let mut found = Vec::new();
         loop {
             let mut answer = Vec::with_capacity(MAX_DUMP);
             socket.recv(&mut answer, 0)?;
             let mut rest = answer.as_slice();
             while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(malformed)?;
-                let length = usize::try_from(message.header.length).unwrap_or(usize::MAX).next_multiple_of(4);
+                let message =
+                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(malformed)?;
+                let length = usize::try_from(message.header.length)
+                    .unwrap_or(usize::MAX)
+                    .next_multiple_of(4);
                 rest = rest.get(length.max(16)..).unwrap_or_default();
                 match message.payload {
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(entry)) => {
@@ -127,8 +144,13 @@ impl KernelTables {
         }
     }
 
-    /// Sends a request and returns the answer; `None` if there is no such entry, and for an acknowledgement.
-    fn exchange(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
+    /// Sends a request and returns the answer; `None` if there is no such entry, and for an
+    /// acknowledgement.
+    fn exchange(
+        &self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<Option<RouteNetlinkMessage>> {
         let mut shared = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, number) = match shared.take() {
             Some((socket, number)) => (socket, number.wrapping_add(1)),
@@ -185,7 +207,8 @@ fn receive(socket: &Socket, number: u32) -> io::Result<NetlinkPayload<RouteNetli
     for _ in 0..MAX_SKIPPED {
         let mut answer = Vec::with_capacity(MAX_ANSWER);
         socket.recv(&mut answer, 0)?;
-        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(malformed)?;
+        let message =
+            NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(malformed)?;
         if message.header.sequence_number == number {
             return Ok(message.payload);
         }
@@ -205,11 +228,16 @@ fn bytes_of(request: RouteNetlinkMessage, flags: u16, number: u32) -> Vec<u8> {
 }
 
 fn mac_of(entry: &NeighbourMessage) -> Option<MacAddr> {
-    if matches!(entry.header.state, NeighbourState::Incomplete | NeighbourState::Failed | NeighbourState::None) {
+    if matches!(
+        entry.header.state,
+        NeighbourState::Incomplete | NeighbourState::Failed | NeighbourState::None
+    ) {
         return None;
     }
     entry.attributes.iter().find_map(|attribute| match attribute {
-        NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddr),
+        NeighbourAttribute::LinkLayerAddress(bytes) => {
+            <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddr)
+        }
         _ => None,
     })
 }
@@ -223,8 +251,14 @@ mod tests {
         // Interface 1 is the loopback interface, which has no neighbours.
         let tables = KernelTables::default();
         for _ in 0..3 {
-            assert_eq!(tables.neighbour(1, Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"), None);
-            assert_eq!(tables.route(Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"), None);
+            assert_eq!(
+                tables.neighbour(1, Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"),
+                None
+            );
+            assert_eq!(
+                tables.route(Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"),
+                None
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Layer 2 of the boot LAN: the Ethernet sender of packets, and the Ethernet addresses of IP addresses (ARP, neighbour table).
+//! Layer 2 of the boot LAN: the Ethernet sender of packets, and the Ethernet addresses of IP
+//! addresses (ARP, neighbour table).
 //!
 //! | file | content |
 //! | --- | --- |
@@ -70,6 +71,7 @@ fn ethernet(link: &LinkAddr) -> Option<MacAddr> {
 /// The interface does not exist or is not Ethernet.
 pub(super) fn ethernet_link(interface: &str) -> io::Result<(LinkAddr, MacAddr)> {
     let link = link_of(interface)?;
-    let mac = ethernet(&link).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"))?;
+    let mac = ethernet(&link)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"))?;
     Ok((link, mac))
 }

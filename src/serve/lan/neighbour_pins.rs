@@ -1,7 +1,8 @@
-//! Addresses that are bound to the NIC of the machine that boots or has its link from there, in the kernel's neighbour table.
+//! Addresses that are bound to the NIC of the machine that boots or has its link from there, in the
+//! kernel's neighbour table.
 //!
-//! A permanent entry of the neighbour table is not changed by ARP: answers reach the machine that asked. Segments from another NIC are foreign,
-//! also where the kernel refuses the entry.
+//! A permanent entry of the neighbour table is not changed by ARP: answers reach the machine that
+//! asked. Segments from another NIC are foreign, also where the kernel refuses the entry.
 
 use super::kernel_tables::KernelTables;
 use meshd_types::MacAddr;
@@ -40,7 +41,8 @@ impl NeighbourPins {
         self.lock().pins.get(&address).map(|pin| pin.mac)
     }
 
-    /// Returns the NIC to which an address is bound, and whether the kernel enforces it on the interface that has this index now.
+    /// Returns the NIC to which an address is bound, and whether the kernel enforces it on the
+    /// interface that has this index now.
     pub(super) fn get(&self, address: Ipv4Addr, index: Option<u32>) -> Option<(MacAddr, bool)> {
         let is_enforced = |pin: &Pin| pin.is_enforced && Some(pin.index) == index;
         self.lock().pins.get(&address).map(|pin| (pin.mac, is_enforced(pin)))
@@ -54,8 +56,9 @@ impl NeighbourPins {
         }
     }
 
-    /// Removes the bindings that are not in use any more. The others are written again, for the interface that has the address now: the
-    /// kernel removes them when an interface goes down or away.
+    /// Removes the bindings that are not in use any more. The others are written again, for the
+    /// interface that has the address now: the kernel removes them when an interface goes down or
+    /// away.
     pub(super) fn retain(
         &self,
         kernel: &KernelTables,
@@ -63,18 +66,24 @@ impl NeighbourPins {
         index_of: impl Fn(Ipv4Addr) -> Option<u32>,
     ) {
         // `is_used` reads the store, so no lock is held.
-        let pins: Vec<_> = self.lock().pins.iter().map(|(address, pin)| (*address, pin.mac)).collect();
+        let pins: Vec<_> =
+            self.lock().pins.iter().map(|(address, pin)| (*address, pin.mac)).collect();
         for (address, mac) in pins {
             let (is_used, current) = (is_used(address, mac), index_of(address));
             let mut inner = self.lock();
-            let Some(index) = inner.pins.get(&address).filter(|pin| pin.mac == mac).map(|pin| pin.index) else {
+            let Some(index) =
+                inner.pins.get(&address).filter(|pin| pin.mac == mac).map(|pin| pin.index)
+            else {
                 continue;
             };
             if is_used {
                 let index = current.unwrap_or(index);
                 let is_enforced = inner.enforce(kernel.pin(index, address, mac));
                 inner.pins.insert(address, Pin { mac, index, is_enforced });
-            } else if inner.pins.remove(&address).is_some_and(|pin| pin.is_enforced && Some(index) == current)
+            } else if inner
+                .pins
+                .remove(&address)
+                .is_some_and(|pin| pin.is_enforced && Some(index) == current)
                 && let Err(error) = kernel.unpin(index, address)
             {
                 tracing::warn!(%address, %error, "cannot remove an entry of the neighbour table");

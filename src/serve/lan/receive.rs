@@ -1,5 +1,6 @@
-//! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket does not report that address. A packet
-//! socket therefore receives, and a UDP socket only reserves the port and sends.
+//! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket
+//! does not report that address. A packet socket therefore receives, and a UDP socket only reserves
+//! the port and sends.
 
 use super::{datagram, ethernet, link_of, register_with_tokio};
 use meshd_types::MacAddr;
@@ -22,7 +23,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// EtherType of IPv4.
 const ETH_P_IP: u16 = 0x0800;
-/// Packet type of a frame for another host. A bridge or a promiscuous interface also delivers these frames.
+/// Packet type of a frame for another host. A bridge or a promiscuous interface also delivers these
+/// frames.
 pub(super) const OTHER_HOST: u8 = 3;
 /// Minimum interval between two reads of this host's addresses.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -52,11 +54,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Opens the receiver with a kernel buffer of `buffer` bytes. Needs a tokio runtime and CAP_NET_RAW.
+    /// Opens the receiver with a kernel buffer of `buffer` bytes. Needs a tokio runtime and
+    /// CAP_NET_RAW.
     pub fn open(interface: &str, ports: &[u16], buffer: usize) -> io::Result<Self> {
         let link = link_of(interface)?;
         let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
-        let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
+        let socket =
+            Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
         socket.attach_filter(&filter(ports))?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
             // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
@@ -84,7 +88,8 @@ impl Receiver {
     /// `WouldBlock` if no packet is available, and errors of the kernel.
     pub fn try_receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let received = self.socket.try_io(Interest::READABLE, |socket| {
-            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length then makes it invalid.
+            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length
+            // then makes it invalid.
             let read = recvfrom::<LinkAddr>(socket.as_raw_fd(), buffer);
             read.map_err(io::Error::from)
         })?;
@@ -93,7 +98,9 @@ impl Receiver {
         if from.ifindex() != self.index || from.pkttype() == OTHER_HOST {
             return Ok(None);
         }
-        let Some(datagram) = buffer.get(..length).and_then(datagram::parse) else { return Ok(None) };
+        let Some(datagram) = buffer.get(..length).and_then(datagram::parse) else {
+            return Ok(None);
+        };
         let (source, destination) = (datagram.source, datagram.destination);
         let start = datagram.payload.as_ptr().addr().saturating_sub(buffer.as_ptr().addr());
         let payload = start..start.saturating_add(datagram.payload.len());
@@ -104,7 +111,8 @@ impl Receiver {
         Ok(Some(Received { source, port: destination.port(), ethernet_source, payload }))
     }
 
-    /// Returns true for an address of this host, and for broadcasts. A frame for this host may contain a packet that this host only routes.
+    /// Returns true for an address of this host, and for broadcasts. A frame for this host may
+    /// contain a packet that this host only routes.
     fn is_own(&mut self, address: Ipv4Addr) -> bool {
         if address.is_broadcast() || self.own.contains(&address) {
             return true;
@@ -149,8 +157,8 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Returns a filter for unfragmented UDP packets to these ports. The kernel drops all others. The filter sees packets from their IP header
-/// on.
+/// Returns a filter for unfragmented UDP packets to these ports. The kernel drops all others. The
+/// filter sees packets from their IP header on.
 pub(super) fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
     // Failed checks jump to the "drop" instruction, which follows the port comparisons.

@@ -1,8 +1,11 @@
-//! The Ethernet sources of the segments of each TCP connection. Pure: time and expectations are arguments.
+//! The Ethernet sources of the segments of each TCP connection. Pure: time and expectations are
+//! arguments.
 //!
-//! A connection is known from its SYN on. Until its server accepts it, an entry expires after [`HANDSHAKE`]; from then on it lives as long
-//! as the connection. Each Ethernet source has its own share of the entries before that, so a flood of SYNs evicts nothing of others. An
-//! entry that has seen more than SYNs is never emptied: its segments may be in a connection that the server has yet to accept.
+//! A connection is known from its SYN on. Until its server accepts it, an entry expires after
+//! [`HANDSHAKE`]; from then on it lives as long as the connection. Each Ethernet source has its own
+//! share of the entries before that, so a flood of SYNs evicts nothing of others. An entry that has
+//! seen more than SYNs is never emptied: its segments may be in a connection that the server has
+//! yet to accept.
 
 use super::tcp_segment::{Ends, Seen};
 use meshd_central::{ConnectionFate, ForeignSegment};
@@ -16,7 +19,8 @@ use std::{
 
 /// Time from the SYN to the server's accept. Linux gives up a handshake after 63 seconds.
 const HANDSHAKE: Duration = Duration::from_secs(64);
-/// Maximum number of connections before their accept: of all sources, and of one Ethernet source (a router has many clients).
+/// Maximum number of connections before their accept: of all sources, and of one Ethernet source (a
+/// router has many clients).
 const MAX_ARRIVING: usize = 65_536;
 const MAX_ARRIVING_OF_SOURCE: usize = 8192;
 /// Maximum number of recorded sources of one connection: a second one already ends it.
@@ -24,7 +28,8 @@ const MAX_SOURCES: usize = 4;
 
 /// The Ethernet sources from which segments of an address may come.
 pub(super) enum Expected {
-    /// One machine; `None` if it is not known which. Then all segments of one connection must come from one machine.
+    /// One machine; `None` if it is not known which. Then all segments of one connection must come
+    /// from one machine.
     Machine(Option<MacAddr>),
     /// Routers; if the list is empty, any.
     Routers(Vec<MacAddr>),
@@ -42,14 +47,17 @@ struct Entry {
     number: u64,
     /// Only SYNs were seen.
     is_silent: bool,
-    /// Number of accepted connections: a server may accept the next one before it notices the end of the former.
+    /// Number of accepted connections: a server may accept the next one before it notices the end
+    /// of the former.
     accepted: usize,
-    /// A SYN arrived after the accept: the client may have opened the next connection with the same ends.
+    /// A SYN arrived after the accept: the client may have opened the next connection with the same
+    /// ends.
     is_reopened: bool,
     fate: Arc<ConnectionFate>,
 }
 
-/// The fragments of one client. A fragment does not name its connection, so it counts for all present ones of its client.
+/// The fragments of one client. A fragment does not name its connection, so it counts for all
+/// present ones of its client.
 struct Fragments {
     /// Number of the last one.
     last: u64,
@@ -59,7 +67,8 @@ struct Fragments {
 #[derive(Default)]
 pub(super) struct SegmentTable {
     entries: BTreeMap<Ends, Entry>,
-    /// Times and numbers of entries before their accept, the oldest first. Some are accepted or gone.
+    /// Times and numbers of entries before their accept, the oldest first. Some are accepted or
+    /// gone.
     arriving: VecDeque<(Duration, Ends, u64)>,
     /// Number of entries before their accept, of each source.
     arriving_of: BTreeMap<MacAddr, usize>,
@@ -95,12 +104,14 @@ impl SegmentTable {
                 });
                 foreign.into_iter().collect()
             }
-            Seen::Fragment { client } => self.add_fragment(client, source, expected).into_iter().collect(),
+            Seen::Fragment { client } => {
+                self.add_fragment(client, source, expected).into_iter().collect()
+            }
         }
     }
 
-    /// Records a fragment of a client that has a connection. It ends no connection, because its sender need not know one. Returns it if its
-    /// source is new and foreign.
+    /// Records a fragment of a client that has a connection. It ends no connection, because its
+    /// sender need not know one. Returns it if its source is new and foreign.
     fn add_fragment(
         &mut self,
         client: Ipv4Addr,
@@ -112,7 +123,8 @@ impl SegmentTable {
             return None;
         }
         self.fragments += 1;
-        let record = self.fragments_of.entry(client).or_insert(Fragments { last: 0, sources: Vec::new() });
+        let record =
+            self.fragments_of.entry(client).or_insert(Fragments { last: 0, sources: Vec::new() });
         record.last = self.fragments;
         record_source(&mut record.sources, client, source, expected, &Arc::default())
     }
@@ -122,7 +134,8 @@ impl SegmentTable {
         if let Some(entry) = self.entries.get_mut(&ends) {
             entry.is_reopened = entry.accepted > 0;
             // Another machine sent a SYN with these ends before: the present one begins anew.
-            let is_replaced = entry.accepted == 0 && entry.is_silent && !entry.sources.contains(&source);
+            let is_replaced =
+                entry.accepted == 0 && entry.is_silent && !entry.sources.contains(&source);
             if !is_replaced {
                 return;
             }
@@ -199,11 +212,14 @@ impl SegmentTable {
         if entry.accepted > 0 {
             return;
         }
-        if let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) = self.remove(ends)
+        if let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) =
+            self.remove(ends)
             && let Some(first) = sources.first().copied()
         {
-            // Its SYN is known, and no server has accepted it yet. Segments of either connection were recorded.
-            let next = Entry { sources, is_silent: false, ..Entry::new(lost_before, fragments_before) };
+            // Its SYN is known, and no server has accepted it yet. Segments of either connection
+            // were recorded.
+            let next =
+                Entry { sources, is_silent: false, ..Entry::new(lost_before, fragments_before) };
             self.insert_arriving(now, ends, first, next);
         }
         self.forget_fragments(*ends.client.ip());
@@ -211,9 +227,12 @@ impl SegmentTable {
 
     fn has_entry(&self, client: Ipv4Addr) -> bool {
         let port = |port| SocketAddrV4::new(client, port);
-        let (first, last) =
-            (SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), SocketAddrV4::new(Ipv4Addr::BROADCAST, u16::MAX));
-        let ends = Ends { client: port(0), server: first }..=Ends { client: port(u16::MAX), server: last };
+        let (first, last) = (
+            SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            SocketAddrV4::new(Ipv4Addr::BROADCAST, u16::MAX),
+        );
+        let ends =
+            Ends { client: port(0), server: first }..=Ends { client: port(u16::MAX), server: last };
         self.entries.range(ends).next().is_some()
     }
 
@@ -229,11 +248,13 @@ impl SegmentTable {
         self.lost = self.lost.saturating_add(frames);
     }
 
-    /// Returns the sources of a connection, and whether all of its frames were seen. Fragments of its client may belong to it, so their
-    /// senders are among the sources: a refusal then names them.
+    /// Returns the sources of a connection, and whether all of its frames were seen. Fragments of
+    /// its client may belong to it, so their senders are among the sources: a refusal then names
+    /// them.
     pub(super) fn sources(&self, ends: &Ends) -> (Vec<MacAddr>, bool) {
         let Some(entry) = self.entries.get(ends) else { return (Vec::new(), false) };
-        let fragments = self.fragments_of.get(ends.client.ip()).filter(|one| one.last > entry.fragments_before);
+        let fragments =
+            self.fragments_of.get(ends.client.ip()).filter(|one| one.last > entry.fragments_before);
         match fragments {
             Some(fragments) if failpoint::defends("fragment-senders") => {
                 (entry.sources.iter().chain(&fragments.sources).copied().collect(), false)
@@ -293,10 +314,20 @@ pub(super) fn foreign(
     let is_routed = matches!(allowed, Expected::Routers(_));
     let (is_foreign, expected) = match allowed {
         Expected::Machine(Some(machine)) => (machine != source, Some(machine)),
-        Expected::Machine(None) => (!sources.is_empty() && !sources.contains(&source), sources.first().copied()),
-        Expected::Routers(routers) => (!routers.is_empty() && !routers.contains(&source), routers.first().copied()),
+        Expected::Machine(None) => {
+            (!sources.is_empty() && !sources.contains(&source), sources.first().copied())
+        }
+        Expected::Routers(routers) => {
+            (!routers.is_empty() && !routers.contains(&source), routers.first().copied())
+        }
     };
-    is_foreign.then(|| ForeignSegment { address, source, expected, is_routed, fate: Arc::clone(fate) })
+    is_foreign.then(|| ForeignSegment {
+        address,
+        source,
+        expected,
+        is_routed,
+        fate: Arc::clone(fate),
+    })
 }
 
 #[cfg(test)]

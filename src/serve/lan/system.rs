@@ -9,7 +9,9 @@ use super::{
     segment_table::{Expected, foreign},
     tcp_segment::Ends,
 };
-use meshd_central::{ConnectionFate, ForeignSegment, Lan, Neighbour, ObservedConnection, SegmentSources};
+use meshd_central::{
+    ConnectionFate, ForeignSegment, Lan, Neighbour, ObservedConnection, SegmentSources,
+};
 use meshd_config::{Segment, Site};
 use meshd_types::{MacAddr, failpoint};
 use std::{
@@ -72,8 +74,15 @@ impl SystemLan {
     pub fn new(site: &Site) -> Self {
         let segments = &site.segments;
         let addresses = Addresses {
-            interfaces: segments.iter().filter_map(|segment| segment.interface().map(str::to_owned)).collect(),
-            relayed: segments.iter().filter(|segment| !segment.relay_macs.is_empty()).cloned().collect(),
+            interfaces: segments
+                .iter()
+                .filter_map(|segment| segment.interface().map(str::to_owned))
+                .collect(),
+            relayed: segments
+                .iter()
+                .filter(|segment| !segment.relay_macs.is_empty())
+                .cloned()
+                .collect(),
             table: InterfaceTable::default(),
             kernel: KernelTables::default(),
             pins: NeighbourPins::default(),
@@ -96,13 +105,19 @@ impl SystemLan {
         reported.retain(|_, at| now - *at < DATAGRAM_INTERVAL);
         let key = (segment.address, segment.source);
         // A full channel drops the report; the next datagram repeats it.
-        if reported.len() < MAX_FOREIGN && !reported.contains_key(&key) && self.report.try_send(segment).is_ok() {
+        if reported.len() < MAX_FOREIGN
+            && !reported.contains_key(&key)
+            && self.report.try_send(segment).is_ok()
+        {
             reported.insert(key, now);
         }
     }
 
     /// Opens the witness of each Ethernet interface.
-    fn open_witnesses(&self, ports: &[u16]) -> io::Result<BTreeMap<String, Arc<ConnectionWitness>>> {
+    fn open_witnesses(
+        &self,
+        ports: &[u16],
+    ) -> io::Result<BTreeMap<String, Arc<ConnectionWitness>>> {
         let mut witnesses = BTreeMap::new();
         for name in &self.addresses.interfaces {
             let (addresses, report) = (Arc::clone(&self.addresses), self.report.clone());
@@ -122,26 +137,35 @@ impl SystemLan {
 }
 
 impl Addresses {
-    /// Returns the interface whose network contains an address. A wrong result would admit a foreign machine or lock a node out, so address
-    /// changes take effect at once.
+    /// Returns the interface whose network contains an address. A wrong result would admit a
+    /// foreign machine or lock a node out, so address changes take effect at once.
     fn on_link(&self, address: Ipv4Addr) -> std::io::Result<Option<OnLink>> {
         let table = self.table.read()?;
         for name in &self.interfaces {
             let Some(interface) = table.get(name) else { continue };
             let is_on = |(own, mask): &&(Ipv4Addr, Ipv4Addr)| *own & *mask == address & *mask;
             if let Some((own, _)) = interface.addresses.iter().find(is_on) {
-                return Ok(Some(OnLink { name: name.clone(), interface: interface.clone(), own: *own }));
+                return Ok(Some(OnLink {
+                    name: name.clone(),
+                    interface: interface.clone(),
+                    own: *own,
+                }));
             }
         }
         Ok(None)
     }
 
     fn look_up(&self, address: Ipv4Addr) -> io::Result<Neighbour> {
-        let Some(OnLink { interface, own, .. }) = self.on_link(address)? else { return Ok(Neighbour::Routed) };
+        let Some(OnLink { interface, own, .. }) = self.on_link(address)? else {
+            return Ok(Neighbour::Routed);
+        };
         if own == address || !interface.is_ethernet {
             return Ok(Neighbour::Routed);
         }
-        Ok(self.kernel.neighbour(interface.index, address)?.map_or(Neighbour::Unknown, Neighbour::Machine))
+        Ok(self
+            .kernel
+            .neighbour(interface.index, address)?
+            .map_or(Neighbour::Unknown, Neighbour::Machine))
     }
 
     /// Returns the index of the Ethernet interface with the network of a machine.
@@ -160,15 +184,23 @@ impl Addresses {
         if !self.on_link(address).is_ok_and(|found| found.is_none()) {
             return Expected::Machine(None);
         }
-        let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address));
-        let relay = self.relayed.iter().find(is_on).filter(|_| failpoint::defends("router-neighbour"));
+        let is_on = |segment: &&Segment| {
+            segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address))
+        };
+        let relay =
+            self.relayed.iter().find(is_on).filter(|_| failpoint::defends("router-neighbour"));
         Expected::Routers(relay.map(|segment| segment.relay_macs.clone()).unwrap_or_default())
     }
 
     /// Removes the entries of the neighbour table that an earlier run left behind.
     fn remove_stale_pins(&self) -> io::Result<()> {
         let table = self.table.read()?;
-        for index in self.interfaces.iter().filter_map(|name| table.get(name)).map(|interface| interface.index) {
+        for index in self
+            .interfaces
+            .iter()
+            .filter_map(|name| table.get(name))
+            .map(|interface| interface.index)
+        {
             for address in self.kernel.pinned(index)? {
                 self.kernel.unpin(index, address)?;
             }
@@ -188,7 +220,9 @@ impl Lan for SystemLan {
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr> {
         let kernel = &self.addresses.kernel;
         let hop = kernel.route(address);
-        let router = hop.and_then(|hop| hop.map_or(Ok(None), |(index, router)| kernel.neighbour(index, router)));
+        let router = hop.and_then(|hop| {
+            hop.map_or(Ok(None), |(index, router)| kernel.neighbour(index, router))
+        });
         router.unwrap_or_else(|error| {
             tracing::error!(%address, %error, "cannot read the kernel's routes");
             None
@@ -196,14 +230,20 @@ impl Lan for SystemLan {
     }
 
     fn default_router(&self) -> Option<Ipv4Addr> {
-        // An address of documentation (RFC 5737) is on no network, so the kernel names the default route.
+        // An address of documentation (RFC 5737) is on no network, so the kernel names the default
+        // route.
         let hop = self.addresses.kernel.route(Ipv4Addr::new(192, 0, 2, 1));
         hop.ok().flatten().map(|(_, router)| router)
     }
 
-    fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
+    fn holders(
+        &self,
+        address: Ipv4Addr,
+    ) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         Box::pin(async move {
-            let Ok(Some(OnLink { name, own, .. })) = self.addresses.on_link(address) else { return BTreeSet::new() };
+            let Ok(Some(OnLink { name, own, .. })) = self.addresses.on_link(address) else {
+                return BTreeSet::new();
+            };
             probe(&name, own, address).await.unwrap_or_else(|error| {
                 tracing::error!(%address, %error, "cannot ask the boot LAN who has an address");
                 BTreeSet::new()
@@ -239,12 +279,14 @@ impl Lan for SystemLan {
         server: SocketAddrV4,
     ) -> Option<Arc<dyn ObservedConnection>> {
         let table = self.addresses.table.read().ok()?;
-        let is_client = |interface: &Interface| interface.addresses.iter().any(|(own, _)| own == client.ip());
+        let is_client =
+            |interface: &Interface| interface.addresses.iter().any(|(own, _)| own == client.ip());
         // Frames from this host to itself pass no wire.
         if table.values().any(is_client) {
             return None;
         }
-        // Two interfaces may have one address: only the interface of the listener says where frames arrive.
+        // Two interfaces may have one address: only the interface of the listener says where frames
+        // arrive.
         let witness = Arc::clone(self.witnesses.get()?.get(interface)?);
         let ends = Ends { client, server };
         let is_routed = matches!(self.addresses.expected(*client.ip()), Expected::Routers(_));
@@ -252,8 +294,19 @@ impl Lan for SystemLan {
         Some(Arc::new(WitnessedConnection { witness, ends, is_routed, fate }))
     }
 
-    fn admits_datagram(&self, address: Ipv4Addr, source: MacAddr, earlier: Option<MacAddr>) -> bool {
-        let found = foreign(earlier.as_slice(), address, source, self.addresses.expected(address), &Arc::default());
+    fn admits_datagram(
+        &self,
+        address: Ipv4Addr,
+        source: MacAddr,
+        earlier: Option<MacAddr>,
+    ) -> bool {
+        let found = foreign(
+            earlier.as_slice(),
+            address,
+            source,
+            self.addresses.expected(address),
+            &Arc::default(),
+        );
         found.map(|segment| self.report_datagram(segment)).is_none()
     }
 
@@ -287,8 +340,11 @@ impl Lan for SystemLan {
     fn faults(&self) -> Vec<String> {
         let unobserved = self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let unobserved = unobserved.map(|error| format!("connections are not observed: {error}"));
-        let unbound =
-            self.addresses.pins.fault().map(|error| format!("addresses are not bound to their NICs: {error}"));
+        let unbound = self
+            .addresses
+            .pins
+            .fault()
+            .map(|error| format!("addresses are not bound to their NICs: {error}"));
         unobserved.into_iter().chain(unbound).collect()
     }
 }

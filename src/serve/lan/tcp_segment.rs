@@ -1,4 +1,5 @@
-//! Parses an IPv4 packet as a TCP segment (RFC 791, RFC 9293), as far as its connection. Performs no I/O and accepts any input.
+//! Parses an IPv4 packet as a TCP segment (RFC 791, RFC 9293), as far as its connection. Performs
+//! no I/O and accepts any input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,7 +12,8 @@ const PORTS_AND_FLAGS: usize = 14;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// Both ends of a connection. The client comes first, so that the connections of one address are neighbours in an ordered map.
+/// Both ends of a connection. The client comes first, so that the connections of one address are
+/// neighbours in an ordered map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ends {
     pub(super) client: SocketAddrV4,
@@ -23,7 +25,8 @@ pub(super) struct Ends {
 pub(super) enum Seen {
     /// A segment of a client; `opens` is true for the first one of a connection.
     Segment { ends: Ends, opens: bool },
-    /// A fragment: it may belong to any connection of this address. No TCP client sends fragments, because their path MTU is known.
+    /// A fragment: it may belong to any connection of this address. No TCP client sends fragments,
+    /// because their path MTU is known.
     Fragment { client: Ipv4Addr },
 }
 

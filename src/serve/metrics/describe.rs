@@ -1,4 +1,5 @@
-//! HELP texts of counters, histograms and the gauges of servers; `gauges` contains those of all other gauges.
+//! HELP texts of counters, histograms and the gauges of servers; `gauges` contains those of all
+//! other gauges.
 
 use super::observe;
 
@@ -25,9 +26,15 @@ pub(super) const COUNTERS: [(&str, &str); 26] = [
     ("meshd_tftp_refused_total", "TFTP packets without data in reply, by cause."),
     ("meshd_connections_evicted_total", "Connections evicted for others, by API."),
     ("meshd_http_evicted_total", "Connections of the boot API evicted for others."),
-    ("meshd_http_unread_requests_total", "Requests of the boot API refused or aborted before routing, by cause."),
+    (
+        "meshd_http_unread_requests_total",
+        "Requests of the boot API refused or aborted before routing, by cause.",
+    ),
     ("meshd_ndp_dropped_total", "IPv6 router solicitations without a reply, by reason."),
-    ("meshd_http_slow_readers_total", "Connections of the boot API ended because the client read too slowly."),
+    (
+        "meshd_http_slow_readers_total",
+        "Connections of the boot API ended because the client read too slowly.",
+    ),
     (
         "meshd_lan_foreign_segments_dropped_total",
         "Segments of other machines without an alarm, because the queue was full.",
@@ -49,7 +56,10 @@ pub(super) const GAUGES: [(&str, &str); 5] = [
 
 /// HELP texts of all histograms.
 pub(super) const HISTOGRAMS: [(&str, &str); 6] = [
-    ("meshd_dhcp_ack_seconds", "Time from a DHCP request to its acknowledgement, including the flush of the lease."),
+    (
+        "meshd_dhcp_ack_seconds",
+        "Time from a DHCP request to its acknowledgement, including the flush of the lease.",
+    ),
     (
         observe::STAGE_SECONDS,
         "Time from the first DHCP exchange of a boot to each of its stages, without the wait for approval.",

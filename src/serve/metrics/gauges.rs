@@ -25,17 +25,28 @@ pub(super) fn gauges(central: &Central) -> String {
     nodes(&mut page, &counted);
     boots(&mut page, &counted);
     segments(&mut page, &central.boot.segments());
-    page.gauge("meshd_dhcp_leases_kept", "Leases in the store, including expired ones.", counted.leases);
+    page.gauge(
+        "meshd_dhcp_leases_kept",
+        "Leases in the store, including expired ones.",
+        counted.leases,
+    );
     page.gauge("meshd_agent_links", "Linked nodes.", central.links.link_count());
     resources(&mut page, &central.links.heartbeats());
     workload_gauges(&mut page, central);
-    page.gauge("meshd_agents_pending", "Agents that wait for approval.", central.enrolment.pending_count());
+    page.gauge(
+        "meshd_agents_pending",
+        "Agents that wait for approval.",
+        central.enrolment.pending_count(),
+    );
     page.gauge(
         "meshd_capabilities",
         "Capabilities in memory: of pending and delivered overlays.",
         central.enrolment.capability_count(),
     );
-    let images = [("usable", central.catalog().images().count()), ("unusable", central.catalog().unusable().len())];
+    let images = [
+        ("usable", central.catalog().images().count()),
+        ("unusable", central.catalog().unusable().len()),
+    ];
     let images = images.into_iter().map(|(state, images)| ([("state", state)], images));
     page.gauges("meshd_images", "Images of profiles, by availability.", images);
     let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", env!("MESHD_COMMIT"))];
@@ -46,8 +57,12 @@ pub(super) fn gauges(central: &Central) -> String {
 fn count(central: &Central) -> Counted {
     let leases = central.boot.lease_count();
     central.nodes.read(|fleet| {
-        let mut counted =
-            Counted { unknown: fleet.unknown_count(), sessions: fleet.boot_count(), leases, ..Counted::default() };
+        let mut counted = Counted {
+            unknown: fleet.unknown_count(),
+            sessions: fleet.boot_count(),
+            leases,
+            ..Counted::default()
+        };
         for NodeRecords { node, .. } in fleet.nodes() {
             *counted.phases.entry(node.phase).or_default() += 1;
             for condition in &node.conditions {
@@ -63,18 +78,23 @@ fn count(central: &Central) -> Counted {
 }
 
 fn nodes(page: &mut MetricsPage, counted: &Counted) {
-    let phases =
-        Phase::ALL.map(|phase| ([("phase", phase.as_str())], counted.phases.get(&phase).copied().unwrap_or(0)));
+    let phases = Phase::ALL.map(|phase| {
+        ([("phase", phase.as_str())], counted.phases.get(&phase).copied().unwrap_or(0))
+    });
     page.gauges("meshd_nodes", "Nodes, by phase.", phases);
     let conditions = ConditionKind::ALL.map(|condition| {
-        ([("condition", condition.as_str())], counted.conditions.get(&condition).copied().unwrap_or(0))
+        (
+            [("condition", condition.as_str())],
+            counted.conditions.get(&condition).copied().unwrap_or(0),
+        )
     });
     page.gauges("meshd_node_conditions", "Nodes with a condition, by condition.", conditions);
     page.gauge("meshd_unknown_nodes", "Nodes without approval.", counted.unknown);
     page.gauge("meshd_unknown_nodes_limit", "Maximum number in the store.", MAX_UNKNOWN_NODES);
 }
 
-/// Adds sums and minima over all linked nodes. Series per node would make the page grow with the number of nodes.
+/// Adds sums and minima over all linked nodes. Series per node would make the page grow with the
+/// number of nodes.
 fn resources(page: &mut MetricsPage, heartbeats: &[Heartbeat]) {
     let memory = heartbeats.iter().map(|beat| beat.memory_available_kib.saturating_mul(1 << 10));
     let storage = heartbeats.iter().map(|beat| beat.storage_free_bytes);
@@ -85,17 +105,21 @@ fn resources(page: &mut MetricsPage, heartbeats: &[Heartbeat]) {
     page.gauge("meshd_nodes_memory_available_min_bytes", help, memory.min().unwrap_or(0));
     let help = "Free bytes on the root file systems of all linked nodes at their last heartbeats.";
     page.gauge("meshd_nodes_storage_free_bytes", help, sum(&mut storage.clone()));
-    let help = "Free bytes on the root file system of the linked node with the least; 0 without nodes.";
+    let help =
+        "Free bytes on the root file system of the linked node with the least; 0 without nodes.";
     page.gauge("meshd_nodes_storage_free_min_bytes", help, storage.min().unwrap_or(0));
     let workloads = sum(&mut heartbeats.iter().map(|beat| beat.workloads.into()));
-    page.gauge("meshd_nodes_workloads", "Workloads of linked nodes at their last heartbeats.", workloads);
+    page.gauge(
+        "meshd_nodes_workloads",
+        "Workloads of linked nodes at their last heartbeats.",
+        workloads,
+    );
 }
 
 fn boots(page: &mut MetricsPage, counted: &Counted) {
-    let boots = counted
-        .boots
-        .iter()
-        .map(|((standing, stage), boots)| ([("state", standing.as_str()), ("stage", stage.as_str())], *boots));
+    let boots = counted.boots.iter().map(|((standing, stage), boots)| {
+        ([("state", standing.as_str()), ("stage", stage.as_str())], *boots)
+    });
     let help = "Newest boots of all machines, by status and last stage.";
     page.gauges("meshd_boots", help, boots);
     page.gauge("meshd_boot_sessions", "Boot sessions in the store.", counted.sessions);
@@ -108,10 +132,17 @@ fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {
         [("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
             .map(|(state, addresses)| ([("segment", name), ("state", state)], addresses))
     });
-    page.gauges("meshd_dhcp_pool_addresses", "Addresses of a segment's pool that are not free, by reason.", pools);
-    let sizes = segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.pool.size));
+    page.gauges(
+        "meshd_dhcp_pool_addresses",
+        "Addresses of a segment's pool that are not free, by reason.",
+        pools,
+    );
+    let sizes =
+        segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.pool.size));
     page.gauges("meshd_dhcp_pool_size_addresses", "Addresses of a segment's pool.", sizes);
-    let others = segments.iter().map(|segment| ([("segment", segment.name.as_str())], segment.other_servers.len()));
+    let others = segments
+        .iter()
+        .map(|segment| ([("segment", segment.name.as_str())], segment.other_servers.len()));
     page.gauges("meshd_dhcp_other_servers", "Other DHCP and PXE servers on a segment.", others);
 }
 

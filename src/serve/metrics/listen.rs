@@ -29,7 +29,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-/// Maximum number of concurrent scrapers. A new one replaces the connection with the least progress.
+/// Maximum number of concurrent scrapers. A new one replaces the connection with the least
+/// progress.
 const MAX_CONNECTIONS: usize = 16;
 /// Timeout for a request's head, and for a connection without a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
@@ -39,7 +40,8 @@ const CONNECTION_TIME: Duration = Duration::from_secs(300);
 /// Bound listener of `[metrics]`.
 pub struct Listener(WatchedListener);
 
-/// Opens the port of `[metrics]` on the interface of its address, so that no other network reaches it. `0.0.0.0` means every interface.
+/// Opens the port of `[metrics]` on the interface of its address, so that no other network reaches
+/// it. `0.0.0.0` means every interface.
 ///
 /// # Errors
 /// The port is taken, or the address does not belong to this host.
@@ -52,21 +54,34 @@ pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
     } else {
         None
     };
-    WatchedListener::bind(Service::Metrics, interface, SocketAddrV4::new(address, port)).map(Listener)
+    WatchedListener::bind(Service::Metrics, interface, SocketAddrV4::new(address, port))
+        .map(Listener)
 }
 
 /// Serves until `shutdown`.
-pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdown: CancellationToken) {
+pub async fn serve(
+    central: Shared,
+    metrics: Metrics,
+    listener: Listener,
+    shutdown: CancellationToken,
+) {
     let router = Router::new()
         .route("/metrics", get(page))
-        .fallback(async || (StatusCode::NOT_FOUND, "No such path; this server has /metrics only.\n"))
+        .fallback(async || {
+            (StatusCode::NOT_FOUND, "No such path; this server has /metrics only.\n")
+        })
         .with_state((central, metrics));
     listener.0.serve(|listener, stop| accept(router.clone(), listener, stop), shutdown).await;
 }
 
 async fn accept(router: Router, listener: TcpListener, shutdown: CancellationToken) {
     let limiter = ConnectionLimiter::new("metrics", MAX_CONNECTIONS);
-    let accept = AcceptLoop { api: "metrics", limiter: &limiter, shutdown: &shutdown, drain: Some(Duration::ZERO) };
+    let accept = AcceptLoop {
+        api: "metrics",
+        limiter: &limiter,
+        shutdown: &shutdown,
+        drain: Some(Duration::ZERO),
+    };
     let serve = |(stream, _), permit: ConnectionPermit| {
         let router = router.clone();
         Some(async move {

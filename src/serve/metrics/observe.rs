@@ -1,7 +1,9 @@
 //! Counters derived from the durable event log.
 
 use meshd_central::Shared;
-use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage};
+use meshd_model::fleet::{
+    BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage,
+};
 use meshd_store::EventFilter;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +35,12 @@ pub async fn observe(central: Shared, stop: CancellationToken) {
     }
 }
 
-pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: EventSeq, event: &Event) {
+pub(super) fn count_new(
+    central: &Shared,
+    last: &mut Option<EventSeq>,
+    seq: EventSeq,
+    event: &Event,
+) {
     if last.is_none_or(|last| seq > last) {
         *last = Some(seq);
         count(central, event);
@@ -41,13 +48,22 @@ pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: Even
 }
 
 /// Reads events from the disk that the channel has dropped.
-async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, last: &mut Option<EventSeq>) {
+async fn catch_up(
+    central: &Shared,
+    receiver: &mut Receiver<(EventSeq, Event)>,
+    last: &mut Option<EventSeq>,
+) {
     *receiver = receiver.resubscribe();
-    let (reader, filter) = (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
+    let (reader, filter) =
+        (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
     let missed = tokio::task::spawn_blocking(move || reader.env.events(filter)).await;
     match missed {
-        Ok(Ok(missed)) => missed.iter().for_each(|(seq, event)| count_new(central, last, *seq, event)),
-        Ok(Err(error)) => tracing::error!(error = &error as &dyn std::error::Error, "events are not counted"),
+        Ok(Ok(missed)) => {
+            missed.iter().for_each(|(seq, event)| count_new(central, last, *seq, event))
+        }
+        Ok(Err(error)) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "events are not counted")
+        }
         Err(error) => tracing::error!(%error, "events are not counted"),
     }
 }
@@ -66,7 +82,9 @@ pub(super) fn count(central: &Shared, event: &Event) {
             let missing = boot.stalls.last().map_or("none", |stall| stall.missing.as_str());
             metrics::counter!(STALLS, "missing" => missing).increment(1);
         }
-        EventKind::Raised { condition: ConditionKind::BootLoop } => metrics::counter!(LOOPS).increment(1),
+        EventKind::Raised { condition: ConditionKind::BootLoop } => {
+            metrics::counter!(LOOPS).increment(1)
+        }
         _ => {}
     });
 }
@@ -81,7 +99,8 @@ fn count_stage(boot: &BootSession, stage: Stage, event: &Event) {
     }
 }
 
-/// Counts a boot that ended because its machine booted again. A boot that came online was counted earlier.
+/// Counts a boot that ended because its machine booted again. A boot that came online was counted
+/// earlier.
 fn count_abandoned_boot(boot: &BootSession) {
     let standing = boot.standing(true);
     if standing != BootStatus::Online {

@@ -9,13 +9,21 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) fn process() -> String {
     let mut page = MetricsPage::default();
     if let Some(bytes) = resident_bytes() {
-        page.gauge("meshd_process_resident_memory_bytes", "Resident memory of this process.", bytes);
+        page.gauge(
+            "meshd_process_resident_memory_bytes",
+            "Resident memory of this process.",
+            bytes,
+        );
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         page.gauge("meshd_process_open_fds", "Open file descriptors.", open.count());
     }
     if let Some(seconds) = cpu_seconds() {
-        page.counter("meshd_process_cpu_seconds_total", "Processor time, user and system.", seconds);
+        page.counter(
+            "meshd_process_cpu_seconds_total",
+            "Processor time, user and system.",
+            seconds,
+        );
     }
     page.text()
 }
@@ -29,7 +37,8 @@ fn resident_bytes() -> Option<u64> {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The program name may contain any character, so the fields are counted after its closing bracket.
+    // The program name may contain any character, so the fields are counted after its closing
+    // bracket.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)

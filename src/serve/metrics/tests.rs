@@ -2,7 +2,9 @@
 
 use super::*;
 use bytes::Bytes;
-use meshd_central::{DhcpChange, DhcpObservation, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
+use meshd_central::{
+    DhcpChange, DhcpObservation, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy,
+};
 use meshd_image::catalog::Catalog;
 use meshd_model::fleet::{Actor, DhcpExchange, Event, EventKind, Stage};
 use meshd_store::{EventFilter, Store};
@@ -18,8 +20,10 @@ const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0xab, 0xcd, 0xef]);
 
 async fn central(folder: &Path) -> Shared {
     let text = include_str!("../../../site.toml");
-    let site = meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
-    let authority = CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
+    let site = meshd_config::parse(text, Path::new("site.toml"))
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    let authority =
+        CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(Parts {
         site: Arc::new(site),
         catalog: Catalog::new(Vec::new(), Default::default()),
@@ -70,7 +74,11 @@ fn read(text: &str) -> Read {
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').expect("a type");
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-            assert_eq!(read.types.insert(name.to_owned(), kind.to_owned()), None, "{name} has one type");
+            assert_eq!(
+                read.types.insert(name.to_owned(), kind.to_owned()),
+                None,
+                "{name} has one type"
+            );
         } else {
             read.samples.push(sample(line));
         }
@@ -99,8 +107,12 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 
 /// The family that a sample belongs to.
 fn family<'a>(read: &'a Read, name: &'a str) -> &'a str {
-    let parts = ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| name.strip_suffix(part));
-    parts.into_iter().find(|base| read.types.get(*base).is_some_and(|kind| kind == "histogram")).unwrap_or(name)
+    let parts =
+        ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| name.strip_suffix(part));
+    parts
+        .into_iter()
+        .find(|base| read.types.get(*base).is_some_and(|kind| kind == "histogram"))
+        .unwrap_or(name)
 }
 
 #[tokio::test]
@@ -108,23 +120,53 @@ async fn metrics_page_is_valid_bounded_and_free_of_machine_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let metrics = Metrics::install();
     let central = central(folder.path()).await;
-    for (_, event) in central.store().events(EventFilter { limit: 100, ..EventFilter::default() }).expect("read") {
+    for (_, event) in
+        central.store().events(EventFilter { limit: 100, ..EventFilter::default() }).expect("read")
+    {
         observe::count(&central, &event);
     }
-    let strange = Event::new(central.now(), Actor::Stranger, EventKind::EnrolRefused, "token abc from 10.77.0.123");
+    let strange = Event::new(
+        central.now(),
+        Actor::Stranger,
+        EventKind::EnrolRefused,
+        "token abc from 10.77.0.123",
+    );
     observe::count(&central, &strange);
-    count_request("admin", "/v1/nodes/{node}", &axum::response::IntoResponse::into_response("12345"));
+    count_request(
+        "admin",
+        "/v1/nodes/{node}",
+        &axum::response::IntoResponse::into_response("12345"),
+    );
     let text = metrics.page(&central);
     let read = read(&text);
     for (name, labels, value) in &read.samples {
         let family = family(&read, name);
         assert!(name.starts_with("meshd_"), "{name}");
-        assert!(read.types.contains_key(family) && read.helps.contains(family), "{name} has no type or help");
+        assert!(
+            read.types.contains_key(family) && read.helps.contains(family),
+            "{name} has no type or help"
+        );
         assert!(value.is_finite(), "{name} {value}");
         for (label, value) in labels {
-            let known = ["le", "kind", "stage", "state", "phase", "condition", "segment", "result", "reason", "code"];
-            let known = known.iter().chain(&["missing", "api", "route", "status", "version", "commit", "cause"]);
-            assert!(known.clone().any(|known| known == label), "{name} has the label {label}={value}");
+            let known = [
+                "le",
+                "kind",
+                "stage",
+                "state",
+                "phase",
+                "condition",
+                "segment",
+                "result",
+                "reason",
+                "code",
+            ];
+            let known = known
+                .iter()
+                .chain(&["missing", "api", "route", "status", "version", "commit", "cause"]);
+            assert!(
+                known.clone().any(|known| known == label),
+                "{name} has the label {label}={value}"
+            );
         }
     }
     for secret in [MAC.to_string().as_str(), "10.77.0.123", "abc"] {
@@ -132,7 +174,10 @@ async fn metrics_page_is_valid_bounded_and_free_of_machine_names() {
     }
     let value = |wanted: &str, labels: &[(&str, &str)]| {
         let is = |sample: &&(String, BTreeMap<String, String>, f64)| {
-            sample.0 == wanted && labels.iter().all(|(label, value)| sample.1.get(*label).is_some_and(|is| is == value))
+            sample.0 == wanted
+                && labels
+                    .iter()
+                    .all(|(label, value)| sample.1.get(*label).is_some_and(|is| is == value))
         };
         read.samples.iter().find(is).unwrap_or_else(|| panic!("{wanted} {labels:?} in\n{text}")).2
     };
@@ -141,7 +186,11 @@ async fn metrics_page_is_valid_bounded_and_free_of_machine_names() {
     assert!(value("meshd_store_commit_seconds_count", &[]) >= 1.0);
     assert!(value("meshd_process_resident_memory_bytes", &[]) > 1e6);
     assert_eq!(value("meshd_boots", &[("state", "booting"), ("stage", "dhcp")]), 1.0);
-    assert_eq!(value("meshd_nodes", &[("phase", "online")]), 0.0, "a phase without a node is there too");
+    assert_eq!(
+        value("meshd_nodes", &[("phase", "online")]),
+        0.0,
+        "a phase without a node is there too"
+    );
     assert_eq!(value("meshd_dhcp_pool_size_addresses", &[("segment", "br\\\"0")]), 0.0);
 }
 
@@ -151,9 +200,13 @@ async fn replayed_event_is_counted_once() {
     let central = central(folder.path()).await;
     let recorder = recorder();
     let handle = recorder.handle();
-    // A local recorder belongs to this thread: the events are handed over as the observer does, in its order and twice.
+    // A local recorder belongs to this thread: the events are handed over as the observer does, in
+    // its order and twice.
     metrics::with_local_recorder(&recorder, || {
-        let events = central.store().events(EventFilter { limit: 100, ..EventFilter::default() }).expect("read");
+        let events = central
+            .store()
+            .events(EventFilter { limit: 100, ..EventFilter::default() })
+            .expect("read");
         let mut last = None;
         for (seq, event) in events.iter().chain(&events) {
             observe::count_new(&central, &mut last, *seq, event);
@@ -190,9 +243,16 @@ fn metrics_in_source_are_all_described() {
                 let opens = format!("metrics::{kind}!(");
                 for (at, _) in text.match_indices(&opens) {
                     let rest = text[at + opens.len()..].trim_start();
-                    let Some(name) = rest.strip_prefix('"').and_then(|rest| rest.split('"').next()) else { continue };
+                    let Some(name) = rest.strip_prefix('"').and_then(|rest| rest.split('"').next())
+                    else {
+                        continue;
+                    };
                     named += 1;
-                    assert!(described.contains(name), "{name} of {} has no line in describe.rs", path.display());
+                    assert!(
+                        described.contains(name),
+                        "{name} of {} has no line in describe.rs",
+                        path.display()
+                    );
                 }
             }
         }

@@ -1,11 +1,13 @@
-//! Router solicitation and advertisement (ICMPv6). The kernel handles the checksum (RFC 3542 section 3.1). No I/O.
+//! Router solicitation and advertisement (ICMPv6). The kernel handles the checksum (RFC 3542
+//! section 3.1). No I/O.
 
 /// Router Solicitation (RFC 4861 section 4.1).
 const SOLICITATION: u8 = 133;
 /// Type, code, checksum and four reserved bytes.
 const HEADER: usize = 8;
 
-/// Router Advertisement (RFC 4861 section 4.2): no hop limit, no flags, a lifetime of 0 s, no times and no options.
+/// Router Advertisement (RFC 4861 section 4.2): no hop limit, no flags, a lifetime of 0 s, no times
+/// and no options.
 pub const ADVERTISEMENT: [u8; 16] = [134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Returns true for a valid solicitation (RFC 4861 section 6.1.1). The caller checks its sender.
@@ -16,7 +18,8 @@ pub fn is_solicitation(packet: &[u8]) -> bool {
     }
 }
 
-/// Returns true if all options are complete. The second byte of each option is its length in units of 8 bytes, at least 1.
+/// Returns true if all options are complete. The second byte of each option is its length in units
+/// of 8 bytes, at least 1.
 fn options_are_whole(mut options: &[u8]) -> bool {
     while let [_, units, ..] = options {
         match options.get(usize::from(*units) * 8..) {
@@ -47,7 +50,10 @@ mod tests {
         for length in (0..whole.len()).filter(|length| *length != 8) {
             assert!(!is_solicitation(&whole[..length]), "{length}");
         }
-        assert!(!is_solicitation(&[133, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]), "an option of length 0");
+        assert!(
+            !is_solicitation(&[133, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+            "an option of length 0"
+        );
         assert!(!is_solicitation(&ADVERTISEMENT), "our own answer is no question");
         assert!(!is_solicitation(&[133, 1, 0, 0, 0, 0, 0, 0]), "code 1");
     }

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Multicast address of all routers (RFC 4291 section 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Required hop limit. Messages with a lower value passed a router and are ignored (RFC 4861 section 6.1.2).
+/// Required hop limit. Messages with a lower value passed a router and are ignored (RFC 4861
+/// section 6.1.2).
 const HOP_LIMIT: u32 = 255;
 /// Receive buffer in bytes. A solicitation has about 16; a truncated one is invalid.
 const MAX_PACKET: usize = 512;
@@ -36,16 +37,19 @@ pub async fn run(interface: String, shutdown: CancellationToken) {
     }
 }
 
-/// Opens a raw socket. tokio's `UdpSocket` wraps it, because that type sends and receives one message at a time.
+/// Opens a raw socket. tokio's `UdpSocket` wraps it, because that type sends and receives one
+/// message at a time.
 fn open(interface: &str) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
+    let socket =
+        Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(interface.as_bytes()))?;
     socket.join_multicast_v6(&ALL_ROUTERS, name_to_index(&socket, interface)?)?;
     socket.set_unicast_hops_v6(HOP_LIMIT)?;
     UdpSocket::from_std(socket.into())
 }
 
-/// Returns true if this host forwards IPv6 on the interface. Reads the setting for each solicitation, because it can change at any time.
+/// Returns true if this host forwards IPv6 on the interface. Reads the setting for each
+/// solicitation, because it can change at any time.
 fn forwards(interface: &str) -> bool {
     let setting = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/forwarding"));
     setting.is_ok_and(|value| value.trim() != "0")
@@ -74,7 +78,9 @@ async fn answer(interface: String, socket: UdpSocket) {
         second.1 += 1;
         if second.1 > MAX_PER_SECOND {
             count_dropped("flood");
-            log.warn("ndp_flood", || format!("{interface}: too many IPv6 router solicitations: some are not answered"));
+            log.warn("ndp_flood", || {
+                format!("{interface}: too many IPv6 router solicitations: some are not answered")
+            });
             continue;
         }
         if forwards(&interface) {
@@ -82,7 +88,9 @@ async fn answer(interface: String, socket: UdpSocket) {
         }
         if let Err(why) = socket.send_to(&ADVERTISEMENT, from).await {
             count_dropped("not_sent");
-            log.warn("ndp_send", || format!("{interface}: cannot answer an IPv6 router solicitation: {why}"));
+            log.warn("ndp_send", || {
+                format!("{interface}: cannot answer an IPv6 router solicitation: {why}")
+            });
         }
     }
 }
@@ -91,7 +99,8 @@ fn count_dropped(reason: &'static str) {
     metrics::counter!("meshd_ndp_dropped_total", "reason" => reason).increment(1);
 }
 
-/// Returns true for a link-local sender, as iPXE always is. Other senders may have no address yet and would need a multicast answer.
+/// Returns true for a link-local sender, as iPXE always is. Other senders may have no address yet
+/// and would need a multicast answer.
 fn is_on_this_link(asker: SocketAddr) -> bool {
     matches!(asker, SocketAddr::V6(asker) if asker.ip().is_unicast_link_local())
 }

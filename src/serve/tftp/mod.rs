@@ -1,4 +1,5 @@
-//! TFTP: serves iPXE to firmware, and kernels on networks that pass only TFTP. The crate `meshd-tftp` implements the protocol.
+//! TFTP: serves iPXE to firmware, and kernels on networks that pass only TFTP. The crate
+//! `meshd-tftp` implements the protocol.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -54,10 +55,17 @@ pub async fn run(
         }
         _ => {}
     }
-    meshd_tftp::serve(Arc::new(BootFiles(central)), Arc::new(TftpTelemetry::default()), sockets, shutdown).await
+    meshd_tftp::serve(
+        Arc::new(BootFiles(central)),
+        Arc::new(TftpTelemetry::default()),
+        sockets,
+        shutdown,
+    )
+    .await
 }
 
-/// Drops packets that another machine sends in the name of a client, and raises an alarm that names the machine.
+/// Drops packets that another machine sends in the name of a client, and raises an alarm that names
+/// the machine.
 fn check_sources(central: &Shared, interface: &str, sockets: &mut Sockets) -> io::Result<()> {
     let SocketAddr::V4(requests) = sockets.local_addr()? else { return Ok(()) };
     let open = |transfers| -> io::Result<Box<dyn ClientReceiver>> {

@@ -44,7 +44,9 @@ impl<'a> Name<'a> {
         let mut parts = name.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some(loader), None, ..) if !loader.is_empty() => Some(Name::Loader(loader)),
-            (Some("blob"), Some(digest), Some(part), None) => Some(Name::Blob { digest: digest.parse().ok()?, part }),
+            (Some("blob"), Some(digest), Some(part), None) => {
+                Some(Name::Blob { digest: digest.parse().ok()?, part })
+            }
             _ => None,
         }
     }
@@ -61,7 +63,10 @@ mod tests {
         for slash in ["", "/"] {
             let name = format!("{slash}blob/{digest}/kernel");
             assert_eq!(Name::parse(&name), Some(Name::Blob { digest, part: "kernel" }));
-            assert_eq!(Name::parse(&format!("{slash}undionly.kpxe")), Some(Name::Loader("undionly.kpxe")));
+            assert_eq!(
+                Name::parse(&format!("{slash}undionly.kpxe")),
+                Some(Name::Loader("undionly.kpxe"))
+            );
         }
         for name in ["../undionly.kpxe", "//undionly.kpxe", "etc/passwd", "", "/"] {
             assert_eq!(Name::parse(name), None, "{name:?}");

@@ -31,11 +31,13 @@ impl Observer for TftpTelemetry {
         match event {
             Event::Began => self.active.increment(1),
             Event::Refused { .. } | Event::Full { .. } | Event::Malformed { .. } | Event::Stray => {
-                metrics::counter!("meshd_tftp_refused_total", "cause" => cause_of(event)).increment(1);
+                metrics::counter!("meshd_tftp_refused_total", "cause" => cause_of(event))
+                    .increment(1);
             }
             _ => {
                 self.active.decrement(1);
-                metrics::counter!("meshd_tftp_transfers_total", "result" => result_of(event)).increment(1);
+                metrics::counter!("meshd_tftp_transfers_total", "result" => result_of(event))
+                    .increment(1);
             }
         }
         self.log(event);
@@ -51,7 +53,8 @@ impl Observer for TftpTelemetry {
     fn problem(&self, problem: Problem<'_>) {
         match problem {
             Problem::Receive(error) => {
-                metrics::counter!("meshd_tftp_refused_total", "cause" => "not_received").increment(1);
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "not_received")
+                    .increment(1);
                 self.log.warn("receive", || format!("cannot receive a TFTP packet: {error}"));
             }
             Problem::Send(error) => {
@@ -62,14 +65,17 @@ impl Observer for TftpTelemetry {
                 tracing::info!(%error, "no UDP segmentation offload: TFTP windows are sent block by block");
             }
             Problem::SendQueueFull => {
-                metrics::counter!("meshd_tftp_refused_total", "cause" => "send_queue_full").increment(1);
+                metrics::counter!("meshd_tftp_refused_total", "cause" => "send_queue_full")
+                    .increment(1);
                 self.log.warn("queue", || {
                     "the send queue of the network is full: missing TFTP blocks are sent again later".to_owned()
                 });
             }
             Problem::RequestQueueFull => {
                 metrics::counter!("meshd_tftp_refused_total", "cause" => "busy").increment(1);
-                self.log.warn("busy", || "too many TFTP requests: some are dropped, clients repeat them".to_owned());
+                self.log.warn("busy", || {
+                    "too many TFTP requests: some are dropped, clients repeat them".to_owned()
+                });
             }
         }
     }

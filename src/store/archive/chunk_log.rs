@@ -1,11 +1,13 @@
-//! Streams of nodes as bounded files, the output of a task or the log of a boot: the beginning and the newest part.
+//! Streams of nodes as bounded files, the output of a task or the log of a boot: the beginning and
+//! the newest part.
 //!
 //! ```text
 //! FOLDER/<key>/<offset>    lines of JSON, one for each piece; the file's name is the offset of its first byte
 //! ```
 //!
-//! An offset counts the bytes of all lines that were ever written under the key, so that a reader can resume. Pieces of one stream of one
-//! node arrive in order, possibly twice; each is stored once. Nothing is flushed: a power failure may lose lines, which the offsets show.
+//! An offset counts the bytes of all lines that were ever written under the key, so that a reader
+//! can resume. Pieces of one stream of one node arrive in order, possibly twice; each is stored
+//! once. Nothing is flushed: a power failure may lose lines, which the offsets show.
 
 use meshd_proto::task::Piece;
 use meshd_types::{NodeId, Timestamp};
@@ -176,7 +178,8 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
             return Ok(log.clone());
         }
         let files = Files::open(self.dir.join(key.to_string()), self.limits)?;
-        let log = Arc::new(ChunkLog { end: watch::Sender::new(files.end()), files: Mutex::new(files) });
+        let log =
+            Arc::new(ChunkLog { end: watch::Sender::new(files.end()), files: Mutex::new(files) });
         logs.insert(key, log.clone());
         Ok(log)
     }
@@ -184,7 +187,8 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
 
 impl<S: LogStream> Files<S> {
     fn open(dir: PathBuf, limits: Limits) -> io::Result<Self> {
-        let mut files = Files { dir, limits, segments: BTreeMap::new(), open: None, upto: BTreeMap::new() };
+        let mut files =
+            Files { dir, limits, segments: BTreeMap::new(), open: None, upto: BTreeMap::new() };
         let entries = match fs::read_dir(&files.dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
@@ -208,7 +212,10 @@ impl<S: LogStream> Files<S> {
         let bytes = fs::read(&path)?;
         let mut whole = 0;
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let Ok(LogLine::<S> { node, stream, at, data, .. }) = serde_json::from_slice(line) else { break };
+            let Ok(LogLine::<S> { node, stream, at, data, .. }) = serde_json::from_slice(line)
+            else {
+                break;
+            };
             let length = data.into_bytes().map_or(0, |bytes| bytes.len() as u64);
             self.upto.insert((node, stream), at.saturating_add(length));
             whole += line.len() as u64;
@@ -297,7 +304,11 @@ mod tests {
                 return (lines, dropped);
             }
             let read = chunk.lines.split_inclusive(|byte| *byte == b'\n');
-            lines.extend(read.map(|line| serde_json::from_slice::<LogLine<Stream>>(line).expect("whole lines")));
+            lines.extend(
+                read.map(|line| {
+                    serde_json::from_slice::<LogLine<Stream>>(line).expect("whole lines")
+                }),
+            );
             (from, dropped) = (chunk.next, dropped + chunk.dropped);
         }
     }
@@ -324,7 +335,10 @@ mod tests {
         let again = self::outputs(dir.path());
         assert_eq!(again.append(KEY, piece(0, b"old")).expect("known"), at);
         assert_eq!(again.append(KEY, piece(at, b"new")).expect("kept"), at + 3);
-        assert_eq!(all(&again).0.last().map(|line| line.data.clone()), Some(Piece::Text("new".to_owned())));
+        assert_eq!(
+            all(&again).0.last().map(|line| line.data.clone()),
+            Some(Piece::Text("new".to_owned()))
+        );
         again.keep_only(&BTreeSet::new());
         assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0);
     }

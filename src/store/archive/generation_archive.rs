@@ -5,8 +5,8 @@
 //! state_dir/generations/content/<digest>     the content of a file, or the target of a link
 //! ```
 //!
-//! Files are written under another name and renamed, contents first, so that a named digest exists. Reads verify digests. Files with
-//! secrets are not archived.
+//! Files are written under another name and renamed, contents first, so that a named digest exists.
+//! Reads verify digests. Files with secrets are not archived.
 
 use bytes::Bytes;
 use meshd_model::fleet::{ArchivedGeneration, Generation};
@@ -29,7 +29,8 @@ const MAX_CONTENT: u64 = 64 << 20;
 /// The folder of generations.
 pub struct GenerationArchive {
     dir: PathBuf,
-    /// Read-locked by writers, write-locked by a sweep, so that a sweep removes no file of a write in progress.
+    /// Read-locked by writers, write-locked by a sweep, so that a sweep removes no file of a write
+    /// in progress.
     sweep_lock: RwLock<()>,
     unique: AtomicU64,
 }
@@ -38,7 +39,9 @@ pub struct GenerationArchive {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// Never archived, or removed.
-    #[error("generation {generation} is not archived; `meshd node history NODE` lists archived generations")]
+    #[error(
+        "generation {generation} is not archived; `meshd node history NODE` lists archived generations"
+    )]
     Missing { generation: String },
     /// Stored bytes have changed.
     #[error("generation {generation} is damaged: {what}; assign its profile instead")]
@@ -87,7 +90,8 @@ impl GenerationArchive {
         self.path(generation).exists()
     }
 
-    /// Archives a generation with its contents. Blocks. After an error, the generation is not archived.
+    /// Archives a generation with its contents. Blocks. After an error, the generation is not
+    /// archived.
     pub fn put<'c>(
         &self,
         generation: Generation,
@@ -111,7 +115,8 @@ impl GenerationArchive {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
-        let temporary = self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
+        let temporary =
+            self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
         let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
         written.map_err(|source| {
             let _ = fs::remove_file(&temporary);
@@ -123,7 +128,10 @@ impl GenerationArchive {
     pub fn get(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.path(generation), MAX_GENERATION, name)?;
-        let damaged = |error: serde_json::Error| ArchiveError::Damaged { generation: name(), what: error.to_string() };
+        let damaged = |error: serde_json::Error| ArchiveError::Damaged {
+            generation: name(),
+            what: error.to_string(),
+        };
         serde_json::from_slice(&bytes).map_err(damaged)
     }
 
@@ -139,7 +147,11 @@ impl GenerationArchive {
     }
 
     /// Flushes a generation to the disk, because a node depends on it from now on. Blocks.
-    pub fn sync(&self, generation: Generation, kept: &ArchivedGeneration) -> Result<(), ArchiveError> {
+    pub fn sync(
+        &self,
+        generation: Generation,
+        kept: &ArchivedGeneration,
+    ) -> Result<(), ArchiveError> {
         let contents = kept.contents().map(|digest| self.content_path(&digest));
         let folders = [self.dir.clone(), self.dir.join("content")];
         for path in contents.chain([self.path(generation)]).chain(folders) {
@@ -149,21 +161,29 @@ impl GenerationArchive {
         Ok(())
     }
 
-    /// Removes every generation that `keep` does not return, and every unreferenced content. Returns the number of removed generations.
-    /// `keep` is called after the folder was read, so that generations archived meanwhile stay. A file that cannot be removed stays until
-    /// the next sweep. Blocks.
-    pub fn sweep(&self, keep: impl FnOnce() -> BTreeSet<Generation>) -> Result<usize, ArchiveError> {
+    /// Removes every generation that `keep` does not return, and every unreferenced content.
+    /// Returns the number of removed generations. `keep` is called after the folder was read, so
+    /// that generations archived meanwhile stay. A file that cannot be removed stays until the next
+    /// sweep. Blocks.
+    pub fn sweep(
+        &self,
+        keep: impl FnOnce() -> BTreeSet<Generation>,
+    ) -> Result<usize, ArchiveError> {
         let _alone = self.sweep_lock.write().unwrap_or_else(PoisonError::into_inner);
         let listed = names(&self.dir)?;
         let keep = keep();
         let (mut referenced, mut removed) = (BTreeSet::new(), 0);
         for name in &listed {
-            let generation: Option<Generation> = name.strip_suffix(".json").and_then(|name| name.parse().ok());
+            let generation: Option<Generation> =
+                name.strip_suffix(".json").and_then(|name| name.parse().ok());
             match generation {
                 Some(generation) if keep.contains(&generation) => {
-                    referenced.extend(self.get(generation).iter().flat_map(ArchivedGeneration::contents));
+                    referenced
+                        .extend(self.get(generation).iter().flat_map(ArchivedGeneration::contents));
                 }
-                Some(generation) => removed += usize::from(fs::remove_file(self.path(generation)).is_ok()),
+                Some(generation) => {
+                    removed += usize::from(fs::remove_file(self.path(generation)).is_ok())
+                }
                 None if name.starts_with(".new-") => drop(fs::remove_file(self.dir.join(name))),
                 None => {}
             }
@@ -180,13 +200,20 @@ impl GenerationArchive {
 
 fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     match fs::read_dir(dir) {
-        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()),
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ArchiveError::Io { path: dir.to_owned(), source }),
     }
 }
 
-pub(crate) fn read(path: &Path, max_length: u64, name: impl Fn() -> String) -> Result<Vec<u8>, ArchiveError> {
+pub(crate) fn read(
+    path: &Path,
+    max_length: u64,
+    name: impl Fn() -> String,
+) -> Result<Vec<u8>, ArchiveError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ArchiveError::Missing { generation: name() },
         _ => ArchiveError::Io { path: path.to_owned(), source },
@@ -246,7 +273,10 @@ mod tests {
         assert_eq!(store.content(generation(1), &Digest::of(b"one")).unwrap(), "one");
         store.sync(generation(1), &kept(&[b"one"])).unwrap();
         fs::write(store.content_path(&Digest::of(b"one")), b"two").unwrap();
-        assert!(matches!(store.content(generation(1), &Digest::of(b"one")), Err(ArchiveError::Damaged { .. })));
+        assert!(matches!(
+            store.content(generation(1), &Digest::of(b"one")),
+            Err(ArchiveError::Damaged { .. })
+        ));
         fs::write(store.path(generation(1)), b"{").unwrap();
         assert!(matches!(store.get(generation(1)), Err(ArchiveError::Damaged { .. })));
     }
@@ -259,7 +289,10 @@ mod tests {
         put(&store, 1, &[b"one", b"both"]);
         put(&store, 2, &[b"two", b"both"]);
         assert_eq!(store.sweep(|| BTreeSet::from([generation(2)])).unwrap(), 1);
-        assert!(store.get(generation(1)).is_err() && store.content(generation(1), &Digest::of(b"one")).is_err());
+        assert!(
+            store.get(generation(1)).is_err()
+                && store.content(generation(1), &Digest::of(b"one")).is_err()
+        );
         for bytes in [b"two".as_slice(), b"both"] {
             assert!(store.content(generation(2), &Digest::of(bytes)).is_ok());
         }

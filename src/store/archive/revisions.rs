@@ -44,7 +44,12 @@ impl RevisionArchive {
     }
 
     /// Copies the folder of an overlay, unless it is archived already. Blocks.
-    pub fn put_overlay(&self, name: &OverlayName, digest: &Digest, folder: &Path) -> Result<(), ArchiveError> {
+    pub fn put_overlay(
+        &self,
+        name: &OverlayName,
+        digest: &Digest,
+        folder: &Path,
+    ) -> Result<(), ArchiveError> {
         let destination = self.overlay_dir(digest);
         if destination.exists() {
             return Ok(());
@@ -63,7 +68,8 @@ impl RevisionArchive {
         let _ = remove(&self.overlay_dir(digest));
     }
 
-    /// Returns digests of an overlay's files by their paths: `base/overlay.toml`. Mode and link target count. Blocks.
+    /// Returns digests of an overlay's files by their paths: `base/overlay.toml`. Mode and link
+    /// target count. Blocks.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -77,15 +83,20 @@ impl RevisionArchive {
     pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), ArchiveError> {
         let (path, temporary) = (self.path(generation), self.dir.join(".new.json"));
         let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&temporary, text));
-        written.and_then(|()| fs::rename(&temporary, &path)).map_err(|source| ArchiveError::Io { path, source })
+        written
+            .and_then(|()| fs::rename(&temporary, &path))
+            .map_err(|source| ArchiveError::Io { path, source })
     }
 
     /// Reads the text of a revision. Blocks.
     pub fn get(&self, generation: Generation) -> Result<Vec<u8>, ArchiveError> {
-        super::generation_archive::read(&self.path(generation), MAX_REVISION, || generation.0.short())
+        super::generation_archive::read(&self.path(generation), MAX_REVISION, || {
+            generation.0.short()
+        })
     }
 
-    /// Removes all other revisions and overlays. A file that cannot be removed stays until the next sweep. Blocks.
+    /// Removes all other revisions and overlays. A file that cannot be removed stays until the next
+    /// sweep. Blocks.
     pub fn sweep(&self, revisions: &BTreeSet<Generation>, overlays: &BTreeSet<Digest>) {
         let names = |dir: &Path| -> Vec<String> {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -93,11 +104,14 @@ impl RevisionArchive {
         };
         for name in names(&self.dir) {
             let generation = name.strip_suffix(".json").and_then(|name| name.parse().ok());
-            if let Some(generation) = generation.filter(|generation| !revisions.contains(generation)) {
+            if let Some(generation) =
+                generation.filter(|generation| !revisions.contains(generation))
+            {
                 let _ = fs::remove_file(self.path(generation));
             }
         }
-        for digest in names(&self.dir.join("overlays")).iter().filter_map(|name| name.parse().ok()) {
+        for digest in names(&self.dir.join("overlays")).iter().filter_map(|name| name.parse().ok())
+        {
             if !overlays.contains(&digest) {
                 self.remove_overlay(&digest);
             }
@@ -121,8 +135,10 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
             return Err(io::Error::other(format!("more than {MAX_COPIED} files")));
         }
         let (path, target) = (entry.path(), to.join(entry.file_name()));
-        // Links beside rootfs/ are those of the operator, and are followed when the overlay is read.
-        let followed = excluded.and_then(|_| fs::metadata(&path).ok()).map(|about| about.file_type());
+        // Links beside rootfs/ are those of the operator, and are followed when the overlay is
+        // read.
+        let followed =
+            excluded.and_then(|_| fs::metadata(&path).ok()).map(|about| about.file_type());
         let kind = followed.map_or_else(|| entry.file_type(), Ok)?;
         if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
@@ -130,7 +146,8 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
             if excluded.is_none_or(|name| entry.file_name() != name) {
                 fs::create_dir(&target)?;
                 copy(&path, &target, count, None)?;
-                // The umask of the daemon takes the bits of other users, which the reader of overlays takes for a stricter mode.
+                // The umask of the daemon takes the bits of other users, which the reader of
+                // overlays takes for a stricter mode.
                 fs::set_permissions(&target, fs::metadata(&path)?.permissions())?;
             }
         } else if kind.is_file() {
@@ -173,20 +190,28 @@ mod tests {
         fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
         fs::create_dir_all(folder.join("golden")).unwrap();
         fs::write(folder.join("rootfs/etc/run"), "x").unwrap();
-        fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755))
+            .unwrap();
         fs::set_permissions(folder.join("rootfs/etc"), fs::Permissions::from_mode(0o750)).unwrap();
         std::os::unix::fs::symlink("run", folder.join("rootfs/etc/link")).unwrap();
         let (digest, name) = (Digest([1; 32]), "motd".parse().unwrap());
         store.put_overlay(&name, &digest, &folder).unwrap();
         let copy = store.overlay_dir(&digest).join("motd");
-        assert_eq!(fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777, 0o755);
-        assert_eq!(fs::metadata(copy.join("rootfs/etc")).unwrap().permissions().mode() & 0o777, 0o750);
+        assert_eq!(
+            fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        assert_eq!(
+            fs::metadata(copy.join("rootfs/etc")).unwrap().permissions().mode() & 0o777,
+            0o750
+        );
         assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
         assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
         let files = store.overlay_files(&digest).unwrap();
         let paths: Vec<&str> = files.keys().map(String::as_str).collect();
         assert_eq!(paths, ["motd/rootfs/etc/link", "motd/rootfs/etc/run"]);
-        fs::set_permissions(copy.join("rootfs/etc/run"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(copy.join("rootfs/etc/run"), fs::Permissions::from_mode(0o644))
+            .unwrap();
         let changed = store.overlay_files(&digest).unwrap();
         assert_ne!(changed["motd/rootfs/etc/run"], files["motd/rootfs/etc/run"], "its mode counts");
         assert_eq!(changed["motd/rootfs/etc/link"], files["motd/rootfs/etc/link"]);

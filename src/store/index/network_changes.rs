@@ -57,13 +57,18 @@ impl Model {
     /// Distinct changes since a revision; `None` for an old revision: read all records.
     pub fn network_changes_since(&self, revision: u64) -> Option<BTreeSet<NetworkChange>> {
         let NetworkChanges { revision: newest, recent } = &self.work.nics.changes;
-        let missed = usize::try_from(newest.saturating_sub(revision)).ok().filter(|count| *count <= recent.len())?;
+        let missed = usize::try_from(newest.saturating_sub(revision))
+            .ok()
+            .filter(|count| *count <= recent.len())?;
         Some(recent.iter().rev().take(missed).copied().collect())
     }
 
     /// The NICs of all nodes, VMs and boots.
     pub fn all_nics(&self) -> BTreeSet<MacAddr> {
-        let of_nodes = self.nodes.values().flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac]));
+        let of_nodes = self
+            .nodes
+            .values()
+            .flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac]));
         let of_vms = self.vms().flat_map(Vm::own_nics).map(|nic| nic.mac);
         of_nodes.chain(of_vms).chain(self.sessions_by_mac.keys().copied()).collect()
     }

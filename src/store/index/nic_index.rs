@@ -82,7 +82,8 @@ impl Model {
 
     /// Leases of a VM's NICs.
     pub fn leases_of_vm(&self, vm: SystemUuid) -> impl Iterator<Item = &Lease> {
-        let own = self.work.nics.leases.range((vm, Ipv4Addr::UNSPECIFIED)..=(vm, Ipv4Addr::BROADCAST));
+        let own =
+            self.work.nics.leases.range((vm, Ipv4Addr::UNSPECIFIED)..=(vm, Ipv4Addr::BROADCAST));
         own.filter_map(|(_, address)| self.lease(*address))
     }
 
@@ -98,14 +99,20 @@ impl RecordIndex<Ipv4Addr, Lease> for Model {
         let vm = lease.vm;
         self.work.nics.lease(&lease, true);
         let before = self.leases.insert(address, lease);
-        before.iter().filter(|before| before.vm != vm).for_each(|before| self.work.nics.lease(before, false));
+        before
+            .iter()
+            .filter(|before| before.vm != vm)
+            .for_each(|before| self.work.nics.lease(before, false));
         before
     }
 
     fn remove_record(&mut self, address: &Ipv4Addr) -> Option<Lease> {
         let lease = self.leases.remove(address)?;
         self.work.nics.lease(&lease, false);
-        self.work.nics.changes.push(NetworkChange::LeaseRemoved { mac: lease.mac, address: *address });
+        self.work
+            .nics
+            .changes
+            .push(NetworkChange::LeaseRemoved { mac: lease.mac, address: *address });
         Some(lease)
     }
 }
@@ -113,7 +120,8 @@ impl RecordIndex<Ipv4Addr, Lease> for Model {
 impl Tx<'_> {
     /// Removes a VM and all leases of its NICs.
     pub fn remove_vm(&mut self, uuid: SystemUuid) {
-        let leases: Vec<Ipv4Addr> = self.before().leases_of_vm(uuid).map(|lease| lease.address).collect();
+        let leases: Vec<Ipv4Addr> =
+            self.before().leases_of_vm(uuid).map(|lease| lease.address).collect();
         leases.into_iter().for_each(|address| self.remove_lease(address));
         self.staged.vms.remove(uuid);
     }

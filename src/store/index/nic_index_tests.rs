@@ -51,26 +51,35 @@ async fn change(store: &Store, change: impl FnOnce(&mut Tx<'_>)) {
 async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
-    let lease =
-        |number, of: u16| Lease { mac: mac(of), address: ip(number), expires_at: Timestamp::EPOCH, vm: Some(uuid(of)) };
+    let lease = |number, of: u16| Lease {
+        mac: mac(of),
+        address: ip(number),
+        expires_at: Timestamp::EPOCH,
+        vm: Some(uuid(of)),
+    };
     change(&store, |tx| {
         tx.put_vm(vm(1));
         tx.put_vm(vm(2));
-        [lease(1, 1), lease(700, 1), lease(2, 2), lease(900, 9)].into_iter().for_each(|lease| tx.put_lease(lease));
+        [lease(1, 1), lease(700, 1), lease(2, 2), lease(900, 9)]
+            .into_iter()
+            .for_each(|lease| tx.put_lease(lease));
     })
     .await;
     drop(store);
     let store = Store::open(dir.path()).expect("a store");
-    let found =
-        |mac, address| store.read(|model| (model.vm_of_mac(mac).map(Vm::uuid), model.vm_at(address).map(Vm::uuid)));
+    let found = |mac, address| {
+        store.read(|model| (model.vm_of_mac(mac).map(Vm::uuid), model.vm_at(address).map(Vm::uuid)))
+    };
     assert_eq!(found(mac(1), ip(1)), (Some(uuid(1)), Some(uuid(1))));
     assert_eq!(found(mac(0x8001), ip(3)), (Some(uuid(1)), None));
     let count = |of: u16| store.read(|model| model.leases_of_vm(uuid(of)).count());
-    let stale = store.read(|model| model.stale_leases().map(|lease| lease.address).collect::<Vec<_>>());
+    let stale =
+        store.read(|model| model.stale_leases().map(|lease| lease.address).collect::<Vec<_>>());
     assert_eq!((count(1), count(2), stale), (2, 1, vec![ip(900)]));
     change(&store, |tx| tx.remove_vm(uuid(1))).await;
     assert_eq!((found(mac(1), ip(1)), count(1), count(2)), ((None, None), 0, 1));
-    let left: Vec<Ipv4Addr> = store.read(|model| model.leases().map(|lease| lease.address).collect());
+    let left: Vec<Ipv4Addr> =
+        store.read(|model| model.leases().map(|lease| lease.address).collect());
     assert_eq!(left, [ip(2), ip(900)]);
 }
 
@@ -79,8 +88,11 @@ async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
     let revision = || store.read(|model| model.network_revision());
-    let since = |revision| store.read(|model| model.network_changes_since(revision)).map(Vec::from_iter);
-    let nics = |of: &[u16]| Some(of.iter().map(|number| NetworkChange::Nic(mac(*number))).collect::<Vec<_>>());
+    let since =
+        |revision| store.read(|model| model.network_changes_since(revision)).map(Vec::from_iter);
+    let nics = |of: &[u16]| {
+        Some(of.iter().map(|number| NetworkChange::Nic(mac(*number))).collect::<Vec<_>>())
+    };
     change(&store, |tx| tx.put_vm(vm(1))).await;
     assert_eq!(since(0), nics(&[1, 0x8001]));
     let first = revision();
@@ -97,7 +109,8 @@ async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     change(&store, |tx| tx.remove_lease(ip(7))).await;
     let removed = NetworkChange::LeaseRemoved { mac: mac(8), address: ip(7) };
     assert_eq!(since(first), Some(vec![NetworkChange::Nic(mac(9)), removed]));
-    let node = Node::discovered(Basis::Mac(mac(6)), Fingerprint::default(), mac(6), Timestamp::EPOCH);
+    let node =
+        Node::discovered(Basis::Mac(mac(6)), Fingerprint::default(), mac(6), Timestamp::EPOCH);
     let before = revision();
     change(&store, |tx| tx.put_node(node)).await;
     assert_eq!(since(before), nics(&[6]));

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of stored operations. Operations that are not finished are never removed.
 pub const MAX_STORED_OPERATIONS: usize = 1000;
-/// Maximum number of stored records of nodes: five orders to the largest rack. Records of operations that are not finished are never
-/// removed.
+/// Maximum number of stored records of nodes: five orders to the largest rack. Records of
+/// operations that are not finished are never removed.
 pub const MAX_NODE_OPERATIONS: usize = 50_000;
 /// Maximum number of records that are not finished. More orders are refused.
 pub const MAX_OPEN_NODE_OPERATIONS: usize = 40_000;
@@ -56,7 +56,11 @@ impl RecordIndex<OperationId, Operation> for Operations {
 }
 
 impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
-    fn put_record(&mut self, key: NodeOperationKey, record: NodeOperation) -> Option<NodeOperation> {
+    fn put_record(
+        &mut self,
+        key: NodeOperationKey,
+        record: NodeOperation,
+    ) -> Option<NodeOperation> {
         let before = self.remove_record(&key);
         let NodeOperationKey { operation, node } = key;
         self.counts.entry(operation).or_default().add(record.state);
@@ -96,7 +100,8 @@ impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
 impl Model {
     /// All operations that are acknowledged, the oldest first.
     pub fn operations(&self) -> impl DoubleEndedIterator<Item = &Operation> {
-        let heads = self.operations.by_age.iter().filter_map(|(_, id)| self.operations.heads.get(id));
+        let heads =
+            self.operations.by_age.iter().filter_map(|(_, id)| self.operations.heads.get(id));
         heads.filter(|head| head.stage == OperationStage::Accepted)
     }
 
@@ -115,7 +120,10 @@ impl Model {
     }
 
     /// The open records of a node, with their heads.
-    pub fn open_operations_of(&self, node: NodeId) -> impl Iterator<Item = (&Operation, &NodeOperation)> {
+    pub fn open_operations_of(
+        &self,
+        node: NodeId,
+    ) -> impl Iterator<Item = (&Operation, &NodeOperation)> {
         let open = self.operations.open.get(&node).into_iter().flatten();
         open.filter_map(move |id| Some((self.operation(*id)?, self.node_operation(*id, node)?)))
     }
@@ -151,12 +159,14 @@ impl Model {
         !self.operations.removing.is_empty()
     }
 
-    /// The operations to remove for one with `added` nodes: those that are being removed, then the oldest finished ones above a bound.
+    /// The operations to remove for one with `added` nodes: those that are being removed, then the
+    /// oldest finished ones above a bound.
     pub(crate) fn surplus_operations(&self, added: usize) -> Vec<&Operation> {
         let all = &self.operations;
         let mut heads = (all.heads.len() + 1).saturating_sub(MAX_STORED_OPERATIONS);
         let mut records = (all.total + added).saturating_sub(MAX_NODE_OPERATIONS);
-        let mut surplus: Vec<&Operation> = all.removing.iter().filter_map(|id| all.heads.get(id)).collect();
+        let mut surplus: Vec<&Operation> =
+            all.removing.iter().filter_map(|id| all.heads.get(id)).collect();
         for head in self.operations() {
             if heads + records == 0 || surplus.len() >= MAX_REMOVED {
                 break;

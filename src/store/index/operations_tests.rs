@@ -1,4 +1,5 @@
-//! Retention of operations: the oldest finished ones go first, a bounded number of records in a transaction.
+//! Retention of operations: the oldest finished ones go first, a bounded number of records in a
+//! transaction.
 
 use super::operations::{MAX_NODE_OPERATIONS, MAX_REMOVED, MAX_STORED_OPERATIONS};
 use crate::{Store, StoreError};
@@ -32,7 +33,8 @@ async fn store(store: &Store, number: u32, nodes: u32, is_finished: bool) {
             tx.remove_surplus_operations(batch.len());
             tx.put_operation(head(number));
             for index in &batch {
-                let mut record = NodeOperation::pending(head(number).id, node(*index), String::new());
+                let mut record =
+                    NodeOperation::pending(head(number).id, node(*index), String::new());
                 if is_finished {
                     assert!(record.finish(NodeOutcome::Done, Timestamp::from_millis(1)));
                 }
@@ -53,7 +55,9 @@ async fn oldest_finished_operations_are_removed_and_open_ones_stay() {
     for number in 1..most + 20 {
         store(&opened, number, 1, true).await;
     }
-    let ids = |store: &Store| store.read(|model| model.operations().map(|head| head.id).collect::<Vec<_>>());
+    let ids = |store: &Store| {
+        store.read(|model| model.operations().map(|head| head.id).collect::<Vec<_>>())
+    };
     let left = ids(&opened);
     assert_eq!((left.len(), left[0]), (MAX_STORED_OPERATIONS, head(0).id), "the open one stays");
     assert_eq!(left.last(), Some(&head(most + 19).id));
@@ -78,5 +82,8 @@ async fn records_of_large_operations_are_bounded_and_removed_in_batches() {
         totals.collect::<Vec<_>>()
     });
     assert_eq!(totals.last(), Some(&10_000));
-    assert!(totals.iter().all(|total| *total == 10_000), "an operation that is listed has all its records: {totals:?}");
+    assert!(
+        totals.iter().all(|total| *total == 10_000),
+        "an operation that is listed has all its records: {totals:?}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Counts units of a node that are neither allocated nor allocatable. Placement computes the count, and the cache lasts
-//! until the node, its VMs or its slots change.
+//! Counts units of a node that are neither allocated nor allocatable. Placement computes the count,
+//! and the cache lasts until the node, its VMs or its slots change.
 
 use crate::Model;
 use meshd_model::{
@@ -37,8 +37,8 @@ impl UnavailableUnits {
 }
 
 impl Model {
-    /// Number of units of a node that are not allocated and cannot be: not ready, or with an unavailable slot. With `implied`, slots need
-    /// no approval.
+    /// Number of units of a node that are not allocated and cannot be: not ready, or with an
+    /// unavailable slot. With `implied`, slots need no approval.
     pub fn unavailable_units(&self, node: NodeId, implied: bool) -> usize {
         let Some(cached) = self.work.unavailable.0.get(&node) else { return 0 };
         *cached[usize::from(implied)].get_or_init(|| self.count_unavailable(node, implied))
@@ -46,15 +46,23 @@ impl Model {
 
     fn count_unavailable(&self, node: NodeId, implied: bool) -> usize {
         static NOTHING: Allocations = Allocations::none();
-        let Some(facts) = self.nodes.get(&node).and_then(|node| node.facts.as_ref()) else { return 0 };
+        let Some(facts) = self.nodes.get(&node).and_then(|node| node.facts.as_ref()) else {
+            return 0;
+        };
         let allocations = self.allocations(node).unwrap_or(&NOTHING);
-        let is_allocated =
-            |unit: &UnitFacts| allocations.unit(unit.members.iter().map(|member| member.address.as_str())).is_some();
-        let is_slot_allocated = |slot: &SlotId| allocations.unit([slot.unit.as_str()].into_iter()).is_some();
-        let unassignable = unassignable_units(node, facts, self.slots(), is_slot_allocated, implied);
+        let is_allocated = |unit: &UnitFacts| {
+            allocations.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
+        };
+        let is_slot_allocated =
+            |slot: &SlotId| allocations.unit([slot.unit.as_str()].into_iter()).is_some();
+        let unassignable =
+            unassignable_units(node, facts, self.slots(), is_slot_allocated, implied);
         let is_unavailable = |unit: &UnitFacts| {
-            let is_unassignable =
-                || unassignable.iter().any(|(slot, _)| unit.selected.iter().any(|own| own == slot.as_str()));
+            let is_unassignable = || {
+                unassignable
+                    .iter()
+                    .any(|(slot, _)| unit.selected.iter().any(|own| own == slot.as_str()))
+            };
             unit.state != UnitState::Ready || (unit.kind == UnitKind::Device && is_unassignable())
         };
         facts.units.iter().filter(|unit| !is_allocated(unit) && is_unavailable(unit)).count()

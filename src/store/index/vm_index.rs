@@ -48,7 +48,9 @@ impl RecordIndex<SlotId, ApprovedSlot> for VmIndex {
         // Another slot may own the address now: a renamed node moves its slots in one transaction.
         if let Some(nic) = slot.nic {
             remove_if_owned(&mut self.slot_macs, nic.mac, id);
-            nic.address.into_iter().for_each(|address| remove_if_owned(&mut self.slot_addresses, address, id));
+            nic.address
+                .into_iter()
+                .for_each(|address| remove_if_owned(&mut self.slot_addresses, address, id));
         }
         Some(slot)
     }
@@ -171,7 +173,10 @@ impl Model {
 
     /// VMs that are placed on a node.
     pub fn vms_of(&self, node: NodeId) -> impl Iterator<Item = &Vm> {
-        self.allocations(node).into_iter().flat_map(Allocations::vms).filter_map(|uuid| self.vm(uuid))
+        self.allocations(node)
+            .into_iter()
+            .flat_map(Allocations::vms)
+            .filter_map(|uuid| self.vm(uuid))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The commit marker: a small file with the position of the last acknowledged change.
 //!
-//! An incomplete frame at the end of a journal is either an unacknowledged change that a crash cut off, or later damage. Only the commit
-//! marker distinguishes them.
+//! An incomplete frame at the end of a journal is either an unacknowledged change that a crash cut
+//! off, or later damage. Only the commit marker distinguishes them.
 //!
-//! Two slots are written in turn, so that one of them is always whole. The marker is not flushed: a kill cannot lose it, and after a power
-//! failure an older marker is incomplete but never wrong.
+//! Two slots are written in turn, so that one of them is always whole. The marker is not flushed: a
+//! kill cannot lose it, and after a power failure an older marker is incomplete but never wrong.
 
 use meshd_types::Digest;
 use std::{
@@ -72,7 +72,13 @@ impl CommitMarker {
 
     /// Opens or creates the marker. `None`: it has no valid record.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Option<MarkerRecord>)> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
         let record = (0..2).filter_map(|slot| MarkerRecord::read(&file, slot)).max();
         Ok((CommitMarker { file, last: record.unwrap_or_default() }, record))
     }
@@ -106,7 +112,9 @@ mod tests {
         for seq in 1..=3 {
             marker.write(seq, 7).expect("written");
         }
-        let read = || CommitMarker::open(&path).expect("opened").1.map(|record| (record.seq, record.first));
+        let read = || {
+            CommitMarker::open(&path).expect("opened").1.map(|record| (record.seq, record.first))
+        };
         assert_eq!(read(), Some((3, 7)));
         let file = OpenOptions::new().write(true).open(&path).expect("opened");
         file.write_all_at(&[0xff], SLOT_DISTANCE + 9).expect("damaged");

@@ -60,7 +60,8 @@ pub(super) struct Header {
     pub(super) number: u64,
     /// Number of records that follow with the same sequence; a file with fewer is damaged.
     pub(super) records: u64,
-    /// The next number of each kind of numbered records: after a numbered file, or at the start of a journal.
+    /// The next number of each kind of numbered records: after a numbered file, or at the start of
+    /// a journal.
     pub(super) next: BTreeMap<String, u64>,
     /// The file contains all numbered records; earlier files are no longer needed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -84,7 +85,8 @@ pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Writes a file under a temporary name, flushes and renames it: after a crash the file is complete or absent.
+/// Writes a file under a temporary name, flushes and renames it: after a crash the file is complete
+/// or absent.
 pub(super) fn write_atomically(
     dir: &Path,
     kind: Kind,
@@ -109,9 +111,13 @@ pub(super) fn write_atomically(
     written
 }
 
-/// Renames a file and flushes its folder. If the flush fails, the file is removed: the next start would use this journal although the
-/// previous one continues.
-pub(super) fn rename_and_flush(temporary: &Path, target: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
+/// Renames a file and flushes its folder. If the flush fails, the file is removed: the next start
+/// would use this journal although the previous one continues.
+pub(super) fn rename_and_flush(
+    temporary: &Path,
+    target: &Path,
+    flush: impl Fn() -> io::Result<()>,
+) -> io::Result<()> {
     fs::rename(temporary, target)?;
     flush().inspect_err(|_| {
         let _ = fs::remove_file(target);
@@ -125,7 +131,13 @@ fn write_temporary(
     header: &Header,
     records: impl Iterator<Item = io::Result<KeyValue<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
 ) -> io::Result<WrittenFile> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(temporary)?;
     let file = Arc::new(file);
     let (mut length, mut check, mut numbered) = (0, Check::default(), Vec::new());
     // Returns the offset of the frame.
@@ -168,7 +180,11 @@ fn value_locations<'a>(
     locations: &'a mut Vec<(Log, u64, usize, usize)>,
 ) -> impl Iterator<Item = (Log, u64, ValueLocation)> + 'a {
     locations.drain(..).map(move |(log, number, at, length)| {
-        (log, number, ValueLocation { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length })
+        (
+            log,
+            number,
+            ValueLocation { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length },
+        )
     })
 }
 
@@ -177,7 +193,10 @@ pub(super) fn numbers(dir: &Path, kind: Kind) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        let Some(rest) = name.strip_prefix(kind.word()).and_then(|rest| rest.strip_prefix('-')) else { continue };
+        let Some(rest) = name.strip_prefix(kind.word()).and_then(|rest| rest.strip_prefix('-'))
+        else {
+            continue;
+        };
         if rest.ends_with(TEMPORARY_SUFFIX) {
             fs::remove_file(dir.join(&name))?;
         } else if let Ok(number) = rest.parse() {

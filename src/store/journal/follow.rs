@@ -6,7 +6,8 @@ use super::{
 };
 use std::{io, os::unix::fs::FileExt as _};
 
-/// Reads and verifies the whole journal, as its checksums form a chain. `None`: compaction has replaced the changes by their result.
+/// Reads and verifies the whole journal, as its checksums form a chain. `None`: compaction has
+/// replaced the changes by their result.
 pub(super) fn changes_after(disk: &Disk, after: Position) -> io::Result<Option<Vec<LoggedChange>>> {
     let damaged = || io::Error::other("the journal is damaged");
     let mut bytes = vec![0; usize::try_from(disk.length).map_err(io::Error::other)?];
@@ -23,7 +24,10 @@ pub(super) fn changes_after(disk: &Disk, after: Position) -> io::Result<Option<V
             let op = op.ok_or_else(damaged)?;
             Ok((op.key.to_vec(), op.value.map(|(value, _)| value.to_vec())))
         });
-        changes.push(LoggedChange { position: Position(frame.seq), records: records.collect::<io::Result<_>>()? });
+        changes.push(LoggedChange {
+            position: Position(frame.seq),
+            records: records.collect::<io::Result<_>>()?,
+        });
     }
     if frames.valid != bytes.len() { Err(damaged()) } else { Ok(Some(changes)) }
 }

@@ -29,7 +29,8 @@ impl Check {
     }
 }
 
-/// Appends a frame and returns its checksum. The body begins [`HEAD`] bytes after the previous end of `out`.
+/// Appends a frame and returns its checksum. The body begins [`HEAD`] bytes after the previous end
+/// of `out`.
 pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> Check {
     let length = u32::try_from(body.len()).expect("one change is far below 4 GiB");
     let check = before.next(seq, body);
@@ -179,7 +180,9 @@ mod tests {
         let one = file(&bodies[..1]).len();
         let bytes = file(&bodies);
         let parts: Vec<&[u8]> = bytes.chunks(one).collect();
-        for (order, valid) in [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)] {
+        for (order, valid) in
+            [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)]
+        {
             let shuffled: Vec<u8> = order.iter().flat_map(|at| parts[*at]).copied().collect();
             assert_eq!(Frames::new(&shuffled).count(), valid, "{order:?}");
         }

@@ -16,15 +16,18 @@
 //! store/lock            held by the meshd that uses the store
 //! ```
 //!
-//! **Change.** Frames are appended and flushed by `fdatasync`, many changes together. Then the commit marker advances, and only then are
-//! writers acknowledged. What a failed write left is cut off, so none of its changes exists; the journal continues when the disk has room.
+//! **Change.** Frames are appended and flushed by `fdatasync`, many changes together. Then the
+//! commit marker advances, and only then are writers acknowledged. What a failed write left is cut
+//! off, so none of its changes exists; the journal continues when the disk has room.
 //!
-//! **Compaction.** A journal that has grown long is replaced: its numbered records become a file, all other records start the next journal.
-//! Each file is written under another name, flushed and renamed; then the old journal is deleted. When most records of the numbered files
-//! are deleted, the rest is merged into one file.
+//! **Compaction.** A journal that has grown long is replaced: its numbered records become a file,
+//! all other records start the next journal. Each file is written under another name, flushed and
+//! renamed; then the old journal is deleted. When most records of the numbered files are deleted,
+//! the rest is merged into one file.
 //!
-//! **Opening** reads and verifies every byte. Half a frame behind the commit marker is the trace of a crash and is cut off. Any other
-//! damage is refused with file and position, and nothing is changed.
+//! **Opening** reads and verifies every byte. Half a frame behind the commit marker is the trace of
+//! a crash and is cut off. Any other damage is refused with file and position, and nothing is
+//! changed.
 
 mod commit_marker;
 mod files;
@@ -214,12 +217,16 @@ impl ChangeLog for Journal {
 impl Journal {
     /// Fails if the number of a new numbered record is not above all others of its kind.
     fn check_order(&self, changes: &[Batch]) -> io::Result<()> {
-        let mut next: BTreeMap<Log, u64> = Log::all().map(|log| (log, self.index.next(log))).collect();
-        let added = changes.iter().flat_map(|batch| &batch.numbered).filter(|(.., range)| range.is_some());
+        let mut next: BTreeMap<Log, u64> =
+            Log::all().map(|log| (log, self.index.next(log))).collect();
+        let added =
+            changes.iter().flat_map(|batch| &batch.numbered).filter(|(.., range)| range.is_some());
         for (log, number, _) in added {
             let next = next.entry(*log).or_default();
             if *number < *next {
-                return Err(io::Error::other(format!("the numbered record {number} is out of order")));
+                return Err(io::Error::other(format!(
+                    "the numbered record {number} is out of order"
+                )));
             }
             *next = *number + 1;
         }
@@ -234,20 +241,32 @@ impl Journal {
         let mut bytes = vec![0; usize::try_from(disk.length).map_err(io::Error::other)?];
         disk.file.read_exact_at(&mut bytes, 0)?;
         let Some((records, numbered)) = split(&bytes) else {
-            return Err(io::Error::other(format!("{} is damaged", Kind::Journal.name(disk.number))));
+            return Err(io::Error::other(format!(
+                "{} is damaged",
+                Kind::Journal.name(disk.number)
+            )));
         };
         let next = Log::all().map(|log| (log.prefix().to_owned(), self.index.next(log))).collect();
         let is_merged = self.is_worth_merging(&disk)?;
-        let mut header = Header { version: VERSION.into(), number: disk.number, records: 0, next, is_merged };
+        let mut header =
+            Header { version: VERSION.into(), number: disk.number, records: 0, next, is_merged };
         let numbered_file = if is_merged {
             header.records = Log::all().map(|log| self.index.size(log).0).sum();
             let all = Log::all().flat_map(|log| {
-                self.index.all(log).map(move |record| record.map(|(number, value)| (log.key(number), Some(value))))
+                self.index
+                    .all(log)
+                    .map(move |record| record.map(|(number, value)| (log.key(number), Some(value))))
             });
             write_atomically(&self.dir, Kind::Numbered, disk.seq, &header, all)?
         } else {
             header.records = numbered.len() as u64;
-            write_atomically(&self.dir, Kind::Numbered, disk.seq, &header, numbered.into_iter().map(Ok))?
+            write_atomically(
+                &self.dir,
+                Kind::Numbered,
+                disk.seq,
+                &header,
+                numbered.into_iter().map(Ok),
+            )?
         };
         (header.number, header.is_merged) = (header.number + 1, false);
         header.records = records.len() as u64;
@@ -278,7 +297,9 @@ impl Journal {
         let previous: Vec<u64> = (disk.first..merged).collect();
         disk.first = merged;
         disk.marker.write_twice(disk.seq, disk.first)?;
-        previous.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
+        previous
+            .iter()
+            .try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
     }
 
     /// Fails if the disk is full or read-only.
@@ -297,14 +318,26 @@ impl Journal {
 impl Disk {
     /// Encodes changes as frames after the last flushed one.
     fn encode(&self, changes: Vec<Batch>) -> EncodedChanges {
-        let mut encoded = EncodedChanges { bytes: Vec::new(), seq: self.seq, check: self.check, numbered: Vec::new() };
+        let mut encoded = EncodedChanges {
+            bytes: Vec::new(),
+            seq: self.seq,
+            check: self.check,
+            numbered: Vec::new(),
+        };
         for batch in changes {
             let at = self.length + (encoded.bytes.len() + HEAD) as u64;
             encoded.seq += 1;
-            encoded.check = frame::write(&mut encoded.bytes, encoded.check, encoded.seq, &batch.body);
-            let location = |(at_in, length)| ValueLocation { file: self.file.clone(), at: at + at_in as u64, length };
+            encoded.check =
+                frame::write(&mut encoded.bytes, encoded.check, encoded.seq, &batch.body);
+            let location = |(at_in, length)| ValueLocation {
+                file: self.file.clone(),
+                at: at + at_in as u64,
+                length,
+            };
             let numbered = batch.numbered.into_iter();
-            encoded.numbered.extend(numbered.map(|(log, number, range)| (log, number, range.map(location))));
+            encoded
+                .numbered
+                .extend(numbered.map(|(log, number, range)| (log, number, range.map(location))));
         }
         encoded
     }
@@ -362,7 +395,8 @@ fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
     let (mut records, mut numbered) = (BTreeMap::new(), BTreeMap::new());
     let mut frames = Frames::new(bytes);
     let header: Header = serde_json::from_slice(frames.next()?.body).ok()?;
-    let is_own = |log: Log, number: u64| header.next.get(log.prefix()).is_none_or(|first| number >= *first);
+    let is_own =
+        |log: Log, number: u64| header.next.get(log.prefix()).is_none_or(|first| number >= *first);
     for frame in frames.by_ref() {
         for op in frame::ops(frame.body) {
             let op = op?;

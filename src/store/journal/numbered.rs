@@ -123,7 +123,8 @@ impl Index {
         self.edit(log, |log_index| *log_index.next.get_or_insert(number) == number)
     }
 
-    /// Sets the next number; the last records before it may have been removed. False if a later record is known.
+    /// Sets the next number; the last records before it may have been removed. False if a later
+    /// record is known.
     #[must_use]
     pub(super) fn ends_at(&self, log: Log, number: u64) -> bool {
         self.edit(log, |log_index| {
@@ -168,7 +169,11 @@ impl Index {
     /// Every record of a kind with its value, the oldest first.
     pub(super) fn all(&self, log: Log) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
         let locations: Vec<_> = self.read_log(log, |log_index| {
-            log_index.locations.iter().map(|(number, location)| (*number, location.clone())).collect()
+            log_index
+                .locations
+                .iter()
+                .map(|(number, location)| (*number, location.clone()))
+                .collect()
         });
         locations.into_iter().map(|(number, location)| Ok((number, location.read()?)))
     }
@@ -203,7 +208,8 @@ impl Iterator for Newest<'_> {
             self.chunk = self.index.read_log(self.log, |log_index| {
                 let wanted = self.first..self.end.max(self.first);
                 let newest = log_index.locations.range(wanted).rev().take(CHUNK);
-                let mut chunk: Vec<_> = newest.map(|(number, location)| (*number, location.clone())).collect();
+                let mut chunk: Vec<_> =
+                    newest.map(|(number, location)| (*number, location.clone())).collect();
                 chunk.reverse();
                 chunk
             });
@@ -232,7 +238,8 @@ impl Iterator for Oldest<'_> {
             let first = self.next?;
             self.chunk = self.index.read_log(self.log, |log_index| {
                 let oldest = log_index.locations.range(first..).take(CHUNK);
-                let mut chunk: Vec<_> = oldest.map(|(number, location)| (*number, location.clone())).collect();
+                let mut chunk: Vec<_> =
+                    oldest.map(|(number, location)| (*number, location.clone())).collect();
                 chunk.reverse();
                 chunk
             });

@@ -1,4 +1,5 @@
-//! Opens a journal: verifies every byte, and distinguishes a crash from damage by the commit marker.
+//! Opens a journal: verifies every byte, and distinguishes a crash from damage by the commit
+//! marker.
 
 use super::{
     Disk, Journal, LogSnapshot, Position, Records,
@@ -27,8 +28,8 @@ impl Journal {
         Self::open_by(dir, Trust::Marker)
     }
 
-    /// Opens a complete journal without commit marker, such as one from a backup, and creates the marker. A partial change at the end is
-    /// refused.
+    /// Opens a complete journal without commit marker, such as one from a backup, and creates the
+    /// marker. A partial change at the end is refused.
     pub fn open_whole(dir: &Path) -> Result<Self, StoreError> {
         Self::open_by(dir, Trust::Files)
     }
@@ -49,18 +50,24 @@ impl Journal {
                     // Before the journal is created, so that it always has a marker.
                     marker.write_twice(0, 1).map_err(fault)?;
                 }
-                create_first_journal(dir, is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0))?
+                create_first_journal(
+                    dir,
+                    is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0),
+                )?
             }
         };
-        let first = marker_record
-            .map_or_else(|| numbered_files.first().copied().unwrap_or(number), |marker_record| marker_record.first);
+        let first = marker_record.map_or_else(
+            || numbered_files.first().copied().unwrap_or(number),
+            |marker_record| marker_record.first,
+        );
         let index = Index::default();
         for file_number in first..number {
             read_numbered(&Kind::Numbered.path(dir, file_number), file_number, &index)?;
         }
         let read = read_journal(&Kind::Journal.path(dir, number), number, marker_record, &index)?;
-        // Files are removed only after everything was read. An interrupted compaction leaves the former journal, a numbered file of the
-        // present journal, or numbered files before the first.
+        // Files are removed only after everything was read. An interrupted compaction leaves the
+        // former journal, a numbered file of the present journal, or numbered files before the
+        // first.
         let old = journals.into_iter().filter(|old| *old < number).map(|old| (Kind::Journal, old));
         let numbered_files = numbered_files
             .into_iter()
@@ -84,11 +91,17 @@ impl Journal {
         };
         disk.file.set_len(length).and_then(|()| disk.file.sync_all()).map_err(fault)?;
         disk.marker.write_twice(seq, first).map_err(fault)?;
-        Ok(Journal { dir: dir.to_owned(), opened: Mutex::new(records), disk: Mutex::new(disk), index, _lock: lock })
+        Ok(Journal {
+            dir: dir.to_owned(),
+            opened: Mutex::new(records),
+            disk: Mutex::new(disk),
+            index,
+            _lock: lock,
+        })
     }
 
-    /// Returns all flushed changes as files that form the same store elsewhere. Files only grow or are deleted, so these bytes do not
-    /// change.
+    /// Returns all flushed changes as files that form the same store elsewhere. Files only grow or
+    /// are deleted, so these bytes do not change.
     pub(super) fn copy_files(&self) -> io::Result<LogSnapshot> {
         let disk = lock(&self.disk);
         let numbered = (disk.first..disk.number).map(|number| Kind::Numbered.name(number));
@@ -113,12 +126,17 @@ enum Trust {
     Files,
 }
 
-/// Reads the commit marker. A journal without one is refused: missing last changes could not be detected.
+/// Reads the commit marker. A journal without one is refused: missing last changes could not be
+/// detected.
 fn read_marker(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, StoreError> {
     let path = dir.join(files::COMMIT_MARKER);
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
     let marker_record = CommitMarker::read(&path).map_err(fault)?;
-    if marker_record.is_some() || is_new || trust == Trust::Files || !failpoint::defends("commit-marker") {
+    if marker_record.is_some()
+        || is_new
+        || trust == Trust::Files
+        || !failpoint::defends("commit-marker")
+    {
         return Ok(marker_record);
     }
     let accepted = dir.join(files::ACCEPTED);
@@ -139,7 +157,8 @@ pub(super) struct FolderLock(File);
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // Closing is not enough: a child that another thread forks holds a copy of the descriptor, and with it the lock, until it executes.
+        // Closing is not enough: a child that another thread forks holds a copy of the descriptor,
+        // and with it the lock, until it executes.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -162,7 +181,8 @@ fn create_first_journal(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
         return Err(damaged(dir, 0, "its journal is missing"));
     }
     let next = Log::all().map(|log| (log.prefix().to_owned(), 0)).collect();
-    let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next, is_merged: false };
+    let header =
+        Header { version: VERSION.to_owned(), number: 1, records: 0, next, is_merged: false };
     let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
     write_atomically(dir, Kind::Journal, 0, &header, nothing).map_err(fault)?;
     Ok(1)
@@ -171,7 +191,9 @@ fn create_first_journal(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
 /// Reads the numbered records of a finished journal.
 fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreError> {
     let bytes = read(path)?;
-    let file = Arc::new(File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
+    let file = Arc::new(
+        File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?,
+    );
     let mut frames = Frames::new(&bytes);
     let (header, _) = first_frame(path, number, &mut frames)?;
     if header.is_merged {
@@ -210,7 +232,8 @@ fn read_journal(
     let (header, first) = first_frame(path, number, &mut frames)?;
     check_next_numbers(path, &header, |log, next| index.continues_at(log, next))?;
     let mut records = BTreeMap::new();
-    let (mut seq, mut check, mut records_end, mut count) = (first.seq, first.check, frames.valid, 0);
+    let (mut seq, mut check, mut records_end, mut count) =
+        (first.seq, first.check, frames.valid, 0);
     while let Some(frame) = frames.next() {
         let is_initial = frame.seq == first.seq && seq == first.seq;
         if !is_initial && frame.seq != seq + 1 {
@@ -232,9 +255,15 @@ fn read_journal(
     let has_partial_frame = frames.valid < bytes.len();
     match marker_record {
         Some(marker_record) if seq < marker_record.seq => {
-            return Err(damaged(path, frames.valid, "changes that were acknowledged are missing or altered there"));
+            return Err(damaged(
+                path,
+                frames.valid,
+                "changes that were acknowledged are missing or altered there",
+            ));
         }
-        None if has_partial_frame => return Err(damaged(path, frames.valid, "it ends in an incomplete change")),
+        None if has_partial_frame => {
+            return Err(damaged(path, frames.valid, "it ends in an incomplete change"));
+        }
         _ => {}
     }
     if has_partial_frame {
@@ -253,7 +282,8 @@ fn read_journal(
     })
 }
 
-/// Applies a frame: numbered records to the index, others through `change`. Returns the number of changed records.
+/// Applies a frame: numbered records to the index, others through `change`. Returns the number of
+/// changed records.
 fn apply_frame(
     path: &Path,
     file: &Arc<File>,
@@ -268,7 +298,11 @@ fn apply_frame(
         match (Log::parse_key(op.key), op.value) {
             (Some((log, number)), Some((_, range))) => {
                 let at = (frame.at + range.start) as u64;
-                if !index.push(log, number, ValueLocation { file: file.clone(), at, length: range.len() }) {
+                if !index.push(
+                    log,
+                    number,
+                    ValueLocation { file: file.clone(), at, length: range.len() },
+                ) {
                     return Err(damaged(path, frame.at, "a later numbered record is before it"));
                 }
             }
@@ -279,7 +313,11 @@ fn apply_frame(
     Ok(count)
 }
 
-fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<(Header, Frame<'a>), StoreError> {
+fn first_frame<'a>(
+    path: &Path,
+    number: u64,
+    frames: &mut Frames<'a>,
+) -> Result<(Header, Frame<'a>), StoreError> {
     let frame = frames.next().ok_or_else(|| damaged(path, 0, "it has no beginning"))?;
     let version = |_| damaged(path, frame.at, "its beginning is not understood");
     let header: Header = serde_json::from_slice(frame.body).map_err(version)?;
@@ -293,7 +331,11 @@ fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<
 }
 
 /// Checks the next number of each kind of numbered records.
-fn check_next_numbers(path: &Path, header: &Header, is_expected: impl Fn(Log, u64) -> bool) -> Result<(), StoreError> {
+fn check_next_numbers(
+    path: &Path,
+    header: &Header,
+    is_expected: impl Fn(Log, u64) -> bool,
+) -> Result<(), StoreError> {
     for log in Log::all() {
         let next = header.next.get(log.prefix()).copied().unwrap_or(0);
         if !is_expected(log, next) {

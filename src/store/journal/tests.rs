@@ -47,7 +47,10 @@ fn sample(dir: &Path) -> (Records, Vec<(u64, Vec<u8>)>) {
 }
 
 fn files_of(dir: &Path) -> BTreeSet<String> {
-    fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("read").file_name().into_string().unwrap()).collect()
+    fs::read_dir(dir)
+        .expect("a folder")
+        .map(|entry| entry.expect("read").file_name().into_string().unwrap())
+        .collect()
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -64,7 +67,8 @@ fn refused(dir: &Path) -> StoreError {
 fn flushed_change_exists_after_compaction() {
     let dir = tempfile::tempdir().expect("a folder");
     let (records, events) = sample(dir.path());
-    let keys: Vec<_> = records.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+    let keys: Vec<_> =
+        records.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
     assert_eq!(keys, ["node/0", "node/1", "node/3"]);
     assert!(records.values().all(|value| value == b"value 2"));
     assert_eq!(events.len(), 12);
@@ -87,7 +91,10 @@ fn events_are_read_during_compaction_and_numbers_continue() {
     assert_eq!(reading.next().expect("one").expect("read").0, 599);
     journal.compact().expect("renewed");
     change(&journal, "k", "after");
-    assert_eq!(reading.map(|event| event.expect("read").0).collect::<Vec<_>>(), (10..599).rev().collect::<Vec<_>>());
+    assert_eq!(
+        reading.map(|event| event.expect("read").0).collect::<Vec<_>>(),
+        (10..599).rev().collect::<Vec<_>>()
+    );
     assert_eq!(
         journal.newest(EVENTS, 600, u64::MAX).next().expect("one").expect("read"),
         (600, b"k is after".to_vec())
@@ -114,7 +121,11 @@ fn change_truncated_by_crash_is_dropped_and_earlier_ones_remain() {
         assert_eq!(records.len(), if whole { 2 } else { 1 }, "cut at {cut}");
         change(&journal, "c", "3");
         drop(journal);
-        assert_eq!(open(dir.path()).1.len(), if whole { 3 } else { 2 }, "and it goes on, cut at {cut}");
+        assert_eq!(
+            open(dir.path()).1.len(),
+            if whole { 3 } else { 2 },
+            "and it goes on, cut at {cut}"
+        );
     }
 }
 
@@ -133,7 +144,10 @@ fn journal_without_its_acknowledged_end_is_refused() {
     for length in [ends[2] - 1, ends[1], ends[0], 10, 0] {
         file.set_len(length).expect("cut");
         let said = refused(dir.path()).to_string();
-        assert!(said.contains("journal-00000001") && said.contains("restore the last backup"), "{said}");
+        assert!(
+            said.contains("journal-00000001") && said.contains("restore the last backup"),
+            "{said}"
+        );
         assert_eq!(file.metadata().expect("there").len(), length, "nothing was changed");
     }
 }
@@ -157,13 +171,15 @@ fn missing_or_exchanged_journal_file_is_refused() {
     }
     let dir = tempfile::tempdir().expect("a folder");
     copy(sampled.path(), dir.path());
-    fs::copy(sampled.path().join("numbered-00000001"), dir.path().join("numbered-00000002")).expect("copied");
+    fs::copy(sampled.path().join("numbered-00000001"), dir.path().join("numbered-00000002"))
+        .expect("copied");
     assert!(refused(dir.path()).to_string().contains("another file"));
 }
 
 #[test]
 fn interrupted_compaction_loses_nothing() {
-    let (before, after) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (before, after) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(before.path());
     (0..5).for_each(|n| change(&journal, &format!("node/{n}"), "x"));
     journal.close().expect("closed");
@@ -183,7 +199,8 @@ fn interrupted_compaction_loses_nothing() {
             }
             if let Some(name) = temporary.get(done).filter(|_| half) {
                 let bytes = fs::read(after.path().join(name)).expect("read");
-                fs::write(dir.path().join(format!("{name}.new")), &bytes[..bytes.len() / 2]).expect("written");
+                fs::write(dir.path().join(format!("{name}.new")), &bytes[..bytes.len() / 2])
+                    .expect("written");
             }
             let (journal, records) = open(dir.path());
             let (records, events) = content(&journal, &records);
@@ -196,11 +213,18 @@ fn interrupted_compaction_loses_nothing() {
 #[test]
 fn renamed_file_is_removed_when_its_folder_cannot_be_flushed() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (temporary, target) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
+    let (temporary, target) =
+        (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
     fs::write(&temporary, "whole").expect("written");
-    let broken = files::rename_and_flush(&temporary, &target, || Err(io::Error::other("the disk is broken")));
+    let broken = files::rename_and_flush(&temporary, &target, || {
+        Err(io::Error::other("the disk is broken"))
+    });
     assert!(broken.is_err());
-    assert_eq!(files_of(dir.path()), BTreeSet::new(), "the journal before it goes on, and has to be the newest");
+    assert_eq!(
+        files_of(dir.path()),
+        BTreeSet::new(),
+        "the journal before it goes on, and has to be the newest"
+    );
     fs::write(&temporary, "whole").expect("written");
     files::rename_and_flush(&temporary, &target, || Ok(())).expect("flushed");
     assert_eq!(files_of(dir.path()), BTreeSet::from(["journal-00000002".to_owned()]));
@@ -212,17 +236,27 @@ fn store_in_use_or_of_another_version_is_refused() {
     let (journal, _) = open(dir.path());
     assert!(refused(dir.path()).to_string().contains("another meshd"));
     drop(journal);
-    let header = Header { version: "99".into(), number: 2, records: 0, next: BTreeMap::new(), is_merged: false };
+    let header = Header {
+        version: "99".into(),
+        number: 2,
+        records: 0,
+        next: BTreeMap::new(),
+        is_merged: false,
+    };
     let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
     write_atomically(dir.path(), Kind::Journal, 0, &header, nothing).expect("written");
-    fs::write(Kind::Numbered.path(dir.path(), 1), fs::read(Kind::Journal.path(dir.path(), 1)).expect("read"))
-        .expect("written");
+    fs::write(
+        Kind::Numbered.path(dir.path(), 1),
+        fs::read(Kind::Journal.path(dir.path(), 1)).expect("read"),
+    )
+    .expect("written");
     assert!(matches!(refused(dir.path()), StoreError::Version { found } if found == "99"));
 }
 
 #[test]
 fn snapshot_has_exactly_the_changes_before_it() {
-    let (dir, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (dir, other) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     journal.compact().expect("renewed");
@@ -245,7 +279,8 @@ fn snapshot_has_exactly_the_changes_before_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the marker.
+    /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the
+    /// marker.
     #[test]
     fn altered_byte_is_refused_or_loses_nothing(position in any::<prop::sample::Index>(), with in 1..=255u8) {
         let dir = tempfile::tempdir().expect("a folder");

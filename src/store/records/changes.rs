@@ -42,7 +42,11 @@ impl<K: Ord + Clone, R> Changes<K, R> {
     }
 
     /// The record as staged, or as it was.
-    pub(crate) fn get<'a>(&'a self, key: &K, before: impl FnOnce() -> Option<&'a R>) -> Option<&'a R> {
+    pub(crate) fn get<'a>(
+        &'a self,
+        key: &K,
+        before: impl FnOnce() -> Option<&'a R>,
+    ) -> Option<&'a R> {
         self.0.get(key).map_or_else(before, Option::as_ref)
     }
 
@@ -87,7 +91,9 @@ impl<K: Display, R: Serialize> Changes<K, R> {
         for (key, change) in &self.0 {
             let key = format!("{kind}/{key}").into_bytes();
             match change {
-                Some(record) => batch.insert(key, serde_json::to_vec(record).map_err(StoreError::Encode)?),
+                Some(record) => {
+                    batch.insert(key, serde_json::to_vec(record).map_err(StoreError::Encode)?)
+                }
                 None => batch.remove(key),
             }
         }

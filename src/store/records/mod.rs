@@ -5,8 +5,9 @@
 //! | `changes` | staged changes of one kind, and where they are applied |
 //! | `node_operation_key` | the key of the record of one node of an operation |
 //!
-//! A row names the kind, the field of its staged changes, the types of key and record, and the index that contains the records in the
-//! model. The key in the journal is `<kind>/<key>`; the value is the record as JSON. The journal numbers events and audit lines itself:
+//! A row names the kind, the field of its staged changes, the types of key and record, and the
+//! index that contains the records in the model. The key in the journal is `<kind>/<key>`; the
+//! value is the record as JSON. The journal numbers events and audit lines itself:
 //! `journal/numbered.rs`.
 
 mod changes;
@@ -85,8 +86,13 @@ record_kinds! {
     "node-operation", node_operations: NodeOperationKey => NodeOperation, in model.operations;
 }
 
-fn decode<K: FromStr, R: DeserializeOwned>(key: &str, name: &str, value: &[u8]) -> Result<(K, R), StoreError> {
+fn decode<K: FromStr, R: DeserializeOwned>(
+    key: &str,
+    name: &str,
+    value: &[u8],
+) -> Result<(K, R), StoreError> {
     let name = name.parse().map_err(|_| StoreError::UnknownKey { key: key.to_owned() })?;
-    let record = serde_json::from_slice(value).map_err(|source| StoreError::Damaged { key: key.to_owned(), source })?;
+    let record = serde_json::from_slice(value)
+        .map_err(|source| StoreError::Damaged { key: key.to_owned(), source })?;
     Ok((name, record))
 }

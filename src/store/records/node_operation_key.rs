@@ -26,7 +26,10 @@ impl FromStr for NodeOperationKey {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (operation, node) = text.split_once('/').ok_or(())?;
-        Ok(NodeOperationKey { operation: operation.parse().map_err(drop)?, node: node.parse().map_err(drop)? })
+        Ok(NodeOperationKey {
+            operation: operation.parse().map_err(drop)?,
+            node: node.parse().map_err(drop)?,
+        })
     }
 }
 

@@ -10,8 +10,11 @@ const MAX_STORED_TASKS: usize = 512;
 /// Returns the finished tasks to remove for a new one, the oldest first.
 pub(crate) fn surplus_tasks(tasks: &BTreeMap<TaskId, Task>) -> Vec<TaskId> {
     let excess = (tasks.len() + 1).saturating_sub(MAX_STORED_TASKS);
-    let mut finished: Vec<_> =
-        tasks.values().filter(|task| !task.is_open()).map(|task| (task.created_at, task.id)).collect();
+    let mut finished: Vec<_> = tasks
+        .values()
+        .filter(|task| !task.is_open())
+        .map(|task| (task.created_at, task.id))
+        .collect();
     finished.sort_unstable();
     finished.into_iter().take(excess).map(|(_, id)| id).collect()
 }

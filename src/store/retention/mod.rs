@@ -1,18 +1,21 @@
-//! Retention of records: bounds of events and audit lines for each class, shares for each source, folding of repeats; bound of tasks.
+//! Retention of records: bounds of events and audit lines for each class, shares for each source,
+//! folding of repeats; bound of tasks.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `record` | classes and sources of events and audit lines, and the bound of each class |
 //! | `finished_tasks` | the oldest finished tasks, which are removed for new ones |
 //!
-//! - **Class.** A record evicts only records of its own [`Class`]. Forged packets cannot evict an alarm, and refused requests cannot evict
-//!   a completed order.
-//! - **Source.** Within a class, the source with the most records loses its oldest one. Each node and each caller is a source; all
-//!   unidentified ones together are one.
-//! - **Budget.** A source may write [`Share::burst`] records at once, and one more in each [`Share::refill`]. Further repeats are folded:
-//!   a new record with a count and the time of the first one replaces the old one.
+//! - **Class.** A record evicts only records of its own [`Class`]. Forged packets cannot evict an
+//!   alarm, and refused requests cannot evict a completed order.
+//! - **Source.** Within a class, the source with the most records loses its oldest one. Each node
+//!   and each caller is a source; all unidentified ones together are one.
+//! - **Budget.** A source may write [`Share::burst`] records at once, and one more in each
+//!   [`Share::refill`]. Further repeats are folded: a new record with a count and the time of the
+//!   first one replaces the old one.
 //!
-//! Pure: the time is that of the records. Eviction happens in the transaction that adds the new record.
+//! Pure: the time is that of the records. Eviction happens in the transaction that adds the new
+//! record.
 
 mod finished_tasks;
 mod record;
@@ -26,7 +29,8 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of sources with a separate budget; further ones share that of [`Source::Unidentified`].
+/// Maximum number of sources with a separate budget; further ones share that of
+/// [`Source::Unidentified`].
 const MAX_BUDGETS: usize = 65_536;
 /// Maximum number of open folded records. Beyond it, records are folded by class and kind only.
 const MAX_FOLDS: usize = 16_384;
@@ -155,13 +159,16 @@ impl<T: Record> Retained<T> {
 
     /// Numbers new records, folds repeats and evicts records beyond the bounds.
     pub(super) fn add_all(&mut self, records: Vec<T>) -> NewRecords<T> {
-        let mut taken =
-            NewRecords { all: Vec::with_capacity(records.len()), evicted: std::mem::take(&mut self.restored) };
+        let mut taken = NewRecords {
+            all: Vec::with_capacity(records.len()),
+            evicted: std::mem::take(&mut self.restored),
+        };
         for mut record in records {
             let number = self.next;
             self.next += 1;
             let (class, source) = class_and_source(&record);
-            let may_fold = failpoint::defends("evidence-folding") && failpoint::defends("evidence-classes");
+            let may_fold =
+                failpoint::defends("evidence-folding") && failpoint::defends("evidence-classes");
             if may_fold && !self.spend_budget(class, &source, record.at()) {
                 taken.evicted.extend(self.fold(class, &source, number, &mut record));
             }
@@ -171,7 +178,8 @@ impl<T: Record> Retained<T> {
         taken
     }
 
-    /// Handles an undone change. Its new records stay counted until they are evicted; their numbers are not reused.
+    /// Handles an undone change. Its new records stay counted until they are evicted; their numbers
+    /// are not reused.
     pub(super) fn restore(&mut self, evicted: BTreeSet<u64>) {
         self.restored.extend(evicted);
     }
@@ -190,7 +198,10 @@ impl<T: Record> Retained<T> {
         let since = u64::try_from(now.since(budget.at).as_millis()).unwrap_or(u64::MAX);
         let more = since / refill;
         if more > 0 {
-            budget.left = budget.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(share.burst);
+            budget.left = budget
+                .left
+                .saturating_add(u32::try_from(more).unwrap_or(u32::MAX))
+                .min(share.burst);
             budget.at = budget.at.after(share.refill * u32::try_from(more).unwrap_or(u32::MAX));
         }
         // The clock may have been set back.
@@ -268,8 +279,9 @@ impl<T: Record> Retained<T> {
             }
             is_open
         });
-        let is_whole =
-            |class: Class, budget: &Budget| now.since(budget.at) > T::share(class).refill * T::share(class).burst;
+        let is_whole = |class: Class, budget: &Budget| {
+            now.since(budget.at) > T::share(class).refill * T::share(class).burst
+        };
         budgets.retain(|(class, _), budget| budget.folds > 0 || !is_whole(*class, budget));
     }
 }
@@ -279,7 +291,8 @@ fn class_and_source<T: Record>(record: &T) -> (Class, Source) {
         return (Class::Routine, Source::Unidentified);
     }
     let class = record.class();
-    let source = if failpoint::defends("evidence-shares") { record.source() } else { Source::Unidentified };
+    let source =
+        if failpoint::defends("evidence-shares") { record.source() } else { Source::Unidentified };
     (class, source)
 }
 

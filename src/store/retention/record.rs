@@ -85,12 +85,17 @@ impl Record for Event {
         let is_unidentified = self.is_unknown || self.node.is_none();
         match &self.kind {
             _ if self.by.as_ref().is_some_and(|audit| is_caller(&audit.principal)) => Class::Order,
-            EventKind::Raised { condition } | EventKind::Cleared { condition } if !is_routine(*condition) => {
+            EventKind::Raised { condition } | EventKind::Cleared { condition }
+                if !is_routine(*condition) =>
+            {
                 Class::Alarm
             }
             EventKind::OtherDhcpServer | EventKind::PoolExhausted => Class::Alarm,
             EventKind::EnrolRefused | EventKind::BootRefused => Class::Refusal,
-            EventKind::Reloaded | EventKind::ReloadRefused | EventKind::BackedUp | EventKind::Restored => Class::Order,
+            EventKind::Reloaded
+            | EventKind::ReloadRefused
+            | EventKind::BackedUp
+            | EventKind::Restored => Class::Order,
             EventKind::AuthorityChanged => Class::Order,
             _ if is_unidentified => Class::Unknown,
             _ => Class::Routine,
@@ -99,7 +104,9 @@ impl Record for Event {
 
     fn source(&self) -> Source {
         match (&self.by, self.node) {
-            (Some(audit), _) if is_caller(&audit.principal) => Source::Caller(audit.principal.clone()),
+            (Some(audit), _) if is_caller(&audit.principal) => {
+                Source::Caller(audit.principal.clone())
+            }
             (_, Some(node)) if !self.is_unknown => Source::Node(node),
             _ => Source::Unidentified,
         }
@@ -155,7 +162,10 @@ impl Record for Audit {
     }
 
     fn topic(&self) -> (String, String) {
-        (format!("{} {}", self.by.verb, self.outcome.code()), self.target.clone().unwrap_or_default())
+        (
+            format!("{} {}", self.by.verb, self.outcome.code()),
+            self.target.clone().unwrap_or_default(),
+        )
     }
 
     fn add_earlier(&mut self, earlier: &Self) {

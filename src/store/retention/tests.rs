@@ -1,7 +1,9 @@
 //! Tests of retention: isolation of sources, and counted repeats.
 
 use super::*;
-use meshd_model::fleet::{Actor, Audit, AuditContext, AuditOutcome, ConditionKind, Event, EventKind, Verb};
+use meshd_model::fleet::{
+    Actor, Audit, AuditContext, AuditOutcome, ConditionKind, Event, EventKind, Verb,
+};
 use meshd_types::{Basis, CorrelationId, MacAddr, NodeId};
 
 /// The n-th node.
@@ -28,11 +30,17 @@ fn audit_context(actor: &str, verb: Verb) -> AuditContext {
 }
 
 fn line(actor: &str, verb: Verb, target: &str, seconds: i64) -> Audit {
-    Audit { target: Some(target.to_owned()), ..Audit::done(at(seconds), audit_context(actor, verb)) }
+    Audit {
+        target: Some(target.to_owned()),
+        ..Audit::done(at(seconds), audit_context(actor, verb))
+    }
 }
 
 fn refused(actor: &str, target: &str, seconds: i64) -> Audit {
-    Audit { outcome: AuditOutcome::Refused("forbidden".to_owned()), ..line(actor, Verb::Approve, target, seconds) }
+    Audit {
+        outcome: AuditOutcome::Refused("forbidden".to_owned()),
+        ..line(actor, Verb::Approve, target, seconds)
+    }
 }
 
 /// The retention state and the stored records.
@@ -61,7 +69,10 @@ impl<T: Record> TestLog<T> {
 fn unknown_machine_flood_evicts_no_alarm_order_or_node_event() {
     let mut log = TestLog::default();
     log.add_all(alarm(id(0), "02:00:00:00:66:66", 1));
-    log.add_all(Event::new(at(1), &audit_context("uid:0", Verb::Approve), EventKind::Discovered, "").of_node(id(0)));
+    log.add_all(
+        Event::new(at(1), &audit_context("uid:0", Verb::Approve), EventKind::Discovered, "")
+            .of_node(id(0)),
+    );
     log.add_all(started("the node's own", 1).of_node(id(0)));
     for n in 0..100_000 {
         log.add_all(started(&format!("MAC {n}"), 2 + n / 5_000));
@@ -80,9 +91,14 @@ fn refused_request_flood_evicts_no_audit_line_of_others() {
     for n in 0..100_000 {
         log.add_all(refused("token:viewer", &format!("x{n}"), 1001 + n / 1_290));
     }
-    assert_eq!(log.count(|line| line.by.principal.to_string() == "uid:0"), 1000, "the last 1,000 orders are there");
+    assert_eq!(
+        log.count(|line| line.by.principal.to_string() == "uid:0"),
+        1000,
+        "the last 1,000 orders are there"
+    );
     assert_eq!(log.count(|line| line.by.principal.to_string() == "token:other"), 3);
-    let refused: Vec<_> = log.1.values().filter(|line| line.by.principal.to_string() == "token:viewer").collect();
+    let refused: Vec<_> =
+        log.1.values().filter(|line| line.by.principal.to_string() == "token:viewer").collect();
     assert!(refused.len() < 1_000, "{} lines", refused.len());
     assert_eq!(refused.iter().map(|line| line.count).sum::<u32>(), 100_000, "every one is counted");
 }
@@ -132,7 +148,8 @@ fn fold_of_a_clock_in_the_future_ends_when_the_clock_goes_back() {
     let future = 80 * 365 * 24 * 3600;
     (0..1_000).for_each(|_| log.add_all(alarm(id(0), "02:00:00:00:66:66", future)));
     (0..100).for_each(|_| log.add_all(alarm(id(0), "02:00:00:00:66:66", 5)));
-    let present: u32 = log.1.values().filter(|event| event.at == at(5)).map(|event| event.count).sum();
+    let present: u32 =
+        log.1.values().filter(|event| event.at == at(5)).map(|event| event.count).sum();
     assert_eq!(present, 100);
     assert!(log.1.values().all(|event| event.first_at.is_none_or(|first| first <= event.at)));
 }
@@ -147,14 +164,18 @@ fn folded_records_of_many_sources_are_bounded() {
     assert!(log.1.len() <= Event::share(Class::Alarm).records);
     let mut count_by_node: BTreeMap<_, usize> = BTreeMap::new();
     log.1.values().for_each(|event| *count_by_node.entry(event.node).or_default() += 1);
-    assert!(count_by_node.len() == 200 && count_by_node.values().all(|count| *count >= 199), "{count_by_node:?}");
+    assert!(
+        count_by_node.len() == 200 && count_by_node.values().all(|count| *count >= 199),
+        "{count_by_node:?}"
+    );
 }
 
 #[test]
 fn surplus_records_of_earlier_release_are_evicted_oldest_first() {
     let mut retained = Retained::default();
     let bound = Event::share(Class::Unknown).records as u64;
-    let evicted: Vec<u64> = (0..bound + 5).filter_map(|number| retained.load(number, &started("", 1))).collect();
+    let evicted: Vec<u64> =
+        (0..bound + 5).filter_map(|number| retained.load(number, &started("", 1))).collect();
     assert_eq!(evicted, [0, 1, 2, 3, 4]);
     assert_eq!(retained.next(), bound + 5);
 }

@@ -1,7 +1,8 @@
 //! Decides whether an idle worker polls its socket poll_again or sleeps. Pure.
 //!
-//! Sleeping and waking takes the kernel longer than a client on the LAN takes to answer, so a worker polls for a moment as long as that
-//! succeeds. When answers take longer, it sleeps at once and polls only now and then.
+//! Sleeping and waking takes the kernel longer than a client on the LAN takes to answer, so a
+//! worker polls for a moment as long as that succeeds. When answers take longer, it sleeps at once
+//! and polls only now and then.
 
 use std::time::{Duration, Instant};
 

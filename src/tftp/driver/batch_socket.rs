@@ -1,10 +1,11 @@
-//! A UDP socket that sends and receives many datagrams in one system call: `recvmmsg`, `sendmmsg`, and UDP segmentation offload
-//! (`UDP_SEGMENT`).
+//! A UDP socket that sends and receives many datagrams in one system call: `recvmmsg`, `sendmmsg`,
+//! and UDP segmentation offload (`UDP_SEGMENT`).
 //!
-//! Blocks are not copied between the file in memory and the kernel. A window is one message; the kernel splits it into datagrams of the
-//! size in the control message `UDP_SEGMENT`. It is part of each message and not an option of the socket, which would outlive its client.
-//! If the kernel or the interface refuses, windows are sent as separate datagrams from then on; if only the path to one client is too
-//! narrow, windows to this client.
+//! Blocks are not copied between the file in memory and the kernel. A window is one message; the
+//! kernel splits it into datagrams of the size in the control message `UDP_SEGMENT`. It is part of
+//! each message and not an option of the socket, which would outlive its client. If the kernel or
+//! the interface refuses, windows are sent as separate datagrams from then on; if only the path to
+//! one client is too narrow, windows to this client.
 
 use crate::{
     effect::{Payload, Transmission, block_of},
@@ -14,7 +15,8 @@ use crate::{
 use nix::{
     cmsg_space,
     sys::socket::{
-        ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt::UdpGsoSegment,
+        ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt,
+        sockopt::UdpGsoSegment,
     },
 };
 use rustix::net::sockopt::Ipv4PathMtuDiscovery;
@@ -38,7 +40,8 @@ const MAX_MESSAGE: usize = 65_507;
 const MAX_NARROW: usize = 1024;
 /// Receive buffer in bytes: acknowledgements of thousands of clients.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Transmission buffer in bytes: less than an interface queue of 1,000 packets takes, so that no packet is dropped there.
+/// Transmission buffer in bytes: less than an interface queue of 1,000 packets takes, so that no
+/// packet is dropped there.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// The socket of one worker; all its transfers share it.
@@ -81,7 +84,8 @@ pub(crate) fn enlarge(socket: &UdpSocket) {
 impl BatchSocket {
     /// Takes a bound, non-blocking socket.
     pub(crate) fn new(socket: UdpSocket) -> Self {
-        // A block that is larger than the path takes arrives in fragments; a router would drop it otherwise (as dnsmasq does).
+        // A block that is larger than the path takes arrives in fragments; a router would drop it
+        // otherwise (as dnsmasq does).
         let _ = rustix::net::sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT);
         let has_segmentation = setsockopt(&socket, UdpGsoSegment, &0).is_ok();
         BatchSocket {
@@ -101,11 +105,15 @@ impl BatchSocket {
     }
 
     /// Receives up to [`BATCH`] datagrams and returns their number.
-    pub(crate) fn receive(&mut self, mut each: impl FnMut(SocketAddrV4, &[u8])) -> io::Result<usize> {
+    pub(crate) fn receive(
+        &mut self,
+        mut each: impl FnMut(SocketAddrV4, &[u8]),
+    ) -> io::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let descriptor = self.socket.as_raw_fd();
-        let received = recvmmsg(descriptor, &mut self.headers, &mut slices, MsgFlags::MSG_DONTWAIT, None)?;
+        let received =
+            recvmmsg(descriptor, &mut self.headers, &mut slices, MsgFlags::MSG_DONTWAIT, None)?;
         let mut count = 0;
         for message in received {
             count += 1;
@@ -149,7 +157,8 @@ impl BatchSocket {
     }
 
     fn send_batch(&mut self, batch: &[Message<'_>]) -> io::Result<usize> {
-        let addresses: Vec<Option<SockaddrIn>> = batch.iter().map(|message| Some(message.to.into())).collect();
+        let addresses: Vec<Option<SockaddrIn>> =
+            batch.iter().map(|message| Some(message.to.into())).collect();
         let parts = batch.iter().map(|message| &message.parts);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let segment = batch.first().map_or(0, Message::segmentation);
@@ -198,7 +207,8 @@ impl<'a> Message<'a> {
             return vec![self];
         }
         // Each block has two parts: header and data.
-        let single = |parts: &[IoSlice<'a>]| Message { parts: parts.to_vec(), datagrams: 1, ..self };
+        let single =
+            |parts: &[IoSlice<'a>]| Message { parts: parts.to_vec(), datagrams: 1, ..self };
         self.parts.chunks(2).map(single).collect()
     }
 }
@@ -216,14 +226,17 @@ pub(crate) fn headers_of(sends: &[Transmission]) -> Vec<[u8; HEADER]> {
     for send in sends {
         if let Payload::Blocks { first, count, .. } = &send.payload {
             // Block numbers roll over from 65535 to 0.
-            headers.extend((*first..first + u64::from(*count)).map(|number| packet::data_header(number as u16)));
+            headers.extend(
+                (*first..first + u64::from(*count))
+                    .map(|number| packet::data_header(number as u16)),
+            );
         }
     }
     headers
 }
 
-/// Returns the messages for these sends, those of one segment size together. If the kernel segments windows to a client, the blocks of a
-/// window share messages within the limits of the kernel.
+/// Returns the messages for these sends, those of one segment size together. If the kernel segments
+/// windows to a client, the blocks of a window share messages within the limits of the kernel.
 pub(crate) fn messages_of<'a>(
     sends: &'a [Transmission],
     headers: &'a [[u8; HEADER]],
@@ -243,7 +256,11 @@ pub(crate) fn messages_of<'a>(
             }
             Payload::Blocks { file, block, first, count, .. } => {
                 let segment = HEADER + usize::from(*block);
-                let most = if segments_for(*to.ip()) { (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS) } else { 1 };
+                let most = if segments_for(*to.ip()) {
+                    (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS)
+                } else {
+                    1
+                };
                 let mut left = usize::from(*count);
                 let mut number = *first;
                 while left > 0 {

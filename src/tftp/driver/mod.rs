@@ -1,4 +1,5 @@
-//! Sockets and threads of the server. Requests arrive at one port; each worker thread answers from a separate port (RFC 1350).
+//! Sockets and threads of the server. Requests arrive at one port; each worker thread answers from
+//! a separate port (RFC 1350).
 //!
 //! | module | content |
 //! | --- | --- |
@@ -31,8 +32,8 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use worker::{CheckedReceiver, Completed, WorkerHandle, WorkerSockets, worker};
 
-/// Most workers: one for two cores leaves time for other servers. One serves some 300 MB/s in lock step and a few GB/s in windows; more
-/// than needed make smaller batches and cost more.
+/// Most workers: one for two cores leaves time for other servers. One serves some 300 MB/s in lock
+/// step and a few GB/s in windows; more than needed make smaller batches and cost more.
 const MAX_WORKERS: usize = 8;
 /// Completed transfers that wait for [`Files::completed`].
 const COMPLETED_BACKLOG: usize = 8192;
@@ -70,11 +71,15 @@ impl Sockets {
         })
     }
 
-    /// Like [`Sockets::bind`], with a function that returns one bound, non-blocking socket, for example of one interface.
+    /// Like [`Sockets::bind`], with a function that returns one bound, non-blocking socket, for
+    /// example of one interface.
     ///
     /// # Errors
     /// The first error of `bind`.
-    pub fn bind_with<E>(address: SocketAddrV4, bind: impl Fn(SocketAddrV4) -> Result<UdpSocket, E>) -> Result<Self, E> {
+    pub fn bind_with<E>(
+        address: SocketAddrV4,
+        bind: impl Fn(SocketAddrV4) -> Result<UdpSocket, E>,
+    ) -> Result<Self, E> {
         let open = |address| {
             let socket = bind(address)?;
             batch_socket::enlarge(&socket);
@@ -92,8 +97,9 @@ impl Sockets {
         })
     }
 
-    /// Receives from a receiver for each worker, in addition to the sockets. `open` gets the port of the worker's transfers: the receiver
-    /// receives from there and from the request port. `restrict` is called with each socket, which then drops what the receivers receive.
+    /// Receives from a receiver for each worker, in addition to the sockets. `open` gets the port
+    /// of the worker's transfers: the receiver receives from there and from the request port.
+    /// `restrict` is called with each socket, which then drops what the receivers receive.
     ///
     /// # Errors
     /// The first error of `open` or `restrict`.
@@ -103,7 +109,8 @@ impl Sockets {
         restrict: impl Fn(&UdpSocket) -> io::Result<()>,
     ) -> io::Result<()> {
         let ports = self.transfers.iter().map(|socket| Ok(socket.local_addr()?.port()));
-        self.receivers = ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
+        self.receivers =
+            ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
         [&self.requests].into_iter().chain(&self.transfers).try_for_each(restrict)
     }
 
@@ -116,7 +123,8 @@ impl Sockets {
     }
 }
 
-/// Serves until `shutdown`. Then transfers may continue for a few seconds; the remaining ones end with an ERROR.
+/// Serves until `shutdown`. Then transfers may continue for a few seconds; the remaining ones end
+/// with an ERROR.
 ///
 /// # Errors
 /// A worker stopped: its socket failed.
@@ -135,10 +143,14 @@ pub async fn serve<F: Files, O: Observer>(
     for (number, (socket, mtu)) in sockets.transfers.into_iter().zip(sockets.mtu).enumerate() {
         let hasher = hasher.clone();
         let is_own = move |client: &SocketAddrV4| worker_of(&hasher, client, count) == number;
-        let checked =
-            receivers.next().map(|receiver| CheckedReceiver { receiver, request_port, is_own: Box::new(is_own) });
+        let checked = receivers.next().map(|receiver| CheckedReceiver {
+            receiver,
+            request_port,
+            is_own: Box::new(is_own),
+        });
         let sockets = WorkerSockets { socket, path_mtu: path_mtu(mtu), checked };
-        let (handle, run) = worker(sockets, Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
+        let (handle, run) =
+            worker(sockets, Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
         workers.push(handle);
         threads.spawn_blocking(run);
     }
@@ -201,6 +213,11 @@ async fn listen<O: Observer>(
 
 /// Reports completed files beside the transfers, which never wait for it.
 async fn report<F: Files>(files: &F, completed: mpsc::Receiver<Completed<F::Id>>) {
-    let completed = stream::unfold(completed, async |mut completed| Some((completed.recv().await?, completed)));
-    completed.for_each_concurrent(COMPLETED_AT_ONCE, async |(client, file)| files.completed(client, file).await).await;
+    let completed =
+        stream::unfold(completed, async |mut completed| Some((completed.recv().await?, completed)));
+    completed
+        .for_each_concurrent(COMPLETED_AT_ONCE, async |(client, file)| {
+            files.completed(client, file).await
+        })
+        .await;
 }

@@ -1,5 +1,5 @@
-//! One worker: a thread with one socket and one engine. It handles requests from the listening task, packets of its transfers, and the
-//! engine's deadlines.
+//! One worker: a thread with one socket and one engine. It handles requests from the listening
+//! task, packets of its transfers, and the engine's deadlines.
 
 use super::{
     adaptive_polling::AdaptivePolling,
@@ -35,10 +35,12 @@ const LIMITS: Limits = Limits { transfers: 4096, window_bytes: 32 << 20 };
 const MAX_REQUESTS: usize = 1024;
 /// How long transfers may continue after shutdown was requested.
 const DRAIN: Duration = Duration::from_secs(3);
-/// Longest wait for a full send queue of the kernel. Then the engine's timers retransmit what was not sent.
+/// Longest wait for a full send queue of the kernel. Then the engine's timers retransmit what was
+/// not sent.
 const SEND_QUEUE_WAIT: Duration = Duration::from_millis(100);
 
-/// A worker polls with at most this many transfers. With more it sleeps: several packets arrive meanwhile.
+/// A worker polls with at most this many transfers. With more it sleeps: several packets arrive
+/// meanwhile.
 const MAX_POLLING_TRANSFERS: usize = 4;
 /// Pause after a receive error, which would repeat at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
@@ -118,7 +120,8 @@ pub(super) fn worker<F: Files, O: Observer>(
         let WorkerSockets { socket, path_mtu, checked } = sockets;
         let engine = Engine::new(LIMITS, path_mtu);
         let (socket, polling) = (BatchSocket::new(socket), AdaptivePolling::new());
-        Worker { socket, checked, engine, requests, wakeup, files, observer, completed, polling }.run()
+        Worker { socket, checked, engine, requests, wakeup, files, observer, completed, polling }
+            .run()
     };
     Ok((handle, run))
 }
@@ -143,7 +146,8 @@ impl<F: Files, O: Observer> Worker<F, O> {
         let mut until = None;
         loop {
             let now = Instant::now();
-            let received = self.receive(now, &mut out)? + self.receive_checked(now, until.is_none(), &mut out)?;
+            let received = self.receive(now, &mut out)?
+                + self.receive_checked(now, until.is_none(), &mut out)?;
             let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
             self.engine.tick(now, &mut out);
             self.flush(&mut out)?;
@@ -156,7 +160,9 @@ impl<F: Files, O: Observer> Worker<F, O> {
             }
             if received + taken > 0 {
                 self.polling.succeeded();
-            } else if !(1..=MAX_POLLING_TRANSFERS).contains(&self.engine.len()) || !self.polling.poll_again(now) {
+            } else if !(1..=MAX_POLLING_TRANSFERS).contains(&self.engine.len())
+                || !self.polling.poll_again(now)
+            {
                 self.wait(now, until)?;
             }
         }
@@ -168,8 +174,15 @@ impl<F: Files, O: Observer> Worker<F, O> {
         self.count(received)
     }
 
-    fn receive_checked(&mut self, now: Instant, takes_requests: bool, out: &mut Effects<F::Id>) -> io::Result<usize> {
-        let Some(CheckedReceiver { receiver, request_port, is_own }) = &mut self.checked else { return Ok(0) };
+    fn receive_checked(
+        &mut self,
+        now: Instant,
+        takes_requests: bool,
+        out: &mut Effects<F::Id>,
+    ) -> io::Result<usize> {
+        let Some(CheckedReceiver { receiver, request_port, is_own }) = &mut self.checked else {
+            return Ok(0);
+        };
         let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
         let received = receiver.receive(&mut |client, port, bytes| {
             if port != *request_port {
@@ -181,14 +194,25 @@ impl<F: Files, O: Observer> Worker<F, O> {
         self.count(received)
     }
 
-    /// Returns the number of received packets. Reports an error and waits a moment, because it would repeat at once.
+    /// Returns the number of received packets. Reports an error and waits a moment, because it
+    /// would repeat at once.
     fn count(&self, received: io::Result<usize>) -> io::Result<usize> {
         match received {
             Ok(received) => Ok(received),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(0)
+            }
             Err(error) => {
                 self.observer.problem(Problem::Receive(&error));
-                wait_for(&mut [PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN)], Some(ERROR_PAUSE))?;
+                wait_for(
+                    &mut [PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN)],
+                    Some(ERROR_PAUSE),
+                )?;
                 Ok(0)
             }
         }
@@ -208,7 +232,8 @@ impl<F: Files, O: Observer> Worker<F, O> {
     fn flush(&mut self, out: &mut Effects<F::Id>) -> io::Result<()> {
         for sends in out.sends.chunks(BATCH) {
             let headers = headers_of(sends);
-            let mut messages = messages_of(sends, &headers, |client| self.socket.segments_for(client));
+            let mut messages =
+                messages_of(sends, &headers, |client| self.socket.segments_for(client));
             let mut done = 0;
             while done < messages.len() {
                 match self.socket.send(&messages[done..]) {
@@ -232,7 +257,11 @@ impl<F: Files, O: Observer> Worker<F, O> {
                     }
                     Sent::NoSegmentation(sent, error) => {
                         self.observer.problem(Problem::NoSegmentation(&error));
-                        messages = messages.split_off(done + sent).into_iter().flat_map(Message::into_single).collect();
+                        messages = messages
+                            .split_off(done + sent)
+                            .into_iter()
+                            .flat_map(Message::into_single)
+                            .collect();
                         done = 0;
                     }
                 }
@@ -263,7 +292,10 @@ impl<F: Files, O: Observer> Worker<F, O> {
             PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLIN),
         ];
-        let checked = self.checked.iter().map(|checked| PollFd::new(checked.receiver.as_fd(), PollFlags::POLLIN));
+        let checked = self
+            .checked
+            .iter()
+            .map(|checked| PollFd::new(checked.receiver.as_fd(), PollFlags::POLLIN));
         files.extend(checked);
         wait_for(&mut files, left)?;
         if files[0].any() == Some(true) {
@@ -276,7 +308,9 @@ impl<F: Files, O: Observer> Worker<F, O> {
 /// Waits for one of `files`, at most for `left`.
 fn wait_for(files: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> {
     // poll(2) counts in milliseconds; one more ensures that the deadline has passed.
-    let timeout = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX));
+    let timeout = left.map(|left| {
+        PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    });
     match poll(files, timeout.unwrap_or(PollTimeout::NONE)) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),

@@ -10,7 +10,11 @@ async fn output(program: &str, arguments: &[&str]) -> Vec<u8> {
     command.arg("120").arg(program).args(arguments).kill_on_drop(true);
     let output = command.output().await.expect("timeout is there");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {} {stderr} (`make setup` installs it)", output.status);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {} {stderr} (`make setup` installs it)",
+        output.status
+    );
     output.stdout
 }
 
@@ -34,9 +38,12 @@ async fn atftp_downloads_with_and_without_windows() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("kernel");
     let file = file.to_str().expect("a plain name");
-    for options in
-        [&[][..], &["blksize 1468"], &["blksize 512", "windowsize 4"], &["blksize 8", "windowsize 64", "tsize 0"]]
-    {
+    for options in [
+        &[][..],
+        &["blksize 1468"],
+        &["blksize 512", "windowsize 4"],
+        &["blksize 8", "windowsize 64", "tsize 0"],
+    ] {
         let options = options.iter().flat_map(|option| ["--option", option]);
         let fixed = ["--get", "--remote-file", name, "--local-file", file, &host, &port];
         let arguments: Vec<&str> = options.chain(fixed).collect();

@@ -19,7 +19,8 @@ fn socket() -> (UdpSocket, SocketAddrV4) {
     (socket, address)
 }
 
-/// Three clients: windows of two sizes, single blocks and packets longer than both, the end of a file in a window.
+/// Three clients: windows of two sizes, single blocks and packets longer than both, the end of a
+/// file in a window.
 fn sends(to: SocketAddrV4) -> Vec<Transmission> {
     let file = Bytes::from_iter((0..100_000u32).map(|at| (at % 253) as u8));
     let blocks = |block, first, count| Transmission {
@@ -28,7 +29,10 @@ fn sends(to: SocketAddrV4) -> Vec<Transmission> {
     };
     vec![
         blocks(512, 1, 16),
-        Transmission { to, payload: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))) },
+        Transmission {
+            to,
+            payload: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))),
+        },
         blocks(8, 1, 64),
         blocks(1468, 4, 64),
         blocks(1468, 68, 1),
@@ -44,7 +48,10 @@ fn expected(sends: &[Transmission]) -> Vec<Vec<u8>> {
             Payload::Packet(bytes) => all.push(bytes.to_vec()),
             Payload::Blocks { file, block, first, count, .. } => {
                 for number in *first..first + u64::from(*count) {
-                    let data = file.chunks(usize::from(*block)).nth(number as usize - 1).unwrap_or_default();
+                    let data = file
+                        .chunks(usize::from(*block))
+                        .nth(number as usize - 1)
+                        .unwrap_or_default();
                     all.push([&[0, 3, 0, number as u8], data].concat());
                 }
             }
@@ -93,7 +100,9 @@ fn datagrams_are_received_in_batches() {
     let (server, to) = socket();
     let mut shared = BatchSocket::new(server);
     for number in 0..100u16 {
-        client.send_to(&[&[0, 4][..], &number.to_be_bytes(), &[0; 200]].concat(), to).expect("loopback takes it");
+        client
+            .send_to(&[&[0, 4][..], &number.to_be_bytes(), &[0; 200]].concat(), to)
+            .expect("loopback takes it");
     }
     let mut numbers = Vec::new();
     while numbers.len() < 100 {

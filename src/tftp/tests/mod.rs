@@ -1,4 +1,5 @@
-//! Packets, one transfer against a model of a client and its network, the table, and the service with real clients.
+//! Packets, one transfer against a model of a client and its network, the table, and the service
+//! with real clients.
 
 mod clients;
 mod datagrams;

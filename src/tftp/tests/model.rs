@@ -1,4 +1,5 @@
-//! One transfer against a model client, over a simulated network that loses, duplicates and reorders packets.
+//! One transfer against a model client, over a simulated network that loses, duplicates and
+//! reorders packets.
 
 use crate::{
     effect::{Effects, Event, Payload, block_of},
@@ -26,8 +27,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(700);
 /// Packets that arrive after each lost packet, so that not all retries of one side are lost.
 const ARRIVALS_AFTER_LOSS: usize = 4;
 
-/// The fate of each packet in turn. After one pass, the list repeats in another order each time: a strict period could always lose the
-/// same packet.
+/// The fate of each packet in turn. After one pass, the list repeats in another order each time: a
+/// strict period could always lose the same packet.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Arrives,
@@ -109,7 +110,10 @@ pub(super) fn datagrams(out: &mut Effects<()>) -> Vec<Vec<u8>> {
             Payload::Packet(bytes) => packets.push(bytes.to_vec()),
             Payload::Blocks { file, block, first, count, .. } => {
                 for number in first..first + u64::from(count) {
-                    packets.push([&packet::data_header(number as u16), block_of(&file, block, number)].concat());
+                    packets.push(
+                        [&packet::data_header(number as u16), block_of(&file, block, number)]
+                            .concat(),
+                    );
                 }
             }
         }
@@ -143,7 +147,8 @@ impl Network<'_> {
             Fate::Late => &[40],
         };
         for (copy, trips) in trips.iter().enumerate() {
-            self.in_flight.insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
+            self.in_flight
+                .insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
         }
         self.count += 1;
     }
@@ -172,14 +177,19 @@ impl Network<'_> {
 /// Plays a transfer to its end.
 fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
     let mut reader = Reader::new(block, window);
-    let mut network = Network { fates, count: 0, since_loss: ARRIVALS_AFTER_LOSS, in_flight: BTreeMap::new() };
+    let mut network =
+        Network { fates, count: 0, since_loss: ARRIVALS_AFTER_LOSS, in_flight: BTreeMap::new() };
     let (mut engine, mut out, begin) =
         (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
     let (mut sent, mut now) = (0, begin);
     network.launch(now, true, &reader.request);
     let mut retry_at = now + RETRY_AFTER;
     while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.is_empty()) {
-        let next = [network.in_flight.keys().next().map(|key| key.0), engine.next_deadline(), Some(retry_at)];
+        let next = [
+            network.in_flight.keys().next().map(|key| key.0),
+            engine.next_deadline(),
+            Some(retry_at),
+        ];
         now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
         while let Some((to_server, packet)) = network.arrived(now) {
             if !to_server {
@@ -203,7 +213,13 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
             network.launch(now, true, &reader.retry());
         }
     }
-    Outcome { received: reader.received, finished: reader.finished, sent, events: out.events, took: now - begin }
+    Outcome {
+        received: reader.received,
+        finished: reader.finished,
+        sent,
+        events: out.events,
+        took: now - begin,
+    }
 }
 
 fn file_of(length: usize) -> Bytes {
@@ -286,7 +302,11 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
             engine.tick(now, &mut out);
             again += datagrams(&mut out).len();
         }
-        assert!(now - begin < Duration::from_secs(25), "after block {acknowledged}: {:?}", now - begin);
+        assert!(
+            now - begin < Duration::from_secs(25),
+            "after block {acknowledged}: {:?}",
+            now - begin
+        );
         assert!(again <= 5 * 4, "after block {acknowledged}: {again} datagrams for nobody");
         assert_eq!(engine.len(), 0);
     }

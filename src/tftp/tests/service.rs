@@ -47,10 +47,16 @@ pub(super) struct World {
 
 pub(super) fn world() -> World {
     let (sender, completed) = mpsc::unbounded_channel();
-    let sockets = Sockets::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+    let sockets =
+        Sockets::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
     let server = sockets.local_addr().expect("it is bound");
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve(Arc::new(TwoFiles { completed: sender }), Arc::new(()), sockets, shutdown.clone()));
+    let task = tokio::spawn(serve(
+        Arc::new(TwoFiles { completed: sender }),
+        Arc::new(()),
+        sockets,
+        shutdown.clone(),
+    ));
     World { server, completed, shutdown, task }
 }
 
@@ -71,8 +77,10 @@ impl Client {
 
     async fn answer(&self) -> (u16, Vec<u8>, SocketAddr) {
         let mut buffer = [0; 4096];
-        let (length, from) =
-            timeout(DEADLINE, self.0.recv_from(&mut buffer)).await.expect("an answer").expect("a readable socket");
+        let (length, from) = timeout(DEADLINE, self.0.recv_from(&mut buffer))
+            .await
+            .expect("an answer")
+            .expect("a readable socket");
         (u16::from_be_bytes([buffer[0], buffer[1]]), buffer[2..length].to_vec(), from)
     }
 
@@ -134,7 +142,8 @@ async fn file_download_without_options_is_complete_and_reported() {
 #[tokio::test]
 async fn aborted_size_probe_is_not_reported_and_blocks_no_client() {
     let mut world = world();
-    let probe = Client::ask(world.server, 1, "undionly.kpxe", &["tsize", "0", "blksize", "1468"]).await;
+    let probe =
+        Client::ask(world.server, 1, "undionly.kpxe", &["tsize", "0", "blksize", "1468"]).await;
     let (_, _, from) = probe.answer().await;
     probe.0.send_to(b"\0\x05\0\x08abort\0", from).await.expect("loopback takes it");
     let client = Client::ask(world.server, 1, "undionly.kpxe", &["blksize", "1468"]).await;

@@ -22,7 +22,11 @@ struct Table {
 
 impl Table {
     fn new(limits: Limits) -> Self {
-        Table { engine: Engine::new(limits, Box::new(|_| ETHERNET)), out: Effects::default(), now: Instant::now() }
+        Table {
+            engine: Engine::new(limits, Box::new(|_| ETHERNET)),
+            out: Effects::default(),
+            now: Instant::now(),
+        }
     }
 
     /// Asks for a file of 3000 bytes; the datagrams that come back.
@@ -60,7 +64,10 @@ fn transfer_is_completed_by_ack_of_last_block() {
     assert_eq!(table.out.events, [Event::Began, Event::Completed]);
     assert_eq!(table.out.completed, [(*CLIENT.ip(), ())]);
     assert_eq!((table.engine.len(), table.engine.next_deadline()), (0, None));
-    assert!(table.send(CLIENT, &ack(3)).is_empty(), "a copy of the last acknowledgement is nobody's");
+    assert!(
+        table.send(CLIENT, &ack(3)).is_empty(),
+        "a copy of the last acknowledgement is nobody's"
+    );
 }
 
 #[test]
@@ -85,14 +92,21 @@ fn repeated_request_is_answered_again_but_duplicate_is_not() {
     let mut table = Table::new(LIMITS);
     let offer = table.ask(CLIENT, "blksize 1468 ");
     for _ in 0..1000 {
-        assert!(table.ask(CLIENT, "blksize 1468 ").is_empty(), "100,000 requests a second are not 100,000 answers");
+        assert!(
+            table.ask(CLIENT, "blksize 1468 ").is_empty(),
+            "100,000 requests a second are not 100,000 answers"
+        );
     }
     table.now += DUPLICATE_WITHIN;
     assert_eq!(table.ask(CLIENT, "blksize 1468 "), offer, "the first answer was lost");
     assert_eq!(table.engine.len(), 1);
     table.send(CLIENT, &ack(0));
     assert!(table.ask(CLIENT, "blksize 1468 ").is_empty(), "a late copy does not disturb");
-    assert_eq!(table.ask(CLIENT, "blksize 512 ").len(), 1, "another request of the same port begins anew");
+    assert_eq!(
+        table.ask(CLIENT, "blksize 512 ").len(),
+        1,
+        "another request of the same port begins anew"
+    );
     table.send(CLIENT, &ack(0));
     table.now += Duration::from_secs(1);
     assert_eq!(table.ask(CLIENT, "blksize 512 ").len(), 1, "the machine has started again");
@@ -153,7 +167,8 @@ fn forged_requests_never_evict_active_transfer() {
 #[test]
 fn stalled_transfers_are_evicted_for_new_clients() {
     let mut table = Table::new(Limits { transfers: 4096, window_bytes: 32 << 20 });
-    // A measured attack: blocks of 8 bytes, a timeout of a minute, one acknowledgement, and silence.
+    // A measured attack: blocks of 8 bytes, a timeout of a minute, one acknowledgement, and
+    // silence.
     for port in 1..=4200 {
         let options = "blksize 8 timeout 60 ";
         table.ask(client(1, port), options);
@@ -199,8 +214,13 @@ fn full_table_evicts_only_transfers_above_the_share_of_their_address() {
         (1..=4).for_each(|host| drop(table.send(client(host, 1), &ack(number))));
     }
     assert!(table.ask(client(9, 1), "").is_empty());
-    assert!(matches!(table.out.events.last(), Some(Event::Full { .. })), "{:?}", table.out.events.last());
-    // One address may use all transfers while no other client waits. Then one of its transfers is evicted, however fast it reads.
+    assert!(
+        matches!(table.out.events.last(), Some(Event::Full { .. })),
+        "{:?}",
+        table.out.events.last()
+    );
+    // One address may use all transfers while no other client waits. Then one of its transfers is
+    // evicted, however fast it reads.
     let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
     for port in 1..=4 {
         assert_eq!(table.ask(client(1, port), "blksize 512 ").len(), 1);

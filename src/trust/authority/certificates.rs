@@ -3,8 +3,8 @@
 use super::super::{NOT_BEFORE_MS, TrustError};
 use meshd_types::{Digest, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{path::Path, time::Duration};
@@ -13,7 +13,8 @@ use std::{path::Path, time::Duration};
 const AUTHORITY_LIFE: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// Length of a root's name.
 pub const ID_LEN: usize = 8;
-/// First byte of the serial number of certificates by an issuer; the name of its root follows, then random bytes.
+/// First byte of the serial number of certificates by an issuer; the name of its root follows, then
+/// random bytes.
 const SERIAL_MARK: u8 = 0x4d;
 /// Random bytes of a serial number; RFC 5280 (4.1.2.2) allows 20 in all.
 const SERIAL_RANDOM: usize = 12;
@@ -41,11 +42,15 @@ impl InvalidPair {
 }
 
 /// Reads an authority's certificate and its key.
-pub fn read(pem: &str, key_pem: &str) -> Result<(CertificateDer<'static>, Issuer<'static, KeyPair>), InvalidPair> {
-    let key = KeyPair::from_pem(key_pem).map_err(|_| InvalidPair::Key("it is not a private key"))?;
+pub fn read(
+    pem: &str,
+    key_pem: &str,
+) -> Result<(CertificateDer<'static>, Issuer<'static, KeyPair>), InvalidPair> {
+    let key =
+        KeyPair::from_pem(key_pem).map_err(|_| InvalidPair::Key("it is not a private key"))?;
     let der = certificate(pem).ok_or(InvalidPair::Certificate("it is not a certificate"))?;
-    let (_, parsed) =
-        x509_parser::parse_x509_certificate(&der).map_err(|_| InvalidPair::Certificate("it is not a certificate"))?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der)
+        .map_err(|_| InvalidPair::Certificate("it is not a certificate"))?;
     if *parsed.public_key().subject_public_key.data != *key.public_key_raw() {
         return Err(InvalidPair::Certificate("it is not the certificate of the key beside it"));
     }
@@ -92,21 +97,37 @@ pub fn authority(site_name: &str, now: Timestamp, older: &[Root]) -> Result<NewR
     let root = Issuer::new(root, root_key);
     let key = new_key()?;
     let issuer = authority_params(&format!("meshd site {site_name} issuer {id}"), 0, &id, now)?;
-    let issuer_pem = issuer.clone().signed_by(&key, &root).map_err(TrustError::crypto("an issuer"))?.pem();
+    let issuer_pem =
+        issuer.clone().signed_by(&key, &root).map_err(TrustError::crypto("an issuer"))?.pem();
     let cross = |old: &Root| {
         let mut params = issuer.clone();
         params.serial_number = Some(new_serial(&id)?);
-        Ok((old.id.clone(), params.signed_by(&key, &old.issuer).map_err(TrustError::crypto("an issuer"))?.pem()))
+        Ok((
+            old.id.clone(),
+            params.signed_by(&key, &old.issuer).map_err(TrustError::crypto("an issuer"))?.pem(),
+        ))
     };
     let crosses = older.iter().map(cross).collect::<Result<_, TrustError>>()?;
-    Ok(NewRoot { id, root_key: keys, root_pem, issuer_key: key.serialize_pem(), issuer_pem, crosses })
+    Ok(NewRoot {
+        id,
+        root_key: keys,
+        root_pem,
+        issuer_key: key.serialize_pem(),
+        issuer_pem,
+        crosses,
+    })
 }
 
 pub fn new_key() -> Result<KeyPair, TrustError> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(TrustError::crypto("a P-256 key"))
 }
 
-fn authority_params(name: &str, below: u8, id: &str, now: Timestamp) -> Result<CertificateParams, TrustError> {
+fn authority_params(
+    name: &str,
+    below: u8,
+    id: &str,
+    now: Timestamp,
+) -> Result<CertificateParams, TrustError> {
     let mut params = base_params(name, now.after(AUTHORITY_LIFE), id)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -129,7 +150,11 @@ pub fn leaf_params(
     Ok(params)
 }
 
-fn base_params(name: &str, not_after: Timestamp, root: &str) -> Result<CertificateParams, TrustError> {
+fn base_params(
+    name: &str,
+    not_after: Timestamp,
+    root: &str,
+) -> Result<CertificateParams, TrustError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -139,7 +164,8 @@ fn base_params(name: &str, not_after: Timestamp, root: &str) -> Result<Certifica
     Ok(params)
 }
 
-/// Positive and without a leading zero, so that every reader sees the same bytes; [`signed_under`] reads it.
+/// Positive and without a leading zero, so that every reader sees the same bytes; [`signed_under`]
+/// reads it.
 fn new_serial(root: &str) -> Result<SerialNumber, TrustError> {
     let mut random = [0; SERIAL_RANDOM];
     getrandom::fill(&mut random).map_err(TrustError::crypto("a serial number"))?;

@@ -7,7 +7,8 @@
 //! ca/<root>/issuer.key issuer.pem   signs nodes and the server of the agent API
 //! ca/<root>/cross-<old>.pem     the issuer, signed by an older root, for nodes that trust only that root
 //! ```
-//! `<root>` is the beginning of the digest of the root's public key. Folders that [`MANIFEST`] does not name are ignored.
+//! `<root>` is the beginning of the digest of the root's public key. Folders that [`MANIFEST`] does
+//! not name are ignored.
 
 use super::{
     super::{TrustError, files},
@@ -50,11 +51,13 @@ impl Manifest {
     /// Returns the newest roots that are still trusted beside the active one.
     pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &Retiring> {
         let is_trusted = |old: &&Retiring| old.until > now;
-        let trusted: Vec<_> = self.retiring.iter().rev().filter(is_trusted).take(MAX_ROOTS - 1).collect();
+        let trusted: Vec<_> =
+            self.retiring.iter().rev().filter(is_trusted).take(MAX_ROOTS - 1).collect();
         trusted.into_iter().rev()
     }
 
-    /// Gives roots whose end is later than any grace time the default one: a clock in the future has dated them. Returns true for a change.
+    /// Gives roots whose end is later than any grace time the default one: a clock in the future
+    /// has dated them. Returns true for a change.
     pub fn bound_times(&mut self, now: Timestamp) -> bool {
         let latest = now.after(MAX_GRACE * 2);
         let late = self.retiring.iter_mut().filter(|old| old.until > latest);
@@ -64,7 +67,8 @@ impl Manifest {
     /// Returns replaced roots that are not trusted.
     pub fn untrusted(&self, now: Timestamp) -> impl Iterator<Item = &String> {
         let trusted: Vec<&String> = self.trusted(now).map(|old| &old.root).collect();
-        let over = self.retiring.iter().map(|old| &old.root).filter(move |root| !trusted.contains(root));
+        let over =
+            self.retiring.iter().map(|old| &old.root).filter(move |root| !trusted.contains(root));
         over.chain(&self.former)
     }
 }
@@ -100,7 +104,8 @@ impl Folder<'_> {
     /// Creates the first root at the first start.
     pub fn create_first(&self, site_name: &str, now: Timestamp) -> Result<Manifest, TrustError> {
         let root = self.make(site_name, now, &[])?;
-        let manifest = Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
+        let manifest =
+            Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
         self.write(&manifest, now)?;
         Ok(manifest)
     }
@@ -121,7 +126,8 @@ impl Folder<'_> {
         retiring.push(Retiring { root: before.active.clone(), until: now.after(grace) });
         // Zero grace also ends the trust in earlier roots.
         retiring.retain(|_| !grace.is_zero());
-        let older: Vec<Root> = retiring.iter().map(|old| self.root(&old.root)).collect::<Result<_, _>>()?;
+        let older: Vec<Root> =
+            retiring.iter().map(|old| self.root(&old.root)).collect::<Result<_, _>>()?;
         let active = self.make(site_name, now, &older)?;
         let all = before.retiring.iter().map(|old| &old.root).chain([&before.active]);
         let over = all.filter(|root| !retiring.iter().any(|old| old.root == **root));
@@ -136,8 +142,10 @@ impl Folder<'_> {
     /// Returns the root that signs issuers, with its key.
     fn root(&self, root: &str) -> Result<Root, TrustError> {
         let (key_path, path) = (self.root_key(root), self.root_pem(root));
-        let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
-        Root::read(&self.must_read(&path)?, &key).map_err(|invalid| invalid.in_files(&key_path, &path))
+        let key = files::read_private(&key_path)?
+            .ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
+        Root::read(&self.must_read(&path)?, &key)
+            .map_err(|invalid| invalid.in_files(&key_path, &path))
     }
 
     /// Creates a root and its issuer, also under older roots. The manifest activates it.
@@ -164,7 +172,11 @@ impl Folder<'_> {
     /// Writes [`BUNDLE`] if it differs.
     pub fn write_bundle(&self, roots_pem: &str) -> Result<(), TrustError> {
         let path = self.0.join(BUNDLE);
-        if files::read(&path)?.as_deref() == Some(roots_pem) { Ok(()) } else { files::write(&path, roots_pem, 0o644) }
+        if files::read(&path)?.as_deref() == Some(roots_pem) {
+            Ok(())
+        } else {
+            files::write(&path, roots_pem, 0o644)
+        }
     }
 
     /// Returns every trusted root, the active one first.
@@ -181,15 +193,19 @@ impl Folder<'_> {
 
     /// Deletes keys of roots that are not trusted any more, and those of an interrupted rotation.
     fn forget_keys(&self, manifest: &Manifest) -> Result<(), TrustError> {
-        let is_trusted =
-            |name: &str| manifest.active == name || manifest.retiring.iter().any(|retiring| retiring.root == name);
+        let is_trusted = |name: &str| {
+            manifest.active == name
+                || manifest.retiring.iter().any(|retiring| retiring.root == name)
+        };
         let entries = fs::read_dir(self.0).map_err(files::fault("read", self.0))?;
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let over = names.filter(|name| is_id(name) && !is_trusted(name));
         let keys = over.flat_map(|name| [self.root_key(&name), self.issuer_key(&name)]);
         for key in keys {
             match fs::remove_file(&key) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(files::fault("remove", &key)(error)),
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(files::fault("remove", &key)(error));
+                }
                 _ => {}
             }
         }

@@ -1,4 +1,5 @@
-//! The site's certificate authority: a root that nodes trust, and an issuer that signs certificates.
+//! The site's certificate authority: a root that nodes trust, and an issuer that signs
+//! certificates.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -6,9 +7,9 @@
 //! | `folder` | the folder of the certificate authority, and the rotation of its root |
 //! | `tls` | TLS configuration of the agent API |
 //!
-//! The root's key signs only issuers. A node is verified by the issuers, never by a root, so no other certificate of a root
-//! identifies a node. During a rotation both roots are trusted, and the agent listener presents its issuer under
-//! both, so that each node can verify it.
+//! The root's key signs only issuers. A node is verified by the issuers, never by a root, so no
+//! other certificate of a root identifies a node. During a rotation both roots are trusted, and the
+//! agent listener presents its issuer under both, so that each node can verify it.
 
 mod certificates;
 mod folder;
@@ -21,8 +22,8 @@ use super::{Peer, TrustError, files, peer::NODE_URI};
 use certificates::leaf_params;
 use meshd_types::{Digest, NodeId, Timestamp, hex};
 use rcgen::{
-    Certificate, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
-    PublicKeyData as _, SanType, SerialNumber,
+    Certificate, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData as _, SanType, SerialNumber,
 };
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use std::{
@@ -35,7 +36,8 @@ use std::{
 pub const NODE_CERT_LIFE: Duration = Duration::from_secs(14 * DAY_S);
 /// Longest time that a root is trusted after its replacement.
 pub const MAX_GRACE: Duration = Duration::from_secs(366 * DAY_S);
-/// Maximum number of trusted roots, the active one included. A TLS handshake contains a certificate for each.
+/// Maximum number of trusted roots, the active one included. A TLS handshake contains a certificate
+/// for each.
 pub const MAX_ROOTS: usize = 8;
 /// Default time that a root is trusted after its replacement: the lifetime of a certificate that
 /// was issued under it.
@@ -49,7 +51,8 @@ pub struct CertificateAuthority {
     manifest: Manifest,
     issuer: Issuer<'static, KeyPair>,
     roots_pem: String,
-    /// Accepted signers. Certificates of former ones pass the handshake, too, and are refused after it.
+    /// Accepted signers. Certificates of former ones pass the handshake, too, and are refused after
+    /// it.
     accepted: Vec<CertificateDer<'static>>,
     node_life: Duration,
     server: Arc<ServerConfig>,
@@ -101,22 +104,30 @@ impl CertificateAuthority {
                 }
                 manifest
             }
-            None if dir.join(BUNDLE).exists() => return Err(TrustError::damaged(&dir.join(MANIFEST), "it is missing")),
+            None if dir.join(BUNDLE).exists() => {
+                return Err(TrustError::damaged(&dir.join(MANIFEST), "it is missing"));
+            }
             None => folder.create_first(site_name, now)?,
         };
         Self::read(dir, site_name, manifest, now)
     }
 
-    fn read(dir: &Path, site_name: &str, manifest: Manifest, now: Timestamp) -> Result<Self, TrustError> {
+    fn read(
+        dir: &Path,
+        site_name: &str,
+        manifest: Manifest,
+        now: Timestamp,
+    ) -> Result<Self, TrustError> {
         let folder = Folder(dir);
         let active = &manifest.active;
         // The key is not used between two rotations, but still must not be readable by others.
         files::read_private(&folder.root_key(active))?;
         let (key_path, path) = (folder.issuer_key(active), folder.issuer_pem(active));
-        let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::damaged(&key_path, "it is missing"))?;
+        let key = files::read_private(&key_path)?
+            .ok_or_else(|| TrustError::damaged(&key_path, "it is missing"))?;
         let issuer_pem = folder.must_read(&path)?;
-        let (der, issuer) =
-            certificates::read(&issuer_pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
+        let (der, issuer) = certificates::read(&issuer_pem, &key)
+            .map_err(|invalid| invalid.in_files(&key_path, &path))?;
         let (mut chain, mut accepted) = (vec![der.clone()], vec![der]);
         for old in manifest.trusted(now) {
             let cross = folder.cross_pem(active, &old.root);
@@ -129,7 +140,16 @@ impl CertificateAuthority {
         let signers = accepted.iter().cloned().chain(former).collect::<Vec<_>>();
         let server = tls::server_config(&issuer, active, chain, signers, now)?;
         let (dir, site_name, node_life) = (dir.to_owned(), site_name.to_owned(), NODE_CERT_LIFE);
-        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, accepted, node_life, server })
+        Ok(CertificateAuthority {
+            dir,
+            site_name,
+            manifest,
+            issuer,
+            roots_pem,
+            accepted,
+            node_life,
+            server,
+        })
     }
 
     /// Sets another lifetime of node certificates, for tests.
@@ -138,19 +158,21 @@ impl CertificateAuthority {
         CertificateAuthority { node_life, ..self }
     }
 
-    /// Creates a new root and issuer, and returns the new authority. The old root is trusted for a grace time, in which both sides
-    /// learn both roots. Without grace, its certificates are refused from now on.
+    /// Creates a new root and issuer, and returns the new authority. The old root is trusted for a
+    /// grace time, in which both sides learn both roots. Without grace, its certificates are
+    /// refused from now on.
     ///
     /// # Errors
-    /// [`TrustError::NoRootKey`] if the key of a still trusted root is absent, so that it cannot sign the new issuer.
-    /// [`TrustError::TooManyRoots`] if [`MAX_ROOTS`] roots are trusted.
+    /// [`TrustError::NoRootKey`] if the key of a still trusted root is absent, so that it cannot
+    /// sign the new issuer. [`TrustError::TooManyRoots`] if [`MAX_ROOTS`] roots are trusted.
     pub fn rotated(&self, grace: Duration, now: Timestamp) -> Result<Self, TrustError> {
         let manifest = Folder(&self.dir).rotate(&self.manifest, &self.site_name, grace, now)?;
         let rotated = Self::read(&self.dir, &self.site_name, manifest, now)?;
         Ok(rotated.with_node_life(self.node_life))
     }
 
-    /// Returns the authority at a later time, without roots whose grace is over; `None` if nothing has changed.
+    /// Returns the authority at a later time, without roots whose grace is over; `None` if nothing
+    /// has changed.
     pub fn aged(&self, then: Timestamp, now: Timestamp) -> Result<Option<Self>, TrustError> {
         let trusted = |at| self.manifest.trusted(at).map(|old| &old.root).collect::<Vec<_>>();
         if trusted(then) == trusted(now) {
@@ -177,7 +199,8 @@ impl CertificateAuthority {
 
     /// Returns the trusted roots, the active one first.
     pub fn roots(&self, now: Timestamp) -> Vec<RootState> {
-        let retiring = self.manifest.trusted(now).map(|Retiring { root, until }| (root, Some(*until)));
+        let retiring =
+            self.manifest.trusted(now).map(|Retiring { root, until }| (root, Some(*until)));
         let all = [(&self.manifest.active, None)].into_iter().chain(retiring);
         all.map(|(root, until)| {
             let has_key = Folder(&self.dir).root_key(root).exists();
@@ -186,44 +209,66 @@ impl CertificateAuthority {
         .collect()
     }
 
-    /// Issues a certificate for the public key of a request. Other contents of the request are ignored.
+    /// Issues a certificate for the public key of a request. Other contents of the request are
+    /// ignored.
     ///
     /// # Errors
-    /// [`TrustError::Request`] unless the request is P-256, self-signed as PKCS #10 requires, within [`meshd_proto::MAX_CSR`].
-    pub fn issue_node(&self, csr_pem: &str, node: NodeId, now: Timestamp) -> Result<Issued, TrustError> {
+    /// [`TrustError::Request`] unless the request is P-256, self-signed as PKCS #10 requires,
+    /// within [`meshd_proto::MAX_CSR`].
+    pub fn issue_node(
+        &self,
+        csr_pem: &str,
+        node: NodeId,
+        now: Timestamp,
+    ) -> Result<Issued, TrustError> {
         if csr_pem.len() > meshd_proto::MAX_CSR {
             return Err(TrustError::Request("it is longer than 4096 bytes"));
         }
-        let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(|error| match error {
-            rcgen::Error::InvalidCertificationRequestSignature => {
-                TrustError::Request("its signature does not fit its key")
-            }
-            _ => TrustError::Request("it is not a PKCS #10 request in PEM that this site can read"),
-        })?;
+        let request =
+            CertificateSigningRequestParams::from_pem(csr_pem).map_err(|error| match error {
+                rcgen::Error::InvalidCertificationRequestSignature => {
+                    TrustError::Request("its signature does not fit its key")
+                }
+                _ => TrustError::Request(
+                    "it is not a PKCS #10 request in PEM that this site can read",
+                ),
+            })?;
         if request.public_key.algorithm() != &PKCS_ECDSA_P256_SHA256 {
             return Err(TrustError::Request("its key is not a P-256 key"));
         }
         let not_after = now.after(self.node_life);
-        let mut params = leaf_params(&node.to_string(), not_after, ExtendedKeyUsagePurpose::ClientAuth, self.active())?;
-        let uri = format!("{NODE_URI}{node}").try_into().map_err(TrustError::crypto("a node certificate"))?;
+        let mut params = leaf_params(
+            &node.to_string(),
+            not_after,
+            ExtendedKeyUsagePurpose::ClientAuth,
+            self.active(),
+        )?;
+        let uri = format!("{NODE_URI}{node}")
+            .try_into()
+            .map_err(TrustError::crypto("a node certificate"))?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
-        let certificate: Certificate =
-            params.signed_by(&request.public_key, &self.issuer).map_err(TrustError::crypto("a node certificate"))?;
+        let certificate: Certificate = params
+            .signed_by(&request.public_key, &self.issuer)
+            .map_err(TrustError::crypto("a node certificate"))?;
         let key = Digest::of(request.public_key.der_bytes());
         Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), key, not_after })
     }
 
-    /// Returns the TLS configuration of the agent listener: version 1.3 only, client certificate optional. Expired certificates and those
-    /// of former roots pass; [`CertificateAuthority::identify`] reports them. Sessions are not resumed, so each connection shows its certificate.
+    /// Returns the TLS configuration of the agent listener: version 1.3 only, client certificate
+    /// optional. Expired certificates and those of former roots pass;
+    /// [`CertificateAuthority::identify`] reports them. Sessions are not resumed, so each
+    /// connection shows its certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 
-    /// Identifies the node of a certificate that passed the handshake of [`CertificateAuthority::server_config`].
+    /// Identifies the node of a certificate that passed the handshake of
+    /// [`CertificateAuthority::server_config`].
     ///
     /// # Errors
-    /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if its root was replaced.
+    /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if its root was
+    /// replaced.
     pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
         let peer = Peer::from_der(der, now)?;
         if !tls::is_signed_by(der, &self.accepted) {
@@ -233,7 +278,8 @@ impl CertificateAuthority {
     }
 }
 
-/// Returns the signer of node certificates under a root: its issuer, or the root itself in the first release.
+/// Returns the signer of node certificates under a root: its issuer, or the root itself in the
+/// first release.
 fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, TrustError> {
     let issuer = folder.issuer_pem(root);
     match files::read(&issuer)? {
@@ -243,7 +289,8 @@ fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, Tr
 }
 
 fn certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, TrustError> {
-    certificates::certificate(pem).ok_or_else(|| TrustError::damaged(path, "it is not a certificate"))
+    certificates::certificate(pem)
+        .ok_or_else(|| TrustError::damaged(path, "it is not a certificate"))
 }
 
 impl std::fmt::Debug for CertificateAuthority {

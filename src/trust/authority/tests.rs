@@ -26,7 +26,8 @@ fn node() -> NodeId {
 
 fn authority() -> (tempfile::TempDir, CertificateAuthority) {
     let dir = tempfile::tempdir().expect("a folder");
-    let authority = CertificateAuthority::load_or_create(&dir.path().join("ca"), "rack-a", now()).expect("a new one");
+    let authority = CertificateAuthority::load_or_create(&dir.path().join("ca"), "rack-a", now())
+        .expect("a new one");
     (dir, authority)
 }
 
@@ -73,14 +74,18 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
         chain.push(der(&folder.must_read(&folder.cross_pem(active, &old.root)).expect("there")));
     }
     let key = certificates::new_key().expect("key");
-    let mut params = leaf_params("x", now.after(GRACE), ExtendedKeyUsagePurpose::ServerAuth, active).expect("params");
-    params.subject_alt_names = vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().expect("a name"))];
+    let mut params =
+        leaf_params("x", now.after(GRACE), ExtendedKeyUsagePurpose::ServerAuth, active)
+            .expect("params");
+    params.subject_alt_names =
+        vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().expect("a name"))];
     let own = params.signed_by(&key, &authority.issuer).expect("signed");
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(roots_pem.as_bytes()) {
         roots.add(root.expect("PEM")).expect("a root");
     }
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
     let verifier = verifier.build().expect("roots");
     let name = ServerName::try_from(meshd_proto::SERVER_NAME).expect("a name");
     let at = UnixTime::since_unix_epoch(Duration::from_secs(now.seconds() as u64));
@@ -88,7 +93,9 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
 }
 
 fn issued(authority: &CertificateAuthority) -> Issued {
-    authority.issue_node(&csr(&certificates::new_key().expect("key")), node(), now()).expect("issued")
+    authority
+        .issue_node(&csr(&certificates::new_key().expect("key")), node(), now())
+        .expect("issued")
 }
 
 #[test]
@@ -100,7 +107,8 @@ fn keys_are_private_and_the_authority_is_the_same_after_a_restart() {
     for key in [folder.root_key(first.active()), folder.issuer_key(first.active())] {
         assert_eq!(mode(&key), 0o600, "{}", key.display());
     }
-    let second = CertificateAuthority::load_or_create(&first.dir, "renamed", now()).expect("the old one");
+    let second =
+        CertificateAuthority::load_or_create(&first.dir, "renamed", now()).expect("the old one");
     assert_eq!((first.roots_pem(), first.active()), (second.roots_pem(), second.active()));
     assert_eq!(fs::read_to_string(first.dir.join("ca.pem")).expect("there"), first.roots_pem());
     assert!(verify(&second, &der(&issued(&first).certificate_pem), now()).is_ok());
@@ -112,10 +120,12 @@ fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
     let (key, away) = (folder.root_key(first.active()), first.dir.join("elsewhere"));
-    let root = certificates::Root::read(first.roots_pem(), &fs::read_to_string(&key).expect("there"));
+    let root =
+        certificates::Root::read(first.roots_pem(), &fs::read_to_string(&key).expect("there"));
     assert!(root.is_ok_and(|root| root.id == first.active()));
     fs::rename(&key, &away).expect("moved");
-    let second = CertificateAuthority::load_or_create(&first.dir, "rack-a", now()).expect("opens without it");
+    let second = CertificateAuthority::load_or_create(&first.dir, "rack-a", now())
+        .expect("opens without it");
     assert!(verify(&second, &der(&issued(&second).certificate_pem), now()).is_ok());
     assert!(!second.roots(now())[0].has_key);
     let refused = second.rotated(GRACE, now()).expect_err("nobody can sign the next issuer");
@@ -129,11 +139,18 @@ fn node_with_any_trusted_root_connects_during_rotation() {
     let (_dir, first) = authority();
     let old = issued(&first);
     let second = first.rotated(GRACE, now()).expect("rotated");
-    let third = second.rotated(GRACE, now().after(Duration::from_secs(1))).expect("again, before the first is over");
+    let third = second
+        .rotated(GRACE, now().after(Duration::from_secs(1)))
+        .expect("again, before the first is over");
     for (authority, older) in [(&second, vec![&first]), (&third, vec![&first, &second])] {
         assert!(verify(authority, &der(&old.certificate_pem), now()).is_ok());
-        assert_eq!(authority.identify(&der(&old.certificate_pem), now()).expect("a node").node, node());
-        assert!(!authority.is_current(&old.serial) && authority.is_current(&issued(authority).serial));
+        assert_eq!(
+            authority.identify(&der(&old.certificate_pem), now()).expect("a node").node,
+            node()
+        );
+        assert!(
+            !authority.is_current(&old.serial) && authority.is_current(&issued(authority).serial)
+        );
         assert_eq!(authority.roots_pem().matches("BEGIN CERTIFICATE").count(), older.len() + 1);
         assert!(is_trusted_by(authority, authority.roots_pem(), now()));
         assert!(older.iter().all(|old| is_trusted_by(authority, old.roots_pem(), now())));
@@ -155,7 +172,10 @@ fn old_root_is_refused_after_the_grace_time() {
     assert!(!is_trusted_by(&aged, first.roots_pem(), late));
     let stale = aged.identify(&der(&old.certificate_pem), late).expect_err("refused").to_string();
     assert!(stale.contains("replaced") && stale.contains(&node().to_string()), "{stale}");
-    assert!(verify(&aged, &der(&old.certificate_pem), late).is_ok(), "the refusal after the handshake names the cause");
+    assert!(
+        verify(&aged, &der(&old.certificate_pem), late).is_ok(),
+        "the refusal after the handshake names the cause"
+    );
 }
 
 #[test]
@@ -170,7 +190,11 @@ fn old_root_without_grace_is_refused_at_once_and_its_keys_are_deleted() {
         Err(TrustError::StaleAuthority { node: of }) if of == node()
     ));
     assert!(!folder.issuer_key(first.active()).exists());
-    let third = second.rotated(GRACE, now()).expect("rotated").rotated(Duration::ZERO, now()).expect("and stop all");
+    let third = second
+        .rotated(GRACE, now())
+        .expect("rotated")
+        .rotated(Duration::ZERO, now())
+        .expect("and stop all");
     assert_eq!(third.roots(now()).len(), 1);
     assert!(!folder.root_key(second.active()).exists());
     assert!(third.identify(&der(&issued(&second).certificate_pem), now()).is_err());
@@ -182,7 +206,11 @@ fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     let folder = Folder(&first.dir);
     let (key, pem) = (folder.issuer_key(first.active()), folder.issuer_pem(first.active()));
     let (good_key, good_pem) = (fs::read(&key).expect("there"), fs::read(&pem).expect("there"));
-    let open = || CertificateAuthority::load_or_create(&first.dir, "rack-a", now()).expect_err("refused").to_string();
+    let open = || {
+        CertificateAuthority::load_or_create(&first.dir, "rack-a", now())
+            .expect_err("refused")
+            .to_string()
+    };
     for exposed in [&key, &folder.root_key(first.active())] {
         fs::set_permissions(exposed, fs::Permissions::from_mode(0o640)).expect("ours");
         assert!(open().contains("chmod 600"), "{}", open());
@@ -191,7 +219,11 @@ fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     fs::write(&key, "junk").expect("written");
     assert!(open().contains("issuer.key: it is not a private key"), "{}", open());
     fs::write(&key, certificates::new_key().expect("key").serialize_pem()).expect("written");
-    assert!(open().contains("issuer.pem: it is not the certificate of the key beside it"), "{}", open());
+    assert!(
+        open().contains("issuer.pem: it is not the certificate of the key beside it"),
+        "{}",
+        open()
+    );
     fs::remove_file(&key).expect("there");
     assert!(open().contains("issuer.key: it is missing"), "{}", open());
     assert!(!key.exists());
@@ -216,13 +248,17 @@ fn certificate_request_supplies_only_its_key() {
     assert_eq!(issued.not_after, now().after(NODE_CERT_LIFE));
     let der = der(&issued.certificate_pem);
     let peer = authority.identify(&der, now()).expect("a node");
-    assert_eq!(peer, Peer { node: node(), serial: issued.serial.clone(), key: issued.key, expired: false });
+    assert_eq!(
+        peer,
+        Peer { node: node(), serial: issued.serial.clone(), key: issued.key, expired: false }
+    );
     let (_, parsed) = x509_parser::parse_x509_certificate(&der).expect("DER");
     assert_eq!(parsed.subject().to_string(), "CN=0123abcd");
     assert_eq!(parsed.validity().not_before.timestamp() * 1000, NOT_BEFORE_MS);
     assert_eq!(&*parsed.public_key().subject_public_key.data, key.public_key_raw());
     assert!(!parsed.is_ca());
-    let names = parsed.subject_alternative_name().expect("fine").expect("one").value.general_names.len();
+    let names =
+        parsed.subject_alternative_name().expect("fine").expect("one").value.general_names.len();
     assert_eq!(names, 1);
     let again = authority.issue_node(&csr(&key), node(), now()).expect("issued");
     assert_ne!(again.serial, issued.serial, "a renewal has another serial number");
@@ -253,10 +289,14 @@ fn expired_certificate_of_another_site_or_use_is_refused() {
     for at in [now(), late] {
         let verdict = verify(&ours, &der(&issued.certificate_pem), at);
         let Err(rustls::Error::InvalidCertificate(error)) = verdict else { panic!("{verdict:?}") };
-        assert!(matches!(error, CertificateError::UnknownIssuer | CertificateError::BadSignature), "{error:?}");
+        assert!(
+            matches!(error, CertificateError::UnknownIssuer | CertificateError::BadSignature),
+            "{error:?}"
+        );
     }
     let key = certificates::new_key().expect("key");
-    let params = leaf_params("x", now(), ExtendedKeyUsagePurpose::ServerAuth, ours.active()).expect("params");
+    let params = leaf_params("x", now(), ExtendedKeyUsagePurpose::ServerAuth, ours.active())
+        .expect("params");
     let server = params.signed_by(&key, &ours.issuer).expect("signed");
     for at in [now(), late] {
         assert!(verify(&ours, server.der(), at).is_err(), "a server certificate is no node");
@@ -267,20 +307,24 @@ fn expired_certificate_of_another_site_or_use_is_refused() {
 #[test]
 fn malformed_certificate_request_is_refused() {
     let (_dir, authority) = authority();
-    let refused = |text: &str| authority.issue_node(text, node(), now()).expect_err("refused").to_string();
+    let refused =
+        |text: &str| authority.issue_node(text, node(), now()).expect_err("refused").to_string();
     let good = csr(&certificates::new_key().expect("key"));
     assert!(refused(&format!("{good}{}", "x".repeat(4096))).contains("longer than"));
     assert!(refused("").contains("not a PKCS #10 request"));
     let other = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("key");
     assert!(refused(&csr(&other)).contains("P-256"));
-    let mut bytes = CertificateSigningRequestParams::from_pem(&good).map(|_| pem_body(&good)).expect("good");
+    let mut bytes =
+        CertificateSigningRequestParams::from_pem(&good).map(|_| pem_body(&good)).expect("good");
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     assert!(refused(&to_pem(&bytes)).contains("signature"), "{}", refused(&to_pem(&bytes)));
 }
 
 fn pem_body(pem: &str) -> Vec<u8> {
-    rustls::pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).expect("PEM").to_vec()
+    rustls::pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
+        .expect("PEM")
+        .to_vec()
 }
 
 fn public_key(certificate: &CertificateDer<'_>) -> Vec<u8> {
@@ -293,7 +337,8 @@ fn to_pem(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut body = String::new();
     for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for index in 0..4 {
             let digit = char::from(DIGITS[(word >> (18 - 6 * index) & 63) as usize]);
             body.push(if index <= chunk.len() { digit } else { '=' });

@@ -29,8 +29,9 @@ pub fn server_config(
     let key = new_key()?;
     let (not_after, usage) = (now.after(SERVER_CERT_LIFE), ExtendedKeyUsagePurpose::ServerAuth);
     let mut params = leaf_params(meshd_proto::SERVER_NAME, not_after, usage, root)?;
-    params.subject_alt_names =
-        vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().map_err(TrustError::crypto(WHAT))?)];
+    params.subject_alt_names = vec![SanType::DnsName(
+        meshd_proto::SERVER_NAME.try_into().map_err(TrustError::crypto(WHAT))?,
+    )];
     let own = params.signed_by(&key, issuer).map_err(TrustError::crypto(WHAT))?;
 
     let provider = Arc::new(default_provider());
@@ -38,7 +39,8 @@ pub fn server_config(
     for signer in signers {
         anchors.add(signer).map_err(TrustError::crypto(WHAT))?;
     }
-    let verifier = ExpiredMayRenew::new(anchors, Arc::clone(&provider)).map_err(TrustError::crypto(WHAT))?;
+    let verifier =
+        ExpiredMayRenew::new(anchors, Arc::clone(&provider)).map_err(TrustError::crypto(WHAT))?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let shown = [own.der().clone()].into_iter().chain(chain).collect();
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -52,7 +54,8 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// Returns whether one of these issued a certificate with a verified signature, by the issuer's name.
+/// Returns whether one of these issued a certificate with a verified signature, by the issuer's
+/// name.
 pub fn is_signed_by(der: &[u8], signers: &[CertificateDer<'_>]) -> bool {
     let Ok((_, leaf)) = x509_parser::parse_x509_certificate(der) else { return false };
     signers.iter().any(|signer| {

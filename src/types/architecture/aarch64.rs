@@ -2,7 +2,8 @@
 
 use super::facts::{ArchitectureFacts, UefiFirmware};
 
-/// Devices use the SMMU; with `=1` they could access all memory. A kernel may be built to bypass the SMMU by default.
+/// Devices use the SMMU; with `=1` they could access all memory. A kernel may be built to bypass
+/// the SMMU by default.
 const TRANSLATED: &str = "iommu.passthrough=0";
 
 pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {

@@ -21,7 +21,8 @@ pub struct ArchitectureFacts {
     pub vfio_args: &'static [&'static str],
     /// Kernel arguments of which any other value gives devices access to all memory.
     pub guarded_args: &'static [&'static str],
-    /// Maximum length of the kernel command line in bytes: COMMAND_LINE_SIZE without the final NUL. The kernel silently cuts off the rest.
+    /// Maximum length of the kernel command line in bytes: COMMAND_LINE_SIZE without the final NUL.
+    /// The kernel silently cuts off the rest.
     pub max_command_line: usize,
     /// True if nodes of this architecture run VMs: the agent forms the arguments of QEMU for them.
     pub runs_vms: bool,
@@ -31,9 +32,11 @@ pub struct ArchitectureFacts {
     pub qemu_model_prefix: &'static str,
     /// Debian's package of QEMU.
     pub qemu_package: &'static str,
-    /// UEFI firmware for virtual machines, as the bundle `qemu` contains it: paths relative to the bundle.
+    /// UEFI firmware for virtual machines, as the bundle `qemu` contains it: paths relative to the
+    /// bundle.
     pub bundled_uefi: &'static [UefiFirmware],
-    /// UEFI firmware for virtual machines, as distributions install it; the first one that exists is used.
+    /// UEFI firmware for virtual machines, as distributions install it; the first one that exists
+    /// is used.
     pub installed_uefi: &'static [UefiFirmware],
     /// Debian's package of the UEFI firmware.
     pub uefi_package: &'static str,

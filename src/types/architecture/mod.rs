@@ -1,4 +1,5 @@
-//! Processor architectures. The text and numbers of one architecture are in its file, and nowhere else.
+//! Processor architectures. The text and numbers of one architecture are in its file, and nowhere
+//! else.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -14,7 +15,8 @@ pub use facts::{ArchitectureFacts, UefiFirmware};
 
 use std::{fmt, str::FromStr};
 
-/// Architecture of a machine and of the programs that run on it, in the spelling of Alpine and Linux.
+/// Architecture of a machine and of the programs that run on it, in the spelling of Alpine and
+/// Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Architecture {
     /// 64-bit x86.
@@ -27,7 +29,8 @@ pub enum Architecture {
 
 impl Architecture {
     /// All architectures.
-    pub const ALL: [Architecture; 3] = [Architecture::X86_64, Architecture::Aarch64, Architecture::Riscv64];
+    pub const ALL: [Architecture; 3] =
+        [Architecture::X86_64, Architecture::Aarch64, Architecture::Riscv64];
 
     /// The architecture that this program is built for; `None` if meshd does not know it.
     pub fn host() -> Option<Self> {
@@ -80,7 +83,10 @@ mod tests {
     fn architecture_round_trips_as_text_and_in_elf_files() {
         for architecture in Architecture::ALL {
             assert_eq!(architecture.to_string().parse(), Ok(architecture));
-            assert_eq!(Architecture::from_elf(architecture.facts().elf_machine), Some(architecture));
+            assert_eq!(
+                Architecture::from_elf(architecture.facts().elf_machine),
+                Some(architecture)
+            );
             for name in architecture.facts().ipxe_names {
                 assert_eq!(Architecture::from_ipxe(name), Some(architecture));
             }

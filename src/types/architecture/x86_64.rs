@@ -32,7 +32,10 @@ pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
         ovmf("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
         secure("/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"),
         secure("/usr/share/OVMF/OVMF_CODE.secboot.fd", "/usr/share/OVMF/OVMF_VARS.ms.fd"),
-        secure("/usr/share/edk2/x64/OVMF_CODE.secure.fd", "/usr/share/edk2/x64/OVMF_VARS.secure.fd"),
+        secure(
+            "/usr/share/edk2/x64/OVMF_CODE.secure.fd",
+            "/usr/share/edk2/x64/OVMF_VARS.secure.fd",
+        ),
     ],
     uefi_package: "ovmf",
 };

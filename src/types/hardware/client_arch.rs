@@ -1,7 +1,10 @@
 //! DHCP option 93.
 
-/// The received value of DHCP option 93, from the IANA registry "Processor Architecture Types" (RFC 5970).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+/// The received value of DHCP option 93, from the IANA registry "Processor Architecture Types" (RFC
+/// 5970).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ClientArch(pub u16);
 
 impl ClientArch {

@@ -12,7 +12,8 @@ pub struct MacAddr(pub [u8; 6]);
 pub struct ParseMacError(pub String);
 
 impl MacAddr {
-    /// Parses `chaddr` of a DHCP packet. Returns `None` unless it is an Ethernet address that a machine can own.
+    /// Parses `chaddr` of a DHCP packet. Returns `None` unless it is an Ethernet address that a
+    /// machine can own.
     pub fn from_chaddr(chaddr: &[u8]) -> Option<Self> {
         let octets: [u8; 6] = chaddr.get(..6)?.try_into().ok()?;
         let mac = MacAddr(octets);
@@ -40,7 +41,8 @@ impl fmt::Display for MacAddr {
 impl FromStr for MacAddr {
     type Err = ParseMacError;
 
-    /// Accepts colons, dashes or no separator, in either case, because firmware and people write all three forms.
+    /// Accepts colons, dashes or no separator, in either case, because firmware and people write
+    /// all three forms.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParseMacError(text.chars().take(40).collect());
         let separated = |separator: char| {
@@ -63,9 +65,15 @@ mod tests {
     #[test]
     fn mac_is_parsed_with_colons_hyphens_and_without_separators() {
         for text in ["52:54:00:AB:cd:01", "52-54-00-ab-cd-01", "525400abcd01"] {
-            assert_eq!(text.parse::<MacAddr>().map(|mac| mac.to_string()), Ok("52:54:00:ab:cd:01".to_owned()));
+            assert_eq!(
+                text.parse::<MacAddr>().map(|mac| mac.to_string()),
+                Ok("52:54:00:ab:cd:01".to_owned())
+            );
         }
-        assert_eq!("52:54:00:ab:cd:01".parse::<MacAddr>().map(|mac| mac.bootif()), Ok("01-52-54-00-ab-cd-01".into()));
+        assert_eq!(
+            "52:54:00:ab:cd:01".parse::<MacAddr>().map(|mac| mac.bootif()),
+            Ok("01-52-54-00-ab-cd-01".into())
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The SMBIOS system UUID, in the byte order that Linux prints.
 //!
-//! SMBIOS (DSP0134, 7.2.1) stores the first three fields little-endian. Linux and iPXE print the text form. DHCP option 97
-//! (RFC 4578, 2.3) contains the raw bytes, so the parser swaps these fields back. Observed with OVMF and iPXE.
+//! SMBIOS (DSP0134, 7.2.1) stores the first three fields little-endian. Linux and iPXE print the
+//! text form. DHCP option 97 (RFC 4578, 2.3) contains the raw bytes, so the parser swaps these
+//! fields back. Observed with OVMF and iPXE.
 
 use std::{fmt, str::FromStr};
 
@@ -17,17 +18,31 @@ pub struct ParseUuidError(pub String);
 /// UUIDs that vendors ship on more than one machine.
 const PLACEHOLDERS: [SystemUuid; 4] = [
     // AMI Aptio default; observed on Supermicro, ASRock, Gigabyte and many white boxes.
-    SystemUuid([0x03, 0x00, 0x02, 0x00, 0x04, 0x00, 0x05, 0x00, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09]),
+    SystemUuid([
+        0x03, 0x00, 0x02, 0x00, 0x04, 0x00, 0x05, 0x00, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00,
+        0x09,
+    ]),
     // The AMI Aptio default on boards that do not swap the first three fields.
-    SystemUuid([0x00, 0x02, 0x00, 0x03, 0x00, 0x04, 0x00, 0x05, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09]),
-    // "12345678-1234-5678-90ab-cddeefaabbcc": default of the reference BIOS of several single-board makers.
-    SystemUuid([0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x56, 0x78, 0x90, 0xab, 0xcd, 0xde, 0xef, 0xaa, 0xbb, 0xcc]),
+    SystemUuid([
+        0x00, 0x02, 0x00, 0x03, 0x00, 0x04, 0x00, 0x05, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00,
+        0x09,
+    ]),
+    // "12345678-1234-5678-90ab-cddeefaabbcc": default of the reference BIOS of several single-board
+    // makers.
+    SystemUuid([
+        0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x56, 0x78, 0x90, 0xab, 0xcd, 0xde, 0xef, 0xaa, 0xbb,
+        0xcc,
+    ]),
     // "fefefefe-..." with zeros at the end: default of MSI consumer boards.
-    SystemUuid([0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe]),
+    SystemUuid([
+        0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe,
+        0xfe,
+    ]),
 ];
 
 impl SystemUuid {
-    /// Parses DHCP option 97: a type byte 0, then the UUID with its first three fields byte-swapped. Returns `None` for any other form.
+    /// Parses DHCP option 97: a type byte 0, then the UUID with its first three fields
+    /// byte-swapped. Returns `None` for any other form.
     pub fn from_option97(data: &[u8]) -> Option<Self> {
         let (&kind, raw) = data.split_first()?;
         let mut bytes: [u8; 16] = raw.try_into().ok()?;
@@ -47,7 +62,8 @@ impl SystemUuid {
         out
     }
 
-    /// Returns true for vendor placeholders instead of a unique UUID: all bytes equal, or a known default.
+    /// Returns true for vendor placeholders instead of a unique UUID: all bytes equal, or a known
+    /// default.
     pub fn is_placeholder(&self) -> bool {
         self.0.iter().all(|byte| *byte == self.0[0]) || PLACEHOLDERS.contains(self)
     }
@@ -92,13 +108,17 @@ mod tests {
     fn uuid_of_option_97_equals_text_form() {
         let wire = [0, 4, 3, 2, 1, 6, 5, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16];
         let uuid = SystemUuid::from_option97(&wire);
-        assert_eq!(uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".to_owned()));
+        assert_eq!(
+            uuid.map(|uuid| uuid.to_string()),
+            Some("01020304-0506-0708-090a-0b0c0d0e0f10".to_owned())
+        );
         assert_eq!(uuid.map(SystemUuid::to_option97), Some(wire));
     }
 
     #[test]
     fn placeholder_uuid_is_detected_in_both_byte_orders() {
-        for text in ["03000200-0400-0500-0006-000700080009", "ffffffff-ffff-ffff-ffff-ffffffffffff"] {
+        for text in ["03000200-0400-0500-0006-000700080009", "ffffffff-ffff-ffff-ffff-ffffffffffff"]
+        {
             let uuid: SystemUuid = text.parse().expect("a UUID");
             assert!(uuid.is_placeholder(), "{text}");
         }

@@ -1,4 +1,5 @@
-//! PCI addresses and selectors: `class:0300`, `vendor:10de`, `device:8086:100e`, `address:0000:01:00.0`.
+//! PCI addresses and selectors: `class:0300`, `vendor:10de`, `device:8086:100e`,
+//! `address:0000:01:00.0`.
 
 use crate::unhex;
 use std::{fmt, str::FromStr};
@@ -21,7 +22,9 @@ pub enum VfioSelector {
 
 /// The text is not a VFIO selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0")]
+#[error(
+    "`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0"
+)]
 pub struct ParseVfioError(String);
 
 /// Address of a PCI function, as in sysfs: `0000:01:00.0`, lower-case.
@@ -44,7 +47,9 @@ impl FromStr for PciAddress {
     type Err = ParsePciAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        address(text).map(PciAddress).ok_or_else(|| ParsePciAddressError(text.chars().take(MAX_SHOWN).collect()))
+        address(text)
+            .map(PciAddress)
+            .ok_or_else(|| ParsePciAddressError(text.chars().take(MAX_SHOWN).collect()))
     }
 }
 
@@ -93,7 +98,9 @@ impl VfioSelector {
         match self {
             VfioSelector::Class(class) => is(function.class, *class),
             VfioSelector::Vendor(vendor) => is(function.vendor, *vendor),
-            VfioSelector::Device(vendor, device) => is(function.vendor, *vendor) && is(function.device, *device),
+            VfioSelector::Device(vendor, device) => {
+                is(function.vendor, *vendor) && is(function.device, *device)
+            }
             VfioSelector::Address(address) => function.address.eq_ignore_ascii_case(address),
         }
     }
@@ -137,29 +144,52 @@ mod tests {
 
     #[test]
     fn malformed_vfio_selector_is_refused() {
-        for text in ["", "10de", "class:3", "vendor:10dg", "device:8086", "address:01:00.0", "address:0000:01:20.0"] {
+        for text in [
+            "",
+            "10de",
+            "class:3",
+            "vendor:10dg",
+            "device:8086",
+            "address:01:00.0",
+            "address:0000:01:20.0",
+        ] {
             assert!(text.parse::<VfioSelector>().is_err(), "{text}");
         }
         for text in ["class:0300", "vendor:10de", "device:8086:100e", "address:0000:01:1f.7"] {
-            assert_eq!(text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(), Ok(text));
+            assert_eq!(
+                text.parse::<VfioSelector>().map(|one| one.to_string()).as_deref(),
+                Ok(text)
+            );
         }
     }
 
     #[test]
     fn pci_address_needs_domain_and_is_lower_case() {
-        assert_eq!("0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(), Ok("0000:0a:00.0"));
-        for text in ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"] {
+        assert_eq!(
+            "0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(),
+            Ok("0000:0a:00.0")
+        );
+        for text in
+            ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"]
+        {
             assert!(text.parse::<PciAddress>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn vfio_selector_matches_exact_sysfs_values_only() {
-        let gpu = PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
+        let gpu =
+            PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
         for text in ["class:0302", "vendor:10DE", "device:10de:2335", "address:0000:0A:00.0"] {
             assert!(text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
         }
-        for text in ["class:0300", "vendor:1002", "device:10de:2330", "device:1002:2335", "address:0000:0a:00.1"] {
+        for text in [
+            "class:0300",
+            "vendor:1002",
+            "device:10de:2330",
+            "device:1002:2335",
+            "address:0000:0a:00.1",
+        ] {
             assert!(!text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");
         }
         let torn = PciName { address: "", vendor: "", device: "", class: "" };

@@ -1,7 +1,8 @@
 //! The node ID: eight characters derived from a machine's hardware.
 //!
-//! DESIGN.md defines the ID: the first 40 bits of `SHA-256("mesh-node-id/1\n" + basis)` in lower-case Crockford base32.
-//! The basis is the first trustworthy one of UUID, serial triple and MAC address.
+//! DESIGN.md defines the ID: the first 40 bits of `SHA-256("mesh-node-id/1\n" + basis)` in
+//! lower-case Crockford base32. The basis is the first trustworthy one of UUID, serial triple and
+//! MAC address.
 
 use crate::{Digest, MacAddr, SystemUuid};
 use std::{collections::BTreeSet, fmt, str::FromStr};
@@ -15,7 +16,9 @@ pub struct NodeId([u8; 5]);
 
 /// The text is not a node ID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a node ID; it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)")]
+#[error(
+    "`{0}` is not a node ID; it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)"
+)]
 pub struct ParseNodeIdError(pub String);
 
 /// Source of a node ID, one line of text.
@@ -29,7 +32,8 @@ pub enum Basis {
     Mac(MacAddr),
 }
 
-/// Hardware identity from which the ID is derived. Read from a DHCP packet, an iPXE query, or sysfs.
+/// Hardware identity from which the ID is derived. Read from a DHCP packet, an iPXE query, or
+/// sysfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
     /// SMBIOS system UUID.
@@ -75,24 +79,27 @@ const PLACEHOLDER_TEXTS: [&str; 24] = [
     "1234567890",
 ];
 
-/// Characters that firmware repeats to the length of a field. Four or more of any one character also count as filler.
+/// Characters that firmware repeats to the length of a field. Four or more of any one character
+/// also count as filler.
 const FILLERS: &str = "0xf.-*#_ ";
 
-/// Returns true for a placeholder instead of a serial number or name; `text` is trimmed and in lower case. A placeholder neither
-/// distinguishes nor identifies machines.
+/// Returns true for a placeholder instead of a serial number or name; `text` is trimmed and in
+/// lower case. A placeholder neither distinguishes nor identifies machines.
 pub fn is_filler(text: &str) -> bool {
     let first = text.chars().next().unwrap_or('0');
     let repeated = text.chars().all(|c| c == first);
     (repeated && (FILLERS.contains(first) || text.len() >= 4)) || PLACEHOLDER_TEXTS.contains(&text)
 }
 
-/// Returns the text trimmed and in lower case, without control characters, which could end the line of the basis.
+/// Returns the text trimmed and in lower case, without control characters, which could end the line
+/// of the basis.
 fn tidy(text: &str) -> String {
     text.trim().to_lowercase().chars().filter(|c| !c.is_control()).collect()
 }
 
 impl Hardware {
-    /// Returns every possible basis of this machine, including those that a site distrusts: UUID, serial, MAC.
+    /// Returns every possible basis of this machine, including those that a site distrusts: UUID,
+    /// serial, MAC.
     pub fn bases(&self) -> impl Iterator<Item = Basis> {
         let uuid = self.trusted_uuid(&DenyList::new()).map(Basis::Uuid);
         let mac = self.macs.iter().map(|mac| Basis::Mac(*mac));

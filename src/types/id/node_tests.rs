@@ -15,10 +15,14 @@ fn basis(hardware: &Hardware) -> String {
 
 #[test]
 fn node_id_equals_independently_computed_value() {
-    // printf 'mesh-node-id/1\nuuid:01020304-0506-0708-090a-0b0c0d0e0f10' | sha256sum, then base32 of the first 5 bytes.
+    // printf 'mesh-node-id/1\nuuid:01020304-0506-0708-090a-0b0c0d0e0f10' | sha256sum, then base32
+    // of the first 5 bytes.
     let known = hardware("01020304-0506-0708-090A-0B0C0D0E0F10", ["", "", ""], &[]);
     assert_eq!(basis(&known), "uuid:01020304-0506-0708-090a-0b0c0d0e0f10");
-    assert_eq!(known.basis(&DenyList::new()).map(|b| b.node_id().to_string()), Some("38y4a8ck".to_owned()));
+    assert_eq!(
+        known.basis(&DenyList::new()).map(|b| b.node_id().to_string()),
+        Some("38y4a8ck".to_owned())
+    );
 }
 
 #[test]
@@ -39,15 +43,34 @@ fn basis_is_uuid_then_serial_then_lowest_mac() {
 
 #[test]
 fn denied_uuid_is_not_used_as_basis() {
-    let machine = hardware("4c4c4544-0042-3010-8051-b4c04f4d3932", ["", "", ""], &["52:54:00:00:00:01"]);
+    let machine =
+        hardware("4c4c4544-0042-3010-8051-b4c04f4d3932", ["", "", ""], &["52:54:00:00:00:01"]);
     let deny = DenyList::from_iter(machine.uuid);
-    assert_eq!(machine.basis(&deny).map(|b| b.to_string()), Some("mac:52:54:00:00:00:01".to_owned()));
+    assert_eq!(
+        machine.basis(&deny).map(|b| b.to_string()),
+        Some("mac:52:54:00:00:00:01".to_owned())
+    );
 }
 
 #[test]
 fn placeholder_serial_is_not_used_as_basis() {
-    for serial in ["", "  ", "None", "Default string", "0", "0000000", "xxxx", "N/A", "System Serial Number", "."] {
-        assert_eq!(hardware("", ["QEMU", "Standard PC", serial], &[]).basis(&DenyList::new()), None, "{serial:?}");
+    for serial in [
+        "",
+        "  ",
+        "None",
+        "Default string",
+        "0",
+        "0000000",
+        "xxxx",
+        "N/A",
+        "System Serial Number",
+        ".",
+    ] {
+        assert_eq!(
+            hardware("", ["QEMU", "Standard PC", serial], &[]).basis(&DenyList::new()),
+            None,
+            "{serial:?}"
+        );
     }
 }
 

@@ -55,7 +55,8 @@ random_id!(
     "`{0}` is not a boot session ID (24 hexadecimal characters)"
 );
 random_id!(
-    /// Correlation ID of a request in its answer, log lines, events and audit record: 16 hexadecimal characters.
+    /// Correlation ID of a request in its answer, log lines, events and audit record: 16
+    /// hexadecimal characters.
     CorrelationId,
     8,
     ParseCorrelationIdError,

@@ -1,5 +1,5 @@
-//! Interactive consoles of VMs. A terminal emulator on the central node keeps the screen, so a page that opens late shows the screen at
-//! once.
+//! Interactive consoles of VMs. A terminal emulator on the central node keeps the screen, so a page
+//! that opens late shows the screen at once.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -7,7 +7,8 @@
 //! | `open_consoles` | open consoles by session and VM |
 //! | `repeat_filter` | bounds the counts of a control sequence that is expensive to emulate |
 //!
-//! A console is one WebSocket of the admin API, opened on behalf of the user. The browser polls the screen and posts the user's input.
+//! A console is one WebSocket of the admin API, opened on behalf of the user. The browser polls the
+//! screen and posts the user's input.
 
 mod open_consoles;
 mod repeat_filter;
@@ -24,6 +25,6 @@ use std::{pin::Pin, sync::Arc};
 pub type SocketRefusal = (axum::http::StatusCode, ErrorView);
 /// A WebSocket that is being opened.
 pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, SocketRefusal>> + Send>>;
-/// Opens a WebSocket of the admin API. The arguments are a request with its path and the caller's headers, and the origin data of the
-/// browser's connection.
+/// Opens a WebSocket of the admin API. The arguments are a request with its path and the caller's
+/// headers, and the origin data of the browser's connection.
 pub type OpenSocket = Arc<dyn Fn(Request<()>, Extensions) -> Opening + Send + Sync>;

@@ -15,7 +15,8 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Maximum number of open consoles. A new console replaces the one that no page has polled for the longest time.
+/// Maximum number of open consoles. A new console replaces the one that no page has polled for the
+/// longest time.
 const MAX_CONSOLES: usize = 64;
 /// A console closes after this time without a poll by a page.
 const IDLE_TIME: Duration = Duration::from_secs(90);
@@ -23,7 +24,8 @@ const IDLE_TIME: Duration = Duration::from_secs(90);
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of input pieces that wait for the guest.
 const MAX_WAITING: usize = 64;
-/// Bytes of guest output that are emulated at a time. Between two slices, the terminal is unlocked and other tasks of the thread run.
+/// Bytes of guest output that are emulated at a time. Between two slices, the terminal is unlocked
+/// and other tasks of the thread run.
 const SLICE: usize = 1024;
 
 /// Session, and the VM's name or UUID as given by the page.
@@ -63,7 +65,11 @@ impl Console {
     /// Returns the number of the current screen, its HTML, and the reason if the console ended.
     pub(crate) fn screen(&self) -> (u64, Markup, Option<String>) {
         let version = *self.version.borrow();
-        (version, terminal_screen::html(lock(&self.terminal).emulator.screen()), lock(&self.ended).clone())
+        (
+            version,
+            terminal_screen::html(lock(&self.terminal).emulator.screen()),
+            lock(&self.ended).clone(),
+        )
     }
 
     /// Waits for a screen with another number, for at most `limit`.
@@ -73,7 +79,8 @@ impl Console {
         let _ = tokio::time::timeout(limit, versions.wait_for(|version| *version != after)).await;
     }
 
-    /// Sends input to the guest. Returns false if the guest has not read earlier input, or if the console ended.
+    /// Sends input to the guest. Returns false if the guest has not read earlier input, or if the
+    /// console ended.
     pub(crate) fn write(&self, bytes: Bytes) -> bool {
         lock(&self.ended).is_none() && self.typed.try_send(bytes).is_ok()
     }
@@ -108,7 +115,12 @@ impl Console {
     }
 
     /// Serves a socket until either side ends.
-    async fn run(&self, mut socket: Socket, mut input: mpsc::Receiver<Bytes>, now: fn() -> Instant) {
+    async fn run(
+        &self,
+        mut socket: Socket,
+        mut input: mpsc::Receiver<Bytes>,
+        now: fn() -> Instant,
+    ) {
         let reason = tokio::select! {
             reason = self.carry(&mut socket, &mut input) => reason,
             // This branch also ends a `carry` that waits for a guest that does not read.
@@ -170,15 +182,23 @@ impl Consoles {
     }
 
     /// Serves a socket as the console of a session. Ends an earlier console of this session and VM.
-    pub(crate) fn open(&self, session: Digest, vm: &str, socket: Socket, now: fn() -> Instant) -> Arc<Console> {
+    pub(crate) fn open(
+        &self,
+        session: Digest,
+        vm: &str,
+        socket: Socket,
+        now: fn() -> Instant,
+    ) -> Arc<Console> {
         let (console, input) = Console::new(now());
         let console = Arc::new(console);
         {
             let mut all = lock(&self.0);
             all.retain(|_, console| console.is_open());
             if all.len() >= MAX_CONSOLES
-                && let Some(oldest) =
-                    all.iter().min_by_key(|(_, console)| *lock(&console.used)).map(|(key, _)| key.clone())
+                && let Some(oldest) = all
+                    .iter()
+                    .min_by_key(|(_, console)| *lock(&console.used))
+                    .map(|(key, _)| key.clone())
                 && let Some(oldest) = all.remove(&oldest)
             {
                 oldest.end("another console replaced it");
@@ -188,7 +208,8 @@ impl Consoles {
             }
         }
         let (this, served) = (self.clone(), console.clone());
-        // The task ends with its socket. The socket ends with the API, or when no page polls the console.
+        // The task ends with its socket. The socket ends with the API, or when no page polls the
+        // console.
         tokio::spawn(async move {
             served.run(socket, input, now).await;
             lock(&this.0).retain(|_, other| !Arc::ptr_eq(other, &served));
@@ -199,7 +220,9 @@ impl Consoles {
     /// Ends all consoles of a session.
     pub(crate) fn end(&self, session: Digest) {
         let all = lock(&self.0);
-        all.iter().filter(|((of, _), _)| *of == session).for_each(|(_, console)| console.end("signed out"));
+        all.iter()
+            .filter(|((of, _), _)| *of == session)
+            .for_each(|(_, console)| console.end("signed out"));
     }
 }
 
@@ -239,7 +262,8 @@ mod tests {
             }
         }
         let (rows, columns) = terminal_screen::SIZE;
-        let mut emulator = vt100::Parser::new_with_callbacks(rows, columns, 0, TitleLength::default());
+        let mut emulator =
+            vt100::Parser::new_with_callbacks(rows, columns, 0, TitleLength::default());
         emulator.process(b"\x1b]2;");
         emulator.process(&[b'a'; 64 * 1024]);
         emulator.process(b"\x07");

@@ -1,5 +1,5 @@
-//! Bounds REP (`CSI n b`, repeats the last character). The emulator obeys any count up to 65535, one character at a time. Nine bytes of a
-//! guest would cost a millisecond.
+//! Bounds REP (`CSI n b`, repeats the last character). The emulator obeys any count up to 65535,
+//! one character at a time. Nine bytes of a guest would cost a millisecond.
 
 use meshd_types::failpoint;
 
@@ -8,8 +8,8 @@ const MAX_REPEATS: u16 = 80;
 const CANCEL: u8 = 0x18;
 const ESCAPE: u8 = 0x1b;
 
-/// Parser state for the output of a guest. If the emulator's reading of a byte is unclear, the filter treats the byte as part of a control
-/// sequence.
+/// Parser state for the output of a guest. If the emulator's reading of a byte is unclear, the
+/// filter treats the byte as part of a control sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParserState {
     /// Text, and strings of other control functions: only ESC matters.
@@ -21,7 +21,8 @@ enum ParserState {
     Sequence { count: u16, is_first: bool, is_private: bool },
 }
 
-/// Passes the output of a guest through, with bounded counts. Sequences may be split between pieces.
+/// Passes the output of a guest through, with bounded counts. Sequences may be split between
+/// pieces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepeatFilter(ParserState);
 
@@ -34,7 +35,9 @@ impl RepeatFilter {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
             match self.0 {
-                ParserState::Sequence { count, is_private: false, .. } if *byte == b'b' && count > MAX_REPEATS => {
+                ParserState::Sequence { count, is_private: false, .. }
+                    if *byte == b'b' && count > MAX_REPEATS =>
+                {
                     // The emulator has read the count. Cancel that sequence and write another one.
                     out.push(CANCEL);
                     out.extend(format!("\x1b[{MAX_REPEATS}b").bytes());
@@ -53,8 +56,12 @@ impl ParserState {
             (_, ESCAPE) => ParserState::Escape,
             (_, CANCEL | 0x1a) => ParserState::Text,
             (ParserState::Text, _) => ParserState::Text,
-            (ParserState::Escape, b'[') => ParserState::Sequence { count: 0, is_first: true, is_private: false },
-            (ParserState::Escape, 0x20..=0x7e) | (ParserState::Sequence { .. }, 0x40..=0x7e) => ParserState::Text,
+            (ParserState::Escape, b'[') => {
+                ParserState::Sequence { count: 0, is_first: true, is_private: false }
+            }
+            (ParserState::Escape, 0x20..=0x7e) | (ParserState::Sequence { .. }, 0x40..=0x7e) => {
+                ParserState::Text
+            }
             (ParserState::Sequence { count, is_first: true, is_private }, b'0'..=b'9') => {
                 let count = count.saturating_mul(10).saturating_add(u16::from(byte - b'0'));
                 ParserState::Sequence { count, is_first: true, is_private }
@@ -95,7 +102,8 @@ mod tests {
     /// Returns the number of lines that scroll off the screen with the filter.
     fn scrolled(pieces: &[&[u8]]) -> usize {
         let (mut filter, mut emulator) = (RepeatFilter::default(), emulator());
-        // The cursor is in the last cell of the screen, so that each line scrolls. REP has a character to repeat.
+        // The cursor is in the last cell of the screen, so that each line scrolls. REP has a
+        // character to repeat.
         emulator.process(b"\x1b[24;80Ha");
         pieces.iter().for_each(|piece| emulator.process(&filter.apply(piece)));
         emulator.callbacks().0

@@ -1,4 +1,5 @@
-//! Renders the screen of an emulated terminal as HTML: rows of text in spans, whose classes name colours and attributes.
+//! Renders the screen of an emulated terminal as HTML: rows of text in spans, whose classes name
+//! colours and attributes.
 
 use crate::plain_text::is_shown;
 use maud::{Markup, html};
@@ -6,10 +7,11 @@ use std::num::NonZero;
 use vt100::{Cell, Color, Screen};
 
 /// Rows and columns of a serial console. A guest cannot query the size and assumes this one.
-pub(crate) const SIZE: (NonZero<u16>, NonZero<u16>) = (NonZero::new(24).unwrap(), NonZero::new(80).unwrap());
+pub(crate) const SIZE: (NonZero<u16>, NonZero<u16>) =
+    (NonZero::new(24).unwrap(), NonZero::new(80).unwrap());
 
-/// Returns the classes of a cell: `f1` and `b4` are foreground and background in the 16 colours of ECMA-48. Other colours appear as the
-/// default.
+/// Returns the classes of a cell: `f1` and `b4` are foreground and background in the 16 colours of
+/// ECMA-48. Other colours appear as the default.
 fn classes(cell: &Cell, is_cursor: bool) -> String {
     let (mut ink, mut paper) = (cell.fgcolor(), cell.bgcolor());
     if cell.inverse() {
@@ -82,7 +84,8 @@ mod tests {
     #[test]
     fn screen_has_colour_classes_cursor_and_escaped_text() {
         let text = shown(b"\x1b[1;31mred\x1b[0m <b>&\r\n$ ");
-        let begin = "<span class=\"f1 bold\">red</span> &lt;b&gt;&amp;\n$ <span class=\"cursor\"> </span>";
+        let begin =
+            "<span class=\"f1 bold\">red</span> &lt;b&gt;&amp;\n$ <span class=\"cursor\"> </span>";
         assert!(text.starts_with(begin), "{text}");
         assert_eq!(text.lines().count(), usize::from(SIZE.0.get()));
         assert!(shown(b"\x1b[7mx").starts_with("<span class=\"inverse\">x</span>"));

@@ -50,7 +50,13 @@ pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: Hea
         }
         script src=(format!("{PREFIX}/assets/console.js")) defer {}
     };
-    Ok(Page { client: &client, title: format!("Console of {}", vm.name), nav_path: "/vms", content }.answer(&headers))
+    Ok(Page {
+        client: &client,
+        title: format!("Console of {}", vm.name),
+        nav_path: "/vms",
+        content,
+    }
+    .answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,13 +68,17 @@ pub(crate) struct After {
 
 /// Returns the console of this session; 410 if there is none.
 fn open(client: &ApiClient, vm: &str) -> Result<Arc<Console>, ApiError> {
-    client
-        .console(vm)
-        .ok_or_else(|| ApiError::new(StatusCode::GONE, "closed", "this console is closed", "load the page again"))
+    client.console(vm).ok_or_else(|| {
+        ApiError::new(StatusCode::GONE, "closed", "this console is closed", "load the page again")
+    })
 }
 
 /// Waits for the next screen; returns 204 after [`MAX_WAIT`] without a change.
-pub(crate) async fn screen(client: ApiClient, Path(vm): Path<String>, after: Query<After>) -> Answer {
+pub(crate) async fn screen(
+    client: ApiClient,
+    Path(vm): Path<String>,
+    after: Query<After>,
+) -> Answer {
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
     console.changed(after.after, MAX_WAIT).await;
     let (version, screen, ended) = console.screen();
@@ -86,15 +96,25 @@ pub(crate) async fn screen(client: ApiClient, Path(vm): Path<String>, after: Que
 }
 
 /// Sends the bytes of a request to the guest.
-pub(crate) async fn input(client: ApiClient, Path(vm): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn input(
+    client: ApiClient,
+    Path(vm): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
-    let bytes = axum::body::to_bytes(request.into_body(), MAX_INPUT).await.map_err(|_| client.failed(&too_long()))?;
+    let bytes = axum::body::to_bytes(request.into_body(), MAX_INPUT)
+        .await
+        .map_err(|_| client.failed(&too_long()))?;
     write(&console, bytes).map_err(|error| client.failed(&error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Sends the line of a form to the guest, for browsers without the script.
-pub(crate) async fn line(client: ApiClient, Path(vm): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn line(
+    client: ApiClient,
+    Path(vm): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     let fields = fields(request).await?;
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
     let line = fields.text("line");
@@ -111,7 +131,13 @@ fn too_long() -> ApiError {
 }
 
 fn write(console: &Console, bytes: Bytes) -> Result<(), ApiError> {
-    let busy =
-        || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the guest takes no input", "wait, then type again");
+    let busy = || {
+        ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "busy",
+            "the guest takes no input",
+            "wait, then type again",
+        )
+    };
     if console.write(bytes) { Ok(()) } else { Err(busy()) }
 }

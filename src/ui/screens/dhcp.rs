@@ -27,7 +27,11 @@ pub(crate) struct LeaseQuery {
     after: String,
 }
 
-pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, headers: HeaderMap) -> Answer {
+pub(crate) async fn page(
+    client: ApiClient,
+    Query(query): Query<LeaseQuery>,
+    headers: HeaderMap,
+) -> Answer {
     let failed = |error| client.failed(&error);
     let segments = client.get(api::LIST_SEGMENTS.path([])).await.map_err(failed)?;
     let all = !query.all.is_empty();
@@ -40,7 +44,10 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
         .with_nonempty("q", text)
         .with_nonempty("after", &query.after);
     let leases = client.list(path).await.map_err(failed)?;
-    let vms = client.get_fields(api::LIST_VMS.path([]).with("fields", "uuid,name")).await.map_err(failed)?;
+    let vms = client
+        .get_fields(api::LIST_VMS.path([]).with("fields", "uuid,name"))
+        .await
+        .map_err(failed)?;
     let content = html! {
         h1 { "DHCP" }
         h2 { "Segments" }
@@ -58,7 +65,8 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, hea
         }
         (next_page(&query, leases.next.as_deref()))
     };
-    Ok(Page { client: &client, title: "DHCP".to_owned(), nav_path: "/dhcp", content }.answer(&headers))
+    Ok(Page { client: &client, title: "DHCP".to_owned(), nav_path: "/dhcp", content }
+        .answer(&headers))
 }
 
 /// A VM, for the holder of a lease.
@@ -76,9 +84,11 @@ fn count(leases: &ListPage<LeaseView>) -> String {
 }
 
 fn next_page(query: &LeaseQuery, after: Option<&str>) -> Markup {
-    let filters =
-        [("q", query.q.trim()), ("all", query.all.as_str())].into_iter().filter(|(_, value)| !value.is_empty());
-    let filters: String = filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    let filters = [("q", query.q.trim()), ("all", query.all.as_str())]
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty());
+    let filters: String =
+        filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
     html! {
         @if let Some(after) = after {
             p { a.button href=(format!("{PREFIX}/dhcp?after={}{filters}", encoded(after))) { "Next page" } }
@@ -101,7 +111,15 @@ fn segment_table(segments: &[SegmentView]) -> Markup {
     };
     let rows: Vec<_> = segments.iter().map(row).collect();
     html::table(
-        &["Segment", "Mode", "Address of meshd", "Range", "Leased", "Found in use", "Other servers"],
+        &[
+            "Segment",
+            "Mode",
+            "Address of meshd",
+            "Range",
+            "Leased",
+            "Found in use",
+            "Other servers",
+        ],
         &rows,
         "The site has no segment.",
     )
@@ -127,15 +145,27 @@ fn lease_table(leases: &[LeaseView], vms: &[NamedVm]) -> Markup {
         let holder = match (lease.node, &lease.name, lease.vm) {
             (Some(node), Some(name), _) => html::node_link(&node.to_string(), name),
             (_, _, Some(uuid)) => {
-                let name =
-                    vms.iter().find(|vm| vm.uuid == uuid).map_or_else(|| uuid.to_string(), |vm| display_text(&vm.name));
+                let name = vms
+                    .iter()
+                    .find(|vm| vm.uuid == uuid)
+                    .map_or_else(|| uuid.to_string(), |vm| display_text(&vm.name));
                 html! { a href=(format!("{PREFIX}/vms/{uuid}")) { "VM " (name) } }
             }
             _ => html! { span.quiet { "not a node" } },
         };
         let class = if lease.state == "active" { "good" } else { "idle" };
-        vec![code(lease.address), code(lease.mac), html::badge(class, &lease.state), time(lease.expires_at), holder]
+        vec![
+            code(lease.address),
+            code(lease.mac),
+            html::badge(class, &lease.state),
+            time(lease.expires_at),
+            holder,
+        ]
     };
     let rows: Vec<_> = leases.iter().map(row).collect();
-    html::table(&["Address", "MAC address", "State", "End", "Client"], &rows, "There is no such lease.")
+    html::table(
+        &["Address", "MAC address", "State", "End", "Client"],
+        &rows,
+        "There is no such lease.",
+    )
 }

@@ -15,7 +15,11 @@ use maud::{Markup, html};
 use meshd_api::{NodeView, routes as api};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let path = api::LIST_NODES.path([]).with("phase", "discovered").with("sort", "discovered_at").with("limit", ROWS);
+    let path = api::LIST_NODES
+        .path([])
+        .with("phase", "discovered")
+        .with("sort", "discovered_at")
+        .with("limit", ROWS);
     let waiting = client.list(path).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Discovered machines" }
@@ -52,7 +56,8 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             "see the page “Enrol machines” of the documentation. "
         }
     };
-    Ok(Page { client: &client, title: "Inbox".to_owned(), nav_path: "/inbox", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Inbox".to_owned(), nav_path: "/inbox", content }
+        .answer(&headers))
 }
 
 fn row(node: &NodeView) -> Markup {

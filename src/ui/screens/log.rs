@@ -24,9 +24,13 @@ fn with_filters<R>(path: GetPath<R>, query: &Fields, names: &[&str]) -> GetPath<
     names.iter().fold(path, |path, name| path.with_nonempty(name, query.text(name)))
 }
 
-/// Renders the actor of the order that caused the event. Without an order, renders the kind of actor.
+/// Renders the actor of the order that caused the event. Without an order, renders the kind of
+/// actor.
 fn actor(event: &EventView) -> Markup {
-    event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.principal))
+    event
+        .by
+        .as_ref()
+        .map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.principal))
 }
 
 /// Renders the kind of the event, with the stage, the phases or the condition that it is about.
@@ -50,13 +54,23 @@ fn detail(event: &EventView) -> Markup {
 
 pub(super) fn event_table(events: &[EventView], names: &NodeNames) -> Markup {
     let row = |event: &EventView| {
-        vec![time(event.at), describe_event(event), names.maybe_link(event.node), actor(event), detail(event)]
+        vec![
+            time(event.at),
+            describe_event(event),
+            names.maybe_link(event.node),
+            actor(event),
+            detail(event),
+        ]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
     html::table(&["Time", "Event", "Node", "Actor", "Detail"], &rows, "No events are recorded.")
 }
 
-pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
+pub(crate) async fn events(
+    client: ApiClient,
+    Query(query): Query<Fields>,
+    headers: HeaderMap,
+) -> Answer {
     let path = with_filters(api::LIST_EVENTS.path([]), &query, &["node", "q", "kind", "after"]);
     let page = client.lines(path).await.map_err(|error| client.failed(&error))?;
     let names = client.node_names().await.map_err(|error| client.failed(&error))?;
@@ -71,18 +85,26 @@ pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, heade
         div id="rows" data-live { (event_table(&page.rows, &names)) }
         (next("/events", &query, &["node", "q", "kind"], page.next.as_deref()))
     };
-    Ok(Page { client: &client, title: "Events".to_owned(), nav_path: "/events", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Events".to_owned(), nav_path: "/events", content }
+        .answer(&headers))
 }
 
 /// Renders a link to older rows.
 fn next(path: &str, query: &Fields, names: &[&str], after: Option<&str>) -> Markup {
-    let filters = names.iter().map(|name| (*name, query.text(name))).filter(|(_, value)| !value.is_empty());
-    let filters: String = filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    let filters =
+        names.iter().map(|name| (*name, query.text(name))).filter(|(_, value)| !value.is_empty());
+    let filters: String =
+        filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
     html! { @if let Some(after) = after { p { a.button href=(format!("{PREFIX}{path}?after={}{filters}", encoded(after))) { "Older" } } } }
 }
 
-pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
-    let path = with_filters(api::LIST_AUDIT_RECORDS.path([]), &query, &["node", "actor", "q", "after"]);
+pub(crate) async fn audit(
+    client: ApiClient,
+    Query(query): Query<Fields>,
+    headers: HeaderMap,
+) -> Answer {
+    let path =
+        with_filters(api::LIST_AUDIT_RECORDS.path([]), &query, &["node", "actor", "q", "after"]);
     let page = client.list(path).await.map_err(|error| client.failed(&error))?;
     let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let row = |view: &AuditView| {
@@ -117,5 +139,6 @@ pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, header
         }
         (next("/audit", &query, &["node", "actor", "q"], page.next.as_deref()))
     };
-    Ok(Page { client: &client, title: "Audit log".to_owned(), nav_path: "/audit", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Audit log".to_owned(), nav_path: "/audit", content }
+        .answer(&headers))
 }

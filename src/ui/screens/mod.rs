@@ -93,7 +93,8 @@ pub(crate) fn router() -> Router {
         .route(&at("/access/tokens/{token}/revoke"), post(access::revoke_enrolment_token))
         .route(&at("/access/ca/rotate"), post(access::rotate_ca))
         .fallback(async |client: ApiClient| {
-            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such page", "");
+            let error =
+                ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such page", "");
             html::failure(Some(&client), &error)
         })
 }
@@ -106,7 +107,12 @@ impl<S: Sync> FromRequestParts<S> for ApiClient {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         parts.extensions.get::<ApiClient>().cloned().ok_or_else(|| {
-            let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the page has no session", "");
+            let error = ApiError::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "the page has no session",
+                "",
+            );
             html::failure(None, &error)
         })
     }

@@ -20,8 +20,13 @@ pub(super) const ROWS: usize = 100;
 /// Parameters that this page passes to the API.
 const PARAMETERS: [&str; 6] = ["q", "phase", "profile", "label", "sort", "after"];
 /// Sortable columns: the API's name, and the column heading.
-const SORTED: [(&str, &str); 5] =
-    [("name", "Name"), ("id", "ID"), ("phase", "Phase"), ("profile", "Profile"), ("address", "Address")];
+const SORTED: [(&str, &str); 5] = [
+    ("name", "Name"),
+    ("id", "ID"),
+    ("phase", "Phase"),
+    ("profile", "Profile"),
+    ("address", "Address"),
+];
 
 /// Query of the list, as parameters and values.
 #[derive(Deserialize)]
@@ -40,18 +45,35 @@ impl ListQuery {
 
     /// Returns the query with some parameters replaced; an empty value removes a parameter.
     fn with(&self, changes: &[(&str, &str)]) -> String {
-        let value =
-            |name| changes.iter().find(|(key, _)| *key == name).map_or_else(|| self.get(name), |(_, value)| value);
-        let pairs = PARAMETERS.iter().map(|name| (*name, value(name))).filter(|(_, value)| !value.is_empty());
-        pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect::<Vec<_>>().join("&")
+        let value = |name| {
+            changes
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map_or_else(|| self.get(name), |(_, value)| value)
+        };
+        let pairs = PARAMETERS
+            .iter()
+            .map(|name| (*name, value(name)))
+            .filter(|(_, value)| !value.is_empty());
+        pairs
+            .map(|(name, value)| format!("{name}={}", encoded(value)))
+            .collect::<Vec<_>>()
+            .join("&")
     }
 }
 
-pub(crate) async fn page(client: ApiClient, Query(query): Query<ListQuery>, headers: HeaderMap) -> Answer {
+pub(crate) async fn page(
+    client: ApiClient,
+    Query(query): Query<ListQuery>,
+    headers: HeaderMap,
+) -> Answer {
     let path = api::LIST_NODES.path([]).with("limit", ROWS).with("sort", query.order());
     let others = PARAMETERS.iter().filter(|name| **name != "sort");
-    let nodes = client.list(others.fold(path, |path, name| path.with_nonempty(name, query.get(name)))).await;
-    let profiles = client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
+    let nodes = client
+        .list(others.fold(path, |path, name| path.with_nonempty(name, query.get(name))))
+        .await;
+    let profiles =
+        client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Nodes" }
         (filters(&query, &profiles))
@@ -61,8 +83,11 @@ pub(crate) async fn page(client: ApiClient, Query(query): Query<ListQuery>, head
         }
     };
     match &nodes {
-        Err(error) if error.status == axum::http::StatusCode::UNAUTHORIZED => Err(client.failed(error)),
-        _ => Ok(Page { client: &client, title: "Nodes".to_owned(), nav_path: "/nodes", content }.answer(&headers)),
+        Err(error) if error.status == axum::http::StatusCode::UNAUTHORIZED => {
+            Err(client.failed(error))
+        }
+        _ => Ok(Page { client: &client, title: "Nodes".to_owned(), nav_path: "/nodes", content }
+            .answer(&headers)),
     }
 }
 

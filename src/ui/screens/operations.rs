@@ -26,7 +26,9 @@ const ROWS: usize = 100;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let operations = client.list(api::LIST_OPERATIONS.path([]).with("sort", "-accepted_at").with("limit", ROWS)).await;
+    let operations = client
+        .list(api::LIST_OPERATIONS.path([]).with("sort", "-accepted_at").with("limit", ROWS))
+        .await;
     let operations = operations.map_err(failed)?;
     let found = client.get(api::LIST_ACTIVITIES.path([])).await.map_err(failed)?;
     let names = client.node_names().await.map_err(failed)?;
@@ -47,7 +49,8 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         p.quiet { "Requested: not confirmed by a node. Accepted: a node executes it. Failed: it is retried, or an operator must act." }
     };
-    Ok(Page { client: &client, title: "Operations".to_owned(), nav_path: "/operations", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Operations".to_owned(), nav_path: "/operations", content }
+        .answer(&headers))
 }
 
 fn badge(state: OperationState) -> Markup {
@@ -61,7 +64,8 @@ fn badge(state: OperationState) -> Markup {
 }
 
 fn operation_row(operation: &OperationView) -> Vec<Markup> {
-    let link = html! { a href=(format!("{PREFIX}/operations/{}", operation.id)) { (operation.id) } };
+    let link =
+        html! { a href=(format!("{PREFIX}/operations/{}", operation.id)) { (operation.id) } };
     vec![
         link,
         plain(&operation.verb),
@@ -81,7 +85,10 @@ fn counts(operation: &OperationView) -> String {
         (operation.failed, "failed"),
         (operation.cancelled, "cancelled"),
     ];
-    let words = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    let words = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -99,7 +106,8 @@ pub(crate) async fn one(
     headers: HeaderMap,
 ) -> Answer {
     let failed = |error| client.failed(&error);
-    let nodes = api::LIST_OPERATION_NODES.path([&operation]).with("sort", "name").with("limit", ROWS);
+    let nodes =
+        api::LIST_OPERATION_NODES.path([&operation]).with("sort", "name").with("limit", ROWS);
     let nodes = client.list(nodes.with_optional("after", after)).await.map_err(failed)?;
     let operation = client.get(api::GET_OPERATION.path([&operation])).await.map_err(failed)?;
     let rows: Vec<_> = nodes.rows.iter().map(node_row).collect();
@@ -144,7 +152,11 @@ fn node_row(record: &NodeOperationView) -> Vec<Markup> {
     ]
 }
 
-pub(crate) async fn cancel(client: ApiClient, Path(operation): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn cancel(
+    client: ApiClient,
+    Path(operation): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     fields(request).await?;
     let order = api::CANCEL_OPERATION.path([&operation]).with_body(&());
     let done = client.order_untyped(order, &OrderNotes::default()).await;

@@ -49,12 +49,16 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         p.quiet { "meshd " (status.version) }
     };
-    Ok(Page { client: &client, title: "Overview".to_owned(), nav_path: "/", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Overview".to_owned(), nav_path: "/", content }
+        .answer(&headers))
 }
 
 /// Renders one node; during a boot, with its progress.
 fn tile(node: &NodeView) -> Markup {
-    let boots = matches!(node.phase, Phase::Booting | Phase::Enrolling | Phase::Approved | Phase::Discovered);
+    let boots = matches!(
+        node.phase,
+        Phase::Booting | Phase::Enrolling | Phase::Approved | Phase::Discovered
+    );
     let stage = node.boot.as_ref().and_then(|boot| boot.stage).filter(|_| boots);
     html! {
         a class=(format!("tile {}", phase_class(node.phase))) href=(format!("{PREFIX}/nodes/{}", node.id)) {
@@ -77,14 +81,16 @@ pub(super) fn progress(stage: Stage) -> Markup {
 
 /// Shows the health of the central node, problems first.
 pub(crate) async fn doctor(client: ApiClient, headers: HeaderMap) -> Answer {
-    let mut findings = client.get(api::LIST_FINDINGS.path([])).await.map_err(|error| client.failed(&error))?;
+    let mut findings =
+        client.get(api::LIST_FINDINGS.path([])).await.map_err(|error| client.failed(&error))?;
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.status));
     let content = html! {
         h1 { "Doctor" }
         p { code { "meshd doctor" } " on the central node also looks at files, disk and clock." }
         div id="findings" data-live { (html::findings(&findings)) }
     };
-    Ok(Page { client: &client, title: "Doctor".to_owned(), nav_path: "/doctor", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Doctor".to_owned(), nav_path: "/doctor", content }
+        .answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,14 +99,22 @@ pub(crate) struct SearchQuery {
     q: String,
 }
 
-pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, headers: HeaderMap) -> Answer {
+pub(crate) async fn search(
+    client: ApiClient,
+    Query(query): Query<SearchQuery>,
+    headers: HeaderMap,
+) -> Answer {
     let path = api::SEARCH.path([]).with("q", query.q.trim());
     let found = client.get(path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
             "node" => html::name_link(&hit.id, &hit.name),
-            "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (display_text(&hit.name)) } },
-            _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (display_text(&hit.name)) } },
+            "vm" => {
+                html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (display_text(&hit.name)) } }
+            }
+            _ => {
+                html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (display_text(&hit.name)) } }
+            }
         };
         vec![
             html::plain(&hit.kind),

@@ -14,16 +14,24 @@ const CONSOLE: &str = "/ui/vms/0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11/console";
 pub(super) fn guest() -> OpenSocket {
     Arc::new(|request: axum::http::Request<()>, _: Extensions| -> Opening {
         Box::pin(async move {
-            let is_known = request.headers().get(AUTHORIZATION).is_some_and(|it| it == &format!("Bearer {TOKEN}"));
+            let is_known = request
+                .headers()
+                .get(AUTHORIZATION)
+                .is_some_and(|it| it == &format!("Bearer {TOKEN}"));
             if !is_known || !request.uri().path().ends_with(&format!("/v1/vms/{VM}/console")) {
-                let [code, message, hint, correlation_id] = ["forbidden", "no console", "", "c"].map(str::to_owned);
-                let refusal: SocketRefusal = (StatusCode::FORBIDDEN, ErrorView { code, message, hint, correlation_id });
+                let [code, message, hint, correlation_id] =
+                    ["forbidden", "no console", "", "c"].map(str::to_owned);
+                let refusal: SocketRefusal =
+                    (StatusCode::FORBIDDEN, ErrorView { code, message, hint, correlation_id });
                 return Err(refusal);
             }
             let (near, far) = tokio::io::duplex(4096);
             tokio::spawn(async move {
                 let mut socket = accept_async(far).await.expect("a WebSocket");
-                socket.send(Message::Binary("login: <b>\u{1b}[31mred\u{1b}[0m ".into())).await.expect("sent");
+                socket
+                    .send(Message::Binary("login: <b>\u{1b}[31mred\u{1b}[0m ".into()))
+                    .await
+                    .expect("sent");
                 while let Some(Ok(Message::Binary(typed))) = socket.next().await {
                     let echo = typed.to_ascii_uppercase();
                     if socket.send(Message::Binary(echo.into())).await.is_err() {
@@ -69,7 +77,10 @@ async fn console_input_reaches_guest_and_screen_is_escaped() {
     assert!(page.text.contains("data-console") && page.text.contains("Shift+Tab"), "{}", page.text);
     let screen = screen_with(&mut browser, "login:").await;
     assert!(screen.contains("&lt;b&gt;<span class=\"f1\">red</span>"), "{screen}");
-    assert_eq!(browser.post(&format!("{CONSOLE}/input"), "root").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        browser.post(&format!("{CONSOLE}/input"), "root").await.status,
+        StatusCode::NO_CONTENT
+    );
     screen_with(&mut browser, "ROOT").await;
     let typed = browser.post(&format!("{CONSOLE}/line"), "line=ls+-l").await;
     assert_eq!((typed.status, typed.location()), (StatusCode::SEE_OTHER, CONSOLE));
@@ -82,10 +93,16 @@ async fn console_input_reaches_guest_and_screen_is_escaped() {
 async fn console_is_bound_to_its_session() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
-    assert_eq!(browser.get(&format!("{CONSOLE}/screen")).await.status, StatusCode::GONE, "not opened yet");
+    assert_eq!(
+        browser.get(&format!("{CONSOLE}/screen")).await.status,
+        StatusCode::GONE,
+        "not opened yet"
+    );
     browser.get(CONSOLE).await;
     screen_with(&mut browser, "login:").await;
-    let foreign = browser.send(Method::POST, &format!("{CONSOLE}/input"), Some("https://evil.example"), "x").await;
+    let foreign = browser
+        .send(Method::POST, &format!("{CONSOLE}/input"), Some("https://evil.example"), "x")
+        .await;
     assert_eq!(foreign.status, StatusCode::FORBIDDEN);
     let cookie = browser.cookie.clone();
     browser.post("/ui/sign-out", "").await;

@@ -28,8 +28,10 @@ async fn slot_forms_send_approve_disable_and_release() {
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/slots").await.text;
     let parts = "disk=nearest&fabric=&mac=52:54:00:00:00:07&address=10.77.0.210&reason=new";
-    let approval = json!({ "disk": "nearest", "mac": "52:54:00:00:00:07", "address": "10.77.0.210" });
-    for (verb, form, body) in [("approve", parts, approval), ("disable", "", Value::Null), ("release", "", Value::Null)]
+    let approval =
+        json!({ "disk": "nearest", "mac": "52:54:00:00:00:07", "address": "10.77.0.210" });
+    for (verb, form, body) in
+        [("approve", parts, approval), ("disable", "", Value::Null), ("release", "", Value::Null)]
     {
         let to = format!("/ui/slots/3f9a1c0e/0000%3A01%3A00.0/{verb}");
         assert!(page.contains(&format!("action=\"{to}\"")), "{verb}: {page}");
@@ -37,9 +39,16 @@ async fn slot_forms_send_approve_disable_and_release() {
         assert_eq!(last(&api), (format!("/v1/slots/3f9a1c0e/0000%3A01%3A00.0/{verb}"), body));
     }
     let refused = browser.post("/ui/slots/3f9a1c0e/0000:01:00.0/approve", "mac=x").await;
-    assert!(refused.status == StatusCode::BAD_REQUEST && refused.text.contains("mac:"), "{}", refused.text);
+    assert!(
+        refused.status == StatusCode::BAD_REQUEST && refused.text.contains("mac:"),
+        "{}",
+        refused.text
+    );
     let viewer = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/slots").await.text;
-    assert!(!viewer.contains("<form method=\"post\" action=\"/ui/slots") && !viewer.contains("Approve"), "{viewer}");
+    assert!(
+        !viewer.contains("<form method=\"post\" action=\"/ui/slots") && !viewer.contains("Approve"),
+        "{viewer}"
+    );
 }
 
 #[tokio::test]
@@ -54,10 +63,16 @@ async fn task_form_sends_task_request_and_refuses_invalid_fields() {
         "user": { "uid": 1000 }, "timeout_s": 43_200 });
     let requests = api.requests.lock().expect("no panic").clone();
     assert!(requests.contains(&("/v1/tasks".to_owned(), order)), "{requests:?}");
-    for wrong in ["nodes=many", "ranks_per_node=65536", "launcher=slurm", "user=ada", "timeout=12"] {
-        let refused = browser.post("/ui/tasks", &format!("argv=/bin/true%26x&group=cfd&{wrong}")).await;
+    for wrong in ["nodes=many", "ranks_per_node=65536", "launcher=slurm", "user=ada", "timeout=12"]
+    {
+        let refused =
+            browser.post("/ui/tasks", &format!("argv=/bin/true%26x&group=cfd&{wrong}")).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
-        assert!(refused.text.contains("is not valid") && refused.text.contains("/bin/true&amp;x"), "{}", refused.text);
+        assert!(
+            refused.text.contains("is not valid") && refused.text.contains("/bin/true&amp;x"),
+            "{}",
+            refused.text
+        );
     }
     let viewer = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/tasks/new").await.text;
     assert!(!viewer.contains("name=\"argv\""), "{viewer}");
@@ -68,20 +83,33 @@ async fn token_secret_is_shown_once_and_admin_revokes_token() {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
     let created = browser.post("/ui/access/api-tokens", "name=ada&role=viewer&days=2").await;
-    assert!(created.status.is_success() && created.text.contains("meshd_secret"), "{}", created.text);
+    assert!(
+        created.status.is_success() && created.text.contains("meshd_secret"),
+        "{}",
+        created.text
+    );
     assert_eq!(created.headers["cache-control"], "no-store");
     let body = json!({ "name": "ada", "role": "viewer", "expires_in": 172_800 });
     assert_eq!(last(&api), ("/v1/api-tokens/create".to_owned(), body));
-    for form in
-        ["name=ada&role=root&days=2", "name=ada&role=viewer&days=-1", "name=ada&role=viewer&days=99999", "name="]
-    {
+    for form in [
+        "name=ada&role=root&days=2",
+        "name=ada&role=viewer&days=-1",
+        "name=ada&role=viewer&days=99999",
+        "name=",
+    ] {
         let refused = browser.post("/ui/access/api-tokens", form).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{form}");
     }
     assert_eq!(browser.post("/ui/access/api-tokens/ada/revoke", "").await.location(), "/ui/access");
     assert_eq!(last(&api).0, "/v1/api-tokens/ada/revoke");
-    assert_eq!(browser.post("/ui/access/ca/rotate", "grace=0&enrol_again=1").await.location(), "/ui/access");
-    assert_eq!(last(&api), ("/v1/ca/rotate".to_owned(), json!({ "grace_s": 0, "enrol_again": true })));
+    assert_eq!(
+        browser.post("/ui/access/ca/rotate", "grace=0&enrol_again=1").await.location(),
+        "/ui/access"
+    );
+    assert_eq!(
+        last(&api),
+        ("/v1/ca/rotate".to_owned(), json!({ "grace_s": 0, "enrol_again": true }))
+    );
     assert!(!browser.get("/ui/access").await.text.contains("meshd_secret"));
 }
 
@@ -94,7 +122,11 @@ async fn operator_sees_tokens_without_admin_forms() {
         for form in ["access/api-tokens\"", "api-tokens/ada/revoke", "access/ca/rotate"] {
             assert_eq!(page.contains(form), sees, "{role}: {form}");
         }
-        assert_eq!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains("/3f9a1c0e/revoke"), sees, "{role}");
+        assert_eq!(
+            browser.get("/ui/nodes/3f9a1c0e").await.text.contains("/3f9a1c0e/revoke"),
+            sees,
+            "{role}"
+        );
     }
 }
 
@@ -113,8 +145,13 @@ async fn bulk_pin_boot_once_and_doctor_send_node_revisions() {
         ),
         ("doctor", "", Value::Null),
     ] {
-        let preview = browser.post("/ui/actions/preview", &format!("action={action}&{nodes}")).await;
-        assert!(preview.status.is_success() && preview.text.contains("2 nodes"), "{action}: {}", preview.text);
+        let preview =
+            browser.post("/ui/actions/preview", &format!("action={action}&{nodes}")).await;
+        assert!(
+            preview.status.is_success() && preview.text.contains("2 nodes"),
+            "{action}: {}",
+            preview.text
+        );
         browser.post("/ui/actions/run", &format!("action={action}&{nodes}{form}")).await;
         let body = json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }, { "id": "5a0b77c1", "revision": "r2" }], "order": order });
         assert_eq!(last(&api), (format!("/v1/bulk/nodes/{action}"), body));
@@ -128,7 +165,9 @@ async fn variables_form_parses_values_like_cli() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let form = |text: &str| format!("action=vars&node=3f9a1c0e~r1~n1&variables={text}");
-    browser.post("/ui/actions/run", &form("slots%3D8%0D%0Atags%3D%5Ba%2Cb%5D%0D%0Ascratch-%0D%0A")).await;
+    browser
+        .post("/ui/actions/run", &form("slots%3D8%0D%0Atags%3D%5Ba%2Cb%5D%0D%0Ascratch-%0D%0A"))
+        .await;
     let (path, body) = last(&api);
     let order = json!({ "set": { "slots": 8, "tags": ["a", "b"] }, "unset": ["scratch"] });
     assert_eq!((path.as_str(), &body["order"]), ("/v1/bulk/nodes/vars", &order));

@@ -1,4 +1,5 @@
-//! Operations, overlays, volumes and revisions of profiles: values are escaped, and orders need a role.
+//! Operations, overlays, volumes and revisions of profiles: values are escaped, and orders need a
+//! role.
 
 use super::{Browser, FakeApi, HOSTILE, TOKEN};
 use axum::{
@@ -60,11 +61,15 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
             operation("node", "3f9a1c0e", "failed"), operation("machine", HOSTILE, "requested"),
             operation("vm", HOSTILE, "accepted"), operation("slot", HOSTILE, "accepted"), operation("task", "01020304", "accepted"),
         ] }),
-        ("/v1/volumes", _) => json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"])]),
+        ("/v1/volumes", _) => {
+            json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"])])
+        }
         ("/v1/overlays", _) => json!([overlay]),
         ("/v1/overlays/motd", _) => detail,
         ("/v1/overlays/motd/files", "") => json!([source("/etc/motd", None, None), link]),
-        ("/v1/overlays/motd/files", "path=%2Fetc%2Fmotd") => json!([source("/etc/motd", Some(HOSTILE), None)]),
+        ("/v1/overlays/motd/files", "path=%2Fetc%2Fmotd") => {
+            json!([source("/etc/motd", Some(HOSTILE), None)])
+        }
         ("/v1/overlays/motd/files", query) => {
             let kind = query.rsplit("%2F").next().unwrap_or_default();
             json!([source("/etc/x", None, Some(kind))])
@@ -73,7 +78,9 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
             { "key": "vars.slots", "value": HOSTILE, "by": "base" },
             { "key": "packages", "value": "vim", "by": "base", "removed_by": "compute" },
         ]),
-        ("/v1/profiles/compute/history", _) => json!([revision(OTHER, true), revision(DIGEST, false)]),
+        ("/v1/profiles/compute/history", _) => {
+            json!([revision(OTHER, true), revision(DIGEST, false)])
+        }
         ("/v1/profiles/compute/diff", _) => json!({
             "changed": { HOSTILE: [HOSTILE, HOSTILE] }, "files": { HOSTILE: "changed", "motd/rootfs/etc/motd": "added" },
         }),
@@ -100,7 +107,9 @@ async fn hostile_values_of_catalog_pages_are_escaped() {
     for path in PAGES {
         let page = browser.get(&format!("/ui/{path}")).await;
         assert_eq!(page.status, StatusCode::OK, "{path}: {}", page.text);
-        let is_plain = !page.text.contains("<script>") && !page.text.contains("<img") && !page.text.contains('\u{1b}');
+        let is_plain = !page.text.contains("<script>")
+            && !page.text.contains("<img")
+            && !page.text.contains('\u{1b}');
         assert!(is_plain && !page.text.contains("'><"), "{path}: {}", page.text);
         // Names of volumes and VMs are checked by their types.
         let is_typed = path == "volumes" || path.ends_with("binary");
@@ -111,8 +120,13 @@ async fn hostile_values_of_catalog_pages_are_escaped() {
 #[tokio::test]
 async fn operations_page_links_objects_and_counts_rest() {
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
-    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "href=\"/ui/tasks/01020304\"", "href=\"/ui/slots\"", "7 more", "failed"]
-    {
+    for part in [
+        "href=\"/ui/nodes/3f9a1c0e\"",
+        "href=\"/ui/tasks/01020304\"",
+        "href=\"/ui/slots\"",
+        "7 more",
+        "failed",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(page.contains("href=\"/ui/operations\" aria-current=\"page\""), "{page}");
@@ -120,11 +134,17 @@ async fn operations_page_links_objects_and_counts_rest() {
 
 #[tokio::test]
 async fn operation_page_lists_nodes_and_offers_to_cancel_pending_ones() {
-    let page = Browser::signed_in(&FakeApi::new("operator")).await.get("/ui/operations/0a0b0c0d").await.text;
-    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "spare", "Cancel 1 pending", "1 pending, 1 failed"] {
+    let page = Browser::signed_in(&FakeApi::new("operator"))
+        .await
+        .get("/ui/operations/0a0b0c0d")
+        .await
+        .text;
+    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "spare", "Cancel 1 pending", "1 pending, 1 failed"]
+    {
         assert!(page.contains(part), "{part}: {page}");
     }
-    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations/0a0b0c0d").await.text;
+    let page =
+        Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations/0a0b0c0d").await.text;
     assert!(!page.contains("Cancel 1 pending"), "{page}");
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
     assert!(page.contains("href=\"/ui/operations/0a0b0c0d\""), "{page}");
@@ -133,15 +153,21 @@ async fn operation_page_lists_nodes_and_offers_to_cancel_pending_ones() {
 #[tokio::test]
 async fn overlay_file_without_text_shows_reason() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
-    for (kind, expected) in
-        [("secret", "secret and not shown"), ("binary", "binary file"), ("invalid_utf8", "not UTF-8")]
-    {
+    for (kind, expected) in [
+        ("secret", "secret and not shown"),
+        ("binary", "binary file"),
+        ("invalid_utf8", "not UTF-8"),
+    ] {
         let page = browser.get(&format!("/ui/overlays/motd?path=/etc/{kind}")).await.text;
         assert!(page.contains(expected) && !page.contains("<pre"), "{kind}: {page}");
     }
     let list = browser.get("/ui/overlays/motd").await.text;
-    assert!(list.contains("?path=%2Fetc%2Fmotd\"") && !list.contains("?path=%2Fetc%2Flink"), "a link is not followed");
-    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/overlays/motd").await.text;
+    assert!(
+        list.contains("?path=%2Fetc%2Fmotd\"") && !list.contains("?path=%2Fetc%2Flink"),
+        "a link is not followed"
+    );
+    let page =
+        Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/overlays/motd").await.text;
     assert!(page.contains("require the role operator") && !page.contains("?path="), "{page}");
 }
 
@@ -149,12 +175,21 @@ async fn overlay_file_without_text_shows_reason() {
 async fn profile_page_shows_setting_origins_and_revision_changes() {
     let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
     let page = browser.get("/ui/profiles/compute").await.text;
-    assert!(page.contains("href=\"/ui/profiles/base\"") && page.contains("<del>vim</del>"), "{page}");
+    assert!(
+        page.contains("href=\"/ui/profiles/base\"") && page.contains("<del>vim</del>"),
+        "{page}"
+    );
     let diff = format!("/ui/profiles/compute/diff?from={DIGEST}&amp;to={OTHER}");
     assert_eq!(page.matches("/diff?").count(), 1, "{page}");
-    assert!(page.contains(&diff) && !page.contains("rollback"), "a viewer rolls nothing back: {page}");
+    assert!(
+        page.contains(&diff) && !page.contains("rollback"),
+        "a viewer rolls nothing back: {page}"
+    );
     let changes = browser.get(&diff.replace("&amp;", "&")).await.text;
-    assert!(changes.contains("<td>+</td>") && changes.contains("motd/rootfs/etc/motd"), "{changes}");
+    assert!(
+        changes.contains("<td>+</td>") && changes.contains("motd/rootfs/etc/motd"),
+        "{changes}"
+    );
 }
 
 #[tokio::test]
@@ -163,7 +198,10 @@ async fn unused_volume_is_removable_by_operator_only() {
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/volumes").await.text;
     assert!(page.contains("5.0 MiB") && page.contains("href=\"/ui/vms/vm-1\""), "{page}");
-    assert!(page.contains(&format!("{DIGEST}/remove")) && !page.contains(&format!("{OTHER}/remove")), "{page}");
+    assert!(
+        page.contains(&format!("{DIGEST}/remove")) && !page.contains(&format!("{OTHER}/remove")),
+        "{page}"
+    );
     let done = browser.post(&format!("/ui/volumes/{DIGEST}/remove"), "reason=old").await;
     assert_eq!(done.location(), "/ui/volumes", "{}", done.text);
     let last = api.requests.lock().expect("no panic").last().cloned();
@@ -177,10 +215,22 @@ async fn unchanged_live_page_gets_304_without_body() {
     let browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let cookie = browser.cookie.clone().expect("signed in");
     assert!(!cookie.contains(TOKEN));
-    for path in ["", "operations", "nodes", "nodes/3f9a1c0e", "inbox", "vms", "tasks", "slots", "dhcp", "events"] {
+    for path in [
+        "",
+        "operations",
+        "nodes",
+        "nodes/3f9a1c0e",
+        "inbox",
+        "vms",
+        "tasks",
+        "slots",
+        "dhcp",
+        "events",
+    ] {
         let get = async |tag: &str| {
             let request = Request::builder().uri(format!("/ui/{path}")).header(COOKIE, &cookie);
-            let request = request.header("if-none-match", tag).body(Body::empty()).expect("a request");
+            let request =
+                request.header("if-none-match", tag).body(Body::empty()).expect("a request");
             browser.ui.clone().oneshot(request).await.expect("infallible")
         };
         let first = get("\"none\"").await;

@@ -34,14 +34,17 @@ fn opener(
                 may_open.notified().await;
             }
             let (near, far) = tokio::io::duplex(WIRE);
-            tokio::spawn(async move { far_ends.send(accept_async(far).await.expect("a WebSocket")) });
+            tokio::spawn(
+                async move { far_ends.send(accept_async(far).await.expect("a WebSocket")) },
+            );
             let near: Box<dyn meshd_client::Stream> = Box::new(near);
             Ok(client_async(request, near).await.expect("a WebSocket").0)
         })
     })
 }
 
-/// Resolves once the near end of a socket is gone. Reads nothing, as a guest that ignores its serial port.
+/// Resolves once the near end of a socket is gone. Reads nothing, as a guest that ignores its
+/// serial port.
 async fn ended(mut far: WebSocketStream<DuplexStream>) {
     let pings = async { while far.send(Message::Ping(bytes::Bytes::new())).await.is_ok() {} };
     timeout(DEADLINE, pings).await.expect("the console ends");
@@ -75,10 +78,15 @@ async fn form_from_plain_http_origin_is_refused() {
     }
     let mut local = Browser::new(&api, SignIn::Link(LinkCode::new([3; 32]).0));
     local.host = LOOPBACK;
-    for (origin, status) in
-        [("https://127.0.0.1:8765", StatusCode::FORBIDDEN), ("http://127.0.0.1:8765", StatusCode::SEE_OTHER)]
-    {
-        assert_eq!(local.send(Method::POST, "/ui/sign-out", Some(origin), "").await.status, status, "{origin}");
+    for (origin, status) in [
+        ("https://127.0.0.1:8765", StatusCode::FORBIDDEN),
+        ("http://127.0.0.1:8765", StatusCode::SEE_OTHER),
+    ] {
+        assert_eq!(
+            local.send(Method::POST, "/ui/sign-out", Some(origin), "").await.status,
+            status,
+            "{origin}"
+        );
     }
 }
 
@@ -88,8 +96,15 @@ async fn session_cookie_used_elsewhere_ends_the_session() {
     let ui = router(environment(api.router(), SignIn::Token));
     let ask = async |from: &str, cookie: &str| {
         let origin = crate::SessionOrigin::of_address(from.parse().expect("an address"));
-        let request = Request::get("/ui/").header(HOST, "meshd.example:8443").header(COOKIE, cookie).extension(origin);
-        ui.clone().oneshot(request.body(Body::empty()).expect("a request")).await.expect("infallible").status()
+        let request = Request::get("/ui/")
+            .header(HOST, "meshd.example:8443")
+            .header(COOKIE, cookie)
+            .extension(origin);
+        ui.clone()
+            .oneshot(request.body(Body::empty()).expect("a request"))
+            .await
+            .expect("infallible")
+            .status()
     };
     let sign_in = async |from: &str| {
         let origin = crate::SessionOrigin::of_address(from.parse().expect("an address"));
@@ -141,7 +156,8 @@ async fn refusals_and_redirects_have_security_headers() {
     let mut local = Browser::new(&api, SignIn::Link(LinkCode::new([3; 32]).0));
     let mut remote = Browser::new(&api, SignIn::Token);
     local.host = "evil.example";
-    let mut answers = vec![local.get("/ui/").await, remote.get("/").await, remote.get("/ui/").await];
+    let mut answers =
+        vec![local.get("/ui/").await, remote.get("/").await, remote.get("/ui/").await];
     assert_eq!(answers[0].status, StatusCode::MISDIRECTED_REQUEST);
     local.host = LOOPBACK;
     answers.push(local.get("/v1/nodes").await);
@@ -169,7 +185,8 @@ async fn sign_out_ends_console_of_guest_that_reads_no_input() {
     let api = FakeApi::new("operator");
     let (far_ends, mut sockets) = mpsc::unbounded_channel();
     let env = environment(api.router(), SignIn::Token);
-    let mut browser = signed_in(&router(Environment { open_socket: opener(far_ends, None), ..env })).await;
+    let mut browser =
+        signed_in(&router(Environment { open_socket: opener(far_ends, None), ..env })).await;
     assert_eq!(browser.get(CONSOLE).await.status, StatusCode::OK);
     let guest = timeout(DEADLINE, sockets.recv()).await.expect("in time").expect("a socket");
     for _ in 0..4 {
@@ -190,7 +207,8 @@ async fn console_opened_during_sign_out_ends() {
     let env = environment(api.router(), SignIn::Token);
     let open_socket = opener(far_ends, Some(gate.clone()));
     let mut browser = signed_in(&router(Environment { open_socket, ..env })).await;
-    let mut other_tab = Browser { host: browser.host, ui: browser.ui.clone(), cookie: browser.cookie.clone() };
+    let mut other_tab =
+        Browser { host: browser.host, ui: browser.ui.clone(), cookie: browser.cookie.clone() };
     let opening = tokio::spawn(async move { other_tab.get(CONSOLE).await });
     timeout(DEADLINE, gate[0].notified()).await.expect("it opens");
     browser.post("/ui/sign-out", "").await;

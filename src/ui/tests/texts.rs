@@ -1,4 +1,5 @@
-//! Texts of the pages: events, names with IDs, links of banners, the timeline of a waiting node, and pages of leases.
+//! Texts of the pages: events, names with IDs, links of banners, the timeline of a waiting node,
+//! and pages of leases.
 
 use super::{Browser, FakeApi, HOSTILE, detail};
 use serde_json::{Value, json};
@@ -72,7 +73,12 @@ async fn page(path: &str) -> String {
 async fn event_row_shows_stage_phases_and_condition() {
     for path in ["events", "nodes/3f9a1c0e"] {
         let page = page(path).await;
-        for cell in ["stage: os_dhcp", "cleared: boot_stalled", "phase: enrolling → online", "check_failed raised"] {
+        for cell in [
+            "stage: os_dhcp",
+            "cleared: boot_stalled",
+            "phase: enrolling → online",
+            "check_failed raised",
+        ] {
             assert!(page.contains(&format!("<td>{cell}</td>")), "{path}: {cell}: {page}");
         }
     }
@@ -82,7 +88,11 @@ async fn event_row_shows_stage_phases_and_condition() {
 async fn node_is_shown_by_name_with_id_in_brackets() {
     for path in ["events", "audit", "operations", "nodes/3f9a1c0e", "slots"] {
         let page = page(path).await;
-        assert!(words(&page).contains("onerror=alert(1)&gt;[31m (3f9a1c0e)"), "{path}: {}", words(&page));
+        assert!(
+            words(&page).contains("onerror=alert(1)&gt;[31m (3f9a1c0e)"),
+            "{path}: {}",
+            words(&page)
+        );
         assert!(!page.contains(">3f9a1c0e</a>"), "{path}: an ID without its name: {page}");
     }
     let deleted = page("events").await;
@@ -92,9 +102,14 @@ async fn node_is_shown_by_name_with_id_in_brackets() {
 #[tokio::test]
 async fn warning_links_to_its_subject() {
     let page = page("").await;
-    for to in
-        ["/inbox", "/operations", "/nodes?phase=degraded", "/nodes?phase=quarantined", "/nodes?phase=offline", "/dhcp"]
-    {
+    for to in [
+        "/inbox",
+        "/operations",
+        "/nodes?phase=degraded",
+        "/nodes?phase=quarantined",
+        "/nodes?phase=offline",
+        "/dhcp",
+    ] {
         assert!(page.contains(&format!("<p><a href=\"/ui{to}\">")), "{to}: {page}");
     }
     let node = self::page("nodes/3f9a1c0e").await;
@@ -106,16 +121,22 @@ async fn timeline_shows_wait_for_approval_once_as_stage() {
     let page = page(&format!("nodes/{WAITING}")).await;
     assert!(page.contains("1 min 30 s so far"), "the time of a waiting boot runs: {page}");
     assert!(page.contains("<th scope=\"row\">approval</th><td>1 min 0 s</td>"), "{page}");
-    assert!(words(&page).contains("Boot deferred (busy)") && !page.contains("deferred (approval)"), "{}", words(&page));
+    assert!(
+        words(&page).contains("Boot deferred (busy)") && !page.contains("deferred (approval)"),
+        "{}",
+        words(&page)
+    );
 }
 
 #[tokio::test]
 async fn inbox_and_its_confirmation_show_serial_model_and_segment() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let inbox = browser.get("/ui/inbox").await.text;
-    let confirmation = browser.post("/ui/actions/preview", "action=approve&node=3f9a1c0e~r1~n1").await.text;
+    let confirmation =
+        browser.post("/ui/actions/preview", "action=approve&node=3f9a1c0e~r1~n1").await.text;
     for page in [&inbox, &confirmation] {
-        let is_complete = ["Supermicro SYS-1", "SN-0042", "rack-a"].iter().all(|part| page.contains(part));
+        let is_complete =
+            ["Supermicro SYS-1", "SN-0042", "rack-a"].iter().all(|part| page.contains(part));
         assert!(is_complete, "{page}");
     }
     assert!(confirmation.contains("Takes effect immediately"), "{confirmation}");
@@ -126,7 +147,11 @@ async fn leases_have_pages_that_keep_the_filter() {
     let page = page("dhcp?q=10.77&all=1").await;
     assert!(words(&page).contains("1500 leases"), "{}", words(&page));
     assert!(page.contains("href=\"/ui/dhcp?after=c1&amp;q=10.77&amp;all=1\""), "{page}");
-    assert!(words(&page).contains("VM 00000000-0000-4000-8000-000000000001"), "the VM is deleted: {}", words(&page));
+    assert!(
+        words(&page).contains("VM 00000000-0000-4000-8000-000000000001"),
+        "the VM is deleted: {}",
+        words(&page)
+    );
 }
 
 #[tokio::test]
@@ -136,7 +161,8 @@ async fn audit_row_breaks_in_text_columns_only() {
     assert!(page.contains("<td>token:ada</td>") && page.contains(">Target</th>"), "{page}");
     let style = self::page("assets/style.css").await;
     assert!(
-        style.contains("td { white-space: nowrap; }") && style.contains("td.text { overflow-wrap: anywhere;"),
+        style.contains("td { white-space: nowrap; }")
+            && style.contains("td.text { overflow-wrap: anywhere;"),
         "{style}"
     );
 }
@@ -145,7 +171,10 @@ async fn audit_row_breaks_in_text_columns_only() {
 fn hint_with_a_command_links_to_the_page_of_its_noun() {
     let hint = |text| crate::html::hint(text).into_string();
     let vms = hint("retry after the VM disappears from `meshd vm list`");
-    assert!(vms.starts_with("In a terminal: retry") && vms.contains("<a href=\"/ui/vms\">VMs</a>"), "{vms}");
+    assert!(
+        vms.starts_with("In a terminal: retry") && vms.contains("<a href=\"/ui/vms\">VMs</a>"),
+        "{vms}"
+    );
     assert_eq!(hint("run `meshd backup restore`"), "In a terminal: run `meshd backup restore`");
     assert_eq!(hint("drain the node"), "drain the node");
 }

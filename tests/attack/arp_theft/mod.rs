@@ -1,5 +1,6 @@
-//! A machine on the boot LAN steals boots by ARP alone, with raw frames that all carry its own Ethernet source: `arp_thief.py` describes
-//! the attack. `MESHD_ATTACK_ATTEMPTS` sets the number of attempts of each attack.
+//! A machine on the boot LAN steals boots by ARP alone, with raw frames that all carry its own
+//! Ethernet source: `arp_thief.py` describes the attack. `MESHD_ATTACK_ATTEMPTS` sets the number of
+//! attempts of each attack.
 
 use super::{
     boot_lan::{STRANGER_MAC, stranger},
@@ -28,7 +29,8 @@ fn attempts() -> usize {
     std::env::var("MESHD_ATTACK_ATTEMPTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// What the thief claims: the address of its TCP segments, and the address that it claims by ARP, with the owner of that.
+/// What the thief claims: the address of its TCP segments, and the address that it claims by ARP,
+/// with the owner of that.
 #[derive(Clone, Copy)]
 struct Claim {
     source: Ipv4Addr,
@@ -48,18 +50,29 @@ fn arguments(world: &World, mode: &str, claim: Claim, url: &str, attempts: usize
     std::fs::write(&script, include_str!("arp_thief.py")).unwrap();
     let path = url.strip_prefix(&format!("http://{CENTRAL}:8080")).expect("a URL of the boot API");
     let Claim { source, claimed, owner } = claim;
-    let words =
-        [mode, "eth0", &source.to_string(), CENTRAL, OWN, &claimed.to_string(), &owner.to_string(), "8080", path];
+    let words = [
+        mode,
+        "eth0",
+        &source.to_string(),
+        CENTRAL,
+        OWN,
+        &claimed.to_string(),
+        &owner.to_string(),
+        "8080",
+        path,
+    ];
     let words = words.into_iter().map(str::to_owned);
     [script.display().to_string()].into_iter().chain(words).chain([attempts.to_string()]).collect()
 }
 
-/// Attempts so many thefts. Each gets nothing, and raises one alarm that names the thief's Ethernet address.
+/// Attempts so many thefts. Each gets nothing, and raises one alarm that names the thief's Ethernet
+/// address.
 fn steal(world: &World, claim: Claim, url: &str, when: &str) {
     let (before, count) = (alarms(world), attempts());
     let thief = stranger(world);
     let arguments = arguments(world, "theft", claim, url, count);
-    let output = thief.host().inside(|| Command::new("python3").args(arguments).output().unwrap()).unwrap();
+    let output =
+        thief.host().inside(|| Command::new("python3").args(arguments).output().unwrap()).unwrap();
     assert!(output.status.success(), "{when}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.lines().count(), count, "{when}");
@@ -67,28 +80,34 @@ fn steal(world: &World, claim: Claim, url: &str, when: &str) {
         let attempt: Value = serde_json::from_str(line).unwrap();
         assert_nothing_stolen(attempt["text"].as_str().unwrap(), when);
     }
-    eventually(&format!("{when}: one alarm for each of {count} attempts"), || match alarms(world) - before {
-        raised if raised == count => Ok(()),
-        raised => Err(format!("{raised}: {:?}", world.events("boot_impersonated").last())),
+    eventually(&format!("{when}: one alarm for each of {count} attempts"), || {
+        match alarms(world) - before {
+            raised if raised == count => Ok(()),
+            raised => Err(format!("{raised}: {:?}", world.events("boot_impersonated").last())),
+        }
     });
 }
 
 fn assert_nothing_stolen(answer: &str, when: &str) {
     let body = answer.split_once("\r\n\r\n").map_or(answer, |(_, body)| body);
-    let is_refused = body.is_empty() || body.contains("# refusal") || answer.starts_with("HTTP/1.1 404");
+    let is_refused =
+        body.is_empty() || body.contains("# refusal") || answer.starts_with("HTTP/1.1 404");
     assert!(is_refused && !answer.contains("/overlay/"), "{when}: the thief got {answer}");
 }
 
 /// Alarms that name the thief.
 fn alarms(world: &World) -> usize {
     let events = world.events("boot_impersonated");
-    let named = events.iter().filter(|event| event["detail"].as_str().unwrap().contains(&STRANGER_MAC.to_string()));
+    let named = events
+        .iter()
+        .filter(|event| event["detail"].as_str().unwrap().contains(&STRANGER_MAC.to_string()));
     named.map(|event| usize::try_from(event["count"].as_u64().unwrap_or(1)).unwrap()).sum()
 }
 
 pub(super) fn proxy_world() -> World {
     let mut world = World::prepared("auto");
-    let authoritative = "mode = \"authoritative\"\nrange = \"10.77.0.100-10.77.0.110\"\nlease = \"1h\"\n";
+    let authoritative =
+        "mode = \"authoritative\"\nrange = \"10.77.0.100-10.77.0.110\"\nlease = \"1h\"\n";
     world.edit_site(authoritative, "mode = \"proxy\"\n");
     world.start();
     world
@@ -100,7 +119,10 @@ fn boot_by_proxy(victim: &PxeNode<'_>) -> Script {
     victim.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     victim.address.set(Some(own));
     let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
-    victim.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    victim
+        .host()
+        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
+        .unwrap();
     eventually("the victim boots", || {
         let script = victim.script().map_err(|error| error.to_string())?;
         if script.overlay().is_some() { Ok(script) } else { Err(script.0) }
@@ -117,7 +139,8 @@ fn load(victim: &PxeNode<'_>, script: &Script, is_proxy: bool) -> Overlay {
     crate::world::unpack::overlay(&victim.get(&script.overlay().unwrap()).unwrap().body)
 }
 
-/// Thefts before, during and after a boot: of a victim that is silent, one that answers, and a node that is online.
+/// Thefts before, during and after a boot: of a victim that is silent, one that answers, and a node
+/// that is online.
 fn attack_boot(world: &World, is_proxy: bool) {
     let victim = PxeNode::new(world, 1);
     let url = victim.script_url();
@@ -150,13 +173,18 @@ fn arp_theft_gets_nothing_in_proxy_mode() {
     attack_boot(&proxy_world(), true);
 }
 
-/// The stranger takes an address in a DHCP exchange of its own, and asks for the boot of its own machine from there.
+/// The stranger takes an address in a DHCP exchange of its own, and asks for the boot of its own
+/// machine from there.
 fn boot_from(world: &World, address: Ipv4Addr) -> Option<String> {
     let thief = stranger(world);
     thief.host().ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     thief.address.set(Some(address));
-    let takes = dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &[(50, address.octets().to_vec())]);
-    thief.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    let takes =
+        dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &[(50, address.octets().to_vec())]);
+    thief
+        .host()
+        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
+        .unwrap();
     eventually("its boot session is open", || {
         if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
     });
@@ -202,7 +230,10 @@ fn name_as_server(world: &World, victim: Ipv4Addr) {
     let thief = stranger(world);
     let options = [(50, FREE.octets().to_vec()), (54, victim.octets().to_vec())];
     let takes = dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &options);
-    thief.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    thief
+        .host()
+        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
+        .unwrap();
     eventually("the victim's address is that of a server", || {
         let shown = world.json(&["dhcp", "show", "-o", "json"]);
         let servers = shown.to_string();
@@ -217,7 +248,11 @@ fn address_named_as_dhcp_server_is_bound_to_its_machine() {
     let address = victim.dhcp(As::Os).address;
     name_as_server(&world, address);
     victim.power_on().unwrap();
-    assert!(pins(&world).contains(&format!("{address} dev br0 lladdr {}", victim.mac)), "{}", pins(&world));
+    assert!(
+        pins(&world).contains(&format!("{address} dev br0 lladdr {}", victim.mac)),
+        "{}",
+        pins(&world)
+    );
     let world = proxy_world();
     let victim = PxeNode::new(&world, 1);
     name_as_server(&world, Ipv4Addr::new(10, 77, 0, 100));
@@ -232,7 +267,10 @@ fn arp_theft_before_the_first_script_gets_nothing() {
     let own = Ipv4Addr::new(10, 77, 0, 100);
     victim.address.set(Some(own));
     let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
-    victim.host().inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
+    victim
+        .host()
+        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
+        .unwrap();
     eventually("its boot session is open", || {
         if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
     });
@@ -276,7 +314,8 @@ fn answers_are_not_drawn_away_by_arp() {
     let url = victim.script_url();
     for _ in 0..attempts() * 10 {
         // An answer that was drawn away reaches the victim late or never.
-        let ask = || Command::new("curl").args(["--silent", "--max-time", "2", &url]).output().unwrap();
+        let ask =
+            || Command::new("curl").args(["--silent", "--max-time", "2", &url]).output().unwrap();
         victim.host().inside(ask).unwrap();
         let drawn = drain.log_text();
         assert!(!drawn.contains("text"), "the thief read an answer: {drawn}");
@@ -285,7 +324,9 @@ fn answers_are_not_drawn_away_by_arp() {
 
 /// Entries of the central node's neighbour table that ARP does not change.
 fn pins(world: &World) -> String {
-    let list = || Command::new("ip").args(["-4", "neighbour", "show", "nud", "permanent"]).output().unwrap();
+    let list = || {
+        Command::new("ip").args(["-4", "neighbour", "show", "nud", "permanent"]).output().unwrap()
+    };
     String::from_utf8(world.central.inside(list).unwrap().stdout).unwrap()
 }
 
@@ -317,7 +358,10 @@ fn link_from_address_of_another_machine_does_not_bind_it() {
     eventually("an alarm names both", || {
         let events = world.events("boot_impersonated");
         let names = |event: &Value| {
-            event["detail"].as_str().unwrap().contains(&format!("from {address}, the address of {}", victim.mac))
+            event["detail"]
+                .as_str()
+                .unwrap()
+                .contains(&format!("from {address}, the address of {}", victim.mac))
         };
         if events.iter().any(names) { Ok(()) } else { Err(format!("{events:?}")) }
     });

@@ -1,8 +1,10 @@
-//! Policy approve, everything by TFTP, and a central node that is killed in between: the node waits for an operator without any
-//! secret, and goes on at once when it is let in. Its disk holds a system of somebody else: the node boots ours (BC-17), and nothing
-//! writes to the disk (BC-9).
+//! Policy approve, everything by TFTP, and a central node that is killed in between: the node waits
+//! for an operator without any secret, and goes on at once when it is let in. Its disk holds a
+//! system of somebody else: the node boots ours (BC-17), and nothing writes to the disk (BC-9).
 
-use crate::racks::{BOOT, OrEnd, SOON, count, events, kernel_starts, stages, until_phase, until_stage, up};
+use crate::racks::{
+    BOOT, OrEnd, SOON, count, events, kernel_starts, stages, until_phase, until_stage, up,
+};
 use meshd_lab::{Extra, Power, Rack, Wait};
 use meshd_types::Digest;
 use std::{fs, path::Path, process::Command};
@@ -32,8 +34,14 @@ fn new_node_by_tftp_waits_without_token_and_needs_no_reboot_on_approval() {
 
     let node = pending(rack);
     assert_eq!(node["phase"], "discovered");
-    assert!(node["facts"]["disks"].as_array().is_some_and(|disks| !disks.is_empty()), "it sees its disk: {node}");
-    assert!(Digest::of(&fs::read(rack.disk_file(NODE)).unwrap()) == disk, "an unknown machine wrote to its disk");
+    assert!(
+        node["facts"]["disks"].as_array().is_some_and(|disks| !disks.is_empty()),
+        "it sees its disk: {node}"
+    );
+    assert!(
+        Digest::of(&fs::read(rack.disk_file(NODE)).unwrap()) == disk,
+        "an unknown machine wrote to its disk"
+    );
     let session = node["boot"]["session"].clone();
     for never in ["enrolled", "link", "online"] {
         assert!(!stages(&node).contains(&never), "nobody let it in: {node}");
@@ -48,18 +56,26 @@ fn new_node_by_tftp_waits_without_token_and_needs_no_reboot_on_approval() {
     assert_eq!(node["boot"]["session"], session, "through no firmware");
     assert_eq!(kernel_starts(rack, NODE), 1, "without a reboot");
     assert_eq!(count(rack, NODE, "certificate_issued"), 1);
-    let by_operator = |event: &serde_json::Value| event["to"] == "approved" && event["actor"] == "operator";
+    let by_operator =
+        |event: &serde_json::Value| event["to"] == "approved" && event["actor"] == "operator";
     assert!(events(rack).iter().any(by_operator), "the approval is on record");
     assert!(!rack.serial(NODE).contains(FOREIGN), "it booted the overlay on its disk");
-    assert!(Digest::of(&fs::read(rack.disk_file(NODE)).unwrap()) == disk, "the boot wrote to the disk");
+    assert!(
+        Digest::of(&fs::read(rack.disk_file(NODE)).unwrap()) == disk,
+        "the boot wrote to the disk"
+    );
 }
 
-/// Formats a disk with what Alpine's init looks for on every disk that it finds: an apkovl, here of somebody else. Returns the disk's
-/// digest.
+/// Formats a disk with what Alpine's init looks for on every disk that it finds: an apkovl, here of
+/// somebody else. Returns the disk's digest.
 fn foreign_disk(disk: &Path) -> Digest {
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{command:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     let dir = tempfile::tempdir().unwrap();
     let (overlay, root) = (dir.path().join("overlay"), dir.path().join("root"));
@@ -67,7 +83,12 @@ fn foreign_disk(disk: &Path) -> Digest {
     fs::create_dir_all(&root).unwrap();
     fs::write(overlay.join("etc/inittab"), format!("::sysinit:/bin/echo {FOREIGN}\n")).unwrap();
     fs::write(overlay.join("etc/hostname"), "foreign\n").unwrap();
-    run(Command::new("tar").arg("-C").arg(&overlay).arg("-czf").arg(root.join("localhost.apkovl.tar.gz")).arg("etc"));
+    run(Command::new("tar")
+        .arg("-C")
+        .arg(&overlay)
+        .arg("-czf")
+        .arg(root.join("localhost.apkovl.tar.gz"))
+        .arg("etc"));
     run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(disk).arg("64M"));
     Digest::of(&fs::read(disk).unwrap())
 }

@@ -14,13 +14,14 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// More than any script, in bytes.
 const ANSWER_LIMIT: u64 = 64 * 1024;
 
-/// Asks for the boot of the node at this place with its correct UUID, serial number and MAC address, and proves that it gets
-/// nothing and that an alarm is recorded.
+/// Asks for the boot of the node at this place with its correct UUID, serial number and MAC
+/// address, and proves that it gets nothing and that an alarm is recorded.
 pub fn asks_in_vain(rack: &Rack, stranger: &Neighbour, place: u8, when: &str) {
     let alarms = count(rack, place, "boot_impersonated");
     let identity = rack.identity(place);
     let (mac, uuid, serial) = (identity.mac, identity.uuid, identity.serial);
-    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join("-");
+    let hex =
+        |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join("-");
     let query = format!(
         "/boot/script?mac={mac}&uuid={uuid}&arch=x86_64&manufacturer_hex={}&product_hex={}&serial_hex={}",
         hex("meshd"),
@@ -28,7 +29,10 @@ pub fn asks_in_vain(rack: &Rack, stranger: &Neighbour, place: u8, when: &str) {
         hex(&serial)
     );
     let script = get(rack, stranger, &query);
-    assert!(script.contains("#!ipxe") && script.contains("# refusal "), "{when}: it is told why\n{script}");
+    assert!(
+        script.contains("#!ipxe") && script.contains("# refusal "),
+        "{when}: it is told why\n{script}"
+    );
     assert!(!script.contains("overlay") && !has_secret(&script), "{when}: no capability\n{script}");
     let now = count(rack, place, "boot_impersonated");
     assert_eq!(now, alarms + 1, "{when}: an alarm each time");

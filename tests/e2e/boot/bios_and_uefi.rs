@@ -1,4 +1,5 @@
-//! BIOS and UEFI at once: from power-on to online, with a stranger at every stage; then one of them into another profile.
+//! BIOS and UEFI at once: from power-on to online, with a stranger at every stage; then one of them
+//! into another profile.
 
 use super::{
     attacker::{self, asks_in_vain, guesses_in_vain},
@@ -7,8 +8,8 @@ use super::{
 use crate::{
     overlays::{PEEK_END, peeked, with_peek},
     racks::{
-        BOOT, OrEnd, SOON, STAGE, command_lines, events, has_secret, kernel_starts, stages, until_phase, until_stage,
-        until_written, up,
+        BOOT, OrEnd, SOON, STAGE, command_lines, events, has_secret, kernel_starts, stages,
+        until_phase, until_stage, until_written, up,
     },
 };
 use meshd_lab::{Firmware, Mix, Power, Rack, Wait};
@@ -51,10 +52,20 @@ fn bios_and_uefi_boot_online_without_secret_leak_and_change_profile() {
 /// Every stage of the chain is on record, and the node has told what it is.
 fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     let reached = stages(node);
-    let mut chain = vec!["script", "kernel", "initramfs", "packages", "overlay", "os_dhcp", "modloop", "enrolled"];
+    let mut chain = vec![
+        "script",
+        "kernel",
+        "initramfs",
+        "packages",
+        "overlay",
+        "os_dhcp",
+        "modloop",
+        "enrolled",
+    ];
     chain.extend(["link", "online"]);
     // A BIOS node's card is iPXE from its first packet; UEFI's own client fetches it.
-    let firmware = if place == BIOS { vec!["ipxe_dhcp"] } else { vec!["dhcp", "loader", "ipxe_dhcp"] };
+    let firmware =
+        if place == BIOS { vec!["ipxe_dhcp"] } else { vec!["dhcp", "loader", "ipxe_dhcp"] };
     for stage in firmware.iter().chain(&chain) {
         assert!(reached.contains(stage), "node{place} never reached {stage}: {reached:?}");
     }
@@ -75,11 +86,21 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     let checks = shown["checks"].as_array().cloned().unwrap_or_default();
     // Its profile runs no VMs: what is for those is left out.
     let passes = |check: &Value| check["status"] == "PASS" || check["status"] == "SKIP";
-    assert!(checks.iter().all(passes) && checks.iter().any(|check| check["status"] == "PASS"), "{checks:?}");
+    assert!(
+        checks.iter().all(passes) && checks.iter().any(|check| check["status"] == "PASS"),
+        "{checks:?}"
+    );
 
     let doctor = rack.query(&["node", "doctor", &id]).or_end();
-    assert_eq!((&doctor["failures"], &doctor["session"]), (&Value::from(0), &node["boot"]["session"]), "{doctor}");
-    assert!(doctor["checks"].as_array().is_some_and(|checks| checks.iter().all(passes)), "{doctor}");
+    assert_eq!(
+        (&doctor["failures"], &doctor["session"]),
+        (&Value::from(0), &node["boot"]["session"]),
+        "{doctor}"
+    );
+    assert!(
+        doctor["checks"].as_array().is_some_and(|checks| checks.iter().all(passes)),
+        "{doctor}"
+    );
 
     keeps_its_log(rack, &id);
     let timeline = rack.query(&["node", "timeline", &id]).or_end();
@@ -93,14 +114,22 @@ fn keeps_its_log(rack: &Rack, id: &str) {
     rack.wait(SOON, "the log of the boot", |rack| {
         let log = rack.run_cli(&["node", "logs", id])?;
         let missing: Vec<&str> = lines.into_iter().filter(|line| !log.contains(line)).collect();
-        Ok(Wait::some(missing.is_empty().then_some(()), format!("missing: {missing:?} in {} bytes", log.len())))
+        Ok(Wait::some(
+            missing.is_empty().then_some(()),
+            format!("missing: {missing:?} in {} bytes", log.len()),
+        ))
     })
     .or_end();
     let kernel = rack.run_cli(&["node", "logs", id, "--source", "kernel"]).or_end();
-    assert!(kernel.starts_with("[    0.000000] Linux version "), "{}", kernel.lines().next().unwrap_or_default());
+    assert!(
+        kernel.starts_with("[    0.000000] Linux version "),
+        "{}",
+        kernel.lines().next().unwrap_or_default()
+    );
 }
 
-/// What a user of the node can see holds neither capability nor token, and neither do meshd's log and events.
+/// What a user of the node can see holds neither capability nor token, and neither do meshd's log
+/// and events.
 fn hides_its_secrets(rack: &Rack, place: u8) {
     let lines = command_lines(rack, place);
     assert!(!lines.is_empty() && lines.iter().all(|line| !has_secret(line)), "{lines:?}");
@@ -108,7 +137,10 @@ fn hides_its_secrets(rack: &Rack, place: u8) {
     assert!(!has_secret(&peeked(&serial, "PEEK-CMDLINE")), "/proc/cmdline shows a secret");
     assert_eq!(peeked(&serial, "PEEK-MODE"), "600");
     assert_eq!(peeked(&serial, "PEEK-TOKEN"), "seen", "the overlay brought a token");
-    assert!(!serial.lines().any(|line| line.trim_start().starts_with("PEEK-LEFT /")), "the token is still on the node");
+    assert!(
+        !serial.lines().any(|line| line.trim_start().starts_with("PEEK-LEFT /")),
+        "the token is still on the node"
+    );
     assert!(!rack.central_log().contains("/overlay/"), "the log names routes, not paths");
     for event in events(rack) {
         assert!(!event["detail"].as_str().unwrap_or_default().contains("/overlay/"), "{event}");
@@ -122,13 +154,23 @@ fn becomes_compute(rack: &Rack, place: u8, other: u8) {
     let (id, starts) = (rack.id(place).to_string(), kernel_starts(rack, place));
     let motd = peeked(&rack.serial(place), "PEEK-MOTD");
 
-    let refused =
-        rack.run_cli(&["node", "assign-profile", &id, "no-such-profile"]).expect_err("there is none").to_string();
-    assert!(refused.contains("compute") && refused.contains("discovery"), "it says which do: {refused}");
+    let refused = rack
+        .run_cli(&["node", "assign-profile", &id, "no-such-profile"])
+        .expect_err("there is none")
+        .to_string();
+    assert!(
+        refused.contains("compute") && refused.contains("discovery"),
+        "it says which do: {refused}"
+    );
     rack.run_cli(&["node", "assign-profile", &id, "compute", "--reboot"]).or_end();
-    let changed = |node: &Value| node["phase"] == "online" && node["boot"]["session"] != before["boot"]["session"];
+    let changed = |node: &Value| {
+        node["phase"] == "online" && node["boot"]["session"] != before["boot"]["session"]
+    };
     let node = rack.wait_node(place, BOOT, "online again", changed).or_end();
-    assert_eq!((&node["profile"], &node["assigned"]), (&Value::from("compute"), &Value::from(true)));
+    assert_eq!(
+        (&node["profile"], &node["assigned"]),
+        (&Value::from("compute"), &Value::from(true))
+    );
     assert_ne!(node["generation"], before["generation"]);
     assert_eq!(kernel_starts(rack, place), starts + 1, "one reboot");
 
@@ -144,5 +186,8 @@ fn becomes_compute(rack: &Rack, place: u8, other: u8) {
     for key in ["phase", "profile", "generation"] {
         assert_eq!(after[key], bystander[key], "{key} of the other node");
     }
-    assert_eq!(after["boot"]["session"], bystander["boot"]["session"], "the other node did not reboot");
+    assert_eq!(
+        after["boot"]["session"], bystander["boot"]["session"],
+        "the other node did not reboot"
+    );
 }

@@ -1,15 +1,20 @@
-//! A node that lost its overlay, or whose mesh-init refuses it, panics and tries again, and never runs half.
+//! A node that lost its overlay, or whose mesh-init refuses it, panics and tries again, and never
+//! runs half.
 
 use crate::{
     overlays::copy,
-    racks::{BOOT, OrEnd, STAGE, count, events, kernel_starts, stages, until_phase, until_stage, until_written, up},
+    racks::{
+        BOOT, OrEnd, STAGE, count, events, kernel_starts, stages, until_phase, until_stage,
+        until_written, up,
+    },
 };
 use meshd_lab::{Power, Wait};
 use std::{fs, path::Path};
 
 const NODE: u8 = 1;
 
-/// With `delivery = "url"` the kernel runs before the overlay is fetched, so here a node really can lose it.
+/// With `delivery = "url"` the kernel runs before the overlay is fetched, so here a node really can
+/// lose it.
 #[test]
 fn node_without_overlay_panics_and_boots_once_it_is_served() {
     let mut test = up(|mut options, _| {
@@ -19,16 +24,26 @@ fn node_without_overlay_panics_and_boots_once_it_is_served() {
     let rack = &mut test.rack;
     rack.power(NODE, Power::On).or_end();
     until_stage(rack, NODE, "packages");
-    // A capability does not outlive the process that gave it out, DHCP does: the kernel gets its address and no overlay.
+    // A capability does not outlive the process that gave it out, DHCP does: the kernel gets its
+    // address and no overlay.
     rack.kill_central().or_end();
     rack.start_central().or_end();
     let before = rack.node(NODE).or_end().expect("known from before the kill");
-    assert!(!stages(&before).contains(&"overlay"), "it was killed before the overlay was fetched: {before}");
+    assert!(
+        !stages(&before).contains(&"overlay"),
+        "it was killed before the overlay was fetched: {before}"
+    );
 
     // The kernel and the init script write at the same time: this is the last line of both.
     let serial = until_written(rack, NODE, "Rebooting in 10 seconds", STAGE);
-    assert!(serial.contains("/sbin/mesh-init not found in new root"), "what only the overlay brings is missing");
-    assert!(serial.contains("Kernel panic - not syncing: Attempted to kill init!"), "and without it nothing runs");
+    assert!(
+        serial.contains("/sbin/mesh-init not found in new root"),
+        "what only the overlay brings is missing"
+    );
+    assert!(
+        serial.contains("Kernel panic - not syncing: Attempted to kill init!"),
+        "and without it nothing runs"
+    );
     assert!(!serial.contains("mesh-init: ok"), "it never came as far as OpenRC");
     assert!(!serial.contains("Runlevel") && !serial.contains("login:"), "nothing ran half");
 
@@ -59,7 +74,9 @@ fn mesh_init_refusal_reason_is_recorded() {
         assert_ne!(text, refuses, "mesh-init has this step");
         fs::write(&init, refuses).expect("written");
         options.nodes = 1;
-        options.set("enroll.policy", "auto").set("site.overlays_dir", &overlays.display().to_string())
+        options
+            .set("enroll.policy", "auto")
+            .set("site.overlays_dir", &overlays.display().to_string())
     });
     let rack = &mut test.rack;
     let failed = rack.wait(BOOT, "the report of mesh-init", |rack| {
@@ -68,8 +85,19 @@ fn mesh_init_refusal_reason_is_recorded() {
     });
     let failed = failed.or_end();
     let id = rack.id(NODE).to_string();
-    assert_eq!((&failed["detail"], &failed["node"]), (&REASON.into(), &id.as_str().into()), "{failed}");
-    let log =
-        rack.run_cli(&["node", "logs", &id, "--session", failed["session"].as_str().unwrap_or_default()]).or_end();
+    assert_eq!(
+        (&failed["detail"], &failed["node"]),
+        (&REASON.into(), &id.as_str().into()),
+        "{failed}"
+    );
+    let log = rack
+        .run_cli(&[
+            "node",
+            "logs",
+            &id,
+            "--session",
+            failed["session"].as_str().unwrap_or_default(),
+        ])
+        .or_end();
     assert_eq!(log, format!("mesh-init: FAILED: {REASON}\n"));
 }

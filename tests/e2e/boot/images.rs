@@ -7,8 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies built images with initramfs and packages of odd length. The builder pads every blob, but an imported one may be as it
-/// is; UEFI puts initrds one after the other without padding, and the kernel must still find each.
+/// Copies built images with initramfs and packages of odd length. The builder pads every blob, but
+/// an imported one may be as it is; UEFI puts initrds one after the other without padding, and the
+/// kernel must still find each.
 pub fn odd(blobs: &Path, dir: &Path) -> PathBuf {
     let (odd, images) = (dir.join("odd-blobs"), blobs.join("images"));
     fs::create_dir_all(odd.join("images")).expect("made");
@@ -19,7 +20,8 @@ pub fn odd(blobs: &Path, dir: &Path) -> PathBuf {
         if entry.path().extension().is_none_or(|extension| extension != "json") {
             continue;
         }
-        let mut manifest: Value = serde_json::from_slice(&fs::read(entry.path()).expect("readable")).expect("JSON");
+        let mut manifest: Value =
+            serde_json::from_slice(&fs::read(entry.path()).expect("readable")).expect("JSON");
         for part in ["kernel", "initramfs", "modloop", "packages"] {
             let digest = manifest["parts"][part]["digest"].as_str().expect("a digest").to_owned();
             let mut bytes = fs::read(blobs.join("sha256").join(digest)).expect("the blob is there");

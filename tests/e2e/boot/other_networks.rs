@@ -1,4 +1,5 @@
-//! Networks that are not meshd's own: another DHCP server leases the addresses; a router with a relay stands in between.
+//! Networks that are not meshd's own: another DHCP server leases the addresses; a router with a
+//! relay stands in between.
 
 use super::site_services::{RELAY, SiteDhcp, relay};
 use crate::racks::{BOOT, OrEnd, kernel_starts, stages, until_phase, up};
@@ -26,15 +27,19 @@ fn bios_and_uefi_boot_online_beside_another_dhcp_server() {
         assert!(leased.is_some(), "dnsmasq leased node{place} its address");
         assert_eq!(address(&node), leased, "meshd knows which");
     }
-    let other = |event: &Value| event["kind"] == "pool_exhausted" || event["kind"] == "boot_impersonated";
+    let other =
+        |event: &Value| event["kind"] == "pool_exhausted" || event["kind"] == "boot_impersonated";
     assert!(!crate::racks::events(rack).iter().any(other), "nothing alarmed anybody");
 }
 
 #[test]
 fn relayed_bios_and_uefi_http_boot_come_online() {
     let mut test = up(|mut options, _| {
-        (options.firmware, options.powered) = (Mix::of([Firmware::Bios, Firmware::UefiHttp]), false);
-        let far = format!(r#"[{{ relay = "{RELAY}", range = "10.78.0.20-10.78.0.40", router = "{RELAY}" }}]"#);
+        (options.firmware, options.powered) =
+            (Mix::of([Firmware::Bios, Firmware::UefiHttp]), false);
+        let far = format!(
+            r#"[{{ relay = "{RELAY}", range = "10.78.0.20-10.78.0.40", router = "{RELAY}" }}]"#
+        );
         options.set("enroll.policy", "auto").set("segment", &far)
     });
     let rack = &mut test.rack;
@@ -43,7 +48,10 @@ fn relayed_bios_and_uefi_http_boot_come_online() {
     rack.power(SECOND, Power::On).or_end();
     let far = until_phase(rack, FIRST, "online", BOOT);
     came_up_whole(rack, FIRST, &far);
-    assert!(address(&far).is_some_and(|address| address.octets()[..3] == RELAY.octets()[..3]), "{far}");
+    assert!(
+        address(&far).is_some_and(|address| address.octets()[..3] == RELAY.octets()[..3]),
+        "{far}"
+    );
 
     let near = until_phase(rack, SECOND, "online", BOOT);
     came_up_whole(rack, SECOND, &near);
@@ -63,7 +71,8 @@ fn address(node: &Value) -> Option<Ipv4Addr> {
 fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     // A BIOS node's card is iPXE from its first packet.
     let firmware: &[&str] = if rack.firmware(place).is_uefi() { &["dhcp", "loader"] } else { &[] };
-    let chain = ["ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp", "modloop"];
+    let chain =
+        ["ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp", "modloop"];
     let reached = stages(node);
     for stage in firmware.iter().chain(&chain).chain(&["enrolled", "link", "online"]) {
         assert!(reached.contains(stage), "node{place} never reached {stage}: {reached:?}");

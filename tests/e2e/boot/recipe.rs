@@ -57,7 +57,9 @@ fn committed_recipe_builds_and_second_build_is_identical() {
     println!("second build: {:?}", begun.elapsed());
     assert_eq!(verify(&request.blobs_dir, &request.name).unwrap(), manifest);
     let listed = list(&request.blobs_dir, &images_dir).unwrap();
-    assert!(listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built));
+    assert!(
+        listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built)
+    );
 
     for part in manifest.parts.parts() {
         assert_eq!(part.blob.size % 4, 0, "{part:?}");
@@ -65,7 +67,11 @@ fn committed_recipe_builds_and_second_build_is_identical() {
     }
     let key = fs::metadata(request.keys_dir.join("repo.rsa")).unwrap();
     assert_eq!(key.permissions().mode() & 0o777, 0o600);
-    assert!(manifest.packages.contains_key("alpine-base") && !manifest.packages.contains_key("linux-virt"));
-    let left: Vec<_> = fs::read_dir(&request.work_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        manifest.packages.contains_key("alpine-base")
+            && !manifest.packages.contains_key("linux-virt")
+    );
+    let left: Vec<_> =
+        fs::read_dir(&request.work_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["alpine-lab.lock"]);
 }

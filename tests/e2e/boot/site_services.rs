@@ -1,4 +1,5 @@
-//! What a rack that was there before meshd has: a DHCP server of the site's own, a router with a relay and a network behind it.
+//! What a rack that was there before meshd has: a DHCP server of the site's own, a router with a
+//! relay and a network behind it.
 
 use crate::racks::OrEnd;
 use meshd_lab::{Neighbour, Rack};
@@ -27,10 +28,18 @@ impl SiteDhcp {
         let mut machine = rack.neighbour("dhcp", DNSMASQ).or_end();
         let leases = rack.dir().join("dnsmasq.leases");
         let mut command = Command::new("/usr/sbin/dnsmasq");
-        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--log-facility=-", "--log-dhcp", "--port=0"]);
+        command.args([
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--log-facility=-",
+            "--log-dhcp",
+            "--port=0",
+        ]);
         // dnsmasq would give up root for a user who may not write into the rack's folder.
         command.args(["--user=root", "--interface=eth0", "--bind-interfaces", "--pid-file="]);
-        command.arg(format!("--dhcp-range={RANGE}")).arg(format!("--dhcp-leasefile={}", leases.display()));
+        command
+            .arg(format!("--dhcp-range={RANGE}"))
+            .arg(format!("--dhcp-leasefile={}", leases.display()));
         machine.start(&mut command, &rack.dir().join("dnsmasq.log")).or_end();
         SiteDhcp { _machine: machine, leases }
     }
@@ -43,13 +52,14 @@ impl SiteDhcp {
     }
 }
 
-/// Puts a router with isc-dhcp-relay into the rack, and the nodes at these places onto the network behind it, before they are
-/// powered on.
+/// Puts a router with isc-dhcp-relay into the rack, and the nodes at these places onto the network
+/// behind it, before they are powered on.
 pub fn relay(rack: &Rack, places: &[u8]) -> Neighbour {
     let mut router = rack.neighbour("relay", ROUTER).or_end();
     let (near, far) = (rack.namespace(), router.namespace());
     near.ip(&["link", "add", FAR_BRIDGE, "type", "bridge"]).or_end();
-    near.ip(&["link", "add", "far0", "type", "veth", "peer", "name", "eth1", "netns", far.name()]).or_end();
+    near.ip(&["link", "add", "far0", "type", "veth", "peer", "name", "eth1", "netns", far.name()])
+        .or_end();
     let taps: Vec<String> = places.iter().map(|place| format!("tap{place}")).collect();
     for port in taps.iter().map(String::as_str).chain(["far0"]) {
         near.ip(&["link", "set", port, "master", FAR_BRIDGE]).or_end();
@@ -65,7 +75,10 @@ pub fn relay(rack: &Rack, places: &[u8]) -> Neighbour {
 
     let server = rack.site().segments[0].address.expect("the lab's site names it").to_string();
     let mut command = Command::new("/usr/sbin/dhcrelay");
-    command.args(["-4", "-d", "-a", "-id", "eth1", "-iu", "eth0", "-pf"]).arg(rack.dir().join("relay.pid")).arg(server);
+    command
+        .args(["-4", "-d", "-a", "-id", "eth1", "-iu", "eth0", "-pf"])
+        .arg(rack.dir().join("relay.pid"))
+        .arg(server);
     router.start(&mut command, &rack.dir().join("relay.log")).or_end();
     router
 }

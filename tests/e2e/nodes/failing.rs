@@ -1,4 +1,5 @@
-//! Parts of a node that fail: a disk with an unreadable sector, a disk that hangs, a service that dies. The node says so and goes on.
+//! Parts of a node that fail: a disk with an unreadable sector, a disk that hangs, a service that
+//! dies. The node says so and goes on.
 
 use crate::{
     overlays,
@@ -35,7 +36,10 @@ start_post() {
 
 fn disk<'a>(node: &'a Value, serial: &str) -> &'a Value {
     let disks = node["facts"]["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    disks.iter().find(|disk| disk["serial"] == serial).unwrap_or_else(|| panic!("no {serial} in {node}"))
+    disks
+        .iter()
+        .find(|disk| disk["serial"] == serial)
+        .unwrap_or_else(|| panic!("no {serial} in {node}"))
 }
 
 #[test]
@@ -47,7 +51,10 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
             .set("enroll.policy", "auto")
             .set("agent.heartbeat", HEARTBEAT)
             .set("agent.offline_after", OFFLINE_AFTER)
-            .set("site.overlays_dir", &overlays::with_service(dir, "doomed", DOOMED).display().to_string())
+            .set(
+                "site.overlays_dir",
+                &overlays::with_service(dir, "doomed", DOOMED).display().to_string(),
+            )
             .set("defaults.profile", "doomed")
             .set("profiles.doomed.extends", "discovery")
             .set("profiles.doomed.overlays", r#"["doomed"]"#)
@@ -63,7 +70,8 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
     assert!(why("LAB-HANGING").contains("within 5 s"), "{}", why("LAB-HANGING"));
 
     // DR-14.
-    let is_degraded = |node: &Value| node["phase"] == "degraded" && node.to_string().contains("doomed");
+    let is_degraded =
+        |node: &Value| node["phase"] == "degraded" && node.to_string().contains("doomed");
     rack.wait_node(NODE, CHECKED, "degraded, for its dead service", is_degraded).or_end();
 
     // Heartbeats come while a thread of the agent waits for the disk.

@@ -1,4 +1,5 @@
-//! A machine and its twin, a power cycle, another network card, the end of a node and its return: two machines, four boots.
+//! A machine and its twin, a power cycle, another network card, the end of a node and its return:
+//! two machines, four boots.
 
 use crate::racks::{BOOT, OrEnd, SOON, STAGE, TestRack, events, kernel_starts, until_phase, up};
 use meshd_lab::{Identity, Power, Rack, Wait};
@@ -15,7 +16,9 @@ fn shown(rack: &Rack, id: &str) -> Value {
 /// Waits until something of a node is as wanted, and gives all that is known of it then.
 fn until(rack: &Rack, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     rack.wait(BOOT, what, |rack| {
-        let Ok(shown) = rack.query(&["node", "show", id]) else { return Ok(Wait::NotYet("it is not known".into())) };
+        let Ok(shown) = rack.query(&["node", "show", id]) else {
+            return Ok(Wait::NotYet("it is not known".into()));
+        };
         let seen = format!("phase {}, {}", shown["phase"], shown["conditions"]);
         Ok(Wait::some(wanted(&shown).then_some(shown), &seen))
     })
@@ -43,7 +46,9 @@ fn node_keeps_identity_through_collision_power_cycle_and_new_nic() {
     let refusals = refused(rack, &id);
     rack.power(NODE, Power::Off).or_end();
     rack.power(NODE, Power::On).or_end();
-    let again = |shown: &Value| shown["phase"] == "online" && shown["boot"]["session"] != first["boot"]["session"];
+    let again = |shown: &Value| {
+        shown["phase"] == "online" && shown["boot"]["session"] != first["boot"]["session"]
+    };
     let second = until(rack, &id, "node1 to be online after a power cycle", again);
     assert_eq!(refused(rack, &id), refusals, "it was not refused");
     assert_eq!(second["profile"], "compute");
@@ -62,16 +67,27 @@ fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
         let screen: String = rack.serial(TWIN).split_whitespace().collect();
         let other = rack.identity(NODE).serial;
         let expected = ["(id_collision)", own.serial.as_str(), other.as_str()];
-        Ok(Wait::on(expected.iter().all(|word| screen.contains(word)), "its screen does not say why, with both sides"))
+        Ok(Wait::on(
+            expected.iter().all(|word| screen.contains(word)),
+            "its screen does not say why, with both sides",
+        ))
     })
     .or_end();
     assert_eq!(kernel_starts(rack, TWIN), 0, "it waits in iPXE");
     let shown = shown(rack, id);
     assert_eq!(shown["phase"], "online");
-    assert_eq!(shown["conflicting_machines"][0]["mac"], own.mac.to_string(), "both are shown: {shown}");
-    let collision = events(rack).into_iter().find(|event| event["kind"] == "id_collision").expect("an event");
+    assert_eq!(
+        shown["conflicting_machines"][0]["mac"],
+        own.mac.to_string(),
+        "both are shown: {shown}"
+    );
+    let collision =
+        events(rack).into_iter().find(|event| event["kind"] == "id_collision").expect("an event");
     let detail = collision["detail"].as_str().unwrap_or_default().to_owned();
-    assert!(detail.contains("LAB-0001") && detail.contains(&own.serial), "with both sides: {detail}");
+    assert!(
+        detail.contains("LAB-0001") && detail.contains(&own.serial),
+        "with both sides: {detail}"
+    );
     rack.power(TWIN, Power::Off).or_end();
     rack.run_cli(&["node", "approve", id]).or_end();
     assert!(self::shown(rack, id)["conflicting_machines"].is_null(), "an operator has seen it");
@@ -90,8 +106,15 @@ fn another_card_is_the_same_node(rack: &mut Rack, id: &str, before: &Value) {
         assert_eq!(swapped[kept], before[kept], "{kept}");
     }
     let conditions = swapped["conditions"].to_string();
-    assert!(conditions.contains("hardware_changed") && !conditions.contains("id_collision"), "{conditions}");
-    assert_eq!(swapped["fingerprint"]["macs"].as_array().map(Vec::len), Some(2), "both are its cards");
+    assert!(
+        conditions.contains("hardware_changed") && !conditions.contains("id_collision"),
+        "{conditions}"
+    );
+    assert_eq!(
+        swapped["fingerprint"]["macs"].as_array().map(Vec::len),
+        Some(2),
+        "both are its cards"
+    );
 }
 
 /// Cut off at once; a stranger when it boots; the same node when it is let in.
@@ -101,7 +124,11 @@ fn the_node_is_removed_and_comes_back(rack: &mut Rack, id: &str) {
     let gone = shown(rack, id);
     assert_eq!((&gone["phase"], &gone["link_since"]), (&"removed".into(), &Value::Null));
     assert!(rack.nodes().or_end().iter().all(|node| node["id"] != id), "it is listed no more");
-    assert!(events(rack).iter().any(|event| event["kind"] == "credentials_revoked" && event["node"] == id));
+    assert!(
+        events(rack)
+            .iter()
+            .any(|event| event["kind"] == "credentials_revoked" && event["node"] == id)
+    );
 
     rack.power(NODE, Power::Off).or_end();
     rack.power(NODE, Power::On).or_end();
@@ -116,5 +143,8 @@ fn the_node_is_removed_and_comes_back(rack: &mut Rack, id: &str) {
 
 /// How often a machine was refused as this node.
 fn refused(rack: &Rack, id: &str) -> usize {
-    events(rack).iter().filter(|event| event["kind"] == "boot_refused" && event["node"] == id).count()
+    events(rack)
+        .iter()
+        .filter(|event| event["kind"] == "boot_refused" && event["node"] == id)
+        .count()
 }

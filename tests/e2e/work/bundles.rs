@@ -1,5 +1,6 @@
-//! `meshd lab try` boots a node with bundles and shipped overlays, and shows on its console what became of them: bundles fetched by
-//! digest, mounted before services, their glibc programs run on musl; the overlays tuning, kvm-host and mpi do what they say.
+//! `meshd lab try` boots a node with bundles and shipped overlays, and shows on its console what
+//! became of them: bundles fetched by digest, mounted before services, their glibc programs run on
+//! musl; the overlays tuning, kvm-host and mpi do what they say.
 
 use crate::{
     overlays::copy,
@@ -43,8 +44,7 @@ start() {
 	} >/dev/ttyS0 2>&1
 }
 "#;
-const TRIAL_MANIFEST: &str =
-    "description = \"on trial\"\n[services]\ndefault = [\"trial\"]\n[files.\"/etc/init.d/trial\"]\nmode = \"0755\"\n";
+const TRIAL_MANIFEST: &str = "description = \"on trial\"\n[services]\ndefault = [\"trial\"]\n[files.\"/etc/init.d/trial\"]\nmode = \"0755\"\n";
 /// What the group's members let each other in by; any text will do for a file.
 const KEY: &str = "a private key\nof two lines";
 
@@ -90,8 +90,21 @@ vars = {{ mpi_group = "pair", mpi_slots = 2, mpi_public_key = "ssh-ed25519 AAAA 
 fn tried(site: &Path) -> String {
     let _turn = one_at_a_time();
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    command.arg("--site").arg(site).args(["lab", "try", "--profile", "trial", "--until", "online", "--blobs"]);
-    let output = command.arg(blobs()).stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("it runs");
+    command.arg("--site").arg(site).args([
+        "lab",
+        "try",
+        "--profile",
+        "trial",
+        "--until",
+        "online",
+        "--blobs",
+    ]);
+    let output = command
+        .arg(blobs())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("it runs");
     let console = plain(&output.stdout);
     assert!(output.status.success(), "{}", meshd_lab::last_lines(&console, 80));
     console
@@ -101,7 +114,10 @@ fn tried(site: &Path) -> String {
 fn lab_try_boots_profile_with_bundles_and_overlays_and_cleans_up() {
     let dir = tempfile::Builder::new().prefix("meshd-e2e").tempdir().expect("a folder");
     let left = || {
-        let names = fs::read_dir(std::env::temp_dir()).expect("readable").flatten().map(|entry| entry.file_name());
+        let names = fs::read_dir(std::env::temp_dir())
+            .expect("readable")
+            .flatten()
+            .map(|entry| entry.file_name());
         names.filter(|name| name.to_string_lossy().starts_with("meshd-try-")).count()
     };
     let before = left();
@@ -109,13 +125,17 @@ fn lab_try_boots_profile_with_bundles_and_overlays_and_cleans_up() {
     assert_eq!(left(), before);
     let value = |word: &str| {
         let line = console.lines().find_map(|line| line.split_once(&format!("{word} ")));
-        line.map(|(_, rest)| rest.trim().to_owned()).unwrap_or_else(|| panic!("no {word} in\n{console}"))
+        line.map(|(_, rest)| rest.trim().to_owned())
+            .unwrap_or_else(|| panic!("no {word} in\n{console}"))
     };
     assert_eq!((value("TRIAL-MOUNTS").as_str(), value("TRIAL-MPI").as_str()), ("2", "rank rank"));
     let run = value("TRIAL-RUN");
     assert!(run.starts_with("qemu-img version"), "a program without a starter of its own: {run}");
     let accel = value("TRIAL-ACCEL");
-    assert!(accel.contains("kvm") && accel.contains("tcg"), "emulation is a plug-in of the bundle: {accel}");
+    assert!(
+        accel.contains("kvm") && accel.contains("tcg"),
+        "emulation is a plug-in of the bundle: {accel}"
+    );
     assert_eq!(value("TRIAL-IMG"), "QFI");
     let tpm = value("TRIAL-TPM");
     assert!(tpm.starts_with("TPM emulator"), "its library has a folder of its own: {tpm}");
@@ -126,9 +146,15 @@ fn lab_try_boots_profile_with_bundles_and_overlays_and_cleans_up() {
     assert_eq!(value("TRIAL-MEMLOCK"), "unlimited");
     assert_eq!(value("TRIAL-KVM"), "opens 700 0");
     assert_eq!(value("TRIAL-HOSTS"), "node1 slots=2 node-zzzzzzzz slots=2");
-    assert_eq!(value("TRIAL-KEY"), format!("600 {}", meshd_types::Digest::of(format!("{KEY}\n").as_bytes())));
+    assert_eq!(
+        value("TRIAL-KEY"),
+        format!("600 {}", meshd_types::Digest::of(format!("{KEY}\n").as_bytes()))
+    );
     assert_eq!(value("TRIAL-MEMBERS"), "1");
     assert_eq!(value("TRIAL-LOGIN"), "1", "root logs in without a password");
     assert!(value("TRIAL-STARTED").ends_with(" 0"), "a service has crashed");
-    assert!(!console.contains(KEY.lines().next().expect("two lines")), "a secret is on the console");
+    assert!(
+        !console.contains(KEY.lines().next().expect("two lines")),
+        "a secret is on the console"
+    );
 }

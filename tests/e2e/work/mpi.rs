@@ -1,5 +1,5 @@
-//! MPI on the metal: an allreduce over two netbooted nodes, without ssh, its result checked by every rank; then one of them loses power
-//! in the middle of another one.
+//! MPI on the metal: an allreduce over two netbooted nodes, without ssh, its result checked by
+//! every rank; then one of them loses power in the middle of another one.
 
 use crate::{
     overlays::copy,
@@ -22,11 +22,14 @@ fn with_program(dir: &Path) -> std::path::PathBuf {
     let folder = own.join("rootfs/opt/trial");
     fs::create_dir_all(&folder).expect("made");
     let source = repository().join("tests/it/work/tasks/program.c");
-    let compiled = Command::new("mpicc").arg("-O1").arg("-o").arg(folder.join("program")).arg(source).output();
+    let compiled =
+        Command::new("mpicc").arg("-O1").arg("-o").arg(folder.join("program")).arg(source).output();
     let compiled = compiled.expect("mpicc, from `.ci/setup test`");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    fs::set_permissions(folder.join("program"), fs::Permissions::from_mode(0o755)).expect("its own");
-    let manifest = format!("description = \"a program of MPI\"\n\n[files.\"{PROGRAM}\"]\nmode = \"0755\"\n");
+    fs::set_permissions(folder.join("program"), fs::Permissions::from_mode(0o755))
+        .expect("its own");
+    let manifest =
+        format!("description = \"a program of MPI\"\n\n[files.\"{PROGRAM}\"]\nmode = \"0755\"\n");
     fs::write(own.join("overlay.toml"), manifest).expect("written");
     overlays
 }
@@ -57,8 +60,9 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
     let run = ["task", "run", "--group", "pair"];
     let ranks = ["--ranks-per-node", "2", "--timeout", "2m", "--", "mpi-run", PROGRAM];
     // MPICH may hang at its end, as tests/it/work/tasks/rig.rs tells: such a run is made again.
-    let hung =
-        |ran: &Result<String, LabError>| ran.as_ref().is_err_and(|error| error.to_string().contains("time_limit"));
+    let hung = |ran: &Result<String, LabError>| {
+        ran.as_ref().is_err_and(|error| error.to_string().contains("time_limit"))
+    };
     let mut runs = (0..3).map(|_| rack.run_cli(&[&run[..], &ranks[..]].concat()));
     let out = runs.find(|ran| !hung(ran)).expect("one run comes to its end").or_end();
     for rank in 0..4 {
@@ -66,12 +70,16 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
     }
     // Nothing that lets anybody in was made for it, and nothing of it is left (BM-4).
     let look = "ls -A /root/.ssh 2>/dev/null; ls /run/meshd-tasks | grep -v $MESHD_TASK; ls /dev/shm; pgrep -f '[t]rial/program'; true";
-    let left =
-        rack.run_cli(&[&run[..], &["--launcher", "none", "--user", "root", "--", "/bin/sh", "-c", look]].concat());
+    let left = rack.run_cli(
+        &[&run[..], &["--launcher", "none", "--user", "root", "--", "/bin/sh", "-c", look]]
+            .concat(),
+    );
     let left = left.or_end();
     assert!(left.lines().all(|line| line == "authorized_keys"), "{left}");
 
-    let id = rack.run_cli(&[&run[..], &["--detach", "--", "mpi-run", PROGRAM, "stay"]].concat()).or_end();
+    let id = rack
+        .run_cli(&[&run[..], &["--detach", "--", "mpi-run", PROGRAM, "stay"]].concat())
+        .or_end();
     let id = id.trim().to_owned();
     rack.wait(SOON, "both ranks", |rack| {
         let logs = rack.run_cli(&["task", "logs", &id])?;
@@ -96,7 +104,11 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
     };
     assert_eq!((claimed(HEAD), claimed(OTHER)), (Some(false), Some(true)), "{failed}");
     let left = rack.run_cli(
-        &[&run[..], &["--nodes", "1", "--", "/bin/sh", "-c", "pgrep -f '[t]rial/program' || echo free"]].concat(),
+        &[
+            &run[..],
+            &["--nodes", "1", "--", "/bin/sh", "-c", "pgrep -f '[t]rial/program' || echo free"],
+        ]
+        .concat(),
     );
     assert_eq!(left.or_end(), "free\n", "the ranks of the other node are gone too");
 }

@@ -1,4 +1,5 @@
-//! VFIO, from the profile to a unit that can be given away: real IOMMU groups, real drivers. Two racks, two nodes at a time.
+//! VFIO, from the profile to a unit that can be given away: real IOMMU groups, real drivers. Two
+//! racks, two nodes at a time.
 
 use crate::{
     overlays::{self, PEEK_END, peeked},
@@ -34,8 +35,8 @@ start() {
 }
 "#;
 
-/// Once the agent has told how the node is: holds a group as a VM does, then lets a function of it fall off the bus, and
-/// has the agent tell again.
+/// Once the agent has told how the node is: holds a group as a VM does, then lets a function of it
+/// fall off the bus, and has the agent tell again.
 const TRY: &str = r#"
 	until grep -q "check report sent" /var/log/messages; do sleep 1; done
 	group=$(ls /dev/vfio | grep '^[0-9]')
@@ -55,12 +56,17 @@ fn with_look(dir: &Path) -> PathBuf {
 
 fn with_try(dir: &Path) -> PathBuf {
     let end = "\techo \"PEEK-END\"\n";
-    overlays::with_service(dir, "look", &LOOK.replacen(&format!("{end}}}\n"), &format!("{end}{TRY}"), 1))
+    overlays::with_service(
+        dir,
+        "look",
+        &LOOK.replacen(&format!("{end}}}\n"), &format!("{end}{TRY}"), 1),
+    )
 }
 
 /// What the node wrote after a word.
 fn tried(serial: &str, word: &str) -> String {
-    let line = serial.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
+    let line =
+        serial.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
     line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
 }
 
@@ -81,14 +87,18 @@ fn unit(shown: &Value) -> &Value {
 
 fn check(shown: &Value, name: &str) -> (String, String) {
     let checks = shown["checks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let check = checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check {name}: {shown}"));
+    let check = checks
+        .iter()
+        .find(|check| check["name"] == name)
+        .unwrap_or_else(|| panic!("no check {name}: {shown}"));
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
     (text("status"), text("detail"))
 }
 
 fn drivers(unit: &Value) -> Vec<(&str, &str)> {
     let members = unit["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text = |member: &'_ Value, key: &str| member[key].as_str().map(str::to_owned).unwrap_or_default();
+    let text =
+        |member: &'_ Value, key: &str| member[key].as_str().map(str::to_owned).unwrap_or_default();
     members
         .iter()
         .map(|member| {
@@ -112,17 +122,39 @@ fn vfio_profile_binds_gpu_and_missing_iommu_degrades_the_node() {
     let rack = &mut test.rack;
     for place in [FIRST, SECOND] {
         until_phase(rack, place, "online", BOOT);
-        assert_eq!(shown(rack, place)["facts"]["units"], serde_json::json!([]), "discovery gives nothing away");
+        assert_eq!(
+            shown(rack, place)["facts"]["units"],
+            serde_json::json!([]),
+            "discovery gives nothing away"
+        );
         assert_eq!(check(&shown(rack, place), "iommu").0, "SKIP");
-        rack.run_cli(&["node", "assign-profile", &rack.id(place).to_string(), "vfio-host", "--reboot"]).or_end();
+        rack.run_cli(&[
+            "node",
+            "assign-profile",
+            &rack.id(place).to_string(),
+            "vfio-host",
+            "--reboot",
+        ])
+        .or_end();
     }
-    let again = |phase: &'static str| move |node: &Value| node["phase"] == phase && node["profile"] == "vfio-host";
+    let again = |phase: &'static str| {
+        move |node: &Value| node["phase"] == phase && node["profile"] == "vfio-host"
+    };
     let booted = |node: &Value| {
-        node["boot"]["stages"].as_array().is_some_and(|stages| stages.iter().any(|s| s["stage"] == "link"))
+        node["boot"]["stages"]
+            .as_array()
+            .is_some_and(|stages| stages.iter().any(|s| s["stage"] == "link"))
     };
     let serial = until_written(rack, FIRST, PEEK_END, BOOT);
-    rack.wait_node(FIRST, BOOT, "online as vfio-host", |node| again("online")(node) && booted(node)).or_end();
-    assert!(command_lines(rack, FIRST).last().is_some_and(|line| line.contains("intel_iommu=on iommu=pt")));
+    rack.wait_node(FIRST, BOOT, "online as vfio-host", |node| {
+        again("online")(node) && booted(node)
+    })
+    .or_end();
+    assert!(
+        command_lines(rack, FIRST)
+            .last()
+            .is_some_and(|line| line.contains("intel_iommu=on iommu=pt"))
+    );
     assert!(!command_lines(rack, FIRST)[0].contains("iommu"), "only with the profile");
     let detail = shown(rack, FIRST);
     let gpu = unit(&detail);
@@ -145,12 +177,19 @@ fn vfio_profile_binds_gpu_and_missing_iommu_degrades_the_node() {
     rack.wait_node(SECOND, SOON, "degraded with the reason", is_reported).or_end();
     let detail = shown(rack, SECOND);
     let (status, why) = check(&detail, "iommu");
-    assert!(status == "FAIL" && why.starts_with("no IOMMU groups: disabled by BIOS or unsupported"), "{why}");
+    assert!(
+        status == "FAIL" && why.starts_with("no IOMMU groups: disabled by BIOS or unsupported"),
+        "{why}"
+    );
     assert_eq!(unit(&detail)["state"], "unbound");
     assert_eq!(peeked(&serial, "PEEK-BOUND"), "", "nothing was bound");
     assert!(peeked(&serial, "PEEK-DOCTOR").ends_with("0/1 GPU unit(s) ready"));
     assert_eq!(last_line(rack, SECOND), "0/1 GPU unit(s) ready");
-    assert_eq!(count(rack, SECOND, "certificate_issued"), 2, "degraded, and still a member of the fleet");
+    assert_eq!(
+        count(rack, SECOND, "certificate_issued"),
+        2,
+        "degraded, and still a member of the fleet"
+    );
 }
 
 #[test]
@@ -173,13 +212,22 @@ fn vfio_binds_whole_group_reports_missing_and_spares_boot_nic() {
     rack.power(SECOND, Power::On).or_end();
 
     let serial = until_written(rack, FIRST, "TRY-END", BOOT);
-    assert_eq!(peeked(&serial, "PEEK-BOUND").split_whitespace().count(), 2, "both, taken from e1000");
+    assert_eq!(
+        peeked(&serial, "PEEK-BOUND").split_whitespace().count(),
+        2,
+        "both, taken from e1000"
+    );
     assert!(peeked(&serial, "PEEK-DOCTOR").ends_with("1/1 GPU unit(s) ready"));
-    assert!(tried(&serial, "TRY-HELD").contains(": in_use; open in "), "{}", tried(&serial, "TRY-HELD"));
+    assert!(
+        tried(&serial, "TRY-HELD").contains(": in_use; open in "),
+        "{}",
+        tried(&serial, "TRY-HELD")
+    );
     assert!(tried(&serial, "TRY-LET-GO").ends_with(": ready"), "{}", tried(&serial, "TRY-LET-GO"));
     assert!(tried(&serial, "TRY-GONE").contains(": missing; "), "{}", tried(&serial, "TRY-GONE"));
     rack.wait_node(FIRST, SOON * 2, "degraded by what is gone", |node| {
-        node["phase"] == "degraded" && node["conditions"].to_string().contains("(8086:100e) is gone")
+        node["phase"] == "degraded"
+            && node["conditions"].to_string().contains("(8086:100e) is gone")
     })
     .or_end();
     let detail = shown(rack, FIRST);
@@ -198,21 +246,32 @@ fn vfio_binds_whole_group_reports_missing_and_spares_boot_nic() {
     let shared = unit(&detail);
     assert_eq!(shared["state"], "shared_with_host");
     assert!(
-        shared["reason"].as_str().unwrap_or_default().ends_with("is the NIC that the node booted from"),
+        shared["reason"]
+            .as_str()
+            .unwrap_or_default()
+            .ends_with("is the NIC that the node booted from"),
         "{shared}"
     );
     assert_eq!(shared["members"].as_array().map(Vec::len), Some(2));
-    assert!(drivers(shared).iter().all(|(_, driver)| *driver != "vfio-pci"), "neither of them: {shared}");
+    assert!(
+        drivers(shared).iter().all(|(_, driver)| *driver != "vfio-pci"),
+        "neither of them: {shared}"
+    );
     assert_eq!(peeked(&serial, "PEEK-BOUND"), "");
     assert_eq!(last_line(rack, SECOND), "0/1 GPU unit(s) ready");
 
     rack.wait_node(THIRD, BOOT, "degraded with the reason", |node| {
-        node["phase"] == "degraded" && node["conditions"].to_string().contains("interrupt remapping")
+        node["phase"] == "degraded"
+            && node["conditions"].to_string().contains("interrupt remapping")
     })
     .or_end();
     let detail = shown(rack, THIRD);
     let refused = unit(&detail);
-    assert_eq!(drivers(refused), [("8086:100e", "vfio-pci"), ("8086:100e", "vfio-pci")], "bound by name");
+    assert_eq!(
+        drivers(refused),
+        [("8086:100e", "vfio-pci"), ("8086:100e", "vfio-pci")],
+        "bound by name"
+    );
     assert_eq!(refused["state"], "unbound", "and not ready, because the kernel does not give it");
     assert_eq!(check(&detail, "iommu").0, "PASS", "there are groups");
     assert_eq!(last_line(rack, THIRD), "0/1 GPU unit(s) ready");

@@ -1,5 +1,5 @@
-//! The web UI in Chromium: a link signs in, pages follow what happens, an action goes from the list to the result, and a console is
-//! typed into. Each page is checked with axe-core in both themes.
+//! The web UI in Chromium: a link signs in, pages follow what happens, an action goes from the list
+//! to the result, and a console is typed into. Each page is checked with axe-core in both themes.
 
 use crate::{
     kit::browser::{
@@ -21,7 +21,11 @@ fn rack() -> World {
             break;
         }
         let nodes = world.json(&["node", "list", "-o", "json"]);
-        let new = nodes.as_array().unwrap().iter().find(|node| node["name"].as_str().unwrap().starts_with("node-"));
+        let new = nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
         let (id, name) = (new.unwrap()["id"].as_str().unwrap().to_owned(), format!("gpu-{number}"));
         assert!(world.meshd(&["node", "rename", &id, &name]).status.success());
         assert!(world.meshd(&["node", "approve", &name]).status.success());
@@ -49,7 +53,10 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     browser.goto(link).await.unwrap();
     wait_for(browser, "h1", "world").await;
     wait_for(browser, ".tile", "gpu-7").await;
-    assert!(!browser.current_url().await.unwrap().as_str().contains("code="), "the link is not in the address");
+    assert!(
+        !browser.current_url().await.unwrap().as_str().contains("code="),
+        "the link is not in the address"
+    );
     picture(browser, "overview.png").await;
 
     // What happens elsewhere is seen without a new load of the page.
@@ -73,7 +80,8 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 
     // A narrow screen scrolls tables, not the page.
     browser.set_window_rect(0, 0, 500, 800).await.unwrap();
-    let width = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth";
+    let width =
+        "return document.documentElement.scrollWidth <= document.documentElement.clientWidth";
     for page in ["Nodes", "Operations", "Events", "Overview"] {
         click(browser, "nav a", page).await;
         wait_for(browser, "nav a[aria-current]", page).await;
@@ -142,7 +150,8 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
         assert_accessible(browser, "console").await;
         terminal.send_keys("echo answer $((6 * 7))" + Key::Enter).await.unwrap();
         wait_for(browser, "#terminal", "answer 42").await;
-        // Control and cursor keys: the line is discarded, then the last one is fetched and completed.
+        // Control and cursor keys: the line is discarded, then the last one is fetched and
+        // completed.
         terminal.send_keys("false" + Key::Control + "c").await.unwrap();
         terminal.send_keys(Key::Up + "8" + Key::Enter).await.unwrap();
         wait_for(browser, "#terminal", "answer 428").await;
@@ -155,14 +164,17 @@ async fn create_from_file(browser: &WebDriver, file: &str) {
     wait_for(browser, "h1", "Create VM").await;
     assert_accessible(browser, "vms/new").await;
     assert_accessible(browser, "tasks/new").await;
-    for (text, is_right) in [(file.replace("vcpus = 1", "vcpu = 1"), false), (file.to_owned(), true)] {
+    for (text, is_right) in
+        [(file.replace("vcpus = 1", "vcpu = 1"), false), (file.to_owned(), true)]
+    {
         let field = browser.find(By::Css("textarea")).await.unwrap();
         field.clear().await.unwrap();
         field.send_keys(text).await.unwrap();
         click(browser, "form button.main", "").await;
         if !is_right {
             wait_for(browser, ".alert.bad", "vm.toml:2: vcpu").await;
-            let kept = browser.find(By::Css("textarea")).await.unwrap().prop("value").await.unwrap();
+            let kept =
+                browser.find(By::Css("textarea")).await.unwrap().prop("value").await.unwrap();
             assert!(kept.unwrap_or_default().contains("vcpu = 1"), "the text is kept");
         }
     }

@@ -1,9 +1,11 @@
-//! Commands that end something ask first, with the nodes and their work: at a terminal and without one.
+//! Commands that end something ask first, with the nodes and their work: at a terminal and without
+//! one.
 
 use crate::world::{World, node::PxeNode, program, stderr};
 use std::process::{Command, Stdio};
 
-/// Runs a command at a terminal of its own, which Python's `pty` makes, and types one line. Prints what the terminal showed.
+/// Runs a command at a terminal of its own, which Python's `pty` makes, and types one line. Prints
+/// what the terminal showed.
 const AT_TERMINAL: &str = r#"
 import os, pty, sys
 pid, terminal = pty.fork()
@@ -25,9 +27,16 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 fn typed(world: &World, line: &str, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new("python3");
-    command.args(["-c", AT_TERMINAL, line]).arg(program(env!("CARGO_BIN_EXE_meshd"))).arg("--site").arg(&world.site);
+    command
+        .args(["-c", AT_TERMINAL, line])
+        .arg(program(env!("CARGO_BIN_EXE_meshd")))
+        .arg("--site")
+        .arg(&world.site);
     let output = command.args(args).stdin(Stdio::null()).output().unwrap();
-    (output.status.code(), format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output)))
+    (
+        output.status.code(),
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output)),
+    )
 }
 
 /// Two machines that were seen, without a link, named n1 and n2.
@@ -36,7 +45,11 @@ fn two() -> World {
     for (number, name) in [(1, "n1"), (2, "n2")] {
         PxeNode::new(&world, number).ipxe().unwrap();
         let nodes = world.json(&["node", "list", "-o", "json"]);
-        let new = nodes.as_array().unwrap().iter().find(|node| node["name"].as_str().unwrap().starts_with("node-"));
+        let new = nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
         let id = new.unwrap()["id"].as_str().unwrap().to_owned();
         assert!(world.meshd(&["node", "rename", &id, name]).status.success());
         assert!(world.meshd(&["node", "label", &id, "rack=a"]).status.success());
@@ -62,11 +75,18 @@ fn reboot_of_several_nodes_wants_their_number_or_yes() {
         let output = world.meshd(order);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{order:?}: {text}");
-        assert!(text.contains("n1 (") && text.contains("n2 (") && text.contains("2 nodes: each "), "{text}");
+        assert!(
+            text.contains("n1 (") && text.contains("n2 (") && text.contains("2 nodes: each "),
+            "{text}"
+        );
         assert!(text.contains("confirm with --yes when there is no terminal"), "{order:?}: {text}");
         for wrong in ["y", "yes", "1", ""] {
             let (code, shown) = typed(&world, wrong, order);
-            assert_eq!((code, shown.contains("error: aborted")), (Some(1), true), "{wrong}: {shown}");
+            assert_eq!(
+                (code, shown.contains("error: aborted")),
+                (Some(1), true),
+                "{wrong}: {shown}"
+            );
         }
     }
     assert_eq!(profile(), "discovery", "nothing was ordered");
@@ -78,5 +98,9 @@ fn reboot_of_several_nodes_wants_their_number_or_yes() {
     assert!(stderr(&yes).contains("reboot: 2 of 2 nodes failed"), "{}", stderr(&yes));
     // One idle node that the command names is not asked for.
     let one = world.meshd(&["node", "reboot", "n1"]);
-    assert!(!stderr(&one).contains("--yes") && stderr(&one).contains("it has no link"), "{}", stderr(&one));
+    assert!(
+        !stderr(&one).contains("--yes") && stderr(&one).contains("it has no link"),
+        "{}",
+        stderr(&one)
+    );
 }

@@ -1,5 +1,5 @@
-//! What a new operator tries: verbs from another folder, a site file with mistakes in it, nodes that are held at a generation. The real
-//! program answers.
+//! What a new operator tries: verbs from another folder, a site file with mistakes in it, nodes
+//! that are held at a generation. The real program answers.
 
 use super::https::Office;
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr};
@@ -15,7 +15,8 @@ fn printed(output: &Output) -> String {
 }
 
 fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(output)))
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", stderr(output)))
 }
 
 fn names(all: &Value, key: &str) -> Vec<String> {
@@ -28,18 +29,25 @@ fn remote_verbs_read_server_data_or_report_local_files() {
     let office = Office::open();
     let viewer = office.token("eyes", "viewer");
     let ask = |args: &[&str]| office.ask(&viewer, args);
-    assert_eq!(names(&json(&ask(&["profile", "list", "-o", "json"])), "name"), ["compute", "discovery"]);
+    assert_eq!(
+        names(&json(&ask(&["profile", "list", "-o", "json"])), "name"),
+        ["compute", "discovery"]
+    );
     assert_eq!(json(&ask(&["profile", "show", "compute", "-o", "json"]))["image"], "small");
     assert_eq!(names(&json(&ask(&["image", "list", "-o", "json"])), "name"), ["small"]);
     let overlays = json(&ask(&["overlay", "list", "-o", "json"]));
-    let motd = overlays.as_array().unwrap().iter().find(|overlay| overlay["name"] == "motd").unwrap();
+    let motd =
+        overlays.as_array().unwrap().iter().find(|overlay| overlay["name"] == "motd").unwrap();
     assert_eq!(motd["profiles"], serde_json::json!(["compute"]), "profiles of the server");
     for args in [&["profile", "list"][..], &["image", "list"], &["overlay", "list"]] {
         assert!(!stderr(&ask(args)).contains("site.toml"), "{args:?}");
     }
     let doctor = ask(&["doctor", "-o", "json"]);
     let checks = names(&json(&doctor), "check");
-    assert!(checks.contains(&"meshd".to_owned()) && checks.contains(&"reload".to_owned()), "{checks:?}");
+    assert!(
+        checks.contains(&"meshd".to_owned()) && checks.contains(&"reload".to_owned()),
+        "{checks:?}"
+    );
     for local in ["site", "loaders", "agent", "overlays", "disk", "clock"] {
         assert!(!checks.contains(&local.to_owned()), "{local} is of this machine: {checks:?}");
     }
@@ -59,18 +67,27 @@ fn site_file_syntax_error_refuses_reload_and_no_other_verb() {
     assert!(status.contains("site.toml:1"), "{status}");
     let doctor = world.meshd(&["doctor", "-o", "json"]);
     let findings = json(&doctor);
-    let of = |name: &str| findings.as_array().unwrap().iter().find(|one| one["check"] == name).cloned();
+    let of =
+        |name: &str| findings.as_array().unwrap().iter().find(|one| one["check"] == name).cloned();
     assert_eq!(of("site file").expect("the file is spoken of")["status"], "warn", "{findings}");
     assert_eq!(of("meshd").expect("meshd is spoken of")["status"], "ok", "{findings}");
     let refused = world.meshd(&["reload"]);
-    assert!(!refused.status.success() && stderr(&refused).contains("site.toml:1"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("site.toml:1"),
+        "{}",
+        stderr(&refused)
+    );
     // A reload that was refused keeps no machine from booting.
     let status = printed(&world.meshd(&["status"]));
     assert!(status.contains("warning  reload: refused"), "{status}");
     // The mistake is in the very line that names the socket.
-    fs::write(&world.site, whole.replace("socket = \"admin.sock\"", "socket = \"admin.sock")).unwrap();
+    fs::write(&world.site, whole.replace("socket = \"admin.sock\"", "socket = \"admin.sock"))
+        .unwrap();
     let lost = stderr(&world.meshd(&["node", "list"]));
-    assert!(lost.contains("cannot find the admin socket") && lost.contains("--socket FILE"), "{lost}");
+    assert!(
+        lost.contains("cannot find the admin socket") && lost.contains("--socket FILE"),
+        "{lost}"
+    );
     let socket = world.path("admin.sock");
     printed(&world.meshd(&["--socket", socket.to_str().unwrap(), "node", "list"]));
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
@@ -87,12 +104,20 @@ fn overlay_faults_are_reported_with_site_file_faults() {
     let overlay = world.path("overlays/wrong");
     fs::create_dir_all(overlay.join("rootfs")).unwrap();
     fs::write(overlay.join("overlay.toml"), "colour = \"blue\"\n").unwrap();
-    for (what, rest) in [("a fault", format!("{rest}\n[surprise]\n")), ("no TOML", format!("{rest}\n[surprise\n"))] {
+    for (what, rest) in
+        [("a fault", format!("{rest}\n[surprise]\n")), ("no TOML", format!("{rest}\n[surprise\n"))]
+    {
         fs::write(&world.site, format!("{before}overlays_dir = \"overlays\"{rest}")).unwrap();
         let message = stderr(&world.meshd(&["check"]));
-        assert!(message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"), "{what}: {message}");
+        assert!(
+            message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"),
+            "{what}: {message}"
+        );
         let message = world.serve_and_fail();
-        assert!(message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"), "{what}: {message}");
+        assert!(
+            message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"),
+            "{what}: {message}"
+        );
     }
 }
 
@@ -105,14 +130,18 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
     eventually("what it runs is kept", || {
         let all = world.json(&["node", "history", &id, "-o", "json"]);
-        let kept =
-            all.as_array().is_some_and(|all| all.iter().all(|one| one["archived"] == true && one["runs"] == true));
+        let kept = all.as_array().is_some_and(|all| {
+            all.iter().all(|one| one["archived"] == true && one["runs"] == true)
+        });
         if kept { Ok(()) } else { Err(all.to_string()) }
     });
     let table = printed(&world.meshd(&["events", "--kind", "phase", "--node", &id]));
     assert!(table.contains(&format!(" ({id})  phase")), "{table}");
     let phases = printed(&world.meshd(&["events", "--kind", "phase", "--node", &id, "-o", "json"]));
-    assert!(phases.contains("\"to\":\"online\"") && !phases.contains("degraded"), "a boot fails nothing: {phases}");
+    assert!(
+        phases.contains("\"to\":\"online\"") && !phases.contains("degraded"),
+        "a boot fails nothing: {phases}"
+    );
 
     printed(&world.meshd(&["node", "pin", &id]));
     assert!(printed(&world.meshd(&["node", "list"])).contains("pinned to"));
@@ -127,11 +156,17 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     let diff = world.meshd(&["overlay", "diff", &id, "--profile", "discovery"]);
     let (text, notes) = (printed(&diff), stderr(&diff));
     assert!(notes.contains(&format!("node {id} with profile discovery")), "{notes}");
-    assert!(!text.contains("00000000") && !text.contains("etc/hostname") && text.contains("/etc/motd"), "{text}");
+    assert!(
+        !text.contains("00000000") && !text.contains("etc/hostname") && text.contains("/etc/motd"),
+        "{text}"
+    );
 
     // Another revision of the profile, and back.
     printed(&world.meshd(&["node", "assign-profile", &id, "discovery"]));
-    world.edit_site("overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\", \"motd\"]");
+    world.edit_site(
+        "overlays = [\"base\", \"agent\"]",
+        "overlays = [\"base\", \"agent\", \"motd\"]",
+    );
     printed(&world.meshd(&["reload"]));
     eventually("the new revision is known", || {
         let all = world.json(&["profile", "history", "discovery", "-o", "json"]);
@@ -171,10 +206,16 @@ fn undeclared_variable_is_refused_with_a_suggestion() {
     let id = world.node()["id"].as_str().unwrap().to_owned();
     let refused = world.meshd(&["node", "set", &id, "mpi_slot=8"]);
     let message = stderr(&refused);
-    assert!(!refused.status.success() && message.contains("no overlay declares variable `mpi_slot`"), "{message}");
+    assert!(
+        !refused.status.success() && message.contains("no overlay declares variable `mpi_slot`"),
+        "{message}"
+    );
     assert!(message.contains("did you mean `mpi_slots`?"), "{message}");
     printed(&world.meshd(&["node", "set", &id, "mpi_slots=8"]));
-    assert_eq!(world.json(&["node", "show", &id, "-o", "json"])["vars"], serde_json::json!({ "mpi_slots": 8 }));
+    assert_eq!(
+        world.json(&["node", "show", &id, "-o", "json"])["vars"],
+        serde_json::json!({ "mpi_slots": 8 })
+    );
 }
 
 #[test]
@@ -184,13 +225,19 @@ fn events_are_filtered_by_kind_and_unknown_kind_is_refused() {
     let kinds = |args: &[&str]| {
         let text = printed(&world.meshd(&[&["events", "-o", "json"], args].concat()));
         let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events.map(|event| event["kind"].as_str().unwrap().to_owned()).collect::<std::collections::BTreeSet<_>>()
+        events
+            .map(|event| event["kind"].as_str().unwrap().to_owned())
+            .collect::<std::collections::BTreeSet<_>>()
     };
     assert!(kinds(&[]).len() > 2);
     assert_eq!(Vec::from_iter(kinds(&["--kind", "stage"])), ["stage"]);
     assert_eq!(Vec::from_iter(kinds(&["--kind", "stage,discovered"])), ["discovered", "stage"]);
     let refused = world.meshd(&["events", "--kind", "stages"]);
-    assert!(!refused.status.success() && stderr(&refused).contains("did you mean `stage`?"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("did you mean `stage`?"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]

@@ -48,8 +48,13 @@ fn assert_unprivileged(pid: u32, uid: &str) {
         threads += 1;
         let ids: Vec<String> = line(&status, "Uid").split_whitespace().map(str::to_owned).collect();
         assert_eq!(ids, vec![uid; 4], "real, effective, saved and of files");
-        for (set, wanted) in [("CapEff", KEPT), ("CapPrm", KEPT), ("CapInh", NONE), ("CapAmb", NONE), ("CapBnd", NONE)]
-        {
+        for (set, wanted) in [
+            ("CapEff", KEPT),
+            ("CapPrm", KEPT),
+            ("CapInh", NONE),
+            ("CapAmb", NONE),
+            ("CapBnd", NONE),
+        ] {
             assert_eq!(line(&status, set), wanted, "{set}");
         }
         assert_eq!(line(&status, "NoNewPrivs"), "1");
@@ -76,7 +81,12 @@ fn assert_private(folder: &Path, uid: &str) {
         } else {
             0o600
         };
-        assert_eq!((mode & !bound, owner.as_str()), (0, uid), "{} has mode {mode:o}", path.display());
+        assert_eq!(
+            (mode & !bound, owner.as_str()),
+            (0, uid),
+            "{} has mode {mode:o}",
+            path.display()
+        );
         if meta.is_dir() {
             assert_private(&path, uid);
         }
@@ -117,10 +127,12 @@ fn meshd_drops_capabilities_that_its_ports_do_not_need() {
     let caps = "+net_bind_service,+net_raw,+net_admin,+sys_ptrace";
     command.args(["--reuid", USER, "--clear-groups", "--inh-caps", caps, "--ambient-caps", caps]);
     command.arg(&program).arg("--site").arg(&world.site).arg("serve");
-    let mut child = world.central.spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).unwrap();
+    let mut child =
+        world.central.spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).unwrap();
     let pid = child.id();
     let settled = eventually("it has settled", || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| error.to_string())?;
+        let status =
+            fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| error.to_string())?;
         if line(&status, "NoNewPrivs") == "1" { Ok(status) } else { Err(status) }
     });
     let _ = child.kill();
@@ -135,7 +147,10 @@ fn state_folder_of_another_user_is_refused_with_chown_hint() {
     let world = prepared();
     run(Command::new("chown").arg("root:").arg(world.path("state")));
     let refused = world.serve_and_fail();
-    assert!(refused.contains("belongs to user ID 0") && refused.contains(&format!("chown -R {USER}:")), "{refused}");
+    assert!(
+        refused.contains("belongs to user ID 0") && refused.contains(&format!("chown -R {USER}:")),
+        "{refused}"
+    );
     world.edit_site(&format!("user = \"{USER}\""), "user = \"no-such-user\"");
     let refused = world.serve_and_fail();
     assert!(refused.contains("there is no user `no-such-user`"), "{refused}");
@@ -147,9 +162,13 @@ fn meshd_as_root_logs_it_and_dumps_no_core() {
     world.start();
     assert!(world.log_text().contains("meshd runs as root"), "{}", world.log_text());
     let status = eventually("status", || {
-        fs::read_to_string(format!("/proc/{}/status", world.pid())).map_err(|error| error.to_string())
+        fs::read_to_string(format!("/proc/{}/status", world.pid()))
+            .map_err(|error| error.to_string())
     });
-    assert_eq!((line(&status, "NoNewPrivs").as_str(), line(&status, "Uid").starts_with('0')), ("1", true));
+    assert_eq!(
+        (line(&status, "NoNewPrivs").as_str(), line(&status, "Uid").starts_with('0')),
+        ("1", true)
+    );
     let limits = fs::read_to_string(format!("/proc/{}/limits", world.pid())).unwrap();
     assert!(limits.lines().any(|line| line.starts_with("Max core file size        0")), "{limits}");
     assert!(world.stop().success());

@@ -1,4 +1,5 @@
-//! Lists of the admin API by pages, filters, fields and entity tags, and the search. The real program answers at its socket.
+//! Lists of the admin API by pages, filters, fields and entity tags, and the search. The real
+//! program answers at its socket.
 
 use crate::world::{World, node::PxeNode};
 use serde_json::Value;
@@ -18,15 +19,23 @@ struct Answered {
 
 impl Answered {
     fn header(&self, name: &str) -> Option<String> {
-        self.head.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
+        self.head
+            .lines()
+            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
     }
 
     fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}{}", self.head, self.body))
+        serde_json::from_str(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", self.head, self.body))
     }
 
     fn names(&self) -> Vec<String> {
-        self.json().as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+        self.json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["name"].as_str().unwrap().to_owned())
+            .collect()
     }
 }
 
@@ -55,7 +64,11 @@ fn five() -> World {
     for number in 1..=5 {
         PxeNode::new(&world, number).ipxe().unwrap();
         let nodes = world.json(&["node", "list", "-o", "json"]);
-        let new = nodes.as_array().unwrap().iter().find(|node| node["name"].as_str().unwrap().starts_with("node-"));
+        let new = nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
         let (id, name) = (new.unwrap()["id"].as_str().unwrap(), format!("web-{number}"));
         assert!(world.meshd(&["node", "rename", id, &name]).status.success());
     }
@@ -85,7 +98,11 @@ fn node_pages_contain_each_node_once_and_filters_apply_to_all_pages() {
         assert_eq!(seen, expected, "{query}");
     }
     let whole = get(&world, "/v1/nodes");
-    assert_eq!(whole.json(), world.json(&["node", "list", "-o", "json"]), "without parameters all nodes are answered");
+    assert_eq!(
+        whole.json(),
+        world.json(&["node", "list", "-o", "json"]),
+        "without parameters all nodes are answered"
+    );
     assert_eq!(whole.header("x-next-cursor"), None);
 }
 
@@ -99,13 +116,20 @@ fn selected_fields_have_an_entity_tag_that_changes_with_the_node() {
     assert_eq!(keys, ["name", "phase"].into());
     let tag = first.header("etag").unwrap();
     let again = ask(&world, path, &format!("If-None-Match: {tag}\r\n"));
-    assert_eq!((again.status, again.body.as_str(), again.header("etag")), (304, "", Some(tag.clone())));
+    assert_eq!(
+        (again.status, again.body.as_str(), again.header("etag")),
+        (304, "", Some(tag.clone()))
+    );
     assert!(world.meshd(&["node", "approve", "web-1"]).status.success());
     let changed = ask(&world, path, &format!("If-None-Match: {tag}\r\n"));
     assert_eq!((changed.status, changed.json()[0]["phase"].as_str()), (200, Some("approved")));
     for list in ["vms", "tasks", "events?sort=seq&limit=2", "audit?sort=seq&limit=2"] {
         let tag = get(&world, &format!("/v1/{list}")).header("etag").unwrap();
-        assert_eq!(ask(&world, &format!("/v1/{list}"), &format!("If-None-Match: {tag}\r\n")).status, 304, "{list}");
+        assert_eq!(
+            ask(&world, &format!("/v1/{list}"), &format!("If-None-Match: {tag}\r\n")).status,
+            304,
+            "{list}"
+        );
     }
 }
 
@@ -130,15 +154,24 @@ fn invalid_parameter_of_a_list_is_refused_by_its_name() {
     ] {
         let answer = ask(&world, &format!("/v1/{path}"), "");
         let error = answer.json();
-        assert_eq!((answer.status, error["code"].as_str()), (400, Some("bad_request")), "{path}: {error}");
-        assert!(error["message"].as_str().unwrap().contains(&format!("`{name}`")), "{path}: {error}");
+        assert_eq!(
+            (answer.status, error["code"].as_str()),
+            (400, Some("bad_request")),
+            "{path}: {error}"
+        );
+        assert!(
+            error["message"].as_str().unwrap().contains(&format!("`{name}`")),
+            "{path}: {error}"
+        );
     }
 }
 
 #[test]
 fn log_pages_contain_each_record_once_in_both_directions() {
     let world = five();
-    let lines = |body: &str| -> Vec<Value> { body.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
+    let lines = |body: &str| -> Vec<Value> {
+        body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
     for (log, whole) in [
         ("events", lines(&get(&world, "/v1/events?limit=10000").body)),
         ("audit", get(&world, "/v1/audit?limit=10000").json().as_array().unwrap().clone()),
@@ -148,7 +181,11 @@ fn log_pages_contain_each_record_once_in_both_directions() {
             let (mut seen, mut after) = (Vec::new(), String::new());
             loop {
                 let page = get(&world, &format!("/v1/{log}?sort={sort}&limit=3{after}"));
-                let rows = if log == "events" { lines(&page.body) } else { page.json().as_array().unwrap().clone() };
+                let rows = if log == "events" {
+                    lines(&page.body)
+                } else {
+                    page.json().as_array().unwrap().clone()
+                };
                 assert!(rows.len() <= 3, "{log}");
                 seen.extend(rows);
                 let Some(next) = page.header("x-next-cursor") else { break };
@@ -164,7 +201,10 @@ fn log_pages_contain_each_record_once_in_both_directions() {
     }
     let renamed = get(&world, "/v1/events?q=WEB-3&kind=renamed&fields=seq,kind");
     let rows = lines(&renamed.body);
-    assert!(rows.len() == 1 && rows[0]["kind"] == "renamed" && rows[0].get("detail").is_none(), "{rows:?}");
+    assert!(
+        rows.len() == 1 && rows[0]["kind"] == "renamed" && rows[0].get("detail").is_none(),
+        "{rows:?}"
+    );
 }
 
 #[test]
@@ -174,29 +214,44 @@ fn search_finds_node_by_name_mac_and_id_and_list_filters_nodes() {
     for text in [node["id"].as_str().unwrap(), node["mac"].as_str().unwrap(), "WEB-3"] {
         let found = world.json(&["search", text, "-o", "json"]);
         let hits = found["hits"].as_array().unwrap();
-        assert_eq!((hits[0]["kind"].as_str(), &hits[0]["id"]), (Some("node"), &node["id"]), "{text}: {found}");
+        assert_eq!(
+            (hits[0]["kind"].as_str(), &hits[0]["id"]),
+            (Some("node"), &node["id"]),
+            "{text}: {found}"
+        );
     }
     let all = world.json(&["search", "web-", "-o", "json"]);
     assert_eq!(all["total"], 5, "{all}");
     let table = String::from_utf8(world.meshd(&["search", "web-3"]).stdout).unwrap();
     assert!(table.contains("KIND") && table.contains("web-3"), "{table}");
     let none = world.meshd(&["search", "nowhere"]);
-    assert!(none.status.success() && String::from_utf8_lossy(&none.stderr).contains("nothing contains `nowhere`"));
+    assert!(
+        none.status.success()
+            && String::from_utf8_lossy(&none.stderr).contains("nothing contains `nowhere`")
+    );
     assert_eq!(world.meshd(&["search", "x"]).status.code(), Some(1));
     let listed = |args: &[&str]| -> Vec<String> {
         let nodes = world.json(&[&["node", "list", "-o", "json"], args].concat());
-        nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect()
+        nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|node| node["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(listed(&["--phase", "approved", "--sort", "-name"]), ["web-4", "web-2"]);
     assert_eq!(listed(&["--find", "eb-5"]), ["web-5"]);
     let refused = world.meshd(&["node", "list", "--sort", "age"]);
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("`sort`"));
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("`sort`")
+    );
 }
 
 #[test]
 fn profile_diff_of_unknown_revision_is_refused() {
     let world = five();
-    let newest = world.json(&["profile", "history", "compute", "-o", "json"])[0]["generation"].clone();
+    let newest =
+        world.json(&["profile", "history", "compute", "-o", "json"])[0]["generation"].clone();
     let newest = newest.as_str().unwrap();
     let same = get(&world, &format!("/v1/profiles/compute/diff?from={newest}&to={newest}")).json();
     assert_eq!(same, serde_json::json!({ "changed": {}, "files": {} }));
@@ -206,7 +261,11 @@ fn profile_diff_of_unknown_revision_is_refused() {
         (format!("from={newest}"), 400),
         (format!("from={newest}&to={newest}&x=1"), 400),
     ] {
-        assert_eq!(ask(&world, &format!("/v1/profiles/compute/diff?{query}"), "").status, status, "{query}");
+        assert_eq!(
+            ask(&world, &format!("/v1/profiles/compute/diff?{query}"), "").status,
+            status,
+            "{query}"
+        );
     }
 }
 
@@ -214,7 +273,8 @@ fn profile_diff_of_unknown_revision_is_refused() {
 fn overlay_files_are_listed_and_shown_without_credentials() {
     let world = five();
     let files = get(&world, "/v1/overlay/web-3/files").json();
-    let find = |path: &str| files.as_array().unwrap().iter().find(|file| file["path"] == path).cloned();
+    let find =
+        |path: &str| files.as_array().unwrap().iter().find(|file| file["path"] == path).cloned();
     let hostname = find("/etc/hostname").unwrap_or_else(|| panic!("{files}"));
     assert!(hostname.get("text").is_none() && hostname["mode"] == "0644", "{hostname}");
     let one = get(&world, "/v1/overlay/web-3/files?path=/etc/hostname").json();

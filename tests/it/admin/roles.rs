@@ -29,7 +29,11 @@ fn routes(office: &Office, token_file: &str) -> Vec<String> {
     let document: Value = serde_json::from_str(&document).unwrap();
     let paths = document["paths"].as_object().unwrap();
     let methods = paths.iter().flat_map(|(path, methods)| {
-        methods.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+        methods
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(move |method| format!("{} {path}", method.to_uppercase()))
     });
     methods.filter(|route| route.starts_with("GET ") || route.starts_with("POST ")).collect()
 }
@@ -66,7 +70,10 @@ fn every_route_requires_its_documented_role() {
     let tokens = ROLES.map(|role| office.token(role, role));
     let (documented, routes) = (documented(), routes(&office, &tokens[3]));
     for route in documented.keys() {
-        assert!(routes.contains(route) || !route.contains(' '), "the page names {route}, which is none of {routes:?}");
+        assert!(
+            routes.contains(route) || !route.contains(' '),
+            "the page names {route}, which is none of {routes:?}"
+        );
     }
     assert!(routes.len() > 80, "{routes:?}");
     let mut faults = Vec::new();

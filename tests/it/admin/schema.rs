@@ -1,4 +1,5 @@
-//! Schemathesis against the admin API: requests derived from its OpenAPI document, valid and invalid ones.
+//! Schemathesis against the admin API: requests derived from its OpenAPI document, valid and
+//! invalid ones.
 
 use super::https::{ADMIN, Office, PORT};
 use crate::kit::python_tools;
@@ -23,8 +24,19 @@ fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
     fs::write(&config, "[parameters]\n\"query.follow\" = false\n").unwrap();
     let mut command = Command::new(python_tools().join("bin/schemathesis"));
     command.arg("--config-file").arg(&config);
-    command.args(["run", &format!("https://{ADMIN}:{PORT}/v1/openapi.json"), "--tls-verify", "false", "--no-color"]);
-    command.args(["--header", &format!("Authorization: Bearer {}", token.trim()), "--checks", CHECKS]);
+    command.args([
+        "run",
+        &format!("https://{ADMIN}:{PORT}/v1/openapi.json"),
+        "--tls-verify",
+        "false",
+        "--no-color",
+    ]);
+    command.args([
+        "--header",
+        &format!("Authorization: Bearer {}", token.trim()),
+        "--checks",
+        CHECKS,
+    ]);
     command.args([
         "--phases",
         "coverage,fuzzing",
@@ -39,7 +51,11 @@ fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
     for operation in ENDLESS {
         command.args(["--exclude-operation-id", operation]);
     }
-    command.current_dir(office.world.path("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .current_dir(office.world.path(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let output = office.desk.spawn(&mut command).unwrap().wait_with_output().unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{report}\n{}", String::from_utf8_lossy(&output.stderr));

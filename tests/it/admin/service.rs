@@ -19,15 +19,26 @@ fn systemd_unit_is_valid_and_hardened() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("meshd.service");
     let here = unit.replace("/usr/bin/meshd", "/bin/true").replace("User=meshd", "User=daemon");
-    fs::write(&copy, here.replace("Group=meshd", "Group=daemon").replace("Documentation=file:", "#")).unwrap();
-    let (sound, report) = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy));
+    fs::write(
+        &copy,
+        here.replace("Group=meshd", "Group=daemon").replace("Documentation=file:", "#"),
+    )
+    .unwrap();
+    let (sound, report) =
+        run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy));
     assert!(sound, "{report}");
     for word in ["Unknown", "ignoring", "Failed to parse"] {
         assert!(!report.contains(word), "{report}");
     }
-    let (_, report) = run(Command::new("systemd-analyze").args(["security", "--offline=yes", "--no-pager"]).arg(&copy));
-    let exposed = report.lines().find_map(|line| line.split("exposure level for meshd.service: ").nth(1));
-    let level: f64 = exposed.and_then(|rest| rest.split(' ').next()).and_then(|text| text.parse().ok()).expect(&report);
+    let (_, report) = run(Command::new("systemd-analyze")
+        .args(["security", "--offline=yes", "--no-pager"])
+        .arg(&copy));
+    let exposed =
+        report.lines().find_map(|line| line.split("exposure level for meshd.service: ").nth(1));
+    let level: f64 = exposed
+        .and_then(|rest| rest.split(' ').next())
+        .and_then(|text| text.parse().ok())
+        .expect(&report);
     assert!(level <= MOST_EXPOSED, "{report}");
 }
 

@@ -1,4 +1,5 @@
-//! Somebody has an operator's session cookie: a server on another port of 127.0.0.1 received it, or a machine that the browser runs on leaked it.
+//! Somebody has an operator's session cookie: a server on another port of 127.0.0.1 received it, or
+//! a machine that the browser runs on leaked it.
 
 use super::https::{ADMIN, Office, PORT};
 use crate::world::{World, program};
@@ -20,21 +21,28 @@ impl Ui {
     /// Starts it, and returns it with its link.
     fn start(world: &World) -> (Self, String) {
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
-        command.arg("--site").arg(&world.site).arg("ui").stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .arg("--site")
+            .arg(&world.site)
+            .arg("ui")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut ui = Ui(command.spawn().unwrap());
         let mut link = String::new();
         BufReader::new(ui.0.stdout.take().unwrap()).read_line(&mut link).unwrap();
         (ui, link.trim().to_owned())
     }
 
-    /// Sends a request and ends the connection before `meshd ui` sees the request. Returns when `meshd ui` has ended its side.
+    /// Sends a request and ends the connection before `meshd ui` sees the request. Returns when
+    /// `meshd ui` has ended its side.
     fn cancelled(&self, connect: impl FnOnce() -> TcpStream, path: &str, cookie: &str) -> String {
         let process = Pid::from_child(&self.0);
         kill_process(process, Signal::STOP).unwrap();
         waitpid(Some(process), WaitOptions::UNTRACED).unwrap();
         let mut connection = connect();
         let host = connection.peer_addr().unwrap();
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n").unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n")
+            .unwrap();
         connection.shutdown(Shutdown::Write).unwrap();
         kill_process(process, Signal::CONT).unwrap();
         let mut answer = Vec::new();
@@ -67,8 +75,23 @@ sys.stdin.read()
 /// A request of a user of this machine.
 fn curl(user: &str, cookie: &str, url: &str) -> String {
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", user, "--clear-groups", "curl", "--silent", "--include", "--max-time", "20"]);
-    text(command.args(["--header", &format!("Cookie: {cookie}"), url]).stdin(Stdio::null()).output().unwrap())
+    command.args([
+        "--reuid",
+        user,
+        "--clear-groups",
+        "curl",
+        "--silent",
+        "--include",
+        "--max-time",
+        "20",
+    ]);
+    text(
+        command
+            .args(["--header", &format!("Cookie: {cookie}"), url])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap(),
+    )
 }
 
 fn text(output: Output) -> String {
@@ -123,9 +146,21 @@ fn cancelled_request_ends_neither_session_nor_link_of_meshd_ui() {
 fn user_of_the_machine_holds_few_connections_to_meshd_ui() {
     let world = World::new("approve");
     let (_ui, link) = Ui::start(&world);
-    let (address, port) = link["http://".len()..].split('/').next().unwrap().split_once(':').unwrap();
+    let (address, port) =
+        link["http://".len()..].split('/').next().unwrap().split_once(':').unwrap();
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", NOBODY, "--clear-groups", "/usr/bin/python3", "-c", HOARD, address, port, "200", "64"]);
+    command.args([
+        "--reuid",
+        NOBODY,
+        "--clear-groups",
+        "/usr/bin/python3",
+        "-c",
+        HOARD,
+        address,
+        port,
+        "200",
+        "64",
+    ]);
     let mut hoard = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut open = String::new();
     BufReader::new(hoard.stdout.take().unwrap()).read_line(&mut open).unwrap();
@@ -142,14 +177,25 @@ fn cookie_of_a_session_is_useless_at_another_address() {
     let token = fs::read_to_string(office.token("ada", "operator")).unwrap();
     let ask = |from: &str, more: &[&str], path: &str| {
         let mut command = Command::new("curl");
-        command.args(["--silent", "--include", "--insecure", "--max-time", "20", "--interface", from]).args(more);
-        command.arg(format!("https://{ADMIN}:{PORT}{path}")).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["--silent", "--include", "--insecure", "--max-time", "20", "--interface", from])
+            .args(more);
+        command
+            .arg(format!("https://{ADMIN}:{PORT}{path}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         text(office.desk.spawn(&mut command).unwrap().wait_with_output().unwrap())
     };
-    let (origin, field) = (format!("Origin: https://{ADMIN}:{PORT}"), format!("token={}", token.trim()));
-    let signed_in = ask("10.78.0.2", &["--header", &origin, "--data-urlencode", &field], "/ui/sign-in");
+    let (origin, field) =
+        (format!("Origin: https://{ADMIN}:{PORT}"), format!("token={}", token.trim()));
+    let signed_in =
+        ask("10.78.0.2", &["--header", &origin, "--data-urlencode", &field], "/ui/sign-in");
     let cookie = format!("Cookie: {}", cookie_of(&signed_in));
     let page = |from: &str| ask(from, &["--header", &cookie], "/ui/");
     assert!(page("10.78.0.2").split("\r\n").next().unwrap().contains(" 200"));
-    assert!(page("10.78.0.3").split("\r\n").next().unwrap().contains(" 303"), "{}", page("10.78.0.3"));
+    assert!(
+        page("10.78.0.3").split("\r\n").next().unwrap().contains(" 303"),
+        "{}",
+        page("10.78.0.3")
+    );
 }

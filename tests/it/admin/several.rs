@@ -1,4 +1,5 @@
-//! Commands for several nodes: labels, selectors, beginnings of names, and nodes that changed meanwhile. The real program answers.
+//! Commands for several nodes: labels, selectors, beginnings of names, and nodes that changed
+//! meanwhile. The real program answers.
 
 use crate::world::{World, eventually, node::PxeNode, stderr};
 use serde_json::{Value, json};
@@ -58,7 +59,11 @@ fn three() -> (World, Vec<String>) {
     for (number, name) in [(1, "n1"), (2, "n2"), (3, "m3")] {
         PxeNode::new(&world, number).ipxe().unwrap();
         let nodes = world.json(&["node", "list", "-o", "json"]);
-        let new = nodes.as_array().unwrap().iter().find(|node| node["name"].as_str().unwrap().starts_with("node-"));
+        let new = nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
         done(&world, &["node", "rename", new.unwrap()["id"].as_str().unwrap(), name]);
     }
     let ids = ["n1", "n2", "m3"].map(|name| shown(&world, name)["id"].as_str().unwrap().to_owned());
@@ -67,8 +72,12 @@ fn three() -> (World, Vec<String>) {
 
 fn listed(world: &World, selector: &str) -> Vec<String> {
     let nodes = world.json(&["node", "list", "-l", selector, "-o", "json"]);
-    let mut names: Vec<String> =
-        nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap().to_owned()).collect();
+    let mut names: Vec<String> = nodes
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["name"].as_str().unwrap().to_owned())
+        .collect();
     names.sort();
     names
 }
@@ -76,7 +85,8 @@ fn listed(world: &World, selector: &str) -> Vec<String> {
 #[test]
 fn labels_are_set_shown_selected_and_kept_over_a_restart() {
     let (mut world, _) = three();
-    let message = done(&world, &["node", "label", "n1", "n2", "rack=a", "feed=1", "--reason", "moved in"]);
+    let message =
+        done(&world, &["node", "label", "n1", "n2", "rack=a", "feed=1", "--reason", "moved in"]);
     assert!(message.contains("): labels feed=1 rack=a") && message.contains("n2 ("), "{message}");
     done(&world, &["node", "label", "n2", "feed=2"]);
     assert_eq!(listed(&world, "rack=a"), ["n1", "n2"]);
@@ -108,7 +118,10 @@ fn name_prefix_selects_a_node_only_when_unambiguous() {
     assert_eq!(shown(&world, &ids[0][..7])["id"], ids[0].as_str());
     for args in [&["node", "approve", "n"][..], &["node", "approve", "n", "m3"]] {
         let message = refused(&world, args);
-        assert!(message.contains("`n` is ambiguous, 2 nodes match") && message.contains("(n1)"), "{args:?}: {message}");
+        assert!(
+            message.contains("`n` is ambiguous, 2 nodes match") && message.contains("(n1)"),
+            "{args:?}: {message}"
+        );
     }
     assert_eq!(shown(&world, "m3")["phase"], "discovered", "nothing was changed");
 }
@@ -130,12 +143,19 @@ fn order_for_several_nodes_is_previewed_confirmed_and_reported_each() {
     let (world, ids) = three();
     let preview = done(&world, &["node", "reject", "n1", "n2", "--dry-run"]);
     assert!(
-        preview.contains("2 nodes would be changed") && preview.contains(&format!("n2 ({}, discovered)", ids[1])),
+        preview.contains("2 nodes would be changed")
+            && preview.contains(&format!("n2 ({}, discovered)", ids[1])),
         "{preview}"
     );
     let question = refused(&world, &["node", "reject", "n1", "n2"]);
-    assert!(question.contains(&format!("n1 ({}, discovered)", ids[0])) && question.contains("Reject?"), "{question}");
-    assert!(question.contains("aborted: confirm with --yes when there is no terminal"), "{question}");
+    assert!(
+        question.contains(&format!("n1 ({}, discovered)", ids[0])) && question.contains("Reject?"),
+        "{question}"
+    );
+    assert!(
+        question.contains("aborted: confirm with --yes when there is no terminal"),
+        "{question}"
+    );
     assert_eq!(shown(&world, "n1")["phase"], "discovered");
     let message = done(&world, &["node", "approve", "n1", "n2"]);
     assert!(message.contains(&format!("n1 ({}) is approved", ids[0])), "{message}");
@@ -144,12 +164,19 @@ fn order_for_several_nodes_is_previewed_confirmed_and_reported_each() {
     assert!(message.contains("release: 2 of 2 nodes failed"), "{message}");
     done(&world, &["node", "quarantine", "m3", "--yes"]);
     let message = refused(&world, &["node", "release", "n1", "m3"]);
-    assert!(message.contains("release: 1 of 2 nodes failed") && message.contains(") is discovered"), "{message}");
+    assert!(
+        message.contains("release: 1 of 2 nodes failed") && message.contains(") is discovered"),
+        "{message}"
+    );
     let message = refused(&world, &["node", "resume", "n1", "n2"]);
     assert!(message.contains("resume: 2 of 2 nodes failed"), "{message}");
     let audit = world.json(&["audit", "--node", "n2", "-o", "json"]);
     let last = audit.as_array().unwrap().last().unwrap();
-    assert_eq!((&last["verb"], &last["outcome"]["refused"]), (&json!("resume"), &json!("unlawful")), "{last}");
+    assert_eq!(
+        (&last["verb"], &last["outcome"]["refused"]),
+        (&json!("resume"), &json!("unlawful")),
+        "{last}"
+    );
     let message = done(&world, &["node", "assign-profile", "n1", "n2", "compute"]);
     assert_eq!(message.matches("boots compute from its next boot on").count(), 2, "{message}");
     let message = done(&world, &["node", "remove", "n1", "n2", "m3", "--yes"]);

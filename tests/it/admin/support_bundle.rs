@@ -1,10 +1,13 @@
 //! `meshd support-bundle`: what is in the archive, and what is not.
 
 use crate::world::{World, node::PxeNode};
-use std::{collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path,
+};
 
 fn unpacked(path: &Path) -> BTreeMap<String, String> {
-    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(path).unwrap()));
+    let mut archive =
+        tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(path).unwrap()));
     let mut files = BTreeMap::new();
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
@@ -38,8 +41,10 @@ fn support_bundle_has_site_and_node_without_secrets() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let files = unpacked(&path);
-    let refused: Vec<_> =
-        files.keys().filter(|name| name.ends_with(".error") && !name.ends_with("diff.json.error")).collect();
+    let refused: Vec<_> = files
+        .keys()
+        .filter(|name| name.ends_with(".error") && !name.ends_with("diff.json.error"))
+        .collect();
     assert!(refused.is_empty(), "{refused:?}");
     assert!(files["meshd-support/nodes.json"].contains(&id));
     assert!(files[&format!("meshd-support/nodes/{id}/timeline.json")].contains("ipxe_dhcp"));
@@ -48,12 +53,15 @@ fn support_bundle_has_site_and_node_without_secrets() {
     let boot = String::from_utf8(overlay["etc/meshd/boot.json"].1.clone()).unwrap();
     let boot: serde_json::Value = serde_json::from_str(&boot).unwrap();
     for secret in [token.as_str(), boot["token"].as_str().expect("a token")] {
-        let holders: Vec<_> = files.iter().filter(|(_, text)| text.contains(secret)).map(|(name, _)| name).collect();
+        let holders: Vec<_> =
+            files.iter().filter(|(_, text)| text.contains(secret)).map(|(name, _)| name).collect();
         assert!(holders.is_empty(), "{holders:?}");
     }
 
     let again = world.meshd(&["support-bundle", file]);
-    assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("cannot write"));
+    assert!(
+        !again.status.success() && String::from_utf8_lossy(&again.stderr).contains("cannot write")
+    );
     let unknown = world.meshd(&["support-bundle", "--preview", "--node", "nowhere"]);
     assert!(!unknown.status.success(), "an unknown node");
 }

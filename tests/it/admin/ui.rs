@@ -1,4 +1,5 @@
-//! The web UI of the real program by HTTPS: who gets in, what an action does, and how a session ends.
+//! The web UI of the real program by HTTPS: who gets in, what an action does, and how a session
+//! ends.
 
 use super::https::{ADMIN, Office, PORT};
 use crate::world::node::PxeNode;
@@ -23,7 +24,15 @@ struct Answer {
 impl Client<'_> {
     fn curl(&self, path: &str, more: &[&str]) -> Answer {
         let mut command = Command::new("curl");
-        command.args(["--silent", "--include", "--insecure", "--tlsv1.3", "--http1.1", "--max-time", "20"]);
+        command.args([
+            "--silent",
+            "--include",
+            "--insecure",
+            "--tlsv1.3",
+            "--http1.1",
+            "--max-time",
+            "20",
+        ]);
         command.args(["--header", &format!("Cookie: {}", self.cookie)]).args(more);
         command.arg(format!("https://{ADMIN}:{PORT}{path}"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -44,7 +53,8 @@ impl Client<'_> {
 
     fn post_from(&self, origin: &str, path: &str, fields: &[(&str, &str)]) -> Answer {
         let origin = format!("Origin: {origin}");
-        let pairs: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let pairs: Vec<String> =
+            fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let mut more = vec!["--request", "POST", "--header", &origin];
         more.extend(pairs.iter().flat_map(|pair| ["--data-urlencode", pair.as_str()]));
         self.curl(path, &more)
@@ -54,9 +64,11 @@ impl Client<'_> {
         let token = fs::read_to_string(token_file).unwrap();
         let answer = self.post("/ui/sign-in", &[("token", token.trim())]);
         assert_eq!(answer.status, 303, "{}{}", answer.head, answer.body);
-        let cookie = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
+        let cookie =
+            answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
         assert!(
-            cookie.starts_with("__host-meshd=") && cookie.contains("secure; httponly; samesite=strict"),
+            cookie.starts_with("__host-meshd=")
+                && cookie.contains("secure; httponly; samesite=strict"),
             "{cookie}"
         );
         // The value is hexadecimal; only the name lost its capital.
@@ -94,12 +106,23 @@ fn operator_approves_a_machine_in_the_web_ui_until_the_token_is_revoked() {
     assert!(done.status == 200 && done.body.contains("Done for 1 node"), "{}", done.body);
     assert_eq!(office.world.node()["phase"], "approved");
     let again = client.post("/ui/actions/run", &form);
-    assert!(again.status == 409 && again.body.contains(id), "the revision is of before: {}", again.body);
+    assert!(
+        again.status == 409 && again.body.contains(id),
+        "the revision is of before: {}",
+        again.body
+    );
 
     let audit = office.world.json(&["audit", "-o", "json"]);
-    let line = audit.as_array().unwrap().iter().find(|line| line["verb"] == "approve" && line["outcome"] == "done");
+    let line = audit
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|line| line["verb"] == "approve" && line["outcome"] == "done");
     let line = line.unwrap_or_else(|| panic!("{audit}"));
-    assert_eq!((&line["actor"], &line["reason"]), (&"token:hands".into(), &"sticker compared".into()));
+    assert_eq!(
+        (&line["actor"], &line["reason"]),
+        (&"token:hands".into(), &"sticker compared".into())
+    );
 
     assert!(office.world.meshd(&["api-token", "revoke", "hands", "--yes"]).status.success());
     assert!(client.is_signed_out());
@@ -116,7 +139,11 @@ fn viewer_cannot_act_and_sign_out_ends_the_session() {
     assert!(!list.contains("name=\"action\""), "{list}");
     let node = target(&list);
     let refused = client.post("/ui/actions/run", &[("action", "approve"), ("node", &node)]);
-    assert!(refused.status == 403 && refused.body.contains("role viewer may not do this"), "{}", refused.body);
+    assert!(
+        refused.status == 403 && refused.body.contains("role viewer may not do this"),
+        "{}",
+        refused.body
+    );
     for (path, field) in [
         ("/ui/volumes/root/remove", ("reason", "")),
         ("/ui/profiles/compute/rollback", ("off", "1")),
@@ -132,7 +159,11 @@ fn viewer_cannot_act_and_sign_out_ends_the_session() {
         );
     }
     let operations = client.get("/ui/operations");
-    assert!(operations.status == 200 && operations.body.contains(">boot</td>"), "{}", operations.body);
+    assert!(
+        operations.status == 200 && operations.body.contains(">boot</td>"),
+        "{}",
+        operations.body
+    );
     assert_eq!(office.world.node()["phase"], "discovered");
     assert_eq!(client.post("/ui/sign-out", &[]).status, 303);
     assert!(client.is_signed_out());

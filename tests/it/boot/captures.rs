@@ -1,14 +1,16 @@
-//! What real clients sent, and what meshd makes of it: `tests/golden/packets/*.hex`, captured in the lab, and `ANSWERS` beside
-//! them, which says for each packet who meshd takes the client for and how it answers in each mode.
+//! What real clients sent, and what meshd makes of it: `tests/golden/packets/*.hex`, captured in
+//! the lab, and `ANSWERS` beside them, which says for each packet who meshd takes the client for
+//! and how it answers in each mode.
 //!
 //! tcpdump reads the answers too: a reader that shares no code with meshd.
 //!
-//! After a change that is meant: `MESHD_UPDATE_GOLDEN=1 cargo test captures`, then read the difference.
+//! After a change that is meant: `MESHD_UPDATE_GOLDEN=1 cargo test captures`, then read the
+//! difference.
 
 use crate::world::dhcp::parse;
 use meshd_dhcp::{
-    BootSources, Change, ClientExchange, Destination, DhcpMode, Effect, Engine, Interface, Link, Origin, Reply,
-    Segment, Setup, Subnet,
+    BootSources, Change, ClientExchange, Destination, DhcpMode, Effect, Engine, Interface, Link,
+    Origin, Reply, Segment, Setup, Subnet,
     packet::{SERVER_PORT, udp_frame},
 };
 use meshd_types::{MacAddr, Timestamp};
@@ -50,16 +52,25 @@ fn read(path: &Path) -> Capture {
     let (what, way) = (comment(), comment());
     let (from, to) = way.split_once(" > ").unwrap();
     let digits: String = lines.collect();
-    let bytes =
-        digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
+    let bytes = digits
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap());
     let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-    Capture { name, what, from: from.parse().unwrap(), to: to.parse().unwrap(), bytes: bytes.collect() }
+    Capture {
+        name,
+        what,
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+        bytes: bytes.collect(),
+    }
 }
 
 fn captures() -> Vec<Capture> {
     let entries = fs::read_dir(FOLDER).unwrap().map(|entry| entry.unwrap().path());
-    let mut paths: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|extension| extension == "hex")).collect();
+    let mut paths: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|extension| extension == "hex"))
+        .collect();
     paths.sort();
     paths.iter().map(|path| read(path)).collect()
 }
@@ -99,8 +110,12 @@ fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
 
 fn outcome(capture: &Capture, mode: DhcpMode) -> Vec<Effect> {
     let sender = capture.bytes.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr);
-    let origin =
-        Origin { interface_index: 0, source: capture.from, local_port: capture.to.port(), ethernet_source: sender };
+    let origin = Origin {
+        interface_index: 0,
+        source: capture.from,
+        local_port: capture.to.port(),
+        ethernet_source: sender,
+    };
     engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin)
 }
 
@@ -139,7 +154,9 @@ fn answer(Reply { packet, to, .. }: &Reply) -> String {
         _ => "?",
     };
     let text = |data: &Vec<u8>| String::from_utf8_lossy(data).trim_end_matches('\0').to_owned();
-    let hex = |data: &Vec<u8>| data.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+    let hex = |data: &Vec<u8>| {
+        data.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+    };
     let mut line = format!("{kind} {} to {to}", answer.address);
     let file = answer.options.get(&67).map(text);
     assert_eq!(file.as_deref().unwrap_or_default(), answer.file, "header and option 67 agree");
@@ -157,8 +174,13 @@ fn answer(Reply { packet, to, .. }: &Reply) -> String {
 fn rendered(captures: &[Capture]) -> String {
     let mut text = String::new();
     for capture in captures.iter().filter(|capture| capture.to.port() != TFTP_PORT) {
-        let _ = writeln!(text, "{}: {}\n  from {} to {}", capture.name, capture.what, capture.from, capture.to);
-        for (name, mode) in [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy)] {
+        let _ = writeln!(
+            text,
+            "{}: {}\n  from {} to {}",
+            capture.name, capture.what, capture.from, capture.to
+        );
+        for (name, mode) in [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy)]
+        {
             let effects = effects(capture, mode);
             let silent = if effects.is_empty() { vec!["nothing".to_owned()] } else { effects };
             for effect in silent {
@@ -199,7 +221,8 @@ fn boot_file_is_offered_only_to_firmware_and_never_in_mode_off() {
 
 /// A file in the format of pcap with one Ethernet frame for each packet.
 fn pcap(replies: &[Reply]) -> Vec<u8> {
-    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     // Magic number, version 2.4, time zone, accuracy, longest packet, Ethernet.
     let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
     for Reply { packet, to, .. } in replies {
@@ -220,7 +243,11 @@ fn pcap(replies: &[Reply]) -> Vec<u8> {
 /// Returns what tcpdump prints of each packet.
 fn tcpdump(file: &[u8]) -> Vec<String> {
     let mut command = Command::new("tcpdump");
-    command.args(["-n", "-vvv", "-r", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["-n", "-vvv", "-r", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("tcpdump (`make setup` installs it)");
     // A thread, because tcpdump prints while it reads.
     let mut stdin = child.stdin.take().unwrap();
@@ -246,10 +273,11 @@ fn golden_replies_are_read_by_tcpdump_with_each_option_once() {
     let mut replies = Vec::new();
     for capture in captures() {
         for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
-            let of_capture = outcome(&capture, mode).into_iter().filter_map(|effect| match effect {
-                Effect::Reply(reply) => Some(reply),
-                _ => None,
-            });
+            let of_capture =
+                outcome(&capture, mode).into_iter().filter_map(|effect| match effect {
+                    Effect::Reply(reply) => Some(reply),
+                    _ => None,
+                });
             replies.extend(of_capture);
         }
     }
@@ -257,13 +285,19 @@ fn golden_replies_are_read_by_tcpdump_with_each_option_once() {
     assert_eq!(printed.len(), replies.len());
     let mut relayed = 0;
     for text in &printed {
-        assert!(text.starts_with("Reply") && !text.contains("[|") && !text.contains("invalid"), "{text}");
+        assert!(
+            text.starts_with("Reply") && !text.contains("[|") && !text.contains("invalid"),
+            "{text}"
+        );
         let codes = codes(text);
         assert_eq!(codes.get(..2), Some(&[53, 54][..]), "old firmware expects these first: {text}");
         let unique: BTreeSet<u8> = codes.iter().copied().collect();
         assert_eq!(unique.len(), codes.len(), "an option is there twice: {text}");
         relayed += usize::from(codes.contains(&82));
-        assert!(!codes.contains(&82) || codes.last() == Some(&82), "the relay's option is last: {text}");
+        assert!(
+            !codes.contains(&82) || codes.last() == Some(&82),
+            "the relay's option is last: {text}"
+        );
         for (name, code) in [("file \"", 67), ("sname \"", 66)] {
             let header = text.split_once(name).and_then(|(_, rest)| rest.split('"').next());
             let option = text.lines().find(|line| line.contains(&format!("({code}), length")));

@@ -1,4 +1,5 @@
-//! The whole chain over real sockets: DHCP, TFTP, script, blobs, overlay, enrolment, link, with a fake machine and a real agent.
+//! The whole chain over real sockets: DHCP, TFTP, script, blobs, overlay, enrolment, link, with a
+//! fake machine and a real agent.
 
 use crate::world::{
     World,
@@ -30,8 +31,8 @@ fn machine_boots_to_online_and_leaves_no_token_behind() {
     let token = token_of(&overlay).expect("policy auto gives a token");
     let agent = machine.start_agent(&overlay);
     world.wait_for_phase("online");
-    // Machines need time between what they fetch and what they do next, and meshd notes meanwhile that it was fetched; the fake one
-    // does not.
+    // Machines need time between what they fetch and what they do next, and meshd notes meanwhile
+    // that it was fetched; the fake one does not.
     const FETCHED: [&str; 6] = ["initramfs", "kernel", "loader", "modloop", "overlay", "packages"];
     let node = eventually("all is noted", || {
         let node = world.node();
@@ -42,7 +43,18 @@ fn machine_boots_to_online_and_leaves_no_token_behind() {
     fetched.sort_unstable();
     assert_eq!(fetched, FETCHED);
     assert_eq!(asked, ["dhcp", "ipxe_dhcp", "script", "os_dhcp", "enrolled", "link", "online"]);
-    for key in ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "last_seen", "boot"] {
+    for key in [
+        "id",
+        "name",
+        "profile",
+        "phase",
+        "conditions",
+        "address",
+        "mac",
+        "generation",
+        "last_seen",
+        "boot",
+    ] {
         assert!(node.get(key).is_some(), "{key} in {node}");
     }
     let left = std::fs::read_to_string(agent.file("boot.json")).unwrap();
@@ -116,11 +128,16 @@ fn meshd_killed_at_any_boot_stage_still_brings_machine_online() {
         let (address, _agent) = walk_with_a_kill(&mut world, stage);
         let node = world.wait_for_phase("online");
         assert_eq!(node["address"], address, "killed at {stage}: the lease was acknowledged");
-        assert_eq!(world.events("discovered").len(), 1, "killed at {stage}: one machine, discovered once");
+        assert_eq!(
+            world.events("discovered").len(),
+            1,
+            "killed at {stage}: one machine, discovered once"
+        );
     }
 }
 
-/// Boots one machine and kills the central node right after a stage. Gives the address that was leased, and the agent.
+/// Boots one machine and kills the central node right after a stage. Gives the address that was
+/// leased, and the agent.
 fn walk_with_a_kill(world: &mut World, stage: &str) -> (String, Agent) {
     let strike = |world: &mut World, now: &str| {
         if now == stage {
@@ -134,7 +151,11 @@ fn walk_with_a_kill(world: &mut World, stage: &str) -> (String, Agent) {
     strike(world, "loader");
     let script = PxeNode::new(world, 1).ipxe().unwrap();
     strike(world, "script");
-    assert_eq!(PxeNode::new(world, 1).get(&script.urls()[0]).unwrap().status, 200, "a blob needs no memory of before");
+    assert_eq!(
+        PxeNode::new(world, 1).get(&script.urls()[0]).unwrap().status,
+        200,
+        "a blob needs no memory of before"
+    );
     strike(world, "kernel");
     // A capability does not survive a restart; the script tells iPXE to ask for another one.
     let loaded = PxeNode::new(world, 1).load(&script);
@@ -145,7 +166,11 @@ fn walk_with_a_kill(world: &mut World, stage: &str) -> (String, Agent) {
         if stage == awaited {
             eventually(awaited, || {
                 let node = world.node();
-                if words(&node).iter().any(|word| word == awaited) { Ok(()) } else { Err(node.to_string()) }
+                if words(&node).iter().any(|word| word == awaited) {
+                    Ok(())
+                } else {
+                    Err(node.to_string())
+                }
             });
         }
         strike(world, awaited);
@@ -164,16 +189,33 @@ fn startup_error_names_cause_and_remedy() {
         assert!(!message.contains("panicked"), "{message}");
     };
     refuses(&world, site.replace("\"br0\"", "\"eth9\""), &["eth9"]);
-    refuses(&world, site.replace("loaders_dir = \"loaders\"", "loaders_dir = \"nothing\""), &["undionly.kpxe", "ipxe"]);
-    refuses(&world, site.replace("binary = \"agent\"", "binary = \"nothing\""), &["agent", "make build"]);
-    for (program, cause) in [("/bin/ls", "dynamically linked"), ("site.toml", "no 64-bit ELF program")] {
+    refuses(
+        &world,
+        site.replace("loaders_dir = \"loaders\"", "loaders_dir = \"nothing\""),
+        &["undionly.kpxe", "ipxe"],
+    );
+    refuses(
+        &world,
+        site.replace("binary = \"agent\"", "binary = \"nothing\""),
+        &["agent", "make build"],
+    );
+    for (program, cause) in
+        [("/bin/ls", "dynamically linked"), ("site.toml", "no 64-bit ELF program")]
+    {
         let foreign = site.replace("binary = \"agent\"", &format!("binary = \"{program}\""));
         refuses(&world, foreign, &["cannot use the agent", program, cause, "make build"]);
     }
-    refuses(&world, site.replace("port = 8080", "port = \"http\"\ncolour = 1"), &["port", "colour"]);
+    refuses(
+        &world,
+        site.replace("port = 8080", "port = \"http\"\ncolour = 1"),
+        &["port", "colour"],
+    );
     std::fs::write(world.path("site.toml"), &site).unwrap();
     world.start();
-    assert!(world.serve_and_fail().contains("another meshd"), "a second daemon on one store or port");
+    assert!(
+        world.serve_and_fail().contains("another meshd"),
+        "a second daemon on one store or port"
+    );
     assert!(world.stop().success(), "SIGTERM is a clean end");
 }
 
@@ -186,7 +228,11 @@ fn machine_without_built_image_waits_in_ipxe_and_then_boots() {
     let refused = machine.power_on().unwrap();
     assert!(refused.overlay().is_none());
     assert!(refused.0.contains("meshd image build small"), "{}", refused.0);
-    assert!(refused.0.contains("chain") && refused.0.contains("sleep"), "it waits and asks again: {}", refused.0);
+    assert!(
+        refused.0.contains("chain") && refused.0.contains("sleep"),
+        "it waits and asks again: {}",
+        refused.0
+    );
     world.write_image();
     let overlay = eventually("the built image is seen", || {
         let script = machine.ipxe().map_err(|error| error.to_string())?;
@@ -222,7 +268,8 @@ fn changed_agent_file_is_reloaded_and_unusable_one_is_refused() {
         count => Err(count.to_string()),
     });
     let reloads = world.events("reloaded").len();
-    std::fs::write(world.path("agent"), sample_agent(Architecture::X86_64, b"another build")).unwrap();
+    std::fs::write(world.path("agent"), sample_agent(Architecture::X86_64, b"another build"))
+        .unwrap();
     eventually("the new agent is taken", || match world.events("reloaded").len() {
         now if now > reloads => Ok(()),
         count => Err(count.to_string()),

@@ -16,7 +16,8 @@ use meshd_store::StoreError;
 use meshd_types::{MacAddr, SystemUuid};
 use std::{fs, net::UdpSocket};
 
-/// BusyBox's client, as Alpine has it. It hears unicasts before it has an address, unless it is told to ask for broadcasts.
+/// BusyBox's client, as Alpine has it. It hears unicasts before it has an address, unless it is
+/// told to ask for broadcasts.
 fn udhcpc(world: &World, inside: &Namespace, more: &[&str]) -> Program {
     let args = [&["-f", "-i", "eth0", "-s", "/bin/true", "-t", "60", "-T", "1"], more].concat();
     Program::start(world, inside, "udhcpc", &args)
@@ -30,17 +31,25 @@ fn write_more(world: &World, more: &str) {
 
 const LEASE: &str = "lease of ";
 
-/// A machine with an address of the range that meshd did not lease: first one that the kernel knows, then a silent one.
+/// A machine with an address of the range that meshd did not lease: first one that the kernel
+/// knows, then a silent one.
 #[test]
 fn address_of_machine_without_lease_is_not_leased_to_another() {
     let mut world = World::prepared("auto");
     for address in ["10.77.0.108/24", "10.77.0.109/24"] {
         world.nodes.ip(&["address", "add", address, "dev", "eth0"]).unwrap();
     }
-    let spoken = world.nodes.inside(|| UdpSocket::bind("10.77.0.108:0")?.send_to(&[0], (CENTRAL, 9))).unwrap();
+    let spoken = world
+        .nodes
+        .inside(|| UdpSocket::bind("10.77.0.108:0")?.send_to(&[0], (CENTRAL, 9)))
+        .unwrap();
     spoken.unwrap();
     eventually("the kernel knows the machine", || {
-        let table = world.central.inside(|| fs::read_to_string("/proc/thread-self/net/arp")).unwrap().unwrap();
+        let table = world
+            .central
+            .inside(|| fs::read_to_string("/proc/thread-self/net/arp"))
+            .unwrap()
+            .unwrap();
         if table.contains("10.77.0.108") { Ok(()) } else { Err(table) }
     });
     world.start();
@@ -55,7 +64,11 @@ fn address_of_machine_without_lease_is_not_leased_to_another() {
             socket.send_to(&request, ("255.255.255.255", 67)).map_err(|error| error.to_string())?;
             let mut buffer = [0; 2048];
             let length = socket.recv(&mut buffer).map_err(|error| error.to_string())?;
-            if buffer[4..8] == request[4..8] { Ok(parse(&buffer[..length])) } else { Err("another one".to_owned()) }
+            if buffer[4..8] == request[4..8] {
+                Ok(parse(&buffer[..length]))
+            } else {
+                Err("another one".to_owned())
+            }
         })
     };
     let offer = ask(1, [10, 77, 0, 108]);
@@ -79,11 +92,17 @@ fn dhcp_clients_of_one_nic_share_a_lease_and_reservation_applies() {
     world.start();
     let address = udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1);
     assert!(address.starts_with("10.77.0.1"), "{address}");
-    assert_eq!(udhcpc(&world, &world.nodes, &["-q", "-B", "-C", "-V", "other"]).says(LEASE, 1), address);
+    assert_eq!(
+        udhcpc(&world, &world.nodes, &["-q", "-B", "-C", "-V", "other"]).says(LEASE, 1),
+        address
+    );
     let leases = world.path("dhclient.leases");
     let leases = leases.to_str().unwrap();
     let args = ["-4", "-1", "-d", "-v", "-lf", leases, "--no-pid", "-sf", "/bin/true", "eth0"];
-    assert_eq!(Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1), address);
+    assert_eq!(
+        Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1),
+        address
+    );
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", "52:54:00:00:00:77", "up"]).unwrap();
     assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.20");
@@ -93,15 +112,30 @@ fn dhcp_clients_of_one_nic_share_a_lease_and_reservation_applies() {
 /// Two leases: the one of the range, and the reserved one.
 fn leases_are_listed(world: &World, address: &str) {
     let leases = world.json(&["dhcp", "leases", "-o", "json"]);
-    let addresses: Vec<_> = leases.as_array().unwrap().iter().map(|lease| lease["address"].as_str().unwrap()).collect();
+    let addresses: Vec<_> =
+        leases.as_array().unwrap().iter().map(|lease| lease["address"].as_str().unwrap()).collect();
     assert_eq!(addresses, ["10.77.0.20", address], "{leases}");
-    assert!(leases.as_array().unwrap().iter().all(|lease| lease["state"] == "active" && lease["node"].is_null()));
+    assert!(
+        leases
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|lease| lease["state"] == "active" && lease["node"].is_null())
+    );
     let found = world.json(&["dhcp", "leases", "00:00:77", "-o", "json"]);
-    assert_eq!((found.as_array().unwrap().len(), &found[0]["address"]), (1, &"10.77.0.20".into()), "{found}");
+    assert_eq!(
+        (found.as_array().unwrap().len(), &found[0]["address"]),
+        (1, &"10.77.0.20".into()),
+        "{found}"
+    );
     eventually("the lease is counted", || {
         let segments = world.json(&["dhcp", "show", "-o", "json"]);
         let is_counted = segments[0]["leased"] == 1 && segments[0]["mode"] == "authoritative";
-        if is_counted && segments[0]["range"][0] == "10.77.0.100" { Ok(()) } else { Err(segments.to_string()) }
+        if is_counted && segments[0]["range"][0] == "10.77.0.100" {
+            Ok(())
+        } else {
+            Err(segments.to_string())
+        }
     });
 }
 
@@ -133,19 +167,44 @@ fn vm_nic_gets_its_pool_address_without_boot_file_until_deleted() {
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", &mac.to_string(), "up"]).unwrap();
     let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();
-    assert_eq!((granted.address.to_string().as_str(), granted.file.as_str()), ("10.77.0.210", ""), "nothing to boot");
+    assert_eq!(
+        (granted.address.to_string().as_str(), granted.file.as_str()),
+        ("10.77.0.210", ""),
+        "nothing to boot"
+    );
     assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.210");
     let leases = world.path("vm.leases");
-    let args = ["-4", "-1", "-d", "-v", "-lf", leases.to_str().unwrap(), "--no-pid", "-sf", "/bin/true", "eth0"];
-    assert_eq!(Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1), "10.77.0.210");
+    let args = [
+        "-4",
+        "-1",
+        "-d",
+        "-v",
+        "-lf",
+        leases.to_str().unwrap(),
+        "--no-pid",
+        "-sf",
+        "/bin/true",
+        "eth0",
+    ];
+    assert_eq!(
+        Program::start(&world, &world.nodes, "dhclient", &args).says("bound to ", 1),
+        "10.77.0.210"
+    );
     let kept = fs::read_to_string(&leases).unwrap();
     assert!(kept.contains("option host-name \"vm-9\""), "{kept}");
-    let of_card =
-        |event: &serde_json::Value| event["detail"].as_str().is_some_and(|text| text.contains(&mac.to_string()));
+    let of_card = |event: &serde_json::Value| {
+        event["detail"].as_str().is_some_and(|text| text.contains(&mac.to_string()))
+    };
     assert!(!world.events("boot_started").iter().any(of_card), "it is no node");
-    assert_eq!(world.json(&["vm", "show", "vm-9", "-o", "json"])["nics"][0]["address"], "10.77.0.210");
+    assert_eq!(
+        world.json(&["vm", "show", "vm-9", "-o", "json"])["nics"][0]["address"],
+        "10.77.0.210"
+    );
 
-    for args in [&["vm", "delete", "vm-9", "--yes"][..], &["node", "remove", &node.to_string(), "--force", "--yes"]] {
+    for args in [
+        &["vm", "delete", "vm-9", "--yes"][..],
+        &["node", "remove", &node.to_string(), "--force", "--yes"],
+    ] {
         let done = world.meshd(args);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
@@ -153,11 +212,16 @@ fn vm_nic_gets_its_pool_address_without_boot_file_until_deleted() {
     let next = udhcpc(&world, &world.nodes, &["-q", "-r", "10.77.0.210"]).says(LEASE, 1);
     assert!(next.starts_with("10.77.0.1"), "what it had is not its own any more: {next}");
     world.stop();
-    let left: Vec<_> = Rig::new(&world).central.store().read(|model| model.leases().cloned().collect());
-    assert!(left.iter().all(|lease: &Lease| lease.vm.is_none() && lease.address != stale), "{left:?}");
+    let left: Vec<_> =
+        Rig::new(&world).central.store().read(|model| model.leases().cloned().collect());
+    assert!(
+        left.iter().all(|lease: &Lease| lease.vm.is_none() && lease.address != stale),
+        "{left:?}"
+    );
 }
 
-/// A third namespace behind the second one, which is a router: 10.88.0.0/24. Goes with the world's, or when dropped.
+/// A third namespace behind the second one, which is a router: 10.88.0.0/24. Goes with the world's,
+/// or when dropped.
 pub(super) struct Behind(Namespace);
 
 impl Behind {
@@ -165,7 +229,20 @@ impl Behind {
         let behind = Behind(world.nodes.derived("behind"));
         behind.0.create().unwrap();
         let router = &world.nodes;
-        router.ip(&["link", "add", "down0", "type", "veth", "peer", "name", "eth0", "netns", behind.0.name()]).unwrap();
+        router
+            .ip(&[
+                "link",
+                "add",
+                "down0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                behind.0.name(),
+            ])
+            .unwrap();
         router.ip(&["address", "add", "10.88.0.1/24", "dev", "down0"]).unwrap();
         router.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
         router.ip(&["link", "set", "down0", "up"]).unwrap();
@@ -208,7 +285,10 @@ fn relayed_client_gets_segment_address_and_renews_without_relay() {
             client.signal(rustix::process::Signal::USR1);
             tries += 1;
         }
-        let second = log_text.match_indices(LEASE).nth(1).map(|(at, _)| log_text[at + LEASE.len()..].to_owned());
+        let second = log_text
+            .match_indices(LEASE)
+            .nth(1)
+            .map(|(at, _)| log_text[at + LEASE.len()..].to_owned());
         second.ok_or(log_text)
     });
     assert!(renewed.starts_with(&address), "by unicast: nothing else gets through");
@@ -222,8 +302,15 @@ fn relayed_client_gets_segment_address_and_renews_without_relay() {
 pub fn dnsmasq(world: &World, more: &[&str]) -> Program {
     world.nodes.ip(&["address", "add", "10.77.0.9/24", "dev", "eth0"]).unwrap();
     let leases = format!("--dhcp-leasefile={}", world.path("dnsmasq.leases").display());
-    let own =
-        ["--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=eth0", "--user=root", "--pid-file", &leases];
+    let own = [
+        "--no-daemon",
+        "--conf-file=/dev/null",
+        "--port=0",
+        "--interface=eth0",
+        "--user=root",
+        "--pid-file",
+        &leases,
+    ];
     let server = Program::start(world, &world.nodes, "dnsmasq", &[&own[..], more].concat());
     server.says("DHCP,", 1);
     server
@@ -257,7 +344,8 @@ fn other_pxe_server_is_reported_in_proxy_mode() {
     let mut world = World::prepared("auto");
     let text = fs::read_to_string(world.path("site.toml")).unwrap();
     fs::write(world.path("site.toml"), text.replace("\"authoritative\"", "\"proxy\"")).unwrap();
-    let _server = dnsmasq(&world, &["--dhcp-range=10.77.0.0,proxy", "--pxe-service=BC_EFI,other,other.efi"]);
+    let _server =
+        dnsmasq(&world, &["--dhcp-range=10.77.0.0,proxy", "--pxe-service=BC_EFI,other,other.efi"]);
     world.start();
     let detail = other_server(&world);
     assert!(detail.contains("another PXE server, 10.77.0.9, answers on br0"), "{detail}");

@@ -1,4 +1,5 @@
-//! The boot API to real clients: a cache in front of it, curl that goes on where it broke off, and many machines at once.
+//! The boot API to real clients: a cache in front of it, curl that goes on where it broke off, and
+//! many machines at once.
 
 use crate::{
     boot::contract::ask::{self, Client, Firmware},
@@ -20,7 +21,8 @@ use std::{
     thread,
 };
 
-/// nginx as a site would put it in front, on the machines' side of the wire. It is told nothing of what may be kept: the answers do.
+/// nginx as a site would put it in front, on the machines' side of the wire. It is told nothing of
+/// what may be kept: the answers do.
 struct Cache {
     process: Child,
 }
@@ -43,12 +45,17 @@ impl Cache {
         fs::write(&config, text).unwrap();
         let mut command = Command::new("nginx");
         command.arg("-p").arg(&root).arg("-c").arg(&config).args(["-g", "user root;"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(root.join("talk")).unwrap());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(root.join("talk")).unwrap());
         let process = host.spawn(&mut command).expect("nginx is installed");
         let cache = Cache { process };
         eventually("nginx answers", || {
             let log = || fs::read_to_string(root.join("talk")).unwrap_or_default();
-            host.inside(|| TcpStream::connect(CACHE)).unwrap().map_err(|error| format!("{error}: {}", log()))
+            host.inside(|| TcpStream::connect(CACHE))
+                .unwrap()
+                .map_err(|error| format!("{error}: {}", log()))
         });
         cache
     }
@@ -61,10 +68,12 @@ impl Drop for Cache {
     }
 }
 
-/// The same URL by way of the cache, from the machine's own address, as a cache on another machine's address could not.
+/// The same URL by way of the cache, from the machine's own address, as a cache on another
+/// machine's address could not.
 fn cached(machine: &PxeNode<'_>, url: &str) -> (Answer, String) {
     let url = url.replace("10.77.0.1:8080", CACHE);
-    let answer = machine.host().inside(|| crate::world::http::request("GET", &url, None)).unwrap().unwrap();
+    let answer =
+        machine.host().inside(|| crate::world::http::request("GET", &url, None)).unwrap().unwrap();
     let how = answer.header("x-cache").unwrap_or("none").to_owned();
     (answer, how)
 }
@@ -80,7 +89,11 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
     for _ in 0..2 {
         machine.dhcp(As::Ipxe);
         let (script, how) = cached(&machine, &machine.script_url());
-        assert!(how != "hit" && script.header("cache-control") == Some("no-store"), "{how}: {}", script.head);
+        assert!(
+            how != "hit" && script.header("cache-control") == Some("no-store"),
+            "{how}: {}",
+            script.head
+        );
         let overlay = Script(script.text()).overlay().expect("a capability");
         assert!(capabilities.insert(overlay.clone()), "each script is made anew");
         let (given, how) = cached(&machine, &overlay);
@@ -88,13 +101,21 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
         // The client has the last byte a moment before the server knows that it was written.
         eventually("the overlay is spent", || {
             let (again, how) = cached(&machine, &overlay);
-            assert!(again.status != 200 && how == "miss", "a cache has no overlay to give: {} {how}", again.status);
+            assert!(
+                again.status != 200 && how == "miss",
+                "a cache has no overlay to give: {} {how}",
+                again.status
+            );
             if again.status == 410 { Ok(()) } else { Err(again.status.to_string()) }
         });
     }
-    for (path, status) in
-        [("boot.ipxe", 200), ("loader/snponly.efi", 200), ("healthz", 200), ("blob/junk/kernel", 404), ("x/", 404)]
-    {
+    for (path, status) in [
+        ("boot.ipxe", 200),
+        ("loader/snponly.efi", 200),
+        ("healthz", 200),
+        ("blob/junk/kernel", 404),
+        ("x/", 404),
+    ] {
         for _ in 0..2 {
             let (answer, how) = cached(&machine, &format!("http://10.77.0.1:8080/{path}"));
             assert_eq!((answer.status, how.as_str()), (status, "miss"), "{path}");
@@ -104,7 +125,8 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
     // The boot has its overlay: the next script needs a new exchange.
     machine.dhcp(As::Ipxe);
     let script = Script(machine.get(&machine.script_url()).unwrap().text());
-    let blobs: Vec<String> = script.urls().into_iter().filter(|url| url.contains("/blob/")).collect();
+    let blobs: Vec<String> =
+        script.urls().into_iter().filter(|url| url.contains("/blob/")).collect();
     assert_eq!(blobs.len(), 3, "{blobs:?}");
     let direct: Vec<Vec<u8>> = blobs.iter().map(|url| machine.get(url).unwrap().body).collect();
     for expected in ["miss", "hit"] {
@@ -119,8 +141,12 @@ fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
     drop(machine);
     world.kill();
     for (url, direct) in kept.iter().zip(&direct) {
-        let answer = host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
-        assert!(answer.status == 200 && answer.body == *direct, "without the central node, for a blob never changes");
+        let answer =
+            host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        assert!(
+            answer.status == 200 && answer.body == *direct,
+            "without the central node, for a blob never changes"
+        );
     }
     drop(cache);
 }
@@ -129,7 +155,8 @@ fn curl(machine: &PxeNode<'_>, args: &[&str]) -> Output {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--location", "--max-time", "60"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = machine.host().spawn(&mut command).expect("curl is installed").wait_with_output().unwrap();
+    let output =
+        machine.host().spawn(&mut command).expect("curl is installed").wait_with_output().unwrap();
     assert!(output.status.success(), "curl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
@@ -151,14 +178,28 @@ fn curl_resumes_partial_transfers_and_is_never_redirected() {
     let head = String::from_utf8(curl(&machine, &["--head", &url]).stdout).unwrap().to_lowercase();
     assert!(head.contains(&format!("content-length: {}\r\n", whole.len())), "{head}");
     assert!(head.contains("\r\ndate: ") && head.contains("accept-ranges: bytes"), "{head}");
-    assert!(!head.contains("\r\nvary: ") && !head.contains("\r\nage: "), "one answer for everyone, made here: {head}");
+    assert!(
+        !head.contains("\r\nvary: ") && !head.contains("\r\nage: "),
+        "one answer for everyone, made here: {head}"
+    );
     let old = curl(&machine, &["--http1.0", &url]).stdout;
     assert!(old == whole, "HTTP/1.0");
-    for path in ["boot.ipxe/", "/boot.ipxe", "blob", "blob/", "loader/snponly.efi/", "overlay/", "healthz/", "%2e%2e/"]
-    {
+    for path in [
+        "boot.ipxe/",
+        "/boot.ipxe",
+        "blob",
+        "blob/",
+        "loader/snponly.efi/",
+        "overlay/",
+        "healthz/",
+        "%2e%2e/",
+    ] {
         let url = format!("http://10.77.0.1:8080/{path}");
-        let seen =
-            curl(&machine, &["--path-as-is", "--output", "/dev/null", "--write-out", "%{num_redirects}", &url]).stdout;
+        let seen = curl(
+            &machine,
+            &["--path-as-is", "--output", "/dev/null", "--write-out", "%{num_redirects}", &url],
+        )
+        .stdout;
         assert_eq!(seen, b"0", "{path} leads elsewhere");
     }
 }
@@ -167,12 +208,13 @@ fn curl_resumes_partial_transfers_and_is_never_redirected() {
 fn load(machine: (MacAddr, Ipv4Addr)) -> Result<(), String> {
     let (mac, address) = machine;
     let get = |url: &str| {
-        let answer =
-            crate::world::http::request("GET", url, Some(address)).map_err(|error| format!("{url}: {error}"))?;
+        let answer = crate::world::http::request("GET", url, Some(address))
+            .map_err(|error| format!("{url}: {error}"))?;
         if answer.status == 200 { Ok(answer) } else { Err(format!("{url}: {}", answer.head)) }
     };
     let uuid = format!("4c010203-0405-0607-0809-{}", mac.to_string().replace(':', ""));
-    let script = get(&format!("http://10.77.0.1:8080/boot/script?mac={mac}&uuid={uuid}&arch=x86_64"))?;
+    let script =
+        get(&format!("http://10.77.0.1:8080/boot/script?mac={mac}&uuid={uuid}&arch=x86_64"))?;
     let script = Script(script.text());
     if script.urls().len() != 4 {
         return Err(script.0);
@@ -184,24 +226,41 @@ fn load(machine: (MacAddr, Ipv4Addr)) -> Result<(), String> {
 fn concurrent_boots_succeed_beside_1000_idle_connections() {
     let mut world = World::prepared("auto");
     let text = fs::read_to_string(world.path("site.toml")).unwrap();
-    fs::write(world.path("site.toml"), text.replace("10.77.0.100-10.77.0.110", "10.77.0.100-10.77.0.200")).unwrap();
+    fs::write(
+        world.path("site.toml"),
+        text.replace("10.77.0.100-10.77.0.110", "10.77.0.100-10.77.0.200"),
+    )
+    .unwrap();
     world.start();
-    let ipxe = |number| Firmware { arch: 0, client: Client::Ipxe, mac: MacAddr([0x52, 0x54, 0, 0, 1, number]) };
+    let ipxe = |number| Firmware {
+        arch: 0,
+        client: Client::Ipxe,
+        mac: MacAddr([0x52, 0x54, 0, 0, 1, number]),
+    };
     let all: Vec<Firmware> = (0..30).map(ipxe).collect();
     let answers = ask::walk_each(&world, &all, false, |_| true);
-    let machines: Vec<(MacAddr, Ipv4Addr)> =
-        answers.iter().map(|(ipxe, answers)| (ipxe.mac, answers.last().expect("a lease").address)).collect();
+    let machines: Vec<(MacAddr, Ipv4Addr)> = answers
+        .iter()
+        .map(|(ipxe, answers)| (ipxe.mac, answers.last().expect("a lease").address))
+        .collect();
     for (mac, address) in &machines {
         world.host(*mac).ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     }
     world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
     let hoard: Vec<TcpStream> = world
         .nodes
-        .inside(|| (0..1000).map(|_| TcpStream::connect(("10.77.0.1", 8080)).expect("it is accepted")).collect())
+        .inside(|| {
+            (0..1000)
+                .map(|_| TcpStream::connect(("10.77.0.1", 8080)).expect("it is accepted"))
+                .collect()
+        })
         .unwrap();
     let faults: Vec<String> = thread::scope(|scope| {
-        let boot = |machine: &(MacAddr, Ipv4Addr)| world.host(machine.0).inside(|| load(*machine)).unwrap();
-        let boots: Vec<_> = machines.iter().map(|machine| scope.spawn(move || boot(machine))).collect();
+        let boot = |machine: &(MacAddr, Ipv4Addr)| {
+            world.host(machine.0).inside(|| load(*machine)).unwrap()
+        };
+        let boots: Vec<_> =
+            machines.iter().map(|machine| scope.spawn(move || boot(machine))).collect();
         boots.into_iter().filter_map(|boot| boot.join().expect("no panic").err()).collect()
     });
     assert!(faults.is_empty(), "{faults:?}");

@@ -61,25 +61,45 @@ fn use_services(world: &World, address: &str) -> Result<(), String> {
     let script = world.path("udhcpc.sh");
     write_program(&script, "#!/bin/sh\n[ \"$1\" != bound ] || echo \"server $serverid\"\n");
     let script = script.to_str().unwrap();
-    let leased = run(&world.nodes, "udhcpc", &["-f", "-q", "-n", "-i", "eth0", "-s", script, "-t", "3", "-T", "1"])?;
+    let leased = run(
+        &world.nodes,
+        "udhcpc",
+        &["-f", "-q", "-n", "-i", "eth0", "-s", script, "-t", "3", "-T", "1"],
+    )?;
     if !leased.contains(&format!("server {address}")) {
         return Err(leased);
     }
-    let curl = |url: &str| run(&world.nodes, "curl", &["-sS", "-f", "-m", "5", "-o", "/dev/null", url]);
+    let curl =
+        |url: &str| run(&world.nodes, "curl", &["-sS", "-f", "-m", "5", "-o", "/dev/null", url]);
     curl(&format!("tftp://{address}/undionly.kpxe"))?;
     curl(&format!("http://{address}:8080/healthz"))?;
     let ca = world.path("state/ca/ca.pem");
     let agent = format!("{address}:8443");
     let name = "central.meshd.internal";
-    let verify = ["-CAfile", ca.to_str().unwrap(), "-verify_return_error", "-verify_hostname", name, "-brief"];
-    run(&world.nodes, "timeout", &[&["5", "openssl", "s_client", "-connect", &agent], &verify[..]].concat())?;
+    let verify = [
+        "-CAfile",
+        ca.to_str().unwrap(),
+        "-verify_return_error",
+        "-verify_hostname",
+        name,
+        "-brief",
+    ];
+    run(
+        &world.nodes,
+        "timeout",
+        &[&["5", "openssl", "s_client", "-connect", &agent], &verify[..]].concat(),
+    )?;
     run(&world.nodes, "rdisc6", &["-1", "-r", "1", "-w", "1000", "eth0"]).map(drop)
 }
 
 fn all_services_answer(world: &World, when: &str) {
     eventually(when, || {
         use_services(world, CENTRAL)?;
-        run(&world.nodes, "curl", &["-sS", "-f", "-m", "5", &format!("http://{CENTRAL}:9109/metrics")])?;
+        run(
+            &world.nodes,
+            "curl",
+            &["-sS", "-f", "-m", "5", &format!("http://{CENTRAL}:9109/metrics")],
+        )?;
         run(&world.central, "curl", &["-sS", "-k", "-m", "5", &format!("https://{ADMIN}:8444/")])?;
         Ok(())
     });
@@ -130,7 +150,9 @@ fn add_second_wire(world: &World) {
     world.central.ip(&["address", "add", "10.99.0.1/24", "dev", "br1"]).unwrap();
     world.central.ip(&["link", "set", "br1", "up"]).unwrap();
     world.nodes.ip(&["link", "set", "eth1", "up"]).unwrap();
-    let segment = format!("[[segment]]\ninterface = \"br1\"\naddress = \"{CENTRAL}\"\nmode = \"proxy\"\n[enroll]");
+    let segment = format!(
+        "[[segment]]\ninterface = \"br1\"\naddress = \"{CENTRAL}\"\nmode = \"proxy\"\n[enroll]"
+    );
     world.edit_site("[enroll]", &segment);
 }
 
@@ -145,7 +167,8 @@ fn connection_is_observed_on_the_interface_of_its_listener() {
     host.ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     host.ip(&["route", "add", CENTRAL, "dev", "eth0"]).unwrap();
     machine.address.set(Some(own));
-    let takes = dhcp::packet(machine.mac, machine.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
+    let takes =
+        dhcp::packet(machine.mac, machine.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
     host.inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
     eventually("its boot session is open", || {
         if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
@@ -154,13 +177,21 @@ fn connection_is_observed_on_the_interface_of_its_listener() {
     assert!(script.overlay().is_some(), "{}", script.0);
     let overlay = machine.get(&script.overlay().unwrap()).unwrap();
     assert_eq!(overlay.status, 200, "{}", overlay.head);
-    assert!(world.events("boot_impersonated").is_empty(), "{:?}", world.events("boot_impersonated"));
+    assert!(
+        world.events("boot_impersonated").is_empty(),
+        "{:?}",
+        world.events("boot_impersonated")
+    );
 }
 
 /// The line of a check in `meshd doctor`.
 fn doctor(world: &World, check: &str) -> Result<String, String> {
     let program = env!("CARGO_BIN_EXE_meshd");
-    let text = match run(&world.central, program, &["--site", world.site.to_str().unwrap(), "doctor", "-o", "json"]) {
+    let text = match run(
+        &world.central,
+        program,
+        &["--site", world.site.to_str().unwrap(), "doctor", "-o", "json"],
+    ) {
         Ok(text) | Err(text) => text,
     };
     let json = text.find("[\n").map(|at| &text[at..]).unwrap_or_default();
@@ -185,12 +216,16 @@ fn deaf_service_is_reported_by_doctor_and_healthz() {
         expect_finding(&world, check, "ok");
     }
     let rules = world.path("deaf.nft");
-    std::fs::write(&rules, "table inet deaf { chain in { type filter hook input priority 0; udp dport 69 drop; }\n}\n")
-        .unwrap();
+    std::fs::write(
+        &rules,
+        "table inet deaf { chain in { type filter hook input priority 0; udp dport 69 drop; }\n}\n",
+    )
+    .unwrap();
     run(&world.central, "nft", &["-f", Path::to_str(&rules).unwrap()]).unwrap();
     expect_finding(&world, "TFTP on br0", "fail");
     let healthz = format!("http://{CENTRAL}:8080/healthz");
-    let answer = run(&world.nodes, "curl", &["-sS", "-m", "5", "-w", "%{http_code}", &healthz]).unwrap();
+    let answer =
+        run(&world.nodes, "curl", &["-sS", "-m", "5", "-w", "%{http_code}", &healthz]).unwrap();
     assert!(answer.contains("TFTP on br0: no answer") && answer.ends_with("503"), "{answer}");
     run(&world.central, "nft", &["delete", "table", "inet", "deaf"]).unwrap();
     expect_finding(&world, "TFTP on br0", "ok");

@@ -31,7 +31,9 @@ fn stepped(clock: i64, issued: i64) -> String {
 fn mesh_init_steps_a_wrong_clock_in_both_directions() {
     let issued = 1_795_600_000;
     let day = 86_400;
-    for wrong in [0, day, issued - 1, issued + 3600, issued + 400 * day, 4_084_000_000, 4_300_000_000] {
+    for wrong in
+        [0, day, issued - 1, issued + 3600, issued + 400 * day, 4_084_000_000, 4_300_000_000]
+    {
         assert_eq!(stepped(wrong, issued), format!("@{issued}\n"), "a clock at {wrong}");
     }
     for right in [issued, issued + 90, issued + 1200] {
@@ -48,7 +50,9 @@ fn locked_root(shadow: &str) -> Option<String> {
     let script = format!("set -fu\nfail() {{ exit 1; }}\n{function}\nlock_root\n");
     let status = Command::new("busybox").args(["sh", "-c", &script]).status().unwrap();
     let text = std::fs::read_to_string(file).unwrap();
-    status.success().then(|| text.lines().find(|line| line.starts_with("root:")).unwrap().to_owned())
+    status
+        .success()
+        .then(|| text.lines().find(|line| line.starts_with("root:")).unwrap().to_owned())
 }
 
 #[test]

@@ -22,8 +22,9 @@ fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
     // The addresses of both ends are tried for a second before they may be used.
     eventually("rdisc6 has an answer", || {
         let (answered, text) = ask(&world);
-        let none =
-            text.lines().any(|line| line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds"));
+        let none = text.lines().any(|line| {
+            line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds")
+        });
         if answered && none { Ok(()) } else { Err(text) }
     });
     let forward = |value: &str| {

@@ -1,4 +1,5 @@
-//! The questions of the fuzz targets, asked of random bytes and of everything that fuzzing and real clients ever brought up.
+//! The questions of the fuzz targets, asked of random bytes and of everything that fuzzing and real
+//! clients ever brought up.
 
 #[path = "../../probes/mod.rs"]
 mod probes;
@@ -22,7 +23,9 @@ fn fuzz_corpus_passes_every_probe() {
     for (name, probe) in PROBES {
         let folder = Path::new("tests/fuzz/corpus").join(name);
         let mut seeds = 0;
-        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        for entry in
+            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
             let path = entry.expect("a readable folder").path();
             let bytes = fs::read(&path).expect("a readable seed");
             // The name of the seed stands above the panic.
@@ -36,7 +39,8 @@ fn fuzz_corpus_passes_every_probe() {
 
 #[test]
 fn probe_is_listed_as_fuzz_target() {
-    let manifest = fs::read_to_string("tests/fuzz/Cargo.toml").expect("the manifest of the fuzz targets");
+    let manifest =
+        fs::read_to_string("tests/fuzz/Cargo.toml").expect("the manifest of the fuzz targets");
     for (name, _) in PROBES {
         assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not fuzzed");
     }

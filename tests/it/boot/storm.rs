@@ -1,4 +1,5 @@
-//! More machines than can be served at once: they wait in line, in iPXE, and what is made for them is made once.
+//! More machines than can be served at once: they wait in line, in iPXE, and what is made for them
+//! is made once.
 
 use crate::{
     boot::contract::ask::{self, Client, Firmware},
@@ -29,7 +30,8 @@ fn concurrent_requests_render_once_and_block_no_cached_node() {
     let world = World::prepared("auto");
     let central = daemon::build(meshd_config::load(&world.path("site.toml")).unwrap()).unwrap();
     let endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
-    // One thread for requests and one for renders: a render done on the first would be seen below, and the second is ours to hold.
+    // One thread for requests and one for renders: a render done on the first would be seen below,
+    // and the second is ours to hold.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
@@ -38,9 +40,15 @@ fn concurrent_requests_render_once_and_block_no_cached_node() {
         let (let_go, held) = std::sync::mpsc::channel::<()>();
         let holder = tokio::task::spawn_blocking(move || held.recv());
         let new = node(1);
-        let mut storm = Box::pin(join_all((0..1000).map(|_| central.generations.render(&new, endpoint))));
+        let mut storm =
+            Box::pin(join_all((0..1000).map(|_| central.generations.render(&new, endpoint))));
         assert!((&mut storm).now_or_never().is_none(), "it is to be made, elsewhere");
-        let cached = central.generations.render(&node(0), endpoint).now_or_never().expect("at once").unwrap();
+        let cached = central
+            .generations
+            .render(&node(0), endpoint)
+            .now_or_never()
+            .expect("at once")
+            .unwrap();
         assert_eq!(cached.generation, made.generation);
         let_go.send(()).unwrap();
         holder.await.unwrap().unwrap();
@@ -48,7 +56,8 @@ fn concurrent_requests_render_once_and_block_no_cached_node() {
         assert_eq!(central.generations.render_count(), 2);
         let first = all[0].as_ref().unwrap().generation;
         assert!(
-            first != made.generation && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first))
+            first != made.generation
+                && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first))
         );
     });
 }
@@ -66,12 +75,17 @@ impl Rack {
         let text = text.replace("[boot]\n", &format!("[boot]\nmax_loading = {max_loading}\n"));
         fs::write(world.path("site.toml"), text).unwrap();
         world.start();
-        let clients: Vec<_> =
-            (0..machines).map(|number| Firmware { arch: 0, client: Client::Ipxe, mac: mac(number) }).collect();
+        let clients: Vec<_> = (0..machines)
+            .map(|number| Firmware { arch: 0, client: Client::Ipxe, mac: mac(number) })
+            .collect();
         let answers = ask::walk_each(&world, &clients, false, |_| true);
-        let addresses: Vec<_> = answers.iter().map(|(_, answers)| answers.last().expect("a lease").address).collect();
+        let addresses: Vec<_> =
+            answers.iter().map(|(_, answers)| answers.last().expect("a lease").address).collect();
         for (number, address) in (0..machines).zip(&addresses) {
-            world.host(mac(number)).ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+            world
+                .host(mac(number))
+                .ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"])
+                .unwrap();
         }
         Rack { world, addresses }
     }
@@ -82,7 +96,8 @@ impl Rack {
     }
 
     fn ask(&self, number: u8) -> Script {
-        let answer = self.get(number, &format!("{URL}/boot/script?mac={}&arch=x86_64", mac(number)));
+        let answer =
+            self.get(number, &format!("{URL}/boot/script?mac={}&arch=x86_64", mac(number)));
         assert_eq!(answer.status, 200, "never an error that iPXE would give up at");
         Script(answer.text())
     }
@@ -97,9 +112,13 @@ fn queue_place(script: &Script) -> Option<(usize, u32)> {
     if script.overlay().is_some() {
         return None;
     }
-    let place = number("has position ").unwrap_or_else(|| panic!("neither a boot nor a place: {}", script.0));
+    let place = number("has position ")
+        .unwrap_or_else(|| panic!("neither a boot nor a place: {}", script.0));
     let seconds = number("\nsleep ").expect("it waits");
-    assert!(script.0.contains("ifconf --configurator dhcp") && script.0.contains("/boot.ipxe"), "and asks again");
+    assert!(
+        script.0.contains("ifconf --configurator dhcp") && script.0.contains("/boot.ipxe"),
+        "and asks again"
+    );
     Some((usize::try_from(place).unwrap(), seconds))
 }
 
@@ -107,7 +126,8 @@ fn queue_place(script: &Script) -> Option<(usize, u32)> {
 fn boot_queue_is_first_in_first_out() {
     let rack = Rack::new(5, 2);
     let scripts: Vec<Script> = (0..5).map(|number| rack.ask(number)).collect();
-    let places: Vec<_> = scripts.iter().map(|script| queue_place(script).map_or(0, |(place, _)| place)).collect();
+    let places: Vec<_> =
+        scripts.iter().map(|script| queue_place(script).map_or(0, |(place, _)| place)).collect();
     assert_eq!(places, [0, 0, 1, 2, 3], "first come, first served");
     assert!(scripts.iter().filter_map(queue_place).all(|(_, seconds)| (1..=30).contains(&seconds)));
     assert_eq!(queue_place(&rack.ask(0)), None, "a boot in progress does not wait");
@@ -117,7 +137,8 @@ fn boot_queue_is_first_in_first_out() {
             assert_eq!(rack.get(number - 2, &url).status, 200, "{url}");
         }
         crate::world::eventually("the next one's turn comes", || {
-            let later: Vec<_> = (number + 1..5).map(|later| queue_place(&rack.ask(later))).collect();
+            let later: Vec<_> =
+                (number + 1..5).map(|later| queue_place(&rack.ask(later))).collect();
             assert!(later.iter().all(Option::is_some), "nobody overtakes: {later:?}");
             queue_place(&rack.ask(number)).map_or(Ok(()), |wait| Err(format!("{wait:?}")))
         });

@@ -79,15 +79,24 @@ fn tftp_blocks_fit_the_path_of_each_client() {
     };
     route("1400");
     let fetch = |from, window| {
-        let fetched = world.nodes.inside(|| Client::request(from, window).and_then(Client::read_rest)).unwrap();
+        let fetched = world
+            .nodes
+            .inside(|| Client::request(from, window).and_then(Client::read_rest))
+            .unwrap();
         fetched.unwrap_or_else(|error| panic!("{from}, window {window}: {error}"))
     };
     let (block, file) = fetch(LOCAL, 1);
     assert!(block == 1468 && file.len() > 4 * 1468, "{block}, {}", file.len());
     // In the order in which a window to one client disturbed the next one.
-    for (from, window, expected) in [(REMOTE, 1, 1368), (LOCAL, 4, 1468), (REMOTE, 1, 1368), (REMOTE, 4, 1368)] {
+    for (from, window, expected) in
+        [(REMOTE, 1, 1368), (LOCAL, 4, 1468), (REMOTE, 1, 1368), (REMOTE, 4, 1368)]
+    {
         let (block, read) = fetch(from, window);
-        assert!(block == expected && read == file, "{from}, window {window}: blocks of {block}, {} bytes", read.len());
+        assert!(
+            block == expected && read == file,
+            "{from}, window {window}: blocks of {block}, {} bytes",
+            read.len()
+        );
     }
     // The path becomes narrower during the transfer: blocks arrive in fragments.
     for window in [1, 4] {
@@ -99,6 +108,10 @@ fn tftp_blocks_fit_the_path_of_each_client() {
             client.read_rest().unwrap()
         });
         let (block, read) = narrowed.unwrap();
-        assert!(block == 1468 && read == file, "window {window}: blocks of {block}, {} bytes", read.len());
+        assert!(
+            block == 1468 && read == file,
+            "window {window}: blocks of {block}, {} bytes",
+            read.len()
+        );
     }
 }

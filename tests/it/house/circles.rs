@@ -30,8 +30,14 @@ fn file_of(module: &Path) -> Option<PathBuf> {
     files.into_iter().find(|file| file.is_file())
 }
 
-/// The file that defines what a path names: follows imported names, and re-exports of other files. `None` outside of the crate.
-fn definition(files: &BTreeMap<PathBuf, Named>, from: &Path, named: &[String], hops: usize) -> Option<PathBuf> {
+/// The file that defines what a path names: follows imported names, and re-exports of other files.
+/// `None` outside of the crate.
+fn definition(
+    files: &BTreeMap<PathBuf, Named>,
+    from: &Path,
+    named: &[String],
+    hops: usize,
+) -> Option<PathBuf> {
     let hops = hops.checked_sub(1)?;
     let (first, after) = named.split_first()?;
     let below = [&["self".to_owned()], named].concat();
@@ -41,30 +47,37 @@ fn definition(files: &BTreeMap<PathBuf, Named>, from: &Path, named: &[String], h
         None => module(from, &below).filter(|(_, rest)| rest.len() < named.len()),
     };
     let Some((module, rest)) = found else {
-        let import = files.get(from)?.imports.get(first).filter(|import| import.first() != Some(first))?;
+        let import =
+            files.get(from)?.imports.get(first).filter(|import| import.first() != Some(first))?;
         return definition(files, from, &[import, after].concat(), hops);
     };
     let file = file_of(&module)?;
-    let import = rest.first().and_then(|item| files.get(&file)?.imports.get(item)).filter(|_| file != from);
-    let elsewhere = import.and_then(|import| definition(files, &file, &[import, &rest[1..]].concat(), hops));
+    let import =
+        rest.first().and_then(|item| files.get(&file)?.imports.get(item)).filter(|_| file != from);
+    let elsewhere =
+        import.and_then(|import| definition(files, &file, &[import, &rest[1..]].concat(), hops));
     Some(elsewhere.unwrap_or(file))
 }
 
 /// True if one of two files is the root of a folder that holds the other.
 fn is_whole_and_part(one: &Path, other: &Path) -> bool {
-    let holds =
-        |root: &Path, part: &Path| is_root(root) && root.parent().is_some_and(|folder| part.starts_with(folder));
+    let holds = |root: &Path, part: &Path| {
+        is_root(root) && root.parent().is_some_and(|folder| part.starts_with(folder))
+    };
     holds(one, other) || holds(other, one)
 }
 
-/// Imports between files. A `mod.rs` or `lib.rs` and the files below it are exempt: the root composes its parts, and the parts may name
-/// what it declares.
+/// Imports between files. A `mod.rs` or `lib.rs` and the files below it are exempt: the root
+/// composes its parts, and the parts may name what it declares.
 fn file_edges() -> Edges {
-    let files: BTreeMap<PathBuf, Named> = released().map(|(path, text)| (path, Named::of(&text))).collect();
+    let files: BTreeMap<PathBuf, Named> =
+        released().map(|(path, text)| (path, Named::of(&text))).collect();
     let mut edges = Edges::new();
     for (from, named) in &files {
-        let targets = named.paths.iter().filter_map(|named| definition(&files, from, named, MAX_HOPS));
-        let others = targets.filter(|to| to != from && files.contains_key(to) && !is_whole_and_part(from, to));
+        let targets =
+            named.paths.iter().filter_map(|named| definition(&files, from, named, MAX_HOPS));
+        let others = targets
+            .filter(|to| to != from && files.contains_key(to) && !is_whole_and_part(from, to));
         edges.entry(from.clone()).or_default().extend(others);
     }
     edges

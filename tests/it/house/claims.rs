@@ -11,8 +11,9 @@ fn security_document_claims_and_attack_tests_match() {
     }
     let tests = |under: &str| {
         let files = found.iter().filter(|(path, _)| path.starts_with(under));
-        let lines =
-            files.flat_map(|(_, text)| text.split("#[test]\n").skip(1).chain(text.split("#[tokio::test]\n").skip(1)));
+        let lines = files.flat_map(|(_, text)| {
+            text.split("#[test]\n").skip(1).chain(text.split("#[tokio::test]\n").skip(1))
+        });
         let names = lines.filter_map(|rest| rest.split("fn ").nth(1)?.split('(').next());
         names.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
     };
@@ -20,7 +21,8 @@ fn security_document_claims_and_attack_tests_match() {
     let text = fs::read_to_string("docs/security.md").unwrap();
     let mut faults = Vec::new();
     let mut claims = 0;
-    let tables = text.split("shown by |\n").skip(1).map(|table| table.split("\n\n").next().unwrap_or(table));
+    let tables =
+        text.split("shown by |\n").skip(1).map(|table| table.split("\n\n").next().unwrap_or(table));
     for row in tables.flat_map(|table| table.lines().skip(1)) {
         let shown = row.trim_end_matches(" |").rsplit("| ").next().unwrap_or_default();
         let named: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();
@@ -31,24 +33,33 @@ fn security_document_claims_and_attack_tests_match() {
     }
     assert!(claims > 20, "the tables were found");
     faults.extend(
-        attacks.iter().filter(|name| !text.contains(&format!("`{name}`"))).map(|name| format!("not claimed: {name}")),
+        attacks
+            .iter()
+            .filter(|name| !text.contains(&format!("`{name}`")))
+            .map(|name| format!("not claimed: {name}")),
     );
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// True if the file is the one of that module. A `tests` module may be a file, a folder or a part of the file that it tests.
+/// True if the file is the one of that module. A `tests` module may be a file, a folder or a part
+/// of the file that it tests.
 fn holds_module(file: &Path, module: &str) -> bool {
     let file = file.with_extension("");
     let folders = file.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
-    let folders: Vec<String> = folders.map(|part| part.trim_end_matches("_tests").to_owned()).collect();
+    let folders: Vec<String> =
+        folders.map(|part| part.trim_end_matches("_tests").to_owned()).collect();
     let significant = |part: &&str| !["tests", "mod", "lib"].contains(part);
     let folders: Vec<&str> = folders.iter().map(String::as_str).filter(significant).collect();
-    let module: Vec<&str> =
-        module.split("::").map(|part| part.trim_end_matches("_tests")).filter(significant).collect();
+    let module: Vec<&str> = module
+        .split("::")
+        .map(|part| part.trim_end_matches("_tests"))
+        .filter(significant)
+        .collect();
     folders.ends_with(&module)
 }
 
-/// Every defence that a test can disable has an attack test, and every line of the list names a defence and a test that exist.
+/// Every defence that a test can disable has an attack test, and every line of the list names a
+/// defence and a test that exist.
 #[test]
 fn defence_has_a_test_that_runs_without_it() {
     let mut named = std::collections::BTreeSet::new();
@@ -64,7 +75,9 @@ fn defence_has_a_test_that_runs_without_it() {
     ["tests", "src"].iter().for_each(|folder| walk(Path::new(folder), &mut tests));
     let mut faults = Vec::new();
     let mut listed = std::collections::BTreeSet::new();
-    for line in list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in
+        list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [defence, target, test] = words[..] else {
             faults.push(format!("not `defence target test`: {line}"));
@@ -74,12 +87,16 @@ fn defence_has_a_test_that_runs_without_it() {
         let (module, name) = test.rsplit_once("::").unwrap();
         let function = format!("fn {name}(");
         if !(["integration", "e2e"].contains(&target) || target.starts_with("meshd"))
-            || !tests.iter().any(|(path, text)| text.contains(&function) && holds_module(path, module))
+            || !tests
+                .iter()
+                .any(|(path, text)| text.contains(&function) && holds_module(path, module))
         {
             faults.push(format!("no such test: {line}"));
         }
     }
-    faults.extend(named.difference(&listed).map(|name| format!("{name} is not in tests/attack/defences")));
+    faults.extend(
+        named.difference(&listed).map(|name| format!("{name} is not in tests/attack/defences")),
+    );
     faults.extend(listed.difference(&named).map(|name| format!("{name} is not a defence of src/")));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

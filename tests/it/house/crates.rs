@@ -1,4 +1,5 @@
-//! The workspace as Cargo sees it: a crate depends only on crates that are listed above it, and a package is used where it belongs.
+//! The workspace as Cargo sees it: a crate depends only on crates that are listed above it, and a
+//! package is used where it belongs.
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ const HOMES: [(&str, &[&str]); 14] = [
 ];
 /// Crates without I/O, and packages that none of them may depend on.
 const PURE: [&str; 4] = ["meshd-types", "meshd-proto", "meshd-model", "meshd-dhcp"];
-const IMPURE: [&str; 7] = ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
+const IMPURE: [&str; 7] =
+    ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
 /// The agent travels in every overlay and knows nothing of the central node.
 const AGENT: [&str; 3] = ["meshd-types", "meshd-proto", "meshd-client"];
 
@@ -36,7 +38,8 @@ fn metadata() -> Metadata {
 fn members(metadata: &Metadata) -> Vec<&Package> {
     let manifest = include_str!("../../../Cargo.toml");
     let place = |package: &Package| {
-        let folder = package.manifest_path.strip_prefix(&metadata.workspace_root).unwrap().parent().unwrap();
+        let folder =
+            package.manifest_path.strip_prefix(&metadata.workspace_root).unwrap().parent().unwrap();
         manifest.find(&format!("\"{folder}\", #")).unwrap_or(usize::MAX)
     };
     let mut members = metadata.workspace_packages();
@@ -46,7 +49,11 @@ fn members(metadata: &Metadata) -> Vec<&Package> {
 }
 
 fn normal(package: &Package) -> impl Iterator<Item = &str> {
-    package.dependencies.iter().filter(|it| it.kind == DependencyKind::Normal).map(|it| it.name.as_str())
+    package
+        .dependencies
+        .iter()
+        .filter(|it| it.kind == DependencyKind::Normal)
+        .map(|it| it.name.as_str())
 }
 
 #[test]
@@ -71,7 +78,9 @@ fn package_is_used_only_in_its_home() {
     let mut faults = Vec::new();
     for package in members(&metadata) {
         for dependency in normal(package) {
-            let away = HOMES.iter().any(|(name, homes)| *name == dependency && !homes.contains(&package.name.as_str()));
+            let away = HOMES.iter().any(|(name, homes)| {
+                *name == dependency && !homes.contains(&package.name.as_str())
+            });
             let impure = PURE.contains(&package.name.as_str()) && IMPURE.contains(&dependency);
             if away || impure {
                 faults.push(format!("{} depends on {dependency}", package.name));

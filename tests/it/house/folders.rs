@@ -11,28 +11,34 @@ fn folder_with_more_than_15_entries_is_refused() {
     let (sources, tests) = (sources(), programs("tests"));
     for folder in sources.keys().chain(tests.keys()).filter_map(|path| path.parent()) {
         // Cargo.toml lists the crates of src/.
-        let own =
-            fs::read_dir(folder).unwrap().filter(|entry| !entry.as_ref().unwrap().path().join("Cargo.toml").exists());
+        let own = fs::read_dir(folder)
+            .unwrap()
+            .filter(|entry| !entry.as_ref().unwrap().path().join("Cargo.toml").exists());
         entries.insert(folder.display().to_string(), own.count());
     }
     let large = entries.iter().filter(|(_, count)| **count > MAX_ENTRIES);
     let faults: Vec<String> = large
         .map(|(folder, count)| {
-            format!("{folder} has {count} entries: split it into sub-folders that each hold one idea")
+            format!(
+                "{folder} has {count} entries: split it into sub-folders that each hold one idea"
+            )
         })
         .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 fn is_for_tests(attribute: &syn::Attribute) -> bool {
-    attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+    attribute.path().is_ident("cfg")
+        && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
 }
 
 /// Modules that a file declares, without those of tests.
 fn declared(text: &str) -> Vec<String> {
     let file = syn::parse_file(text).unwrap();
     let modules = file.items.iter().filter_map(|item| match item {
-        syn::Item::Mod(module) if module.content.is_none() && !module.attrs.iter().any(is_for_tests) => {
+        syn::Item::Mod(module)
+            if module.content.is_none() && !module.attrs.iter().any(is_for_tests) =>
+        {
             Some(module.ident.to_string())
         }
         _ => None,
@@ -48,10 +54,16 @@ fn folder_map_names_every_module() {
         if !is_folder || is_tests(&path) {
             continue;
         }
-        let map: String =
-            text.lines().take_while(|line| line.starts_with("//!") || line.starts_with("#![doc")).collect();
-        let missing = declared(&text).into_iter().filter(|name| !map.contains(&format!("`{name}`")));
-        faults.extend(missing.map(|module| format!("{}: add a line for `{module}` to the map", path.display())));
+        let map: String = text
+            .lines()
+            .take_while(|line| line.starts_with("//!") || line.starts_with("#![doc"))
+            .collect();
+        let missing =
+            declared(&text).into_iter().filter(|name| !map.contains(&format!("`{name}`")));
+        faults.extend(
+            missing
+                .map(|module| format!("{}: add a line for `{module}` to the map", path.display())),
+        );
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -67,7 +79,8 @@ fn documents() -> Vec<String> {
     found
 }
 
-/// Whether a path names a source, or the end of the path of one: `src/trust/`, `trust/overlay_capability.rs`, `table.rs`.
+/// Whether a path names a source, or the end of the path of one: `src/trust/`,
+/// `trust/overlay_capability.rs`, `table.rs`.
 fn names_a_source(path: &str, all: &[String]) -> bool {
     Path::new(path).exists() || all.iter().any(|source| source.ends_with(&format!("/{path}")))
 }
@@ -97,10 +110,15 @@ fn source_path_in_a_document_exists() {
 fn foreign_entry_at_the_top_level_is_refused() {
     let expected = ".ci .gitignore CHANGELOG.md CONTRIBUTING.md Cargo.lock Cargo.toml Makefile README.md benches build.rs \
                     clippy.toml deny.toml docs images overlays rustfmt.toml site.toml src tests";
-    let listed = std::process::Command::new("git").args(["ls-tree", "--name-only", "HEAD"]).output().unwrap();
+    let listed = std::process::Command::new("git")
+        .args(["ls-tree", "--name-only", "HEAD"])
+        .output()
+        .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     assert!(listed.contains("Cargo.toml"), "git lists the entries of the top level");
-    let foreign: Vec<&str> =
-        listed.lines().filter(|name| !expected.split_whitespace().any(|known| known == *name)).collect();
+    let foreign: Vec<&str> = listed
+        .lines()
+        .filter(|name| !expected.split_whitespace().any(|known| known == *name))
+        .collect();
     assert!(foreign.is_empty(), "at the top level: {foreign:?}");
 }

@@ -30,7 +30,8 @@ const BANNED: [&str; 20] = [
     "prove nothing",
     "whoever",
 ];
-/// Participles, pronouns and adverbs that say neither what a function does nor what it returns. Use a verb with its object, or a noun.
+/// Participles, pronouns and adverbs that say neither what a function does nor what it returns. Use
+/// a verb with its object, or a noun.
 const NAMELESS: [&str; 37] = [
     "about",
     "admitted",
@@ -70,8 +71,10 @@ const NAMELESS: [&str; 37] = [
     "whole",
     "within",
 ];
-/// Words that begin a doc comment of at most three words that says nothing: `Its name.`, `Which file.`
-const QUESTIONS: [&str; 9] = ["How", "Its", "What", "When", "Where", "Which", "Who", "Whose", "Why"];
+/// Words that begin a doc comment of at most three words that says nothing: `Its name.`,
+/// `Which file.`
+const QUESTIONS: [&str; 9] =
+    ["How", "Its", "What", "When", "Where", "Which", "Who", "Whose", "Why"];
 
 /// What a file declares and documents outside of its tests.
 #[derive(Default)]
@@ -125,11 +128,17 @@ impl Declared {
     }
 
     fn document(&mut self, attributes: &[Attribute]) {
-        let lines = attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).filter_map(|attribute| {
-            let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
-            let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
-            Some(text.value())
-        });
+        let lines = attributes
+            .iter()
+            .filter(|attribute| attribute.path().is_ident("doc"))
+            .filter_map(|attribute| {
+                let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
+                let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value
+                else {
+                    return None;
+                };
+                Some(text.value())
+            });
         let doc = lines.collect::<Vec<_>>().join(" ").trim().to_owned();
         if !doc.is_empty() {
             self.docs.push(doc);
@@ -157,25 +166,32 @@ fn type_name_that_occurs_twice_in_a_crate_is_refused() {
         }
     }
     let twice = found.iter().filter(|(_, files)| files.len() > 1);
-    let faults: Vec<String> =
-        twice.map(|((folder, name), files)| format!("{name} occurs twice in {folder}: {}", files.join(", "))).collect();
+    let faults: Vec<String> = twice
+        .map(|((folder, name), files)| {
+            format!("{name} occurs twice in {folder}: {}", files.join(", "))
+        })
+        .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
 fn function_named_by_a_participle_or_pronoun_is_refused() {
-    let sample = Declared::of("fn whole() {} fn read_body() {} struct S; impl S { fn ask(&self) {} }");
+    let sample =
+        Declared::of("fn whole() {} fn read_body() {} struct S; impl S { fn ask(&self) {} }");
     assert_eq!(sample.functions, ["whole", "read_body", "ask"]);
     let mut faults = Vec::new();
     for (path, text) in released() {
-        let names = Declared::of(&text).functions.into_iter().filter(|name| NAMELESS.contains(&name.as_str()));
+        let names = Declared::of(&text)
+            .functions
+            .into_iter()
+            .filter(|name| NAMELESS.contains(&name.as_str()));
         faults.extend(names.map(|name| format!("{}: fn {name}", path.display())));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// One word; a question of at most three; or an article and a noun. A code span names a source, such as a file of sysfs. A help text of
-/// the command line has no full stop and may be one word.
+/// One word; a question of at most three; or an article and a noun. A code span names a source,
+/// such as a file of sysfs. A help text of the command line has no full stop and may be one word.
 fn says_nothing(doc: &str) -> bool {
     let words: Vec<&str> = doc.trim_end_matches('.').split_whitespace().collect();
     let is_question = words.len() <= 3 && QUESTIONS.contains(&words[0]);
@@ -208,12 +224,17 @@ fn empty_doc_comment_is_refused() {
 /// The banned phrase in a text, if there is one.
 fn banned(text: &str) -> Option<&'static str> {
     let words = |text: &str| {
-        text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+        text.split(|c: char| !c.is_alphanumeric())
+            .filter(|word| !word.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let padded = format!(" {} ", words(&text.to_lowercase()));
-    let question =
-        text.starts_with("What ") || [". What ", "; What ", ": What "].iter().any(|start| text.contains(start));
-    question.then_some("What").or_else(|| BANNED.into_iter().find(|phrase| padded.contains(&format!(" {phrase} "))))
+    let question = text.starts_with("What ")
+        || [". What ", "; What ", ": What "].iter().any(|start| text.contains(start));
+    question
+        .then_some("What")
+        .or_else(|| BANNED.into_iter().find(|phrase| padded.contains(&format!(" {phrase} "))))
 }
 
 #[test]

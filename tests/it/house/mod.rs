@@ -70,14 +70,14 @@ fn word(text: &str) -> String {
 }
 
 #[test]
-fn file_has_a_header_and_at_most_400_lines() {
+fn file_has_a_header_and_at_most_500_lines() {
     let mut faults = Vec::new();
     for (path, text) in sources().into_iter().chain(programs("tests")).chain(programs("benches")) {
         if !text.starts_with("//!") {
             faults.push(format!("{} does not open with //!", path.display()));
         }
-        if text.lines().count() > 400 {
-            faults.push(format!("{} has more than 400 lines", path.display()));
+        if text.lines().count() > 500 {
+            faults.push(format!("{} has more than 500 lines", path.display()));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
@@ -99,8 +99,9 @@ fn metric_has_a_help_text() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// String literals in code, each with the line on which it begins. Continuations (`\\` at the end of a line) are joined as rustc
-/// joins them; raw strings are text to look at, such as templates, and left out.
+/// String literals in code, each with the line on which it begins. Continuations (`\\` at the end
+/// of a line) are joined as rustc joins them; raw strings are text to look at, such as templates,
+/// and left out.
 fn literals(text: &str) -> Vec<(usize, String)> {
     let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
     let (mut found, mut line) = (Vec::new(), 1);
@@ -108,7 +109,9 @@ fn literals(text: &str) -> Vec<(usize, String)> {
     while let Some((at, c)) = rest.next() {
         match c {
             '\n' => line += 1,
-            '/' if body[at..].starts_with("//") => while rest.next_if(|(_, c)| *c != '\n').is_some() {},
+            '/' if body[at..].starts_with("//") => {
+                while rest.next_if(|(_, c)| *c != '\n').is_some() {}
+            }
             '\'' if body[at..].starts_with("'\"'") => drop(rest.nth(1)),
             'r' if body[at..].starts_with("r\"") || body[at..].starts_with("r#\"") => {
                 let end = if body[at..].starts_with("r#") { "\"#" } else { "\"" };
@@ -146,17 +149,20 @@ fn literals(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A run of spaces within a sentence: most often a line that was joined by hand, with its indentation. What begins or ends with spaces
-/// is laid out on purpose, and so is a line of a table.
+/// A run of spaces within a sentence: most often a line that was joined by hand, with its
+/// indentation. What begins or ends with spaces is laid out on purpose, and so is a line of a
+/// table.
 #[test]
 fn sentence_for_people_has_no_run_of_spaces() {
-    let joined = literals("let a = \"one \\\n      two\"; let b = \"three    four\"; // \"five     six\"");
+    let joined =
+        literals("let a = \"one \\\n      two\"; let b = \"three    four\"; // \"five     six\"");
     assert_eq!(joined, [(1, "one two".to_owned()), (2, "three    four".to_owned())]);
     let mut faults = Vec::new();
     for (path, text) in sources() {
         for (line, literal) in literals(&text) {
             // Neither a file nor a list of commands that is laid out.
-            let is_laid_out = literal.contains("\\n") || literal.contains('\n') || literal.starts_with("meshd ");
+            let is_laid_out =
+                literal.contains("\\n") || literal.contains('\n') || literal.starts_with("meshd ");
             let is_sentence = literal.split_whitespace().count() > 4 && !is_laid_out;
             if is_sentence && literal.trim().contains("   ") {
                 faults.push(format!("{}:{line}: {literal}", path.display()));

@@ -28,8 +28,10 @@ const PURE: [&str; 18] = [
     "src/agent/vm/process/qmp_message.rs",
     "src/agent/vm/disks/cloud_init_seed.rs",
 ];
-/// Failpoints read the environment. Fuzz checks start at the current time. Drivers own sockets and threads.
-const NOT_PURE: [&str; 3] = ["src/types/failpoint.rs", "src/tftp/fuzz_invariants.rs", "src/tftp/driver"];
+/// Failpoints read the environment. Fuzz checks start at the current time. Drivers own sockets and
+/// threads.
+const NOT_PURE: [&str; 3] =
+    ["src/types/failpoint.rs", "src/tftp/fuzz_invariants.rs", "src/tftp/driver"];
 /// Paths that pure code does not name.
 const IMPURE: [&str; 10] = [
     "getrandom",
@@ -59,7 +61,8 @@ pub(super) struct Named {
 impl<'ast> Visit<'ast> for Named {
     fn visit_item_mod(&mut self, item: &'ast ItemMod) {
         let is_test = item.attrs.iter().any(|attribute| {
-            attribute.path().is_ident("cfg") && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
         });
         if !is_test {
             syn::visit::visit_item_mod(self, item);
@@ -71,7 +74,8 @@ impl<'ast> Visit<'ast> for Named {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let words: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        let words: Vec<String> =
+            path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if words.len() > 1 {
             self.paths.insert(words);
         }
@@ -94,8 +98,12 @@ impl Named {
                 before.pop();
             }
             UseTree::Group(group) => group.items.iter().for_each(|tree| self.flatten(tree, before)),
-            UseTree::Name(name) => self.import(name.ident.to_string(), &name.ident.to_string(), before),
-            UseTree::Rename(name) => self.import(name.rename.to_string(), &name.ident.to_string(), before),
+            UseTree::Name(name) => {
+                self.import(name.ident.to_string(), &name.ident.to_string(), before)
+            }
+            UseTree::Rename(name) => {
+                self.import(name.rename.to_string(), &name.ident.to_string(), before)
+            }
             UseTree::Glob(_) => drop(self.paths.insert(before.clone())),
         }
     }
@@ -103,7 +111,9 @@ impl Named {
     fn import(&mut self, name: String, word: &str, before: &[String]) {
         // `use a::{self}` imports `a`.
         let (path, name) = match before.last() {
-            Some(module) if word == "self" => (before.to_vec(), if name == "self" { module.clone() } else { name }),
+            Some(module) if word == "self" => {
+                (before.to_vec(), if name == "self" { module.clone() } else { name })
+            }
             _ => ([before, &[word.to_owned()]].concat(), name),
         };
         self.paths.insert(path.clone());
@@ -129,7 +139,11 @@ fn pure_code_uses_no_clock_file_or_socket() {
         for named in Named::of(&text).paths {
             let named = named.join("::");
             let is_clock = CLOCKS.iter().any(|clock| named.ends_with(clock));
-            if is_clock || IMPURE.iter().any(|impure| named == *impure || named.starts_with(&format!("{impure}::"))) {
+            if is_clock
+                || IMPURE
+                    .iter()
+                    .any(|impure| named == *impure || named.starts_with(&format!("{impure}::")))
+            {
                 faults.push(format!("{} names {named}", path.display()));
             }
         }
@@ -165,7 +179,8 @@ pub(super) fn is_root(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "mod.rs" || name == "lib.rs")
 }
 
-/// The innermost module that a path of a file leads through, and the words after it; `None` outside of its crate.
+/// The innermost module that a path of a file leads through, and the words after it; `None` outside
+/// of its crate.
 pub(super) fn module<'n>(path: &Path, named: &'n [String]) -> Option<(PathBuf, &'n [String])> {
     let root = root_of(path);
     // The module of a file `a/b.rs` is `a/b`; that of `a/mod.rs` and `a/lib.rs` is `a`.
@@ -202,7 +217,8 @@ pub(super) type Edges = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// All nodes that a path of imports leads to.
 fn reach<'a>(edges: &'a Edges, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
-    let (mut found, mut next) = (BTreeSet::new(), edges.get(from).into_iter().flatten().collect::<Vec<_>>());
+    let (mut found, mut next) =
+        (BTreeSet::new(), edges.get(from).into_iter().flatten().collect::<Vec<_>>());
     while let Some(node) = next.pop() {
         if found.insert(node) {
             next.extend(edges.get(node).into_iter().flatten());
@@ -213,8 +229,10 @@ fn reach<'a>(edges: &'a Edges, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
 
 /// Files or folders that name each other, directly or by way of others; one line for each such set.
 pub(super) fn cycles(edges: &Edges) -> BTreeSet<String> {
-    let reached: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> = edges.keys().map(|from| (from, reach(edges, from))).collect();
-    let leads = |from: &PathBuf, to: &PathBuf| reached.get(from).is_some_and(|all| all.contains(to));
+    let reached: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> =
+        edges.keys().map(|from| (from, reach(edges, from))).collect();
+    let leads =
+        |from: &PathBuf, to: &PathBuf| reached.get(from).is_some_and(|all| all.contains(to));
     let both = |from: &PathBuf| -> Vec<String> {
         let all = edges.keys().filter(|to| leads(from, to) && leads(to, from));
         all.map(|node| node.display().to_string()).collect()
@@ -244,8 +262,10 @@ fn folders_have_no_import_cycle() {
 
 #[test]
 fn server_reads_and_changes_records_through_services() {
-    let servers = sources().into_iter().filter(|(path, _)| path.starts_with("src/serve") && !is_tests(path));
+    let servers =
+        sources().into_iter().filter(|(path, _)| path.starts_with("src/serve") && !is_tests(path));
     let direct = servers.filter(|(_, text)| code(text).any(|line| line.contains(".store()")));
-    let faults: Vec<String> = direct.map(|(path, _)| format!("{} uses the store", path.display())).collect();
+    let faults: Vec<String> =
+        direct.map(|(path, _)| format!("{} uses the store", path.display())).collect();
     assert!(faults.is_empty(), "use a method of a service of src/central:\n{}", faults.join("\n"));
 }

@@ -5,7 +5,8 @@ use std::{fs, io::Write as _};
 
 fn logs(world: &World, arguments: &[&str]) -> String {
     let output = world.meshd(&[&["node", "logs"], arguments].concat());
-    let (text, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, message) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{message}");
     text.into_owned()
 }
@@ -31,7 +32,11 @@ fn system_log_is_stored_whole_sanitized_and_survives_a_kill() {
     assert_eq!(text, "first line\nand <b>markup</b>\n");
     let raw = logs(&world, &[&node, "--raw"]);
     assert_eq!(raw, "first line\n\u{1b}]0;title\u{7}and <b>markup</b>\n");
-    assert_eq!(logs(&world, &[&node, "--source", "kernel"]), "", "the machine of this test has no /dev/kmsg");
+    assert_eq!(
+        logs(&world, &[&node, "--source", "kernel"]),
+        "",
+        "the machine of this test has no /dev/kmsg"
+    );
 
     drop(machine);
     world.kill();
@@ -39,7 +44,10 @@ fn system_log_is_stored_whole_sanitized_and_survives_a_kill() {
     let mut file = fs::File::options().append(true).open(&log).unwrap();
     file.write_all(b"after the restart\n").unwrap();
     let text = until_logged(&world, &node, "after the restart");
-    assert!(text.starts_with("first line\n") && text.lines().count() == 3, "each line once: {text}");
+    assert!(
+        text.starts_with("first line\n") && text.lines().count() == 3,
+        "each line once: {text}"
+    );
 
     let output = world.meshd(&["node", "logs", &node, "--session", "000000000000000000000000"]);
     let message = stderr(&output);
@@ -53,9 +61,15 @@ fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
     machine.boot();
     let session = world.events("boot_started")[0]["session"].as_str().unwrap().to_owned();
     other.dhcp(crate::world::dhcp::As::Firmware(0));
-    let url = |session: &str| format!("http://{CENTRAL}:8080/boot/failed?session={session}&reason=%6eo%20packages%0a");
+    let url = |session: &str| {
+        format!("http://{CENTRAL}:8080/boot/failed?session={session}&reason=%6eo%20packages%0a")
+    };
     assert_eq!(other.get(&url(&session)).unwrap().status, 404, "another machine");
-    assert_eq!(machine.get(&url("000000000000000000000000")).unwrap().status, 404, "another session");
+    assert_eq!(
+        machine.get(&url("000000000000000000000000")).unwrap().status,
+        404,
+        "another session"
+    );
     assert_eq!(machine.head(&url(&session)).unwrap().status, 200);
     assert!(world.events("boot_failed").is_empty());
 
@@ -68,7 +82,11 @@ fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
     let node = events[0]["node"].as_str().unwrap();
     assert_eq!(logs(&world, &[node]), "mesh-init: FAILED: no packages\n");
     let timeline = world.json(&["node", "timeline", node, "-o", "json"]);
-    assert_eq!((&timeline["result"], &timeline["failure"]), (&"failed".into(), &"no packages".into()), "{timeline}");
+    assert_eq!(
+        (&timeline["result"], &timeline["failure"]),
+        (&"failed".into(), &"no packages".into()),
+        "{timeline}"
+    );
 
     // The reason is shown until a later boot comes online.
     machine.boot();

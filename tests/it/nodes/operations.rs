@@ -1,4 +1,5 @@
-//! Orders to nodes are records: they go on after a restart, are executed once, and are listed, followed and cancelled.
+//! Orders to nodes are records: they go on after a restart, are executed once, and are listed,
+//! followed and cancelled.
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
@@ -51,12 +52,16 @@ fn label(text: &str) -> NodeOrder {
 }
 
 async fn order(rig: &Rig, ids: &[NodeId], order: NodeOrder) -> AcceptedOrder {
-    let targets: Vec<BulkTarget> = ids.iter().map(|id| BulkTarget { id: *id, revision: None }).collect();
+    let targets: Vec<BulkTarget> =
+        ids.iter().map(|id| BulkTarget { id: *id, revision: None }).collect();
     rig.central.nodes.order(&targets, order, Role::Admin, &ordered(Verb::Label)).await.unwrap()
 }
 
 fn record(rig: &Rig, operation: OperationId, node: NodeId) -> NodeOperation {
-    rig.central.store().read(|model| model.node_operation(operation, node).cloned()).expect("a record of the node")
+    rig.central
+        .store()
+        .read(|model| model.node_operation(operation, node).cloned())
+        .expect("a record of the node")
 }
 
 fn labelled(rig: &Rig, ids: &[NodeId]) -> usize {
@@ -96,7 +101,8 @@ async fn link(machine: &Machine<'_>, commands: mpsc::Sender<meshd_central::LinkC
     let newest = node.certificates.last().cloned().expect("a certificate");
     let peer = Peer { node: node.id, serial: newest.serial, key: newest.key, expired: false };
     let session = node.boot.expect("a boot");
-    let hello = Hello { version: machine.version, node: node.id, session, facts: machine.facts.clone() };
+    let hello =
+        Hello { version: machine.version, node: node.id, session, facts: machine.facts.clone() };
     rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap();
 }
 
@@ -129,8 +135,10 @@ async fn operation_over_10000_nodes_has_one_record_each_in_bounded_commits() {
     let accepting = OPERATION_CHANGES.take();
     assert_eq!(accepting.len(), 10_000_usize.div_ceil(BATCH));
     assert_eq!(counts(&rig, operation), [10_000, 0, 0, 0, 0]);
-    let [heads, records] =
-        rig.central.store().read(|model| [model.operations().count(), model.node_operations(operation).count()]);
+    let [heads, records] = rig
+        .central
+        .store()
+        .read(|model| [model.operations().count(), model.node_operations(operation).count()]);
     assert_eq!((heads, records), (1, 10_000), "one head record, one record for each node");
     for _ in 0..accepting.len() {
         rig.central.nodes.drive_operations().await;
@@ -172,7 +180,10 @@ async fn cancel_ends_the_nodes_that_have_not_started() {
     assert_eq!(cancelled + done, ids.len());
     rig.central.nodes.drive_operations().await;
     assert_eq!((labelled(&rig, &ids), state(&rig, operation)), (done, OperationState::Cancelled));
-    assert!(rig.central.nodes.cancel_operation(operation, &by).await.is_err(), "nothing is left to cancel");
+    assert!(
+        rig.central.nodes.cancel_operation(operation, &by).await.is_err(),
+        "nothing is left to cancel"
+    );
     let unknown = OperationId([0xee; 4]);
     assert!(rig.central.nodes.cancel_operation(unknown, &by).await.is_err());
 }
@@ -184,10 +195,18 @@ async fn second_order_is_refused_while_one_is_pending_but_removal_withdraws_it()
     let ids = add_nodes(&rig, MANY).await;
     let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     let one = ids[0];
-    let refused = rig.central.nodes.order_one(one, label("no"), Role::Admin, &ordered(Verb::Label)).await;
-    assert!(matches!(refused, Err(OperateError::Busy { operation: by, .. }) if by == operation), "{refused:?}");
+    let refused =
+        rig.central.nodes.order_one(one, label("no"), Role::Admin, &ordered(Verb::Label)).await;
+    assert!(
+        matches!(refused, Err(OperateError::Busy { operation: by, .. }) if by == operation),
+        "{refused:?}"
+    );
     rig.central.nodes.remove(one, &ordered(Verb::Remove)).await.unwrap();
-    assert_eq!(record(&rig, operation, one).state, NodeOperationState::Cancelled, "the node was removed");
+    assert_eq!(
+        record(&rig, operation, one).state,
+        NodeOperationState::Cancelled,
+        "the node was removed"
+    );
     rig.central.nodes.rename(ids[1], "renamed", &ordered(Verb::Rename)).await.unwrap();
     while state(&rig, operation) == OperationState::Running {
         rig.central.nodes.drive_operations().await;
@@ -222,8 +241,10 @@ async fn refused_order_to_one_node_leaves_no_record() {
     let refused = rig.central.nodes.resume(ids[0], &ordered(Verb::Resume)).await.unwrap_err();
     assert!(matches!(refused, OperateError::Unlawful(_)), "{refused}");
     rig.central.nodes.remove(ids[0], &ordered(Verb::Remove)).await.unwrap();
-    let orders =
-        rig.central.store().read(|model| model.operations().map(|head| head.order.clone()).collect::<Vec<_>>());
+    let orders = rig
+        .central
+        .store()
+        .read(|model| model.operations().map(|head| head.order.clone()).collect::<Vec<_>>());
     assert_eq!(orders, [NodeOrder::Remove]);
 }
 
@@ -241,15 +262,26 @@ async fn full_queue_of_a_link_delays_only_its_own_reboot() {
     ids.push(machine.id());
     let operation = order(&rig, &ids, NodeOrder::Reboot).await.operation.unwrap();
     let driven = async {
-        while rig.central.store().read(|model| model.operation_counts(operation).of(NodeOperationState::Pending)) > 0 {
+        while rig
+            .central
+            .store()
+            .read(|model| model.operation_counts(operation).of(NodeOperationState::Pending))
+            > 0
+        {
             rig.central.nodes.drive_operations().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), driven).await.expect("a full queue delays nobody");
+    tokio::time::timeout(Duration::from_secs(10), driven)
+        .await
+        .expect("a full queue delays nobody");
     assert_eq!(action_numbers(&mut inbox), [0; 0], "the queue was full");
     rig.central.nodes.drive_operations().await;
     rig.central.nodes.drive_operations().await;
-    assert_eq!(action_numbers(&mut inbox), [record(&rig, operation, machine.id()).action.unwrap()], "sent once");
+    assert_eq!(
+        action_numbers(&mut inbox),
+        [record(&rig, operation, machine.id()).action.unwrap()],
+        "sent once"
+    );
 }
 
 #[tokio::test]
@@ -260,8 +292,10 @@ async fn cancellation_has_its_audit_line_in_its_own_transaction() {
     let operation = order(&rig, &ids, label("yes")).await.operation.unwrap();
     let audit = ordered(Verb::OperationCancel);
     rig.central.nodes.cancel_operation(operation, &audit).await.unwrap();
-    let lines = rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
-    let of_operation = |(_, line): &&(_, Audit)| line.target.as_ref() == Some(&operation.to_string());
+    let lines =
+        rig.central.store().audit(&AuditFilter { limit: 100, ..AuditFilter::default() }).unwrap();
+    let of_operation =
+        |(_, line): &&(_, Audit)| line.target.as_ref() == Some(&operation.to_string());
     assert_eq!(lines.iter().filter(of_operation).count(), 1, "{lines:?}");
 }
 
@@ -283,14 +317,25 @@ async fn reboot_is_sent_again_after_a_restart_with_the_same_number_and_ends_with
     let rig = rig.restarted(&world);
     let mut machine = Machine::new(&rig, 1);
     let mut inbox = actions(&machine).await;
-    assert_eq!(action_numbers(&mut inbox), [sent.action.unwrap()], "an agent executes a number once");
+    assert_eq!(
+        action_numbers(&mut inbox),
+        [sent.action.unwrap()],
+        "an agent executes a number once"
+    );
     machine.link_up().await;
-    let done = FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome: ActionOutcome::Done };
+    let done =
+        FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome: ActionOutcome::Done };
     assert!(machine.say(done).await);
     let confirmed = record(&rig, sent.operation, id);
-    assert!(confirmed.confirmed_at.is_some() && confirmed.state == NodeOperationState::Running, "{confirmed:?}");
+    assert!(
+        confirmed.confirmed_at.is_some() && confirmed.state == NodeOperationState::Running,
+        "{confirmed:?}"
+    );
     let (activities, _) = rig.central.activities();
-    let reboot = activities.iter().find(|activity| activity.request == "reboot").expect("it is not finished");
+    let reboot = activities
+        .iter()
+        .find(|activity| activity.request == "reboot")
+        .expect("it is not finished");
     assert_eq!(reboot.since, confirmed.confirmed_at, "the time of the record");
     machine.boot(Stage::Online).await;
     rig.central.nodes.drive_operations().await;
@@ -314,7 +359,11 @@ async fn second_reboot_waits_for_the_answer_then_replaces_the_first_and_fails_wi
         let second = rig.central.nodes.reboot(id, &by).await;
         assert!(matches!(second, Err(OperateError::Busy { .. })), "{second:?}");
         let outcome = ActionOutcome::Done;
-        assert!(machine.say(FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome }).await);
+        assert!(
+            machine
+                .say(FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome })
+                .await
+        );
         sent.operation
     };
     let (first, operation) = tokio::join!(rig.central.nodes.reboot(id, &by), node_side);
@@ -323,7 +372,11 @@ async fn second_reboot_waits_for_the_answer_then_replaces_the_first_and_fails_wi
         let sent = sent_reboot(&rig, id).await;
         assert_eq!(record(&rig, operation, id).state, NodeOperationState::Cancelled, "replaced");
         let outcome = ActionOutcome::Done;
-        assert!(machine.say(FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome }).await);
+        assert!(
+            machine
+                .say(FromAgent::ActionDone { id: ActionId(sent.action.unwrap()), outcome })
+                .await
+        );
         sent.operation
     };
     let (second, operation) = tokio::join!(rig.central.nodes.reboot(id, &by), node_side);
@@ -342,12 +395,19 @@ async fn drain_is_running_until_its_work_ends_and_cancelled_by_resume() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let id = machine.id();
-    let drain = || NodeOrder::Drain { workloads: meshd_model::operations::DrainPolicy::Wait, grace_s: None };
+    let drain = || NodeOrder::Drain {
+        workloads: meshd_model::operations::DrainPolicy::Wait,
+        grace_s: None,
+    };
     assert!(machine.heartbeat(1).await);
     let first = order(&rig, &[id], drain()).await.operation.unwrap();
     assert_eq!(record(&rig, first, id).state, NodeOperationState::Running);
     let second = order(&rig, &[id], drain()).await.operation.unwrap();
-    assert_eq!(record(&rig, first, id).state, NodeOperationState::Cancelled, "the second one replaces it");
+    assert_eq!(
+        record(&rig, first, id).state,
+        NodeOperationState::Cancelled,
+        "the second one replaces it"
+    );
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     assert_eq!(record(&rig, second, id).state, NodeOperationState::Cancelled);
     let third = order(&rig, &[id], drain()).await.operation.unwrap();
@@ -362,7 +422,8 @@ async fn drain_is_running_until_its_work_ends_and_cancelled_by_resume() {
     assert!(done.finished_at > started);
 }
 
-/// kill -9 at each step of an operation of the real daemon: what was acknowledged goes on, and no node is changed twice.
+/// kill -9 at each step of an operation of the real daemon: what was acknowledged goes on, and no
+/// node is changed twice.
 #[test]
 fn killed_daemon_finishes_acknowledged_operations_and_forgets_others() {
     let mut world = World::prepared("approve");
@@ -372,7 +433,9 @@ fn killed_daemon_finishes_acknowledged_operations_and_forgets_others() {
         add_nodes(&rig, MANY).await;
         rig.central.store().close().await.unwrap();
     });
-    let label = |world: &World, value: &str| world.meshd(&["node", "label", "-l", "rack=a", &format!("done={value}")]);
+    let label = |world: &World, value: &str| {
+        world.meshd(&["node", "label", "-l", "rack=a", &format!("done={value}")])
+    };
     let labelled = |world: &World, value: &str| {
         let nodes = world.json(&["node", "list", "-l", &format!("done={value}"), "-o", "json"]);
         nodes.as_array().unwrap().len()
@@ -396,7 +459,8 @@ fn killed_daemon_finishes_acknowledged_operations_and_forgets_others() {
     }
     world.start();
     let operations = world.json(&["operation", "list", "-o", "json"]);
-    let states: Vec<_> = operations.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
+    let states: Vec<_> =
+        operations.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["done", "done"], "the first was not acknowledged");
     let id = operations[1]["id"].as_str().unwrap();
     let shown = world.json(&["operation", "show", id, "-o", "json"]);

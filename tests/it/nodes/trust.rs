@@ -1,4 +1,5 @@
-//! The certificate authority and tickets in use: a rotation under way, a node that was away, a machine that is not netbooted.
+//! The certificate authority and tickets in use: a rotation under way, a node that was away, a
+//! machine that is not netbooted.
 
 use crate::world::{World, eventually, node::PxeNode, stderr};
 use serde_json::Value;
@@ -12,7 +13,8 @@ use std::{
 /// The root that is active, and how many nodes stand on it.
 fn active(world: &World) -> (String, u64) {
     let roots = world.json(&["ca", "show", "-o", "json"]);
-    let active = roots.as_array().unwrap().iter().find(|root| root["active"] == true).unwrap().clone();
+    let active =
+        roots.as_array().unwrap().iter().find(|root| root["active"] == true).unwrap().clone();
     (active["root"].as_str().unwrap().to_owned(), active["nodes"].as_u64().unwrap())
 }
 
@@ -38,11 +40,16 @@ fn ca_rotation_is_followed_by_running_agent_without_phase_change() {
         if nodes == 1 { Ok(()) } else { Err(format!("{nodes} nodes\n{}", agent.log())) }
     });
     eventually("the agent keeps both roots", || {
-        let learned = fs::read_to_string(agent.file("state/roots.json")).map_err(|error| error.to_string())?;
+        let learned = fs::read_to_string(agent.file("state/roots.json"))
+            .map_err(|error| error.to_string())?;
         if learned.matches("BEGIN CERTIFICATE").count() == 2 { Ok(()) } else { Err(learned) }
     });
     assert_eq!(world.events("phase").len(), phases, "it was online all the while");
-    assert_eq!(world.node()["conditions"], serde_json::json!([]), "another authority is no other generation");
+    assert_eq!(
+        world.node()["conditions"],
+        serde_json::json!([]),
+        "another authority is no other generation"
+    );
     drop(agent);
     // Whoever was off while the roots changed, and boots with neither, gets both.
     world.kill();
@@ -69,7 +76,11 @@ fn node_that_missed_ca_rotation_reports_stale_ca_until_reboot() {
     });
     eventually("the central node shows it", || {
         let node = world.node();
-        if node["conditions"].to_string().contains("stale_ca") { Ok(()) } else { Err(node.to_string()) }
+        if node["conditions"].to_string().contains("stale_ca") {
+            Ok(())
+        } else {
+            Err(node.to_string())
+        }
     });
     let token: Value = serde_json::from_slice(&fs::read(agent.file("boot.json")).unwrap()).unwrap();
     assert!(token["token"].is_string(), "nothing was sent to whoever that is");
@@ -118,7 +129,12 @@ fn run_agent(world: &World, folder: &Path) -> Child {
     fs::create_dir_all(folder.join("root")).unwrap();
     let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
-    command.arg("run").arg("--token-file").arg(folder.join("ticket")).arg("--state-dir").arg(folder.join("state"));
+    command
+        .arg("run")
+        .arg("--token-file")
+        .arg(folder.join("ticket"))
+        .arg("--state-dir")
+        .arg(folder.join("state"));
     command.arg("--root").arg(folder.join("root")).args(["--reboot", "/bin/true"]);
     world.nodes.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log)).unwrap()
 }
@@ -141,7 +157,11 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
             let nodes = world.json(&["node", "list", "-o", "json"]);
             let node = nodes[0].clone();
             let log = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-            if node["phase"] == "online" { Ok(node) } else { Err(format!("{nodes}\n{log}\n{}", world.log_text())) }
+            if node["phase"] == "online" {
+                Ok(node)
+            } else {
+                Err(format!("{nodes}\n{log}\n{}", world.log_text()))
+            }
         });
         assert_eq!(node["address"], "10.77.0.50", "{node}");
         agent.kill().unwrap();
@@ -176,12 +196,20 @@ fn ticket_is_created_without_a_site_file_and_denied_uuid_is_refused() {
     assert!(made.status.success(), "{}", stderr(&made));
     let ticket: Value = serde_json::from_slice(&made.stdout).unwrap();
     let token = ticket["boot"]["token"].as_str().unwrap().as_bytes();
-    assert!(!world.state_bytes().windows(token.len()).any(|bytes| bytes == token), "only its hash is stored");
+    assert!(
+        !world.state_bytes().windows(token.len()).any(|bytes| bytes == token),
+        "only its hash is stored"
+    );
     let listed = world.json(&["token", "list", "-o", "json"]);
-    let at = |key: &str| listed[0][key].as_str().unwrap().parse::<meshd_types::Timestamp>().unwrap();
+    let at =
+        |key: &str| listed[0][key].as_str().unwrap().parse::<meshd_types::Timestamp>().unwrap();
     assert_eq!(at("expires_at").since(at("created_at")).as_secs(), 3600, "{listed}");
     let refused = create(denied);
-    assert!(!refused.status.success() && stderr(&refused).contains("the site denies the UUID"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("the site denies the UUID"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 #[test]

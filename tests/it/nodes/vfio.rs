@@ -1,4 +1,5 @@
-//! What VFIO needs of the overlay that ships, and what the agent's program says on a machine that has it.
+//! What VFIO needs of the overlay that ships, and what the agent's program says on a machine that
+//! has it.
 
 use meshd_proto::{CHECKS, Check, DoctorReport};
 use std::{
@@ -22,13 +23,17 @@ fn kept_away(overlay: &Path) -> Vec<&'static str> {
     let mut found = Vec::new();
     files(&overlay.join("rootfs/etc/modprobe.d"), &mut found);
     let text: String = found.iter().map(|file| fs::read_to_string(file).expect("text")).collect();
-    GPU_DRIVERS.into_iter().filter(|driver| text.lines().any(|line| line == format!("blacklist {driver}"))).collect()
+    GPU_DRIVERS
+        .into_iter()
+        .filter(|driver| text.lines().any(|line| line == format!("blacklist {driver}")))
+        .collect()
 }
 
 #[test]
 fn gpu_drivers_are_blacklisted_only_by_the_vfio_overlay() {
     for overlay in fs::read_dir("overlays").expect("there").flatten() {
-        let expected = if overlay.file_name() == "vfio" { GPU_DRIVERS.to_vec() } else { Vec::new() };
+        let expected =
+            if overlay.file_name() == "vfio" { GPU_DRIVERS.to_vec() } else { Vec::new() };
         assert_eq!(kept_away(&overlay.path()), expected, "{}", overlay.path().display());
     }
 }
@@ -37,7 +42,8 @@ fn gpu_drivers_are_blacklisted_only_by_the_vfio_overlay() {
 fn vfio_service_runs_after_modules_and_before_coldplug_and_agent() {
     let service = fs::read_to_string("overlays/vfio/rootfs/etc/init.d/mesh-vfio").expect("there");
     let words = |key: &str| -> Vec<&str> {
-        let line = service.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
+        let line =
+            service.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
         line.split_whitespace().collect()
     };
     assert!(words("after ").contains(&"modules"));
@@ -54,7 +60,9 @@ fn machine() -> tempfile::TempDir {
         fs::create_dir_all(path.parent().expect("below the root")).expect("made");
         fs::write(path, text).expect("written");
     };
-    for (name, text) in [("vendor", "0x1002"), ("device", "0x5046"), ("class", "0x030000"), ("config", "x")] {
+    for (name, text) in
+        [("vendor", "0x1002"), ("device", "0x5046"), ("class", "0x030000"), ("config", "x")]
+    {
         write(&format!("sys/devices/pci0000:00/0000:00:02.0/{name}"), text);
     }
     fs::create_dir_all(root.path().join("sys/bus/pci/devices")).expect("made");
@@ -72,7 +80,12 @@ fn machine() -> tempfile::TempDir {
 
 fn agent(root: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-agent"));
-    command.args(words).arg("--root").arg(root).arg("--config").arg(root.join("etc/meshd/agent.json"));
+    command
+        .args(words)
+        .arg("--root")
+        .arg(root)
+        .arg("--config")
+        .arg(root.join("etc/meshd/agent.json"));
     command.arg("--boot-file").arg(root.join("etc/meshd/boot.json")).output().expect("it runs")
 }
 
@@ -81,24 +94,30 @@ fn vfio_bind_prints_one_line_per_unit_and_doctor_counts_ready_ones() {
     let root = machine();
     let bound = agent(root.path(), &["vfio", "bind"]);
     let output_text = String::from_utf8_lossy(&bound.stdout).into_owned();
-    let expected = "unit without a group (0000:00:02.0): unbound; no IOMMU group: the IOMMU is off\n";
+    let expected =
+        "unit without a group (0000:00:02.0): unbound; no IOMMU group: the IOMMU is off\n";
     assert_eq!((output_text.as_str(), bound.status.code()), (expected, Some(1)), "{bound:?}");
 
     let doctor = agent(root.path(), &["doctor"]);
     let output_text = String::from_utf8_lossy(&doctor.stdout).into_owned();
     let last = output_text.lines().last().unwrap_or_default();
-    assert!(last.starts_with("failures=") && last.ends_with(" 0/1 GPU unit(s) ready"), "{output_text}");
+    assert!(
+        last.starts_with("failures=") && last.ends_with(" 0/1 GPU unit(s) ready"),
+        "{output_text}"
+    );
     assert!(output_text.contains("no IOMMU groups: disabled by BIOS"), "{output_text}");
     assert_eq!(doctor.status.code(), Some(1));
 
     let lines = agent(root.path(), &["doctor", "--lines"]);
     let lines = String::from_utf8_lossy(&lines.stdout).into_owned();
     let read = |line: &str| line.parse::<Check>().unwrap_or_else(|error| panic!("{line}: {error}"));
-    let checks: Vec<Check> = lines.lines().filter(|line| line.starts_with("MESH_CHECK ")).map(read).collect();
+    let checks: Vec<Check> =
+        lines.lines().filter(|line| line.starts_with("MESH_CHECK ")).map(read).collect();
     let json = agent(root.path(), &["doctor", "-o", "json"]);
     let report: DoctorReport = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!((checks.len(), report.units_total), (CHECKS.len(), 1), "{lines}");
-    let verdicts = |checks: &[Check]| checks.iter().map(|it| (it.name.clone(), it.status)).collect::<Vec<_>>();
+    let verdicts =
+        |checks: &[Check]| checks.iter().map(|it| (it.name.clone(), it.status)).collect::<Vec<_>>();
     assert_eq!(verdicts(&checks), verdicts(&report.checks));
 
     let facts = agent(root.path(), &["facts"]);

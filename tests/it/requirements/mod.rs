@@ -1,4 +1,5 @@
-//! Rows of the requirements that no other test proves, one test a row: its name begins with the row.
+//! Rows of the requirements that no other test proves, one test a row: its name begins with the
+//! row.
 
 mod program;
 
@@ -9,7 +10,9 @@ use crate::{
 };
 use meshd_central::{SlotParts, TaskRequest, TaskTarget};
 use meshd_model::{
-    fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb},
+    fleet::{
+        AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb,
+    },
     work::task::{Launcher, Task},
 };
 use meshd_proto::{CheckReport, FromAgent, Resources, task::TaskUser};
@@ -37,8 +40,8 @@ const CHANGES: [PhaseChange; 17] = [
     PhaseChange::Rediscover,
 ];
 
-/// The diagram of `fleet::phase`: from, to. A node whose link comes up is `enrolling` until its checks are told. Every phase but
-/// `removed` may be left for `quarantined` and `removed` as well.
+/// The diagram of `fleet::phase`: from, to. A node whose link comes up is `enrolling` until its
+/// checks are told. Every phase but `removed` may be left for `quarantined` and `removed` as well.
 const DRAWN: &str = "discovered approved, discovered rejected, rejected approved, approved rejected, approved booting, \
     approved enrolling, booting enrolling, enrolling booting, enrolling enrolling, enrolling online, enrolling degraded, \
     enrolling draining, enrolling maintenance, enrolling offline, enrolling rebuilding, degraded booting, degraded online, \
@@ -51,7 +54,9 @@ const DRAWN: &str = "discovered approved, discovered rejected, rejected approved
 fn lc1_only_drawn_transitions_are_accepted() {
     let mut drawn: BTreeSet<(String, String)> = DRAWN
         .split(',')
-        .map(|arrow| arrow.trim().split_once(' ').map(|(from, to)| (from.to_owned(), to.to_owned())).unwrap())
+        .map(|arrow| {
+            arrow.trim().split_once(' ').map(|(from, to)| (from.to_owned(), to.to_owned())).unwrap()
+        })
         .collect();
     for phase in Phase::ALL.into_iter().filter(|phase| *phase != Phase::Removed) {
         drawn.insert((phase.to_string(), "removed".to_owned()));
@@ -80,14 +85,17 @@ async fn lc1_node_fault_is_a_condition_beside_its_phase() {
     rig.central
         .store()
         .commit(|tx| {
-            tx.edit_node(id, |node| node.raise(ConditionKind::HardwareChanged, "a test", rig.central.now()));
+            tx.edit_node(id, |node| {
+                node.raise(ConditionKind::HardwareChanged, "a test", rig.central.now())
+            });
             Ok::<_, meshd_store::StoreError>(())
         })
         .await
         .unwrap();
     let node = rig.node(id);
     assert_eq!((node.phase, node.conditions.len()), (Phase::Online, 1));
-    let refused = rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.expect_err("it is in service");
+    let refused =
+        rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.expect_err("it is in service");
     assert!(refused.to_string().contains("online"), "{refused}");
     assert_eq!(rig.node(id), node, "a change that is not drawn changes nothing");
 }
@@ -100,14 +108,17 @@ async fn lc8_phase_change_event_has_actor_reason_time_and_correlation() {
     machine.boot_approved(Stage::Online).await;
     let id = machine.id();
     let mut by = ordered(Verb::Drain);
-    (by.reason, by.correlation_id) = (Some("new memory".to_owned()), rig.central.env.new_correlation());
+    (by.reason, by.correlation_id) =
+        (Some("new memory".to_owned()), rig.central.env.new_correlation());
     rig.clock.turn(Duration::from_secs(7));
     let at = rig.central.now();
     rig.central.nodes.drain(id, &by).await.unwrap();
     assert!(machine.heartbeat(0).await);
     machine.power_off().await;
     let phases = |events: &[Event]| -> Vec<(String, String)> {
-        let word = |event: &Event| event.detail.split_once(" -> ").map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let word = |event: &Event| {
+            event.detail.split_once(" -> ").map(|(a, b)| (a.to_owned(), b.to_owned()))
+        };
         events.iter().map(|event| word(event).unwrap_or_else(|| panic!("{event:?}"))).collect()
     };
     let events = rig.events("phase");
@@ -119,17 +130,28 @@ async fn lc8_phase_change_event_has_actor_reason_time_and_correlation() {
     assert_eq!(walked.last().map(|(_, to)| to.clone()), Some(rig.node(id).phase.to_string()));
     let drain = events.iter().find(|event| event.detail.ends_with("draining")).expect("an event");
     let told = drain.by.as_ref().expect("who ordered it");
-    assert_eq!((&told.principal, &told.reason, told.correlation_id), (&by.principal, &by.reason, by.correlation_id));
+    assert_eq!(
+        (&told.principal, &told.reason, told.correlation_id),
+        (&by.principal, &by.reason, by.correlation_id)
+    );
     assert_eq!((drain.at, drain.node), (at, Some(id)), "the wall clock at that moment");
     // Append-only: what was written is as it was after more has happened.
     machine.boot(Stage::Online).await;
     assert_eq!(rig.events("phase")[..events.len()], events[..]);
 }
 
-async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Task, meshd_central::TaskError> {
+async fn run_task(
+    world: &World,
+    rig: &Rig,
+    node: &Machine<'_>,
+) -> Result<Task, meshd_central::TaskError> {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     if !site.contains("[groups.one]") {
-        std::fs::write(world.path("site.toml"), format!("{site}[groups.one]\nnodes = [\"{}\"]\n", node.id())).unwrap();
+        std::fs::write(
+            world.path("site.toml"),
+            format!("{site}[groups.one]\nnodes = [\"{}\"]\n", node.id()),
+        )
+        .unwrap();
         assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     }
     let (group, argv, launcher) = ("one".to_owned(), vec!["true".to_owned()], Some(Launcher::None));
@@ -158,7 +180,8 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
     crate::work::workloads::released(&node, &vm).await;
     run_task(&world, &rig, &node).await.expect("the slot is free");
     for more in ["units = 1", ""] {
-        let refused = create(&rig, ask(2, more), None).await.expect_err("a task has the node for itself");
+        let refused =
+            create(&rig, ask(2, more), None).await.expect_err("a task has the node for itself");
         assert!(code(&refused).contains("task"), "{refused}");
     }
 }
@@ -169,10 +192,15 @@ async fn bm5_concurrent_slot_and_exclusive_claim_have_one_winner() {
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     drop(run_task(&world, &rig, &node).await.expect("alone"));
-    let task = rig.central.store().read(|model| model.task_on(node.id()).map(|task| task.id)).expect("a task");
+    let task = rig
+        .central
+        .store()
+        .read(|model| model.task_on(node.id()).map(|task| task.id))
+        .expect("a task");
     rig.central.tasks.cancel_task(task, &ordered(Verb::TaskCancel)).await.unwrap();
     assert!(node.say(FromAgent::Task(meshd_proto::task::TaskUpdate::Released { task })).await);
-    let (task, vm) = tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
+    let (task, vm) =
+        tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");
 }
 
@@ -183,11 +211,16 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let slot = rig.central.workloads.slots().pop().expect("one").id;
-    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    rig.central
+        .workloads
+        .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
+        .await
+        .unwrap();
     // While it runs: the unit is at another address.
     let mut moved = facts("ready");
     let other = "0000:81:00.0";
-    (moved.units[0].selected, moved.units[0].members[0].address) = (vec![other.to_owned()], other.to_owned());
+    (moved.units[0].selected, moved.units[0].members[0].address) =
+        (vec![other.to_owned()], other.to_owned());
     let resources = Resources { units: moved.units.clone(), ..Resources::default() };
     let kvm = serde_json::json!({ "name": "kvm", "status": "PASS", "detail": "it opens" });
     let checks = vec![serde_json::from_value(kvm).unwrap()];
@@ -199,7 +232,8 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     assert_eq!(rig.events("unit_drift").len(), 1, "told once");
     let state = |unit: &str| {
         let slots = rig.central.workloads.slots();
-        let found = slots.iter().find(|slot| slot.id.unit.as_str() == unit).map(|slot| slot.state.as_str());
+        let found =
+            slots.iter().find(|slot| slot.id.unit.as_str() == unit).map(|slot| slot.state.as_str());
         found.map(str::to_owned)
     };
     assert_eq!(state(UNIT).as_deref(), Some("failed"), "what was approved is not there");
@@ -221,7 +255,11 @@ async fn en7_reenrolment_keeps_node_record_and_revokes_old_credential() {
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let slot = rig.central.workloads.slots().pop().expect("one").id;
-    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    rig.central
+        .workloads
+        .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
+        .await
+        .unwrap();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let before = rig.node(id);
     let old = before.certificates[0].clone();
@@ -257,9 +295,17 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
     let request = rcgen::CertificateParams::default().serialize_request(&key).unwrap();
     assert!(machine.say(FromAgent::Renew { csr_pem: request.pem().unwrap() }).await);
     let slot = rig.central.workloads.slots().pop().expect("one").id;
-    rig.central.workloads.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    rig.central
+        .workloads
+        .approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove))
+        .await
+        .unwrap();
     rig.central.nodes.revoke(id, &ordered(Verb::CertificateRevoke)).await.unwrap();
-    rig.central.enrolment.rotate_authority(Duration::ZERO, false, &ordered(Verb::CaRotate)).await.unwrap();
+    rig.central
+        .enrolment
+        .rotate_authority(Duration::ZERO, false, &ordered(Verb::CaRotate))
+        .await
+        .unwrap();
     let filter = AuditFilter { limit: 1000, ..AuditFilter::default() };
     let lines = rig.central.store().audit(&filter).unwrap();
     let of = |verb: Verb| {
@@ -291,11 +337,15 @@ async fn ov12_node_that_ran_without_its_overlay_is_shown_as_overlay_missing() {
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.condition(id, ConditionKind::OverlayMissing), None, "it may still fetch it");
     machine.boot(Stage::Script).await;
-    let detail = rig.condition(id, ConditionKind::OverlayMissing).expect("it is shown at its next boot");
+    let detail =
+        rig.condition(id, ConditionKind::OverlayMissing).expect("it is shown at its next boot");
     assert!(detail.contains("without its overlay"), "{detail}");
     machine.step(Stage::IpxeDhcp).await;
     machine.step(Stage::Script).await;
-    assert!(rig.condition(id, ConditionKind::OverlayMissing).is_some(), "also when it asks once more");
+    assert!(
+        rig.condition(id, ConditionKind::OverlayMissing).is_some(),
+        "also when it asks once more"
+    );
     assert_eq!(rig.events("overlay_missing").len(), 1, "told once");
     assert!(machine.script.contains("/apkovl.tar.gz"), "by URL: {}", machine.script);
 }
@@ -306,8 +356,14 @@ async fn ov12_default_delivery_starts_no_kernel_without_the_overlay() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;
-    let at = |text: &str| machine.script.find(text).unwrap_or_else(|| panic!("{text} in {}", machine.script));
-    let overlay = machine.script.lines().find(|line| line.starts_with("initrd --name overlay ")).expect("an initrd");
+    let at = |text: &str| {
+        machine.script.find(text).unwrap_or_else(|| panic!("{text} in {}", machine.script))
+    };
+    let overlay = machine
+        .script
+        .lines()
+        .find(|line| line.starts_with("initrd --name overlay "))
+        .expect("an initrd");
     assert!(overlay.ends_with("|| goto failed"), "{overlay}");
     assert!(at("initrd --name overlay") < at("\nboot ||"), "iPXE has it before Linux starts");
     machine.boot(Stage::Overlay).await;

@@ -28,13 +28,15 @@ fn ob3_error_has_code_message_and_correlation_id_of_the_json_log() {
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-    let body: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    let body: Value =
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
     assert_eq!(body["code"], "no_node", "{body}");
     assert!(body["message"].as_str().is_some_and(|text| text.contains("nobody")), "{body}");
     let id = body["correlation_id"].as_str().unwrap_or_default().to_owned();
     assert!(id.len() == 16 && answer.contains(&format!("x-correlation-id: {id}")), "{answer}");
     let log = world.log_text();
-    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
     assert!(lines.iter().any(|line| line.to_string().contains(&id)), "{id} in {log}");
 }
 
@@ -42,13 +44,24 @@ fn ob3_error_has_code_message_and_correlation_id_of_the_json_log() {
 fn ob4_status_shows_readiness_nodes_units_warnings_and_errors() {
     let world = World::new("approve");
     let status = world.json(&["status", "-o", "json"]);
-    assert_eq!((&status["ready"], &status["nodes"]), (&Value::Bool(true), &Value::from(0)), "{status}");
+    assert_eq!(
+        (&status["ready"], &status["nodes"]),
+        (&Value::Bool(true), &Value::from(0)),
+        "{status}"
+    );
     assert_eq!(status["units"]["total"], 0, "{status}");
-    assert!(status["warnings"].is_array() && status["errors"].as_array().is_some_and(Vec::is_empty), "{status}");
+    assert!(
+        status["warnings"].is_array() && status["errors"].as_array().is_some_and(Vec::is_empty),
+        "{status}"
+    );
     let machine = PxeNode::new(&world, 1);
     machine.boot();
     let status = world.json(&["status", "-o", "json"]);
-    assert_eq!((&status["nodes"], &status["phases"]["discovered"]), (&Value::from(1), &Value::from(1)), "{status}");
+    assert_eq!(
+        (&status["nodes"], &status["phases"]["discovered"]),
+        (&Value::from(1), &Value::from(1)),
+        "{status}"
+    );
 }
 
 /// The verbs of `meshd help`, each with its path, and whether it prints data.
@@ -65,7 +78,9 @@ fn verbs(world: &World) -> Vec<(Vec<String>, String)> {
             None => Vec::new(),
         };
         let names = below.iter().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-        for name in names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        for name in
+            names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help")
+        {
             open.push(path.iter().cloned().chain([name.to_owned()]).collect());
         }
         if below.is_empty() {
@@ -80,7 +95,8 @@ fn cl2_every_list_prints_json_and_every_verb_keeps_its_exit_codes() {
     let world = World::new("auto");
     let verbs = verbs(&world);
     assert!(verbs.len() > 60, "{}", verbs.len());
-    let lists: Vec<_> = verbs.iter().filter(|(path, _)| path.last().is_some_and(|last| last == "list")).collect();
+    let lists: Vec<_> =
+        verbs.iter().filter(|(path, _)| path.last().is_some_and(|last| last == "list")).collect();
     assert!(lists.len() >= 8, "{lists:?}");
     for (path, _) in lists {
         let args: Vec<&str> = path.iter().map(String::as_str).chain(["--json"]).collect();
@@ -88,7 +104,8 @@ fn cl2_every_list_prints_json_and_every_verb_keeps_its_exit_codes() {
         assert!(value.is_array(), "{args:?}: {value}");
     }
     for (path, help) in &verbs {
-        let wrong: Vec<&str> = path.iter().map(String::as_str).chain(["--no-such-option"]).collect();
+        let wrong: Vec<&str> =
+            path.iter().map(String::as_str).chain(["--no-such-option"]).collect();
         assert_eq!(world.meshd(&wrong).status.code(), Some(2), "{path:?}: usage");
         if help.contains("--output <FORMAT>") {
             assert!(help.contains("--json"), "{path:?}");
@@ -106,7 +123,9 @@ fn se1_admin_api_listens_on_no_network_by_default() {
     let listening: BTreeSet<String> = table("tcp")
         .lines()
         .skip(1)
-        .filter_map(|line| line.split_whitespace().nth(1).filter(|_| line.contains(" 0A ")).map(str::to_owned))
+        .filter_map(|line| {
+            line.split_whitespace().nth(1).filter(|_| line.contains(" 0A ")).map(str::to_owned)
+        })
         .collect();
     // 10.77.0.1, ports 8080 and 8443: boot files and agents.
     let own = ["01004D0A:1F90", "01004D0A:20FB"].map(str::to_owned);
@@ -129,13 +148,15 @@ fn se1_boot_ports_answer_no_request_from_another_network() {
     for address in [CENTRAL, ADMIN, "255.255.255.255"] {
         for port in [67, 4011] {
             for kind in [1, 3, 8] {
-                let request = packet(mac, uuid, As::Firmware(0), kind, &[(50, vec![10, 77, 0, 150])]);
+                let request =
+                    packet(mac, uuid, As::Firmware(0), kind, &[(50, vec![10, 77, 0, 150])]);
                 stranger.send_to(&request, (address, port)).unwrap();
             }
         }
         stranger.send_to(b"\0\x01undionly.kpxe\0octet\0", (address, 69)).unwrap();
     }
-    // The same services answer on their own network, after they had the time to answer the stranger.
+    // The same services answer on their own network, after they had the time to answer the
+    // stranger.
     let machine = PxeNode::new(world, 1);
     machine.dhcp(As::Firmware(0));
     assert!(!machine.tftp("undionly.kpxe").unwrap().is_empty());
@@ -150,7 +171,10 @@ fn se1_boot_ports_answer_no_request_from_another_network() {
 fn bc9_unknown_machine_boots_discovery_without_a_credential() {
     let world = World::new("approve");
     let overlay = PxeNode::new(&world, 1).boot();
-    assert_eq!((&world.node()["phase"], &world.node()["profile"]), (&"discovered".into(), &"discovery".into()));
+    assert_eq!(
+        (&world.node()["phase"], &world.node()["profile"]),
+        (&"discovered".into(), &"discovery".into())
+    );
     let boot: Value = serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
     assert!(boot["token"].is_null(), "{boot}");
     for (path, (_, bytes)) in &overlay {

@@ -1,5 +1,5 @@
-//! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
-//! that the same input gives the same bytes wherever it is rendered.
+//! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they
+//! stand there, and the promise that the same input gives the same bytes wherever it is rendered.
 
 use crate::world::{copy_program, stderr};
 use meshd_image::catalog::{
@@ -46,7 +46,9 @@ impl Desk {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var("PATH").unwrap_or_default();
-        command.current_dir(self.dir.path()).env("PATH", format!("{}:{path}", self.path("bin").display()));
+        command
+            .current_dir(self.dir.path())
+            .env("PATH", format!("{}:{path}", self.path("bin").display()));
         command
     }
 
@@ -58,14 +60,23 @@ impl Desk {
     /// The same, and what it printed.
     fn printed(&self, words: &str) -> String {
         let output = self.meshd(words);
-        assert!(output.status.success(), "meshd {words}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "meshd {words}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// The same, and what it complained of.
     fn refused(&self, words: &str) -> String {
         let output = self.meshd(words);
-        assert_eq!(output.status.code(), Some(1), "meshd {words}: {}", String::from_utf8_lossy(&output.stdout));
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "meshd {words}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         String::from_utf8(output.stderr).unwrap()
     }
 
@@ -96,14 +107,17 @@ fn copy(from: &Path, to: &Path) {
 
 /// The commands of the tutorial, each with what the document says that it prints.
 fn tutorial() -> Vec<(String, Option<String>)> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/overlays.md")).unwrap();
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/overlays.md")).unwrap();
     let mut steps: Vec<(String, Option<String>)> = Vec::new();
     let mut blocks = text.split("```");
     blocks.next();
     while let (Some(block), Some(_between)) = (blocks.next(), blocks.next()) {
         match block.split_once('\n') {
             Some(("sh", commands)) => steps.push((commands.to_owned(), None)),
-            Some(("text", printed)) => steps.last_mut().expect("after its command").1 = Some(printed.to_owned()),
+            Some(("text", printed)) => {
+                steps.last_mut().expect("after its command").1 = Some(printed.to_owned())
+            }
             other => panic!("a block that is neither: {other:?}"),
         }
     }
@@ -124,7 +138,10 @@ fn tutorial_commands_produce_a_working_overlay() {
         }
     }
     let shown = desk.printed("overlay show hello");
-    assert!(shown.contains("/etc/init.d/hello") && shown.contains("0755") && shown.contains("greeting"), "{shown}");
+    assert!(
+        shown.contains("/etc/init.d/hello") && shown.contains("0755") && shown.contains("greeting"),
+        "{shown}"
+    );
     let list = desk.printed("overlay list -o json");
     assert!(list.contains("\"hello\""), "{list}");
 }
@@ -145,7 +162,10 @@ fn overlay_render_is_reproducible_in_any_environment() {
     let (one, other) = (Desk::new(), Desk::new());
     let first = render(&one, &|_| {});
     let elsewhere = render(&other, &|command| {
-        command.env("TZ", "Pacific/Chatham").env("LC_ALL", "tr_TR.UTF-8").env("LANG", "tr_TR.UTF-8");
+        command
+            .env("TZ", "Pacific/Chatham")
+            .env("LC_ALL", "tr_TR.UTF-8")
+            .env("LANG", "tr_TR.UTF-8");
     });
     assert!(first == elsewhere, "another folder, time zone and language");
     // Copied by somebody whose files nobody else may read, in another order and at another time.
@@ -166,7 +186,11 @@ fn shipped_overlay_renders_to_its_golden_files() {
     let desk = Desk::new();
     let shipped = fs::read_dir(desk.path("overlays")).unwrap().map(|entry| entry.unwrap().path());
     for overlay in shipped.filter(|path| path.is_dir()) {
-        assert!(overlay.join("golden/FILES").is_file(), "{}: meshd overlay golden --update", overlay.display());
+        assert!(
+            overlay.join("golden/FILES").is_file(),
+            "{}: meshd overlay golden --update",
+            overlay.display()
+        );
     }
     desk.printed("overlay golden");
     desk.append("overlays/motd/rootfs/etc/motd.j2", "one line more\n");
@@ -182,7 +206,10 @@ fn shipped_overlay_renders_to_its_golden_files() {
 fn overlay_diff_compares_profiles_and_checkouts_file_by_file() {
     let desk = Desk::new();
     let diff = desk.printed("overlay diff --profile discovery --profile compute");
-    assert!(diff.contains("added /etc/motd: file 0644 0:0\n--- /dev/null\n+++ /etc/motd"), "{diff}");
+    assert!(
+        diff.contains("added /etc/motd: file 0644 0:0\n--- /dev/null\n+++ /etc/motd"),
+        "{diff}"
+    );
     copy(&desk.path("overlays"), &desk.path("before"));
     desk.write("overlays/motd/rootfs/etc/motd.j2", "short\n");
     desk.append("overlays/motd/overlay.toml", "[files.\"/etc/motd\"]\nmode = \"0600\"\n");
@@ -191,9 +218,11 @@ fn overlay_diff_compares_profiles_and_checkouts_file_by_file() {
     assert!(diff.contains("-This node has no disk.") && diff.contains("+short"), "{diff}");
     assert_eq!(desk.printed("overlay diff --profile compute --profile compute"), "");
     let json = desk.printed("overlay diff --profile compute --against before -o json");
-    assert!(json.contains("\"path\": \"/etc/motd\"") && json.contains("\"change\": \"changed\""), "{json}");
-    let unpacked =
-        "mkdir tree; meshd overlay render --profile compute --out x.tar.gz; tar -xzf x.tar.gz -C tree --no-same-owner";
+    assert!(
+        json.contains("\"path\": \"/etc/motd\"") && json.contains("\"change\": \"changed\""),
+        "{json}"
+    );
+    let unpacked = "mkdir tree; meshd overlay render --profile compute --out x.tar.gz; tar -xzf x.tar.gz -C tree --no-same-owner";
     assert!(desk.command("sh").args(["-e", "-c", unpacked]).output().unwrap().status.success());
     assert_eq!(desk.printed("overlay diff --profile compute --against tree"), "");
     fs::write(desk.path("tree/etc/motd"), "edited by hand\n").unwrap();
@@ -208,8 +237,14 @@ fn overlay_faults_are_all_reported_by_both_checks() {
     desk.write("overlays/motd/overlay.toml", "description = \"x\"\npackage = [\"htop\"]\n");
     desk.write("overlays/unused/overlay.toml", "description = \"x\"\n");
     desk.write("overlays/unused/rootfs/etc/x.j2", "\n{{ vars.nowhere }}\n");
-    desk.write("overlays/nodes/0123abcd/overlay.toml", "description = \"x\"\nremove = [\"/etc/absent\"]\n");
-    desk.append("site.toml", "\n[profiles.other]\nextends = \"discovery\"\noverlays = [\"modt\"]\n");
+    desk.write(
+        "overlays/nodes/0123abcd/overlay.toml",
+        "description = \"x\"\nremove = [\"/etc/absent\"]\n",
+    );
+    desk.append(
+        "site.toml",
+        "\n[profiles.other]\nextends = \"discovery\"\noverlays = [\"modt\"]\n",
+    );
     for verb in ["check", "overlay check"] {
         let message = desk.refused(verb);
         for wanted in [
@@ -227,7 +262,8 @@ fn overlay_faults_are_all_reported_by_both_checks() {
 fn unused_profile_variable_is_a_warning_with_its_line() {
     let desk = Desk::new();
     let lines = fs::read_to_string(desk.path("site.toml")).unwrap().lines().count();
-    // `nowhere` is a typing mistake, tuning_hugepages is heard by a profile that extends this one, kvm_ksm lacks its overlay.
+    // `nowhere` is a typing mistake, tuning_hugepages is heard by a profile that extends this one,
+    // kvm_ksm lacks its overlay.
     desk.append(
         "site.toml",
         "[profiles.host]\nextends = \"discovery\"\n[profiles.host.vars]\nkvm_ksm = true\ntuning_hugepages = 4\n\
@@ -240,18 +276,31 @@ fn unused_profile_variable_is_a_warning_with_its_line() {
     assert!(output.status.success(), "warnings are no faults: {message}");
     let declared = "no overlay of the profile declares this variable\n  hint: ";
     for wanted in [
-        format!("site.toml:{}: profiles.host.vars.kvm_ksm: {declared}overlay kvm-host declares it", lines + 4),
+        format!(
+            "site.toml:{}: profiles.host.vars.kvm_ksm: {declared}overlay kvm-host declares it",
+            lines + 4
+        ),
         format!(
             "site.toml:{}: profiles.tuned.vars.tuning_memlok: {declared}did you mean `tuning_memlock`?",
             lines + 11
         ),
-        format!("site.toml:{}: profiles.host.vfio.devices: no overlay of profile host gives these", lines + 7),
+        format!(
+            "site.toml:{}: profiles.host.vfio.devices: no overlay of profile host gives these",
+            lines + 7
+        ),
         "site.toml: groups.pair.vars.nowhere: no overlay declares this variable".to_owned(),
     ] {
         assert!(message.contains(&wanted), "{wanted}\nnot in\n{message}");
     }
-    assert!(!message.contains("tuning_hugepages:") && !message.contains("profile tuned gives"), "{message}");
-    assert_eq!(message.matches("warning: ").count(), 4 + message.matches("is not built").count(), "{message}");
+    assert!(
+        !message.contains("tuning_hugepages:") && !message.contains("profile tuned gives"),
+        "{message}"
+    );
+    assert_eq!(
+        message.matches("warning: ").count(),
+        4 + message.matches("is not built").count(),
+        "{message}"
+    );
 }
 
 #[test]
@@ -261,8 +310,15 @@ fn taken_reserved_or_unknown_overlay_name_is_refused() {
     assert!(desk.refused("overlay new nodes").contains("holds the overlays of single nodes"));
     assert_eq!(desk.meshd("overlay new a/b").status.code(), Some(2));
     assert!(desk.refused("overlay show mtod").contains("did you mean `motd`?"));
-    assert!(desk.refused("overlay cat --profile compute /etc/mtod").contains("did you mean `/etc/motd`?"));
-    assert_eq!(desk.meshd("overlay cat /etc/motd").status.code(), Some(2), "of which node or profile?");
+    assert!(
+        desk.refused("overlay cat --profile compute /etc/mtod")
+            .contains("did you mean `/etc/motd`?")
+    );
+    assert_eq!(
+        desk.meshd("overlay cat /etc/motd").status.code(),
+        Some(2),
+        "of which node or profile?"
+    );
 }
 
 #[test]
@@ -279,7 +335,12 @@ fn overlay_check_names_what_an_image_lacks() {
         kernel_release: "6.1.0".to_owned(),
         kernel_package: "linux=6.1".to_owned(),
         os_release: "3.23".to_owned(),
-        parts: ImageKind::Alpine(AlpineParts { kernel: blob, initramfs: blob, modloop: blob, packages: blob }),
+        parts: ImageKind::Alpine(AlpineParts {
+            kernel: blob,
+            initramfs: blob,
+            modloop: blob,
+            packages: blob,
+        }),
         packages: [("alpine-base".to_owned(), "1-r0".to_owned())].into(),
         built_at: Timestamp::from_millis(0),
         contents: Contents {
@@ -304,7 +365,8 @@ fn overlay_check_names_what_an_image_lacks() {
     fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
 
     let table = desk.printed("overlay check");
-    let line = |overlay: &str| table.lines().find(|line| line.starts_with(overlay)).unwrap().to_owned();
+    let line =
+        |overlay: &str| table.lines().find(|line| line.starts_with(overlay)).unwrap().to_owned();
     assert!(line("base").ends_with("alpine-lab"), "{table}");
     assert!(line("kvm-host").ends_with("alpine-lab"), "its own service is there: {table}");
     let lacks = "alpine-lab (lacks openssh-server service sshd)";
@@ -337,10 +399,16 @@ fn group_overlay_is_checked_with_group_members_and_variables() {
     desk.printed("check");
     desk.printed("overlay check");
     let site = fs::read_to_string(desk.path("site.toml")).unwrap();
-    desk.write("site.toml", &site.replace("mpi_group = \"cfd\"", "mpi_group = \"cdf\", mpi_slots = \"many\""));
+    desk.write(
+        "site.toml",
+        &site.replace("mpi_group = \"cfd\"", "mpi_group = \"cdf\", mpi_slots = \"many\""),
+    );
     let message = desk.refused("check");
     assert!(message.contains("variable `mpi_slots` is of type text, not integer"), "{message}");
-    assert!(message.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"), "{message}");
+    assert!(
+        message.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -351,7 +419,8 @@ fn unusable_agent_fails_check_and_lab_up() {
     fs::write(desk.path("headless"), &sample[..64]).unwrap();
     fs::write(desk.path("unknown"), [&sample[..18], &[8], &sample[19..]].concat()).unwrap();
     let ran = |args: &[&str], binary: &str| {
-        fs::write(desk.path("site.toml"), site.replace("\"mesh-agent\"", &format!("{binary:?}"))).unwrap();
+        fs::write(desk.path("site.toml"), site.replace("\"mesh-agent\"", &format!("{binary:?}")))
+            .unwrap();
         let output = desk.command("meshd").args(args).output().unwrap();
         (output.status.success(), stderr(&output))
     };
@@ -365,8 +434,14 @@ fn unusable_agent_fails_check_and_lab_up() {
     for (binary, cause) in unusable {
         for args in [["check"].as_slice(), &["lab", "up", "--nodes", "1", "--dir", "lab"]] {
             let (succeeded, message) = ran(args, binary);
-            assert!(!succeeded && message.contains("cannot use the agent"), "{args:?} {binary}: {message}");
-            assert!(message.contains(cause) && message.contains("make build"), "{args:?} {binary}: {message}");
+            assert!(
+                !succeeded && message.contains("cannot use the agent"),
+                "{args:?} {binary}: {message}"
+            );
+            assert!(
+                message.contains(cause) && message.contains("make build"),
+                "{args:?} {binary}: {message}"
+            );
         }
     }
     assert!(!ran(&["check"], "mesh-agent").1.contains("cannot use the agent"));

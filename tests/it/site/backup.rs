@@ -40,7 +40,10 @@ fn age_decrypts(world: &World, file: &str) {
     assert!(decrypted.status.success(), "{decrypted:?}");
     let listed = Command::new("tar").arg("-tzf").arg(archive).output().unwrap();
     let names = String::from_utf8_lossy(&listed.stdout).into_owned();
-    assert!(names.lines().any(|name| name == "site.toml") && names.ends_with("manifest.json\n"), "{names}");
+    assert!(
+        names.lines().any(|name| name == "site.toml") && names.ends_with("manifest.json\n"),
+        "{names}"
+    );
 }
 
 /// The old machine is no more.
@@ -48,7 +51,11 @@ fn burn_down(world: &mut World) {
     world.kill();
     for name in ["state", "site.toml", "admin.sock"] {
         let path = world.path(name);
-        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
     }
 }
 
@@ -85,12 +92,24 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     let into = rack.to_str().unwrap();
     fs::write(world.path("wrong.key"), "some other long passphrase").unwrap();
     let wrong = world.path("wrong.key");
-    let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", wrong.to_str().unwrap()]);
+    let refused = world.meshd(&[
+        "backup",
+        "restore",
+        file,
+        "--into",
+        into,
+        "--key-file",
+        wrong.to_str().unwrap(),
+    ]);
     assert!(!refused.status.success() && stderr(&refused).contains("key"), "{}", stderr(&refused));
     let restored = done(&world, &["backup", "restore", file, "--into", into, "--key-file", key]);
     assert!(restored.contains("1 nodes"), "{restored}");
     let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", key]);
-    assert!(!refused.status.success() && stderr(&refused).contains("not empty"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("not empty"),
+        "{}",
+        stderr(&refused)
+    );
 
     // Programs and loaders are no state: they are installed on the new machine.
     fs::copy(world.path("agent"), rack.join("agent")).unwrap();
@@ -114,7 +133,11 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     let booted = eventually("it boots from the new machine", || {
         let node = world.node();
         let is_new = node["boot"]["session"] != before["boot"]["session"];
-        if node["phase"] == "online" && is_new { Ok(node) } else { Err(format!("{node}\n{}", world.log_text())) }
+        if node["phase"] == "online" && is_new {
+            Ok(node)
+        } else {
+            Err(format!("{node}\n{}", world.log_text()))
+        }
     });
     assert_eq!((&booted["id"], &booted["address"]), (&before["id"], &before["address"]));
     assert_eq!(world.events("discovered").len(), 1, "one machine, discovered once");
@@ -131,6 +154,7 @@ fn backup_without_meshd_or_with_weak_key_leaves_no_file() {
     fs::write(&key, "correct horse battery staple").unwrap();
     let down = world.meshd(&args);
     assert!(stderr(&down).contains("is meshd running?"), "{}", stderr(&down));
-    let left: Vec<_> = ["b", "b.part"].iter().filter(|name| Path::new(&world.path(name)).exists()).collect();
+    let left: Vec<_> =
+        ["b", "b.part"].iter().filter(|name| Path::new(&world.path(name)).exists()).collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -10,18 +10,32 @@ use std::{fs, time::Duration};
 
 /// The environment of a process that begins at this time.
 fn clock_at(time: &str) -> [(&'static str, String); 3] {
-    let library = format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH);
+    let library =
+        format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", std::env::consts::ARCH);
     assert!(fs::exists(&library).unwrap(), "{library}: install Debian's package faketime");
-    [("LD_PRELOAD", library), ("FAKETIME", format!("@{time}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())]
+    [
+        ("LD_PRELOAD", library),
+        ("FAKETIME", format!("@{time}")),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
 }
 
 #[test]
 fn meshd_refuses_to_start_with_a_clock_before_its_build() {
     let world = World::prepared("auto");
     let mut child = world.spawn(&clock_at("1970-01-02 00:00:00"));
-    let ended = eventually("meshd refuses to run", || child.try_wait().unwrap().ok_or("it runs".to_owned()));
-    assert!(!ended.success() && world.log_text().contains("the clock says 1970-01-02"), "{}", world.log_text());
-    assert!(!world.path("state/ca").exists() && !world.path("state/store").exists(), "nothing has that time");
+    let ended = eventually("meshd refuses to run", || {
+        child.try_wait().unwrap().ok_or("it runs".to_owned())
+    });
+    assert!(
+        !ended.success() && world.log_text().contains("the clock says 1970-01-02"),
+        "{}",
+        world.log_text()
+    );
+    assert!(
+        !world.path("state/ca").exists() && !world.path("state/store").exists(),
+        "nothing has that time"
+    );
 }
 
 #[test]

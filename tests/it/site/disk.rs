@@ -1,4 +1,5 @@
-//! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was acknowledged is lost.
+//! Disks as they are: full, read-only, damaged. Each is one sentence, and nothing that was
+//! acknowledged is lost.
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
@@ -46,7 +47,11 @@ impl Drop for Small {
 
 fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// A site whose state is on a small disk, with one machine.
@@ -84,7 +89,10 @@ fn full_disk_refuses_orders_until_space_is_freed() {
         Err(message) => Some(message),
     });
     let refused = refused.expect("the disk is full");
-    assert!(refused.contains("check the disk (full?") && refused.contains("No space left"), "{refused}");
+    assert!(
+        refused.contains("check the disk (full?") && refused.contains("No space left"),
+        "{refused}"
+    );
     assert!(set(&world, &id, 1000).is_err(), "and so is the next one");
     assert!(world.meshd(&["node", "list"]).status.success(), "it answers all the while");
 
@@ -101,7 +109,10 @@ fn full_disk_refuses_orders_until_space_is_freed() {
     world.kill();
     world.start();
     let found = value(&world, &id);
-    assert!(found == u64::from(last) || found == u64::from(last) + 1, "{found}, {last} was acknowledged");
+    assert!(
+        found == u64::from(last) || found == u64::from(last) + 1,
+        "{found}, {last} was acknowledged"
+    );
     disk.make_room();
     eventually("orders are taken", || set(&world, &id, 9000));
     assert!(acknowledged < 500 && !world.log_text().contains("panicked"), "{}", world.log_text());
@@ -113,7 +124,8 @@ fn full_disk_makes_status_and_healthz_report_not_ready() {
     let health = || {
         let url = "http://10.77.0.1:8080/healthz";
         let host = PxeNode::new(&world, 1).host();
-        let answer = host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
+        let answer =
+            host.inside(|| crate::world::http::request("GET", url, None)).unwrap().unwrap();
         (answer.status, answer.text())
     };
     let status = || {
@@ -124,7 +136,10 @@ fn full_disk_makes_status_and_healthz_report_not_ready() {
     assert!(status().1.contains("ready       yes") || status().1.contains("yes"), "{}", status().1);
     disk.fill();
     let (code, message) = health();
-    assert!(code == 503 && message.contains("cannot write the store"), "before anybody tried: {code} {message}");
+    assert!(
+        code == 503 && message.contains("cannot write the store"),
+        "before anybody tried: {code} {message}"
+    );
     assert!(!status().0 && status().1.contains("cannot write the store"), "{}", status().1);
     while set(&world, &id, 1).is_ok() {}
     assert_eq!(health().0, 503, "and after somebody did");
@@ -142,7 +157,8 @@ async fn task(rig: &Rig) -> ActionId {
     let task_order = async {
         loop {
             if let Some(event) = rig.events("node_action").first() {
-                let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
+                let number =
+                    event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
                 return ActionId(number.parse().unwrap());
             }
             tokio::task::yield_now().await;
@@ -178,7 +194,10 @@ async fn full_disk_changes_no_node_and_acks_no_outcome() {
         assert_eq!(rig.node(id).phase, Phase::Online, "a refused order changes nothing");
         assert!(rig.central.links.link_state(id).since.is_some());
         for _ in 0..2 {
-            assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
+            assert!(
+                !other.say(done.clone()).await,
+                "it is not on the disk, so the node has to say it again"
+            );
         }
         disk.make_room();
         assert!(other.say(done).await);
@@ -196,7 +215,10 @@ fn read_only_disk_stops_startup_until_it_is_writable() {
     assert!(world.stop().success());
     disk.remount("ro");
     let message = world.serve_and_fail();
-    assert!(message.contains("that meshd may write") && message.contains("Read-only file system"), "{message}");
+    assert!(
+        message.contains("that meshd may write") && message.contains("Read-only file system"),
+        "{message}"
+    );
     assert!(!message.contains("panicked"), "{message}");
     disk.remount("rw");
     world.start();
@@ -204,9 +226,11 @@ fn read_only_disk_stops_startup_until_it_is_writable() {
 }
 
 fn journal(world: &World) -> PathBuf {
-    let files = fs::read_dir(world.path("state/store")).unwrap().flatten().map(|entry| entry.path());
-    let is_journal =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-"));
+    let files =
+        fs::read_dir(world.path("state/store")).unwrap().flatten().map(|entry| entry.path());
+    let is_journal = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-"))
+    };
     files.into_iter().find(is_journal).expect("a journal")
 }
 
@@ -232,7 +256,10 @@ fn altered_store_byte_is_refused_and_accepted_once_restored() {
             message.contains("the store is damaged") && message.contains("meshd backup restore"),
             "at {at}: {message}"
         );
-        assert!(message.contains("journal-") && !message.contains("panicked"), "at {at}: {message}");
+        assert!(
+            message.contains("journal-") && !message.contains("panicked"),
+            "at {at}: {message}"
+        );
         flip(&path, at);
     }
     world.start();

@@ -16,12 +16,18 @@ use std::{
 fn init(world: &World, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
     command.arg("--site").arg(world.path("new.toml")).arg("init").args(args).stdin(Stdio::null());
-    world.central.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap().wait_with_output().unwrap()
+    world
+        .central
+        .spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        .unwrap()
+        .wait_with_output()
+        .unwrap()
 }
 
 fn value(world: &World, key: &str) -> String {
     let text = fs::read_to_string(world.path("new.toml")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key} = "))).map(str::to_owned);
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(&format!("{key} = "))).map(str::to_owned);
     line.unwrap_or_else(|| panic!("no {key} in {text}"))
 }
 
@@ -37,15 +43,25 @@ fn written_site_passes_check_and_next_commands_are_printed() {
     assert!(stderr(&output).contains("no other DHCP server answers"), "{}", stderr(&output));
     assert!(stderr(&output).contains("next: meshd check --site"), "{}", stderr(&output));
     let values = ["name", "interface", "address", "mode", "range"].map(|key| value(&world, key));
-    assert_eq!(values, ["\"rack-7\"", "\"br0\"", "\"10.77.0.1\"", "\"authoritative\"", "\"10.77.0.102-10.77.0.203\""]);
+    assert_eq!(
+        values,
+        [
+            "\"rack-7\"",
+            "\"br0\"",
+            "\"10.77.0.1\"",
+            "\"authoritative\"",
+            "\"10.77.0.102-10.77.0.203\""
+        ]
+    );
     // An agent of this build is dynamic, which `check` refuses.
     let text = fs::read_to_string(world.path("new.toml")).unwrap();
     let sample = "#binary = \"target/agent/x86_64/mesh-agent\"";
     assert!(text.contains(sample));
     fs::write(world.path("new.toml"), text.replace(sample, "binary = \"agent\"")).unwrap();
     let mut check = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    let check =
-        world.central.spawn(check.arg("--site").arg(world.path("new.toml")).arg("check").stderr(Stdio::piped()));
+    let check = world
+        .central
+        .spawn(check.arg("--site").arg(world.path("new.toml")).arg("check").stderr(Stdio::piped()));
     let check = check.unwrap().wait_with_output().unwrap();
     assert!(check.status.success(), "{}", stderr(&check));
 }
@@ -56,7 +72,8 @@ fn other_dhcp_server_is_named_and_the_mode_becomes_proxy() {
     let _server = dnsmasq(&world, &["--dhcp-range=10.77.0.150,10.77.0.160,1h"]);
     let output = init(&world, &[]);
     assert!(
-        output.status.success() && stderr(&output).contains("another DHCP server answers: 10.77.0.9"),
+        output.status.success()
+            && stderr(&output).contains("another DHCP server answers: 10.77.0.9"),
         "{}",
         stderr(&output)
     );
@@ -71,7 +88,11 @@ fn existing_site_file_is_kept_unless_forced() {
     let world = World::prepared("auto");
     fs::write(world.path("new.toml"), "mine").unwrap();
     let refused = init(&world, &[]);
-    assert!(!refused.status.success() && stderr(&refused).contains("the file exists"), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("the file exists"),
+        "{}",
+        stderr(&refused)
+    );
     assert_eq!(fs::read_to_string(world.path("new.toml")).unwrap(), "mine");
     let refused = init(&world, &["--force", "--range", "10.77.0.9-10.77.0.8"]);
     assert!(!refused.status.success(), "the range is no range");
@@ -84,14 +105,26 @@ fn taken_port_and_unclear_interface_are_reported() {
     let _tftp = world.central.inside(|| UdpSocket::bind("10.77.0.1:69")).unwrap().unwrap();
     let output = init(&world, &[]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("warning: TFTP: UDP port 69 is taken by another program"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("warning: TFTP: UDP port 69 is taken by another program"),
+        "{}",
+        stderr(&output)
+    );
     world.central.ip(&["link", "add", "rack2", "type", "veth", "peer", "name", "rack3"]).unwrap();
     world.central.ip(&["address", "add", "10.99.0.1/24", "dev", "rack2"]).unwrap();
     let refused = init(&world, &["--force"]);
     let expected = "there are br0 (10.77.0.1/24), rack2 (10.99.0.1/24)";
-    assert!(!refused.status.success() && stderr(&refused).contains(expected), "{}", stderr(&refused));
+    assert!(
+        !refused.status.success() && stderr(&refused).contains(expected),
+        "{}",
+        stderr(&refused)
+    );
     let unknown = init(&world, &["--force", "--interface", "br7"]);
-    assert!(!unknown.status.success() && stderr(&unknown).contains("cannot use interface br7"), "{}", stderr(&unknown));
+    assert!(
+        !unknown.status.success() && stderr(&unknown).contains("cannot use interface br7"),
+        "{}",
+        stderr(&unknown)
+    );
 }
 
 #[test]

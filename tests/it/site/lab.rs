@@ -1,4 +1,5 @@
-//! `meshd lab` with a site file of the user: changes are applied by `reload` and `restart`; a file with errors changes nothing.
+//! `meshd lab` with a site file of the user: changes are applied by `reload` and `restart`; a file
+//! with errors changes nothing.
 
 use crate::world::stderr;
 use serde_json::Value;
@@ -24,14 +25,29 @@ impl Lab {
         for name in ["overlays", "images"] {
             std::os::unix::fs::symlink(repository.join(name), lab.path(name)).unwrap();
         }
-        let blobs = env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
+        let blobs = env::var_os("MESHD_E2E_BLOBS")
+            .map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
         let blobs = blobs.display().to_string();
-        let agent = format!("agent.binary={}", repository.join("target/agent/x86_64/mesh-agent").display());
+        let agent =
+            format!("agent.binary={}", repository.join("target/agent/x86_64/mesh-agent").display());
         let site = lab.path("site.toml").display().to_string();
-        let up = ["--site", &site, "lab", "up", "--nodes", "1", "--powered-off", "--blobs", &blobs, "--set", &agent];
+        let up = [
+            "--site",
+            &site,
+            "lab",
+            "up",
+            "--nodes",
+            "1",
+            "--powered-off",
+            "--blobs",
+            &blobs,
+            "--set",
+            &agent,
+        ];
         // The caller holds a lock, as a script does that starts a rack.
         let lock = lab.path("lock").display().to_string();
-        let locked = ["-c", "exec 7>\"$0\"; flock 7; exec \"$@\"", &lock, env!("CARGO_BIN_EXE_meshd")];
+        let locked =
+            ["-c", "exec 7>\"$0\"; flock 7; exec \"$@\"", &lock, env!("CARGO_BIN_EXE_meshd")];
         let mut command = Command::new("bash");
         command.args([&locked[..], &up, &["--dir", &lab.dir()]].concat());
         succeeded(&command.output().unwrap());
@@ -100,7 +116,8 @@ fn lab_rack_applies_changes_of_the_users_site_file() {
 
     let text = lab.text();
     lab.write(
-        &format!("{text}\n[profiles.spare]\nextends = \"base\"\n").replace("extends = \"base\"", &extends(&text)),
+        &format!("{text}\n[profiles.spare]\nextends = \"base\"\n")
+            .replace("extends = \"base\"", &extends(&text)),
     );
     succeeded(&lab.lab("reload"));
     assert!(lab.has_profile("spare"));
@@ -128,6 +145,7 @@ fn lab_rack_applies_changes_of_the_users_site_file() {
 
 /// Extends the first profile of a site file.
 fn extends(text: &str) -> String {
-    let name = text.lines().find_map(|line| line.strip_prefix("[profiles.")?.strip_suffix(']')).unwrap();
+    let name =
+        text.lines().find_map(|line| line.strip_prefix("[profiles.")?.strip_suffix(']')).unwrap();
     format!("extends = \"{name}\"")
 }

@@ -1,4 +1,5 @@
-//! The alert rules and the dashboard of docs/monitoring, with a real Prometheus that reads a real meshd.
+//! The alert rules and the dashboard of docs/monitoring, with a real Prometheus that reads a real
+//! meshd.
 
 use crate::world::{World, eventually, node::PxeNode, program::Program};
 use serde_json::Value;
@@ -17,15 +18,21 @@ fn file(name: &str) -> PathBuf {
 
 fn promtool(args: &[&str]) -> String {
     let ran = Command::new("promtool").args(args).output().unwrap();
-    let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let output_text =
+        format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "promtool {args:?}: {output_text}");
     output_text
 }
 
 /// Expressions of all panels of the dashboard.
 fn dashboard() -> Vec<String> {
-    let dashboard: Value = serde_json::from_slice(&fs::read(file("docs/monitoring/dashboard.json")).unwrap()).unwrap();
-    let targets = dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let dashboard: Value =
+        serde_json::from_slice(&fs::read(file("docs/monitoring/dashboard.json")).unwrap()).unwrap();
+    let targets = dashboard["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -67,7 +74,8 @@ fn monitored() -> (World, Program) {
         format!("--storage.tsdb.path={}", world.path("prometheus").display()),
         format!("--web.listen-address={PROMETHEUS}"),
     ];
-    let prometheus = Program::start(&world, &world.central, "prometheus", &args.each_ref().map(String::as_str));
+    let prometheus =
+        Program::start(&world, &world.central, "prometheus", &args.each_ref().map(String::as_str));
     (world, prometheus)
 }
 
@@ -84,9 +92,11 @@ fn alert_and_panel_names_metrics_that_meshd_exports() {
         .map(|name| fs::read_to_string(file(&format!("src/serve/metrics/{name}.rs"))).unwrap())
         .collect();
     let expressions = [alerts(), dashboard()].concat();
-    let named: BTreeSet<&str> = expressions.iter().flat_map(|expression| metrics(expression)).collect();
+    let named: BTreeSet<&str> =
+        expressions.iter().flat_map(|expression| metrics(expression)).collect();
     assert!(named.len() > 20, "{named:?}");
-    let unknown: Vec<_> = named.iter().filter(|name| !exported.contains(&format!("\"{name}\""))).collect();
+    let unknown: Vec<_> =
+        named.iter().filter(|name| !exported.contains(&format!("\"{name}\""))).collect();
     assert!(unknown.is_empty(), "meshd exports none of {unknown:?}");
 }
 
@@ -104,7 +114,8 @@ fn prometheus_reads_every_expression_from_meshd() {
     for expression in [alerts(), dashboard()].concat() {
         query(&world, &expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
     }
-    // Gauges have a series for each state from the start, so that an alert on one is not silently without data.
+    // Gauges have a series for each state from the start, so that an alert on one is not silently
+    // without data.
     let states = [
         "meshd_nodes{phase=\"offline\"}",
         "meshd_nodes{phase=\"quarantined\"}",

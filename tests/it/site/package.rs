@@ -2,11 +2,14 @@
 
 use std::{path::Path, process::Command};
 
-/// Runs shell commands in a mount namespace whose /etc, /run and /var/lib are empty. `$scripts` has the package's scripts.
+/// Runs shell commands in a mount namespace whose /etc, /run and /var/lib are empty. `$scripts` has
+/// the package's scripts.
 fn run(commands: &str) -> String {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/package");
     let stubs = tempfile::tempdir().unwrap();
-    for stub in ["getent", "deb-systemd-helper", "deb-systemd-invoke", "deluser", "delgroup", "systemctl"] {
+    for stub in
+        ["getent", "deb-systemd-helper", "deb-systemd-invoke", "deluser", "delgroup", "systemctl"]
+    {
         crate::world::write_program(&stubs.path().join(stub), "#!/bin/sh\n");
     }
     let users = "root:x:0:0::/:/bin/sh\nmeshd:x:901:901::/:/bin/sh\n";
@@ -26,14 +29,17 @@ fn run(commands: &str) -> String {
 
 #[test]
 fn purge_succeeds_when_the_state_folder_is_or_holds_a_mount() {
-    let text = run("mkdir -p /var/lib/meshd /etc/meshd /run/meshd; mount -t tmpfs tmpfs /var/lib/meshd\n\
+    let text = run(
+        "mkdir -p /var/lib/meshd /etc/meshd /run/meshd; mount -t tmpfs tmpfs /var/lib/meshd\n\
                     mkdir -p /var/lib/meshd/store /var/lib/meshd/blobs; touch /var/lib/meshd/store/journal /etc/meshd/site.toml\n\
                     mount -t tmpfs tmpfs /var/lib/meshd/blobs; touch /var/lib/meshd/blobs/shared\n\
-                    sh $scripts/postrm purge; find /var/lib/meshd /etc/meshd /run/meshd -type f 2>/dev/null || true");
+                    sh $scripts/postrm purge; find /var/lib/meshd /etc/meshd /run/meshd -type f 2>/dev/null || true",
+    );
     let files: Vec<&str> = text.lines().filter(|line| line.starts_with('/')).collect();
     assert!(text.contains("unmount it") && files == ["/var/lib/meshd/blobs/shared"], "{text}");
-    let text =
-        run("mkdir -p /var/lib/meshd/store; sh $scripts/postrm purge; ls -d /var/lib/meshd 2>/dev/null || echo gone");
+    let text = run(
+        "mkdir -p /var/lib/meshd/store; sh $scripts/postrm purge; ls -d /var/lib/meshd 2>/dev/null || echo gone",
+    );
     assert_eq!(text, "gone\n", "a plain folder is removed");
 }
 

@@ -1,5 +1,5 @@
-//! Secrets of overlays: in the overlay of one boot of a node that somebody approved, and nowhere else; a changed one is another
-//! generation.
+//! Secrets of overlays: in the overlay of one boot of a node that somebody approved, and nowhere
+//! else; a changed one is another generation.
 
 use crate::world::{World, eventually, node::PxeNode, stderr};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
@@ -12,7 +12,10 @@ fn world(policy: &str) -> World {
     let world = World::prepared(policy);
     let overlays = world.path("overlays");
     for name in ["base", "agent", "motd"] {
-        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays").join(name), &overlays.join(name));
+        copy(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays").join(name),
+            &overlays.join(name),
+        );
     }
     let keyed = overlays.join("keyed");
     fs::create_dir_all(keyed.join("rootfs/etc")).unwrap();
@@ -72,16 +75,23 @@ fn secret_is_only_in_the_overlay_of_an_approved_node() {
     shown(&world, &["node", "approve", id]);
     let overlay = PxeNode::new(&world, 1).boot();
     let (mode, content) = &overlay["etc/keyed"];
-    assert_eq!((*mode, String::from_utf8_lossy(content).into_owned()), (0o600, format!("{id} {FIRST}\n")));
+    assert_eq!(
+        (*mode, String::from_utf8_lossy(content).into_owned()),
+        (0o600, format!("{id} {FIRST}\n"))
+    );
     assert_ne!(world.node()["generation"], before, "without its secrets it was another boot");
 
-    let placeholder = String::from_utf8(shown(&world, &["overlay", "cat", id, "/etc/keyed"])).unwrap();
+    let placeholder =
+        String::from_utf8(shown(&world, &["overlay", "cat", id, "/etc/keyed"])).unwrap();
     assert!(placeholder.contains(&format!("{id} [secret key]")), "{placeholder}");
     let archive = world.path("shown.tar.gz");
     shown(&world, &["overlay", "render", id, "--out", archive.to_str().unwrap()]);
     let mut unpacked = Vec::new();
-    std::io::Read::read_to_end(&mut flate2::read::MultiGzDecoder::new(&fs::read(archive).unwrap()[..]), &mut unpacked)
-        .unwrap();
+    std::io::Read::read_to_end(
+        &mut flate2::read::MultiGzDecoder::new(&fs::read(archive).unwrap()[..]),
+        &mut unpacked,
+    )
+    .unwrap();
     assert!(holds(&unpacked, "[secret key]") && !holds(&unpacked, FIRST));
     for words in [
         ["overlay", "show", "keyed", "-o", "json"].as_slice(),
@@ -118,7 +128,9 @@ fn changed_secret_is_read_without_restart_as_a_new_generation() {
 /// The generation that the node would boot now.
 fn next_generation(world: &World, id: &str) -> String {
     let out = world.path("next.tar.gz");
-    let message = String::from_utf8(shown(world, &["overlay", "render", id, "--out", out.to_str().unwrap()])).unwrap();
+    let message =
+        String::from_utf8(shown(world, &["overlay", "render", id, "--out", out.to_str().unwrap()]))
+            .unwrap();
     message.rsplit_once("generation ").expect("it says so").1.trim().to_owned()
 }
 
@@ -127,7 +139,10 @@ fn secret_readable_by_others_stops_startup_and_is_not_printed() {
     let world = world("auto");
     fs::set_permissions(world.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
     let message = world.serve_and_fail();
-    assert!(message.contains("may be read by others (mode 0644)") && message.contains("chmod 600"), "{message}");
+    assert!(
+        message.contains("may be read by others (mode 0644)") && message.contains("chmod 600"),
+        "{message}"
+    );
     let checked = world.meshd(&["check"]);
     let message = stderr(&checked);
     assert!(!checked.status.success() && message.contains("may be read by others"), "{message}");

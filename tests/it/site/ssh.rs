@@ -1,4 +1,5 @@
-//! Overlay `ssh` (SE-3): OpenSSH's own server, with the files of a rendered overlay, lets in the site's key and refuses the right password.
+//! Overlay `ssh` (SE-3): OpenSSH's own server, with the files of a rendered overlay, lets in the
+//! site's key and refuses the right password.
 
 use crate::world::{World, node::PxeNode, program::Program, stderr};
 use std::{
@@ -16,8 +17,9 @@ fn run(command: &mut Command) -> Output {
 
 /// Makes a key pair; returns the public half.
 fn key(path: &Path) -> String {
-    let made =
-        run(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", "operator", "-f"]).arg(path));
+    let made = run(Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "operator", "-f"])
+        .arg(path));
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     fs::read_to_string(path.with_extension("pub")).unwrap().trim().to_owned()
 }
@@ -36,12 +38,15 @@ fn world() -> (World, String) {
     (world, host)
 }
 
-/// Runs OpenSSH's server with these files of the overlay in place of this machine's, where root's password is [`PASSWORD`].
+/// Runs OpenSSH's server with these files of the overlay in place of this machine's, where root's
+/// password is [`PASSWORD`].
 fn sshd(world: &World, options: &[&str]) -> Program {
     let hash = run(Command::new("openssl").args(["passwd", "-6", PASSWORD]));
-    let shadow = format!("root:{}:19000:0:99999:7:::\n", String::from_utf8_lossy(&hash.stdout).trim());
+    let shadow =
+        format!("root:{}:19000:0:99999:7:::\n", String::from_utf8_lossy(&hash.stdout).trim());
     fs::write(world.path("shadow"), shadow).unwrap();
-    fs::write(world.path("tree/etc/ssh/sshd_config"), "Include /etc/ssh/sshd_config.d/*.conf\n").unwrap();
+    fs::write(world.path("tree/etc/ssh/sshd_config"), "Include /etc/ssh/sshd_config.d/*.conf\n")
+        .unwrap();
     let dir = world.path("");
     let script = format!(
         "cd {} && mount --bind tree/root /root && mount --bind tree/etc/ssh /etc/ssh && mount --bind shadow /etc/shadow \
@@ -60,12 +65,27 @@ fn log_in(world: &World, method: &str) -> Output {
     fs::write(&askpass, format!("#!/bin/sh\necho {PASSWORD}\n")).unwrap();
     fs::set_permissions(&askpass, fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = Command::new("ssh");
-    command.args(["-F", "none", "-p", "2222", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"]);
+    command.args([
+        "-F",
+        "none",
+        "-p",
+        "2222",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "IdentitiesOnly=yes",
+    ]);
     command.arg("-o").arg(format!("UserKnownHostsFile={}", world.path("known_hosts").display()));
-    command.arg("-o").arg(format!("PreferredAuthentications={method}")).arg("-i").arg(world.path("operator"));
+    command
+        .arg("-o")
+        .arg(format!("PreferredAuthentications={method}"))
+        .arg("-i")
+        .arg(world.path("operator"));
     command.args(["root@127.0.0.1", "echo logged in"]);
     command.env("SSH_ASKPASS", &askpass).env("SSH_ASKPASS_REQUIRE", "force").env("DISPLAY", "none");
-    let child = world.nodes.spawn(command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()));
+    let child = world
+        .nodes
+        .spawn(command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()));
     child.unwrap().wait_with_output().unwrap()
 }
 
@@ -88,15 +108,30 @@ fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
 
     let server = sshd(&world, &[]);
     let by_key = log_in(&world, "publickey");
-    assert_eq!(String::from_utf8_lossy(&by_key.stdout), "logged in\n", "{}\n{}", stderr(&by_key), server.log_text());
+    assert_eq!(
+        String::from_utf8_lossy(&by_key.stdout),
+        "logged in\n",
+        "{}\n{}",
+        stderr(&by_key),
+        server.log_text()
+    );
     for method in ["password", "keyboard-interactive"] {
         let refused = log_in(&world, method);
-        assert!(stderr(&refused).contains("Permission denied (publickey)"), "{method}: {}", stderr(&refused));
+        assert!(
+            stderr(&refused).contains("Permission denied (publickey)"),
+            "{method}: {}",
+            stderr(&refused)
+        );
     }
     drop(server);
 
     // The password is right, and nothing but the overlay's setting refuses it.
     let _server = sshd(&world, &["-o PasswordAuthentication=yes", "-o PermitRootLogin=yes"]);
     let by_password = log_in(&world, "password");
-    assert_eq!(String::from_utf8_lossy(&by_password.stdout), "logged in\n", "{}", stderr(&by_password));
+    assert_eq!(
+        String::from_utf8_lossy(&by_password.stdout),
+        "logged in\n",
+        "{}",
+        stderr(&by_password)
+    );
 }

@@ -1,4 +1,5 @@
-//! A DHCP client written from RFC 2131 and RFC 4578 alone, so that it does not share a mistake with the server.
+//! A DHCP client written from RFC 2131 and RFC 4578 alone, so that it does not share a mistake with
+//! the server.
 
 use super::DEADLINE;
 use meshd_types::{MacAddr, SystemUuid};
@@ -71,9 +72,21 @@ pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> O
     let ack = exchange(socket, &request)?;
     assert_eq!(ack.kind, 5, "an acknowledgement");
     assert_eq!(ack.address, offer.address);
-    let named = ack.options.get(&67).map(|file| String::from_utf8_lossy(file).trim_end_matches('\0').to_owned());
-    let router = ack.options.get(&3).and_then(|data| <[u8; 4]>::try_from(data.as_slice()).ok()).map(Ipv4Addr::from);
-    Some(Granted { address: ack.address, file: named.unwrap_or(ack.file), options: ack.options, router })
+    let named = ack
+        .options
+        .get(&67)
+        .map(|file| String::from_utf8_lossy(file).trim_end_matches('\0').to_owned());
+    let router = ack
+        .options
+        .get(&3)
+        .and_then(|data| <[u8; 4]>::try_from(data.as_slice()).ok())
+        .map(Ipv4Addr::from);
+    Some(Granted {
+        address: ack.address,
+        file: named.unwrap_or(ack.file),
+        options: ack.options,
+        router,
+    })
 }
 
 fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
@@ -92,10 +105,17 @@ fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
 }
 
 /// A packet of a client: 1 DISCOVER, 3 REQUEST, 4 DECLINE, 7 RELEASE, with more options.
-pub fn packet(mac: MacAddr, uuid: SystemUuid, who: As, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
+pub fn packet(
+    mac: MacAddr,
+    uuid: SystemUuid,
+    who: As,
+    kind: u8,
+    more: &[(u8, Vec<u8>)],
+) -> Vec<u8> {
     let mut packet = vec![0; 236];
     packet[..4].copy_from_slice(&[1, 1, 6, 0]);
-    // Each program has its own: an answer to the one before, which had to ask twice, is not for this one.
+    // Each program has its own: an answer to the one before, which had to ask twice, is not for
+    // this one.
     let program = match who {
         As::Firmware(_) => 1,
         As::Ipxe => 2,

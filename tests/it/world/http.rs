@@ -25,7 +25,8 @@ impl Answer {
     }
 }
 
-/// Sends one request for a URL, from an address where there are several; an error when nobody answers, or the answer breaks off.
+/// Sends one request for a URL, from an address where there are several; an error when nobody
+/// answers, or the answer breaks off.
 pub fn request(method: &str, url: &str, from: Option<Ipv4Addr>) -> std::io::Result<Answer> {
     let rest = url.strip_prefix("http://").expect("an HTTP URL");
     let (host, path) = rest.split_once('/').expect("a path");
@@ -44,7 +45,8 @@ pub fn request(method: &str, url: &str, from: Option<Ipv4Addr>) -> std::io::Resu
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or_else(broken)?;
     let body = answer.split_off(end + 4);
     let head = String::from_utf8_lossy(&answer).to_lowercase();
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
+    let status =
+        head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
     let answer = Answer { status, head, body };
     let length = answer.header("content-length").and_then(|length| length.parse::<usize>().ok());
     if method != "HEAD" && length.is_some_and(|length| length != answer.body.len()) {

@@ -1,5 +1,6 @@
-//! A whole site in two network namespaces: the real `meshd serve` as a process on its real ports on one side of a wire, and a
-//! fake PXE node that walks the chain over real sockets on the other. Everything goes when it is dropped, also in a panic.
+//! A whole site in two network namespaces: the real `meshd serve` as a process on its real ports on
+//! one side of a wire, and a fake PXE node that walks the chain over real sockets on the other.
+//! Everything goes when it is dropped, also in a panic.
 
 pub mod dhcp;
 pub mod http;
@@ -30,7 +31,8 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The longest that anything here may take. Far more than it needs, for machines that do other things too.
+/// The longest that anything here may take. Far more than it needs, for machines that do other
+/// things too.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Where the central node is.
 pub const CENTRAL: &str = "10.77.0.1";
@@ -40,11 +42,16 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Writes a program that can be executed at once. A child writes it: while this process has the file open, another test may fork, and
-/// the kernel refuses to execute the file (ETXTBSY) until that child has closed its copy of the descriptor.
+/// Writes a program that can be executed at once. A child writes it: while this process has the
+/// file open, another test may fork, and the kernel refuses to execute the file (ETXTBSY) until
+/// that child has closed its copy of the descriptor.
 pub fn write_program(path: &Path, text: &str) {
-    let mut install =
-        Command::new("install").args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().unwrap();
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::io::Write::write_all(&mut install.stdin.take().unwrap(), text.as_bytes()).unwrap();
     assert!(install.wait().unwrap().success(), "cannot write {}", path.display());
 }
@@ -61,16 +68,20 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
     loop {
         match look() {
             Ok(found) => return found,
-            Err(seen) if Instant::now() > end => panic!("{what}: not within {DEADLINE:?}; last seen: {seen}"),
+            Err(seen) if Instant::now() > end => {
+                panic!("{what}: not within {DEADLINE:?}; last seen: {seen}")
+            }
             Err(_) => thread::park_timeout(Duration::from_millis(20)),
         }
     }
 }
 
-/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`: another version, see [`crate::site::compat`].
+/// A program of this workspace, or the one of the same name in the folder `MESHD_TEST_PROGRAMS`:
+/// another version, see [`crate::site::compat`].
 pub fn program(built: &str) -> PathBuf {
     let other = std::env::var_os("MESHD_TEST_PROGRAMS");
-    let other = other.and_then(|folder| Some(Path::new(&folder).join(Path::new(built).file_name()?)));
+    let other =
+        other.and_then(|folder| Some(Path::new(&folder).join(Path::new(built).file_name()?)));
     other.filter(|other| other.exists()).unwrap_or_else(|| built.into())
 }
 
@@ -104,12 +115,31 @@ impl World {
         let central = Namespace::of(Path::new("ip"), Path::new(&name));
         let nodes = central.derived("n");
         let site = dir.path().join("site.toml");
-        let world = World { dir, site, central, nodes, hosts: Mutex::default(), daemon: None, log_json: false };
+        let world = World {
+            dir,
+            site,
+            central,
+            nodes,
+            hosts: Mutex::default(),
+            daemon: None,
+            log_json: false,
+        };
         world.central.create().unwrap();
         world.nodes.create().unwrap();
         world
             .central
-            .ip(&["link", "add", "br0", "type", "veth", "peer", "name", "eth0", "netns", world.nodes.name()])
+            .ip(&[
+                "link",
+                "add",
+                "br0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                world.nodes.name(),
+            ])
             .unwrap();
         world.central.ip(&["address", "add", &format!("{CENTRAL}/24"), "dev", "br0"]).unwrap();
         world.central.ip(&["link", "set", "br0", "up"]).unwrap();
@@ -119,7 +149,8 @@ impl World {
         world
     }
 
-    /// A machine on the wire: a namespace whose `eth0` has this MAC address. It is made when it is first asked for.
+    /// A machine on the wire: a namespace whose `eth0` has this MAC address. It is made when it is
+    /// first asked for.
     pub fn host(&self, mac: MacAddr) -> Namespace {
         self.host_on(mac, "eth0")
     }
@@ -131,7 +162,18 @@ impl World {
             let text = mac.to_string();
             let host = self.nodes.derived(&text.replace(':', ""));
             host.create().unwrap();
-            let card = ["link", "add", "link", uplink, "name", "card", "address", &text, "netns", host.name()];
+            let card = [
+                "link",
+                "add",
+                "link",
+                uplink,
+                "name",
+                "card",
+                "address",
+                &text,
+                "netns",
+                host.name(),
+            ];
             self.nodes.ip(&[&card[..], &["type", "macvlan", "mode", "bridge"]].concat()).unwrap();
             host.ip(&["link", "set", "card", "name", "eth0", "up"]).unwrap();
             host
@@ -192,7 +234,9 @@ overlays = ["motd"]
         )
         .unwrap();
         fs::create_dir_all(self.path("loaders")).unwrap();
-        for (loader, size) in [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)] {
+        for (loader, size) in
+            [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)]
+        {
             fs::write(self.path("loaders").join(loader), vec![7u8; size]).unwrap();
         }
     }
@@ -215,7 +259,10 @@ overlays = ["motd"]
             packages: blob(3, 100_000),
             modloop: blob(4, 50_000),
         });
-        let packages = IMAGE_PACKAGES.iter().map(|package| ((*package).to_owned(), "1-r0".to_owned())).collect();
+        let packages = IMAGE_PACKAGES
+            .iter()
+            .map(|package| ((*package).to_owned(), "1-r0".to_owned()))
+            .collect();
         let manifest = ImageManifest {
             format: FORMAT,
             name,
@@ -267,13 +314,17 @@ overlays = ["motd"]
     /// Starts meshd and does not wait for it; whoever asked ends it.
     pub fn spawn(&self, environment: &[(&str, String)]) -> Child {
         let mut serve = self.serve();
-        self.central.spawn(serve.envs(environment.iter().map(|(name, value)| (name, value)))).unwrap()
+        self.central
+            .spawn(serve.envs(environment.iter().map(|(name, value)| (name, value))))
+            .unwrap()
     }
 
     /// Runs `meshd serve` on this site until it ends by itself, which it must.
     pub fn serve_and_fail(&self) -> String {
         let mut child = self.central.spawn(self.serve().stderr(Stdio::piped())).unwrap();
-        eventually("meshd refuses to run", || child.try_wait().unwrap().ok_or("it runs".to_owned()));
+        eventually("meshd refuses to run", || {
+            child.try_wait().unwrap().ok_or("it runs".to_owned())
+        });
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
         stderr(&output)
@@ -345,7 +396,11 @@ overlays = ["motd"]
     pub fn wait_for_phase(&self, phase: &str) -> Value {
         eventually(phase, || {
             let node = self.node();
-            if node["phase"] == phase { Ok(node) } else { Err(format!("{node}\n{}", self.log_text())) }
+            if node["phase"] == phase {
+                Ok(node)
+            } else {
+                Err(format!("{node}\n{}", self.log_text()))
+            }
         })
     }
 

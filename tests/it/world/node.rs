@@ -1,4 +1,5 @@
-//! A machine that boots: every step that firmware, iPXE, Alpine and mesh-init take, and then the real mesh-agent.
+//! A machine that boots: every step that firmware, iPXE, Alpine and mesh-init take, and then the
+//! real mesh-agent.
 
 use super::{
     CENTRAL, World,
@@ -43,8 +44,14 @@ pub struct Script(pub String);
 impl Script {
     /// The URLs of `kernel` and `initrd` lines, in order.
     pub fn urls(&self) -> Vec<String> {
-        let words = self.0.lines().filter(|line| line.starts_with("kernel ") || line.starts_with("initrd "));
-        words.filter_map(|line| line.split(' ').find(|word| word.contains("://"))).map(str::to_owned).collect()
+        let words = self
+            .0
+            .lines()
+            .filter(|line| line.starts_with("kernel ") || line.starts_with("initrd "));
+        words
+            .filter_map(|line| line.split(' ').find(|word| word.contains("://")))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The overlay's URL, which holds the capability.
@@ -87,7 +94,8 @@ impl<'a> PxeNode<'a> {
         if self.address.get() != Some(granted.address) {
             host.ip(&["address", "flush", "dev", "eth0"]).unwrap();
         }
-        host.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"]).unwrap();
+        host.ip(&["address", "replace", &format!("{}/24", granted.address), "dev", "eth0"])
+            .unwrap();
         if let Some(router) = granted.router {
             host.ip(&["route", "replace", "default", "via", &router.to_string()]).unwrap();
         }
@@ -152,7 +160,8 @@ impl<'a> PxeNode<'a> {
             let answer = self.get(url)?;
             assert_eq!(answer.status, 200, "{url}");
         }
-        let overlay = self.get(&script.overlay().ok_or_else(|| std::io::Error::other(script.0.clone()))?)?;
+        let overlay =
+            self.get(&script.overlay().ok_or_else(|| std::io::Error::other(script.0.clone()))?)?;
         if overlay.status != 200 {
             return Err(std::io::Error::other(format!("overlay: {}", overlay.status)));
         }
@@ -188,27 +197,40 @@ impl<'a> PxeNode<'a> {
     pub fn start_agent(&self, overlay: &Overlay) -> Agent {
         let root = tempfile::tempdir().unwrap();
         let place = |name: &str| root.path().join(name);
-        let content = |path: &str| &overlay.get(path).unwrap_or_else(|| panic!("{path} is in the overlay")).1;
+        let content =
+            |path: &str| &overlay.get(path).unwrap_or_else(|| panic!("{path} is in the overlay")).1;
         fs::create_dir_all(place("root/etc/meshd")).unwrap();
         fs::write(place("boot.json"), content("etc/meshd/boot.json")).unwrap();
         fs::write(place("agent.json"), content("etc/meshd/agent.json")).unwrap();
         let config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();
         let started = place("root/run/openrc/started");
         fs::create_dir_all(&started).unwrap();
-        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str)
+        {
             symlink("/dev/null", started.join(service)).unwrap();
         }
         let log = fs::File::create(place("log")).unwrap();
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
-        command.arg("run").arg("--config").arg(place("agent.json")).arg("--boot-file").arg(place("boot.json"));
-        command.arg("--state-dir").arg(place("state")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(place("agent.json"))
+            .arg("--boot-file")
+            .arg(place("boot.json"));
+        command
+            .arg("--state-dir")
+            .arg(place("state"))
+            .arg("--root")
+            .arg(place("root"))
+            .args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = self.host().spawn(&mut command).unwrap();
         Agent { child, root }
     }
 }
 
-/// A running mesh-agent. When dropped it ends as at a shutdown of its node, and says goodbye to the central node.
+/// A running mesh-agent. When dropped it ends as at a shutdown of its node, and says goodbye to the
+/// central node.
 pub struct Agent {
     child: Child,
     root: tempfile::TempDir,

@@ -36,13 +36,15 @@ impl Program {
         eventually(&format!("{} says `{text}`", self.name), || {
             let log_text = self.log_text();
             let last = log_text.match_indices(text).nth(times - 1);
-            let word = last.and_then(|(at, _)| log_text[at + text.len()..].split_whitespace().next());
+            let word =
+                last.and_then(|(at, _)| log_text[at + text.len()..].split_whitespace().next());
             word.map(|word| word.trim_end_matches(',').to_owned()).ok_or(log_text.clone())
         })
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .unwrap();
     }
 }
 

@@ -31,7 +31,11 @@ pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<V
                     return Ok(file);
                 }
             }
-            _ => return Err(io::Error::other(String::from_utf8_lossy(&buffer[4..length]).into_owned())),
+            _ => {
+                return Err(io::Error::other(
+                    String::from_utf8_lossy(&buffer[4..length]).into_owned(),
+                ));
+            }
         }
     }
 }

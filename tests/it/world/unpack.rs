@@ -1,4 +1,5 @@
-//! Opens an overlay as the node would: a gzip-compressed cpio that holds an apkovl of several gzip members.
+//! Opens an overlay as the node would: a gzip-compressed cpio that holds an apkovl of several gzip
+//! members.
 
 use flate2::read::{GzDecoder, MultiGzDecoder};
 use std::{collections::BTreeMap, io::Read as _};
@@ -27,7 +28,8 @@ fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> &'a [u8] {
     loop {
         let field = |index: usize| {
             let start = at + 6 + index * 8;
-            usize::from_str_radix(std::str::from_utf8(&cpio[start..start + 8]).unwrap(), 16).unwrap()
+            usize::from_str_radix(std::str::from_utf8(&cpio[start..start + 8]).unwrap(), 16)
+                .unwrap()
         };
         assert_eq!(&cpio[at..at + 6], b"070701");
         let (size, name_size) = (field(6), field(11));

@@ -39,7 +39,11 @@ fn driver() -> (Ends, String) {
     // ChromeDriver takes no port 0: a port that was free a moment ago is as near as it gets.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new("chromedriver");
-    command.arg(format!("--port={port}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .arg(format!("--port={port}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -73,7 +77,8 @@ async fn start(driver: &str, profile: &Path) -> WebDriver {
 /// Records violations of the content security policy in every page, from its first line on.
 const RECORD_VIOLATIONS: &str = "window.violations = []; document.addEventListener('securitypolicyviolation', \
     (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));";
-/// Runs `walk` with a browser, and the link that signs in to the UI of the site that this file describes.
+/// Runs `walk` with a browser, and the link that signs in to the UI of the site that this file
+/// describes.
 pub fn in_chromium(site: &Path, walk: impl AsyncFnOnce(&WebDriver, &str)) {
     let (ui, link) = meshd_ui(site);
     let (chrome, driver) = driver();

@@ -14,7 +14,8 @@ use thirtyfour::{error::WebDriverErrorInner, prelude::*, session::scriptret::Scr
 /// How long a page may take to show what is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers with the first visible element of a selector that contains a text, or with the texts of all after a time in milliseconds.
+/// Answers with the first visible element of a selector that contains a text, or with the texts of
+/// all after a time in milliseconds.
 const FIND: &str = "const [selector, text, patience, done] = arguments; \
     const all = () => [...document.querySelectorAll(selector)].filter((it) => it.checkVisibility()); \
     const end = (answer) => { observer.disconnect(); clearTimeout(timer); done(answer); }; \
@@ -23,12 +24,18 @@ const FIND: &str = "const [selector, text, patience, done] = arguments; \
     const timer = setTimeout(() => end(all().map((it) => it.innerText)), patience); \
     observer.observe(document, { subtree: true, childList: true, characterData: true, attributes: true }); \
     look();";
-/// Answers once the page after the one that was clicked on is loaded. The page that is left takes the script with it.
+/// Answers once the page after the one that was clicked on is loaded. The page that is left takes
+/// the script with it.
 const ARRIVE: &str = "const done = arguments[0]; \
     if (!window.wasClicked) { document.readyState === 'complete' ? done() : window.addEventListener('load', () => done()); }";
 
 /// Runs a script that ends with its callback; another page in between runs it anew.
-async fn run_in_page(browser: &WebDriver, script: &str, arguments: &[Value], patience: Duration) -> ScriptRet {
+async fn run_in_page(
+    browser: &WebDriver,
+    script: &str,
+    arguments: &[Value],
+    patience: Duration,
+) -> ScriptRet {
     // The script's own time ends first, and its answer says more.
     browser.set_script_timeout(patience + PATIENCE).await.unwrap();
     let began = Instant::now();
@@ -38,7 +45,9 @@ async fn run_in_page(browser: &WebDriver, script: &str, arguments: &[Value], pat
             // ChromeDriver 156 reports either of them as soon as the page is left.
             Err(error) => {
                 let is_left = match &*error {
-                    WebDriverErrorInner::JavascriptError(info) => info.to_string().contains("unloaded"),
+                    WebDriverErrorInner::JavascriptError(info) => {
+                        info.to_string().contains("unloaded")
+                    }
                     other => matches!(other, WebDriverErrorInner::ScriptTimeout(_)),
                 };
                 assert!(is_left && began.elapsed() < patience, "{error}");
@@ -53,7 +62,12 @@ pub async fn wait_for(browser: &WebDriver, selector: &str, text: &str) -> WebEle
 }
 
 /// [`wait_for`] with a deadline of its own.
-pub async fn wait_long_for(browser: &WebDriver, selector: &str, text: &str, patience: Duration) -> WebElement {
+pub async fn wait_long_for(
+    browser: &WebDriver,
+    selector: &str,
+    text: &str,
+    patience: Duration,
+) -> WebElement {
     let arguments = [json!(selector), json!(text), json!(patience.as_millis())];
     let answer = run_in_page(browser, FIND, &arguments, patience).await;
     let texts = answer.json().clone();
@@ -67,7 +81,10 @@ pub async fn click(browser: &WebDriver, selector: &str, text: &str) {
     // A refresh may replace the element between these two steps.
     while let Err(error) = wait_for(browser, selector, text).await.click().await {
         let is_replaced = matches!(&*error, WebDriverErrorInner::StaleElementReference(_));
-        assert!(is_replaced && began.elapsed() < PATIENCE, "click on `{text}` in {selector}: {error}");
+        assert!(
+            is_replaced && began.elapsed() < PATIENCE,
+            "click on `{text}` in {selector}: {error}"
+        );
     }
     run_in_page(browser, ARRIVE, &[], PATIENCE).await;
 }
@@ -93,11 +110,13 @@ const RUN_AXE: &str = "const done = arguments[0]; axe.run(document, { resultType
     (result) => done(result.violations.flatMap((it) => it.nodes.map((node) => `${it.id} at ${node.target}: ${node.failureSummary}`))), \
     (error) => done([String(error)]));";
 
-/// axe-core finds nothing in the page, in the light and in the dark theme; the page breaks no content security policy.
+/// axe-core finds nothing in the page, in the light and in the dark theme; the page breaks no
+/// content security policy.
 pub async fn assert_accessible(browser: &WebDriver, page: &str) {
     let packages = python_tools().join("lib");
     let version = fs::read_dir(&packages).unwrap().next().unwrap().unwrap().path();
-    let axe = fs::read_to_string(version.join("site-packages/axe_playwright_python/axe.min.js")).unwrap();
+    let axe =
+        fs::read_to_string(version.join("site-packages/axe_playwright_python/axe.min.js")).unwrap();
     for theme in ["light", "dark"] {
         // Without motion: a colour that is halfway to the other theme has no contrast.
         let features = [("prefers-color-scheme", theme), ("prefers-reduced-motion", "reduce")];

@@ -20,12 +20,21 @@ impl Probe for TestProbe {
         self.space
     }
 
-    fn user_firewalls(&self, _central: CentralServices) -> Option<std::io::Result<Vec<&'static str>>> {
+    fn user_firewalls(
+        &self,
+        _central: CentralServices,
+    ) -> Option<std::io::Result<Vec<&'static str>>> {
         self.answers.map(|answers| Ok(if answers { Vec::new() } else { vec!["meshd-vm-users"] }))
     }
 
-    fn private_network(&self, _: &NetworkSpec, _: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
-        self.answers.map(|answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) })
+    fn private_network(
+        &self,
+        _: &NetworkSpec,
+        _: SocketAddrV4,
+    ) -> Option<Result<Ipv4Addr, String>> {
+        self.answers.map(
+            |answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) },
+        )
     }
 }
 
@@ -60,7 +69,10 @@ fn firewall_check_fails_while_a_firewall_is_missing() {
     };
     assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
     let missing = tested(Some(false));
-    assert_eq!((missing.status, missing.detail.as_str()), (CheckStatus::Fail, "missing or changed: meshd-vm-users"));
+    assert_eq!(
+        (missing.status, missing.detail.as_str()),
+        (CheckStatus::Fail, "missing or changed: meshd-vm-users")
+    );
     assert_eq!(tested(None).status, CheckStatus::Skip, "the root of another system");
 }
 
@@ -98,7 +110,10 @@ fn central_time_advances_with_the_uptime_of_the_node() {
     reference.store(dir.path()).expect("written");
     fake.file("proc/uptime", "160.25 1.0\n");
     let loaded = CentralClock::load(dir.path()).expect("there");
-    assert_eq!(loaded.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
+    assert_eq!(
+        loaded.now(&fake.tree),
+        Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60)))
+    );
     fake.file("proc/uptime", "3.00 1.0\n");
     assert_eq!(loaded.now(&fake.tree), None, "another boot");
 }
@@ -117,11 +132,18 @@ fn store_on_disk_has_default_limits_and_in_memory_profile_limits() {
     };
     assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "no default limit");
     let statuses = [19, 20, 49, 50].map(|gb| free(&config, StoreKind::Disk, gb));
-    assert_eq!(statuses, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
+    assert_eq!(
+        statuses,
+        [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]
+    );
     let mut limited = config.clone();
     limited.checks.thresholds.store_fail_gb = Some(2);
     assert_eq!(free(&limited, StoreKind::Disk, 3), CheckStatus::Warn);
-    assert_eq!(free(&limited, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
+    assert_eq!(
+        free(&limited, StoreKind::Memory, 1),
+        CheckStatus::Fail,
+        "the limit of the profile applies"
+    );
     assert!(store(&config, None).unproven);
 }
 
@@ -130,13 +152,18 @@ fn volumes_pass_when_none_is_incomplete() {
     let fake = FakeMachine::new("", &[]);
     let host = AgentConfig { kvm: true, ..config(&[]) };
     let vms = fake.tree.path("/srv/machines");
-    let checked = || check_of("images", &Context { vms: vms.clone(), ..context(&fake.tree, &host, 1000) });
+    let checked =
+        || check_of("images", &Context { vms: vms.clone(), ..context(&fake.tree, &host, 1000) });
     assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 complete"));
     let digest = "ab".repeat(32);
     fake.file(&format!("srv/machines/volumes/{digest}"), "x");
     assert_eq!(checked().detail, "1 complete");
     fake.file(&format!("srv/machines/volumes/{digest}.part"), "x");
-    assert!(checked().unproven && checked().detail.starts_with("1 complete, 1 incomplete: "), "{:?}", checked());
+    assert!(
+        checked().unproven && checked().detail.starts_with("1 complete, 1 incomplete: "),
+        "{:?}",
+        checked()
+    );
     fake.file(&format!("srv/machines/volumes/{digest}"), "");
     assert_eq!(checked().status, CheckStatus::Fail);
 }

@@ -21,7 +21,12 @@ fn check_node(name: &str, fake: &FakeMachine, config: &AgentConfig) -> (CheckSta
     check_units(name, &fake.tree, config, &units)
 }
 
-fn check_units(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
+fn check_units(
+    name: &str,
+    tree: &Tree,
+    config: &AgentConfig,
+    units: &[UnitFacts],
+) -> (CheckStatus, String) {
     let check = check_of(name, &Context { units: units.to_vec(), ..context(tree, config, 1000) });
     (check.status, check.detail)
 }
@@ -42,7 +47,11 @@ fn iommu_cause_is_argument_or_firmware_and_active_passes() {
     const DMAR: (&str, &str) = ("sys/firmware/acpi/tables/DMAR", "x");
     let missing = without_iommu("quiet", INTEL, &[DMAR]);
     assert_eq!(missing, "the kernel argument intel_iommu=on is missing");
-    assert_eq!(without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]), missing, "the whole argument must match");
+    assert_eq!(
+        without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]),
+        missing,
+        "the whole argument must match"
+    );
     let off = without_iommu("intel_iommu=on iommu=off", INTEL, &[DMAR]);
     assert_eq!(off, "the kernel argument iommu=off disables the IOMMU");
     let disabled = "disabled by BIOS or unsupported: no table DMAR, IVRS or IORT";
@@ -54,7 +63,10 @@ fn iommu_cause_is_argument_or_firmware_and_active_passes() {
     assert!(why.ends_with("DMAR: Disabled: no usable unit"), "{why}");
 
     let fake = FakeMachine::new("intel_iommu=on", &GPU);
-    assert_eq!(check_node("iommu", &fake, &vfio()), (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned()));
+    assert_eq!(
+        check_node("iommu", &fake, &vfio()),
+        (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned())
+    );
 }
 
 #[test]
@@ -63,13 +75,22 @@ fn unit_passes_only_when_fully_bound_and_modules_are_loaded() {
     assert_eq!(check_node("vfio", &fake, &vfio()).0, CheckStatus::Pass);
     let (status, detail) = check_node("units", &fake, &vfio());
     assert_eq!(status, CheckStatus::Fail);
-    assert_eq!(detail, "0/1 GPU unit(s) ready; unit 1 (0000:01:00.0) is unbound: 0000:01:00.0 has no driver");
+    assert_eq!(
+        detail,
+        "0/1 GPU unit(s) ready; unit 1 (0000:01:00.0) is unbound: 0000:01:00.0 has no driver"
+    );
     vfio::bind(&fake.tree, &vfio().vfio, &fake).expect("recorded");
-    assert_eq!(check_node("units", &fake, &vfio()), (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned()));
+    assert_eq!(
+        check_node("units", &fake, &vfio()),
+        (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned())
+    );
 
     let bare = FakeMachine::new("", &[]);
     std::fs::remove_dir(bare.tree.path("/sys/module/vfio_pci")).expect("removed");
-    assert_eq!(check_node("vfio", &bare, &vfio()), (CheckStatus::Fail, "modules not loaded: vfio_pci".to_owned()));
+    assert_eq!(
+        check_node("vfio", &bare, &vfio()),
+        (CheckStatus::Fail, "modules not loaded: vfio_pci".to_owned())
+    );
     let (status, detail) = check_node("units", &bare, &vfio());
     assert!(status == CheckStatus::Fail && detail.contains("matches vendor:10de"), "{detail}");
 }
@@ -96,7 +117,11 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     let host = AgentConfig { kvm: true, ..config(&[]) };
     let (status, detail) = check_node("kvm", &fake, &host);
     assert!(status == CheckStatus::Fail && detail.contains("cannot open /dev/kvm"), "{detail}");
-    assert_eq!(check_node("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay requires KVM");
+    assert_eq!(
+        check_node("kvm", &fake, &config(&["kvm-host"])).0,
+        CheckStatus::Fail,
+        "the overlay requires KVM"
+    );
     assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Warn, "no overlay requires KVM");
     // A folder cannot be opened for writing.
     fake.folder("dev/kvm");
@@ -106,10 +131,16 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     assert_eq!(detail, "virtualization is disabled by BIOS (kvm: disabled by bios)");
     fake.file("dev/kmsg", "");
     fake.file("proc/cpuinfo", "processor : 0\nflags : fpu\n");
-    assert!(check_node("kvm", &fake, &host).1.contains("disabled by BIOS"), "by the processor's flags");
+    assert!(
+        check_node("kvm", &fake, &host).1.contains("disabled by BIOS"),
+        "by the processor's flags"
+    );
     std::fs::remove_dir(fake.tree.path("/dev/kvm")).expect("removed");
     fake.file("dev/kvm", "");
-    assert_eq!(check_node("kvm", &fake, &host), (CheckStatus::Fail, "QEMU is not installed".to_owned()));
+    assert_eq!(
+        check_node("kvm", &fake, &host),
+        (CheckStatus::Fail, "QEMU is not installed".to_owned())
+    );
     assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Pass, "no overlay runs VMs");
     fake.folder("usr/bin");
     crate::fake::write_program(&fake.tree.path("/usr/bin/qemu-system-x86_64"), "#!/bin/sh\n");

@@ -1,5 +1,6 @@
-//! Reads kernel messages from `/dev/kmsg`, one record per read: `priority,sequence,microseconds,flags;text`, then lines of properties that
-//! begin with a space (Linux, Documentation/ABI/testing/dev-kmsg).
+//! Reads kernel messages from `/dev/kmsg`, one record per read:
+//! `priority,sequence,microseconds,flags;text`, then lines of properties that begin with a space
+//! (Linux, Documentation/ABI/testing/dev-kmsg).
 
 use super::{INTERVAL, PacedWriter};
 use rustix::{fs::OFlags, io::Errno};
@@ -43,7 +44,8 @@ pub fn line(record: &[u8]) -> Option<String> {
     Some(format!("[{:5}.{:06}] {text}\n", micros / 1_000_000, micros % 1_000_000))
 }
 
-/// Removes the capability from the URL of the overlay. With `delivery = "url"` the kernel logs the URL with its command line.
+/// Removes the capability from the URL of the overlay. With `delivery = "url"` the kernel logs the
+/// URL with its command line.
 fn without_capability(text: &str) -> String {
     let mut parts = text.split(OVERLAY);
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,12 +1,14 @@
-//! Sends the node's log to the central node: kernel messages since the start of the kernel, and the system log.
+//! Sends the node's log to the central node: kernel messages since the start of the kernel, and the
+//! system log.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `kernel_log` | reads `/dev/kmsg` |
 //! | `system_log` | follows `/var/log/messages` |
 //!
-//! Bounds: one unacknowledged piece of each source, and after the first MiB one piece a second. A source that writes faster loses its oldest
-//! lines to the kernel's ring buffer or the rotation of syslogd.
+//! Bounds: one unacknowledged piece of each source, and after the first MiB one piece a second. A
+//! source that writes faster loses its oldest lines to the kernel's ring buffer or the rotation of
+//! syslogd.
 
 mod kernel_log;
 mod system_log;
@@ -34,7 +36,8 @@ const BURST: u64 = 1 << 20;
 /// Bytes between two pauses after the burst.
 const STEP: u64 = 8 << 10;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval of polls for new lines. Both sources are in memory, so that a poll costs one or two system calls.
+/// Interval of polls for new lines. Both sources are in memory, so that a poll costs one or two
+/// system calls.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Length of the queue to the driver.
 const QUEUE_LENGTH: usize = 4;
@@ -59,16 +62,24 @@ impl BootLog {
             return self.acked.send_modify(AckedOffsets::welcome);
         }
         let (path, to) = (tree.path(KERNEL_LOG), self.start(LogSource::Kernel));
-        self.readers.spawn(async move { log_end(LogSource::Kernel, kernel_log::forward(&path, to).await) });
+        self.readers
+            .spawn(async move { log_end(LogSource::Kernel, kernel_log::forward(&path, to).await) });
         let (path, to) = (tree.path(SYSTEM_LOG), self.start(LogSource::System));
-        self.readers.spawn(async move { log_end(LogSource::System, system_log::forward(&path, to).await) });
+        self.readers
+            .spawn(async move { log_end(LogSource::System, system_log::forward(&path, to).await) });
     }
 
     /// Returns a writer whose bytes are forwarded.
     fn start(&mut self, source: LogSource) -> PacedWriter {
         let (to, from) = duplex(meshd_proto::task::MAX_PIECE);
         let message = move |at, data| LogPiece { source, at, data };
-        self.readers.spawn(forward(source, from, self.sender.clone(), self.acked.subscribe(), message));
+        self.readers.spawn(forward(
+            source,
+            from,
+            self.sender.clone(),
+            self.acked.subscribe(),
+            message,
+        ));
         PacedWriter { to, written: 0 }
     }
 

@@ -11,7 +11,8 @@ use tokio::time::sleep;
 
 const BUFFER: usize = 8 << 10;
 
-/// Writes the content of the file and each appended line. Waits for a missing file. Ends only with an error.
+/// Writes the content of the file and each appended line. Waits for a missing file. Ends only with
+/// an error.
 pub async fn forward(path: &Path, mut to: PacedWriter) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {

@@ -11,7 +11,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 #[test]
 fn kernel_record_becomes_a_line_of_dmesg() {
-    let record = b"6,339,5140900,-;NET: Registered PF_INET6 protocol family\n SUBSYSTEM=net\n DEVICE=n1\n";
+    let record =
+        b"6,339,5140900,-;NET: Registered PF_INET6 protocol family\n SUBSYSTEM=net\n DEVICE=n1\n";
     assert_eq!(line(record).unwrap(), "[    5.140900] NET: Registered PF_INET6 protocol family\n");
     assert_eq!(line(b"4,1,0,c;").unwrap(), "[    0.000000] \n");
     let command_line =

@@ -1,4 +1,5 @@
-//! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach on a real kernel.
+//! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach
+//! on a real kernel.
 
 use super::*;
 use crate::fake::{FakeMachine, NetworkNamespace, in_namespace, run};
@@ -24,10 +25,18 @@ fn networks_and_addresses_of_node_and_central_node_are_blocked() {
         (context.dns, context.blocked_hosts),
         (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)])
     );
-    let blocked: Vec<String> = context.blocked_networks.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
+    let blocked: Vec<String> =
+        context.blocked_networks.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
     assert_eq!(
         blocked,
-        ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]
+        [
+            "10.8.0.0/24",
+            "10.66.0.1/32",
+            "10.77.0.0/24",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "224.0.0.0/3"
+        ]
     );
 }
 
@@ -52,7 +61,21 @@ impl Host {
     fn new(port: &str, bridge: &str, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) -> Self {
         let namespace = NetworkNamespace::new();
         let peer = format!("{port}x");
-        run("ip", &["link", "add", port, "type", "veth", "peer", "name", &peer, "netns", &namespace.pid()]);
+        run(
+            "ip",
+            &[
+                "link",
+                "add",
+                port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                &peer,
+                "netns",
+                &namespace.pid(),
+            ],
+        );
         run("ip", &["link", "set", port, "master", bridge, "up"]);
         namespace.ip(&["link", "set", &peer, "name", "eth"]);
         namespace.ip(&["link", "set", "lo", "up"]);
@@ -111,7 +134,9 @@ impl TestNetwork {
         let network = private_network();
         let private_bridge = network.bridge.as_str();
         let private_mac = network.node.as_ref().expect("a network of the node").mac;
-        for (bridge, mac, address) in [(private_bridge, private_mac, GATEWAY), ("br0", SITE_MAC, NODE)] {
+        for (bridge, mac, address) in
+            [(private_bridge, private_mac, GATEWAY), ("br0", SITE_MAC, NODE)]
+        {
             run("ip", &["link", "add", bridge, "type", "bridge"]);
             run("ip", &["link", "set", bridge, "address", &mac.to_string(), "up"]);
             run("ip", &["addr", "add", &format!("{address}/24"), "dev", bridge]);
@@ -165,7 +190,10 @@ fn guests_reach_no_service_of_their_node() {
     }
     let network = TestNetwork::new();
     let guest = &network.private[0];
-    assert!(guest.reaches(GATEWAY) && guest.reaches(NODE) && guest.reaches(INTERNET), "nothing is filtered yet");
+    assert!(
+        guest.reaches(GATEWAY) && guest.reaches(NODE) && guest.reaches(INTERNET),
+        "nothing is filtered yet"
+    );
     network.isolate();
     assert!(!guest.reaches(GATEWAY) && !guest.reaches(NODE));
     assert!(guest.reaches(INTERNET), "beyond the networks of the node");
@@ -190,7 +218,10 @@ fn guest_uses_only_its_addresses_and_reaches_only_allowed_peers() {
         return;
     }
     let mut network = TestNetwork::new();
-    assert!(network.private[0].reaches(private(10)) && network.site[0].reaches(site(52)), "nothing is filtered yet");
+    assert!(
+        network.private[0].reaches(private(10)) && network.site[0].reaches(site(52)),
+        "nothing is filtered yet"
+    );
     assert!(network.site[0].reaches(CENTRAL) && network.site[0].reaches(NODE));
     network.isolate();
     assert!(network.site[0].reaches(OTHER_MACHINE), "it is on the site's network");
@@ -216,7 +247,8 @@ fn guest_uses_only_its_addresses_and_reaches_only_allowed_peers() {
     assert!(network.private[0].reaches(INTERNET));
 }
 
-/// Frames of a guest, each as a client of another network would accept it. Prints nothing; the victim listens.
+/// Frames of a guest, each as a client of another network would accept it. Prints nothing; the
+/// victim listens.
 const FRAMES: &str = include_str!("guest_frames.py");
 
 impl Host {
@@ -242,8 +274,11 @@ fn start(command: &mut Command) -> (Child, BufReader<ChildStdout>) {
 fn received_frames(network: &TestNetwork) -> Vec<String> {
     let guest = &network.ports[2];
     let mac = network.central.0.mac("eth");
-    let (mut victim, mut out) = start(&mut network.central.python(FRAMES, &["listen", &guest.mac.to_string()]));
-    let sent = network.site[0].python(FRAMES, &["send", &guest.mac.to_string(), &mac, &site(51).to_string()]).status();
+    let (mut victim, mut out) =
+        start(&mut network.central.python(FRAMES, &["listen", &guest.mac.to_string()]));
+    let sent = network.site[0]
+        .python(FRAMES, &["send", &guest.mac.to_string(), &mac, &site(51).to_string()])
+        .status();
     assert!(sent.expect("python3 runs").success());
     let mut received = String::new();
     out.read_to_string(&mut received).expect("readable");
@@ -259,7 +294,10 @@ fn boot_server_frames_of_a_guest_are_dropped() {
     let network = TestNetwork::new();
     let all = received_frames(&network);
     for frame in ["dhcp", "high-port", "priority-tag", "vlan", "fragment", "proxy", "ra", "end"] {
-        assert!(all.iter().any(|name| name == frame), "nothing is filtered yet: {frame} of {all:?}");
+        assert!(
+            all.iter().any(|name| name == frame),
+            "nothing is filtered yet: {frame} of {all:?}"
+        );
     }
     network.isolate();
     assert_eq!(received_frames(&network), ["udp", "ping", "fragmented", "end"]);
@@ -273,10 +311,22 @@ fn machine_gets_no_lease_from_a_guest() {
     let network = TestNetwork::new();
     let guest = network.ports[2].mac.to_string();
     let server = include_str!("guest_dhcp_server.py");
-    let (mut server, _out) = start(&mut network.site[0].python(server, &[&guest, &site(51).to_string()]));
+    let (mut server, _out) =
+        start(&mut network.site[0].python(server, &[&guest, &site(51).to_string()]));
     let has_lease = || {
         let mut client = Command::new("nsenter");
-        client.args(["-t", &network.central.0.pid(), "-n", "busybox", "udhcpc", "-f", "-q", "-n", "-i", "eth"]);
+        client.args([
+            "-t",
+            &network.central.0.pid(),
+            "-n",
+            "busybox",
+            "udhcpc",
+            "-f",
+            "-q",
+            "-n",
+            "-i",
+            "eth",
+        ]);
         client.args(["-t", "3", "-T", "1", "-s", "/bin/true"]);
         client.output().expect("udhcpc runs").status.success()
     };

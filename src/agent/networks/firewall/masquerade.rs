@@ -14,7 +14,12 @@ const CHAIN: &str = "postrouting";
 /// Replaces the table atomically by `ip saddr SUBNET oifname != BRIDGE masquerade`.
 pub fn install(spec: &NetworkSpec, subnet: Subnet) -> io::Result<()> {
     let hook = [attribute(1, &4_u32.to_be_bytes()), attribute(2, &100_u32.to_be_bytes())].concat();
-    let chain = [attribute(1, &text(TABLE)), attribute(3, &text(CHAIN)), nested(4, &hook), attribute(7, &text("nat"))];
+    let chain = [
+        attribute(1, &text(TABLE)),
+        attribute(3, &text(CHAIN)),
+        nested(4, &hook),
+        attribute(7, &text("nat")),
+    ];
     let expressions = [
         bytes_in(Base::Network, 12, &subnet.network().octets(), &subnet.mask().octets()),
         not_meta(OUTPUT_NAME, &interface(spec.bridge.as_str())),

@@ -68,9 +68,22 @@ pub fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, value)
 }
 
-fn message(kind: u16, flags: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> Vec<u8> {
+fn message(
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    family: u8,
+    resource: u16,
+    body: &[u8],
+) -> Vec<u8> {
     let length = u32::try_from(20 + body.len()).expect("messages are short");
-    let head = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &sequence.to_ne_bytes(), &[0; 4]];
+    let head = [
+        &length.to_ne_bytes()[..],
+        &kind.to_ne_bytes(),
+        &flags.to_ne_bytes(),
+        &sequence.to_ne_bytes(),
+        &[0; 4],
+    ];
     [&head.concat()[..], &[family, 0], &resource.to_be_bytes(), body].concat()
 }
 
@@ -79,7 +92,8 @@ fn messages(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let mut rest = bytes;
     let mut found = Vec::new();
     while let Some(head) = rest.first_chunk::<16>() {
-        let length = usize::try_from(u32::from_ne_bytes([head[0], head[1], head[2], head[3]])).unwrap_or(usize::MAX);
+        let length = usize::try_from(u32::from_ne_bytes([head[0], head[1], head[2], head[3]]))
+            .unwrap_or(usize::MAX);
         let Some(whole) = rest.get(..length).filter(|whole| whole.len() >= 16) else { break };
         found.push((u16::from_ne_bytes([head[4], head[5]]), whole[16..].to_vec()));
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -110,7 +124,8 @@ fn errno(body: &[u8]) -> Option<rustix::io::Errno> {
 /// A message of a batch: family, kind, flags, attributes.
 pub type BatchMessage = (u8, u16, u16, Vec<u8>);
 
-/// Returns the messages that replace a table by an empty one. Creating the table first makes its deletion succeed.
+/// Returns the messages that replace a table by an empty one. Creating the table first makes its
+/// deletion succeed.
 pub fn replace_table(family: u8, table: &str) -> [BatchMessage; 3] {
     let name = attribute(1, &text(table));
     [
@@ -121,9 +136,19 @@ pub fn replace_table(family: u8, table: &str) -> [BatchMessage; 3] {
 }
 
 /// Returns the message that appends a rule with a fingerprint in its user data.
-pub fn append_rule(family: u8, table: &str, chain: &str, expressions: &[u8], fingerprint: &[u8]) -> BatchMessage {
-    let parts =
-        [attribute(1, &text(table)), attribute(2, &text(chain)), nested(4, expressions), attribute(7, fingerprint)];
+pub fn append_rule(
+    family: u8,
+    table: &str,
+    chain: &str,
+    expressions: &[u8],
+    fingerprint: &[u8],
+) -> BatchMessage {
+    let parts = [
+        attribute(1, &text(table)),
+        attribute(2, &text(chain)),
+        nested(4, expressions),
+        attribute(7, fingerprint),
+    ];
     (family, NEW_RULE, CREATE | APPEND, parts.concat())
 }
 
@@ -170,8 +195,11 @@ pub fn fingerprints(family: u8, table: &str, chain: Option<&str>) -> io::Result<
             match kind {
                 DONE => return Ok(found),
                 ERROR if errno(&body) == Some(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
-                ERROR => return Err(errno(&body).map_or(io::ErrorKind::InvalidData.into(), Into::into)),
-                NEW_RULE => found.push(find_attribute(body.get(4..).unwrap_or_default(), 7).unwrap_or_default()),
+                ERROR => {
+                    return Err(errno(&body).map_or(io::ErrorKind::InvalidData.into(), Into::into));
+                }
+                NEW_RULE => found
+                    .push(find_attribute(body.get(4..).unwrap_or_default(), 7).unwrap_or_default()),
                 _ => {}
             }
         }
@@ -214,13 +242,15 @@ pub mod expr {
     }
 
     fn load(base: Base, offset: u32, value: &[u8]) -> Vec<u8> {
-        let parts = [number(1, 1), number(2, base as u32), number(3, offset), number(4, length(value))];
+        let parts =
+            [number(1, 1), number(2, base as u32), number(3, offset), number(4, length(value))];
         expression("payload", &parts.concat())
     }
 
     fn masked(mask: &[u8]) -> Vec<u8> {
         let none = vec![0; mask.len()];
-        let parts = [number(1, 1), number(2, 1), number(3, length(mask)), data(4, mask), data(5, &none)];
+        let parts =
+            [number(1, 1), number(2, 1), number(3, length(mask)), data(4, mask), data(5, &none)];
         expression("bitwise", &parts.concat())
     }
 
@@ -268,8 +298,12 @@ pub mod expr {
         const GREATER_OR_EQUAL: u32 = 5;
         let to_big_endian = [number(1, 1), number(2, 1), number(3, 1), number(4, 4), number(5, 4)];
         let at_least = [number(1, 1), number(2, GREATER_OR_EQUAL), data(3, &value.to_be_bytes())];
-        [load_meta(key), expression("byteorder", &to_big_endian.concat()), expression("cmp", &at_least.concat())]
-            .concat()
+        [
+            load_meta(key),
+            expression("byteorder", &to_big_endian.concat()),
+            expression("cmp", &at_least.concat()),
+        ]
+        .concat()
     }
 
     /// Matches established and related connections, or all others.
@@ -297,16 +331,25 @@ pub mod expr {
     }
 }
 
-/// The first use of nftables loads the module nf_tables. Another use fails with EINVAL meanwhile: the kernel asks modprobe again, and that
-/// of Alpine takes a module that is loading for loaded. So uses wait for each other.
+/// The first use of nftables loads the module nf_tables. Another use fails with EINVAL meanwhile:
+/// the kernel asks modprobe again, and that of Alpine takes a module that is loading for loaded. So
+/// uses wait for each other.
 static IN_USE: Mutex<()> = Mutex::new(());
 
-struct NetlinkSocket(rustix::fd::OwnedFd, #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+struct NetlinkSocket(
+    rustix::fd::OwnedFd,
+    #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>,
+);
 
 impl NetlinkSocket {
     fn open() -> io::Result<Self> {
         let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(NETFILTER),
+        )?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))?;
         Ok(NetlinkSocket(socket, in_use))

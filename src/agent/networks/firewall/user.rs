@@ -1,16 +1,18 @@
-//! Firewall of users: what programs of VMs, tasks and containers may send from this node. Two nftables tables; their output chains match the
-//! user of a socket:
+//! Firewall of users: what programs of VMs, tasks and containers may send from this node. Two
+//! nftables tables; their output chains match the user of a socket:
 //!
 //! - `meshd-vm-users`: programs of VMs have no network.
-//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. Their packets have the address and the MAC address of their node, so
-//!   that a central node cannot tell them from the node itself. Containers with a network of their own are masqueraded as the node, so a
-//!   forward chain denies them the same.
+//! - `meshd-task-users`: tasks reach no DHCP, boot or agent service. Their packets have the address
+//!   and the MAC address of their node, so that a central node cannot tell them from the node
+//!   itself. Containers with a network of their own are masqueraded as the node, so a forward chain
+//!   denies them the same.
 //!
-//! Each table is installed before the first program of its users starts, and again before each later one. Root is not filtered.
+//! Each table is installed before the first program of its users starts, and again before each
+//! later one. Root is not filtered.
 
 use super::nftables::{
-    CREATE, FAMILY, FORWARD_HOOK, INET, INPUT_NAME, IPV4_FAMILY, NEW_CHAIN, OUTPUT_HOOK, OUTPUT_NAME, PRIORITY,
-    PROTOCOL, SOCKET_USER, TCP, UDP, append_rule, attribute, commit,
+    CREATE, FAMILY, FORWARD_HOOK, INET, INPUT_NAME, IPV4_FAMILY, NEW_CHAIN, OUTPUT_HOOK,
+    OUTPUT_NAME, PRIORITY, PROTOCOL, SOCKET_USER, TCP, UDP, append_rule, attribute, commit,
     expr::{Base, bytes, drop, known_connection, meta, meta_at_least, meta_in, not_meta},
     fingerprints, interface, nested, replace_table, text,
 };
@@ -29,7 +31,8 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-/// Destination ports of UDP that no task may use: DHCP and DHCPv6 in both directions, TFTP, proxy DHCP.
+/// Destination ports of UDP that no task may use: DHCP and DHCPv6 in both directions, TFTP, proxy
+/// DHCP.
 const BOOT_PORTS: [u16; 6] = [67, 68, 69, 546, 547, 4011];
 /// Interval of repairs on a running node.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(15);
@@ -60,23 +63,32 @@ pub struct UserFirewall {
 impl UserFirewall {
     /// Programs of VMs have no network.
     pub fn of_vms() -> Self {
-        let is_vm = meta_in(SOCKET_USER, &user_ids::VMS.start.to_ne_bytes(), &user_ids::MASK.to_ne_bytes());
-        let rules = if failpoint::defends("vm-user-network") { vec![[is_vm, drop()].concat()] } else { Vec::new() };
+        let is_vm =
+            meta_in(SOCKET_USER, &user_ids::VMS.start.to_ne_bytes(), &user_ids::MASK.to_ne_bytes());
+        let rules = if failpoint::defends("vm-user-network") {
+            vec![[is_vm, drop()].concat()]
+        } else {
+            Vec::new()
+        };
         UserFirewall { table: "meshd-vm-users", output: rules, forward: Vec::new() }
     }
 
-    /// Users other than those of the system reach no DHCP and TFTP server of any network, and no boot or agent service of the central
-    /// node.
+    /// Users other than those of the system reach no DHCP and TFTP server of any network, and no
+    /// boot or agent service of the central node.
     pub fn of_tasks(central: CentralServices) -> Self {
         let is_task = || meta_at_least(SOCKET_USER, MIN_UID);
         let (mut output, mut forward) = (Vec::new(), Vec::new());
         if failpoint::defends("task-network") {
-            output.extend(BOOT_PORTS.iter().map(|port| [is_task(), to_port(*port), drop()].concat()));
+            output
+                .extend(BOOT_PORTS.iter().map(|port| [is_task(), to_port(*port), drop()].concat()));
             let uplink = interface(&uplink(central.address));
-            // With br_netfilter, frames between a guest and the network of its bridge pass here too: both names are that of the bridge.
+            // With br_netfilter, frames between a guest and the network of its bridge pass here
+            // too: both names are that of the bridge.
             let is_routed = || not_meta(INPUT_NAME, &uplink);
             let to_uplink = || [is_routed(), meta(OUTPUT_NAME, &uplink)].concat();
-            forward.extend(BOOT_PORTS.iter().map(|port| [to_uplink(), to_port(*port), drop()].concat()));
+            forward.extend(
+                BOOT_PORTS.iter().map(|port| [to_uplink(), to_port(*port), drop()].concat()),
+            );
             for (to_services, verdict) in services(central) {
                 output.push([is_task(), to_services.clone(), verdict.clone()].concat());
                 // A container may answer the central node.
@@ -98,28 +110,46 @@ impl UserFirewall {
     }
 
     fn replace_if_changed(&self) -> Result<(), String> {
-        let installed = self.is_current().and_then(|is_current| if is_current { Ok(()) } else { self.install() });
-        installed
-            .map_err(|error| format!("cannot install the firewall {}: {error}; the kernel needs nf_tables", self.table))
+        let installed = self
+            .is_current()
+            .and_then(|is_current| if is_current { Ok(()) } else { self.install() });
+        installed.map_err(|error| {
+            format!(
+                "cannot install the firewall {}: {error}; the kernel needs nf_tables",
+                self.table
+            )
+        })
     }
 
     /// Returns whether the table matches what [`UserFirewall::ensure`] writes.
     fn is_current(&self) -> io::Result<bool> {
         let (found, expected) = (fingerprints(INET, self.table, None)?, self.fingerprint());
-        Ok(found.len() == self.output.len() + self.forward.len() && found.iter().all(|found| *found == expected))
+        Ok(found.len() == self.output.len() + self.forward.len()
+            && found.iter().all(|found| *found == expected))
     }
 
     fn install(&self) -> io::Result<()> {
         let mut batch = replace_table(INET, self.table).to_vec();
         let fingerprint = self.fingerprint();
-        for (chain, hook, rules) in [("output", OUTPUT_HOOK, &self.output), ("forward", FORWARD_HOOK, &self.forward)] {
+        for (chain, hook, rules) in
+            [("output", OUTPUT_HOOK, &self.output), ("forward", FORWARD_HOOK, &self.forward)]
+        {
             if rules.is_empty() {
                 continue;
             }
-            let hook = [attribute(1, &hook.to_be_bytes()), attribute(2, &PRIORITY.to_be_bytes())].concat();
-            let head = [attribute(1, &text(self.table)), attribute(3, &text(chain)), nested(4, &hook)];
-            batch.push((INET, NEW_CHAIN, CREATE, [head.concat(), attribute(7, &text("filter"))].concat()));
-            batch.extend(rules.iter().map(|rule| append_rule(INET, self.table, chain, rule, &fingerprint)));
+            let hook =
+                [attribute(1, &hook.to_be_bytes()), attribute(2, &PRIORITY.to_be_bytes())].concat();
+            let head =
+                [attribute(1, &text(self.table)), attribute(3, &text(chain)), nested(4, &hook)];
+            batch.push((
+                INET,
+                NEW_CHAIN,
+                CREATE,
+                [head.concat(), attribute(7, &text("filter"))].concat(),
+            ));
+            batch.extend(
+                rules.iter().map(|rule| append_rule(INET, self.table, chain, rule, &fingerprint)),
+            );
         }
         commit(&batch)
     }
@@ -129,7 +159,8 @@ impl UserFirewall {
     }
 }
 
-/// Held while tables are compared and replaced, so that a check at the start of the agent waits for the first installation.
+/// Held while tables are compared and replaced, so that a check at the start of the agent waits for
+/// the first installation.
 static TABLES: Mutex<()> = Mutex::new(());
 
 fn lock_tables() -> MutexGuard<'static, ()> {
@@ -165,8 +196,12 @@ fn to_port_of(protocol: u8, port: u16) -> Vec<u8> {
 
 /// Returns what happens to packets to the central node, as match and verdict.
 fn services(central: CentralServices) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let to_central = [meta(FAMILY, &IPV4_FAMILY), bytes(Base::Network, 16, &central.address.octets())].concat();
-    central.ports.map(|port| ([to_central.clone(), to_port_of(TCP, port)].concat(), drop())).to_vec()
+    let to_central =
+        [meta(FAMILY, &IPV4_FAMILY), bytes(Base::Network, 16, &central.address.octets())].concat();
+    central
+        .ports
+        .map(|port| ([to_central.clone(), to_port_of(TCP, port)].concat(), drop()))
+        .to_vec()
 }
 
 /// Returns the interface of the route to the central node; empty if there is none.

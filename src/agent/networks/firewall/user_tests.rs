@@ -105,7 +105,21 @@ struct Network {
 impl Network {
     fn new() -> Self {
         let central = NetworkNamespace::new();
-        run("ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "eth", "netns", &central.pid()]);
+        run(
+            "ip",
+            &[
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth",
+                "netns",
+                &central.pid(),
+            ],
+        );
         run("ip", &["addr", "add", &format!("{NODE}/24"), "broadcast", "+", "dev", "eth0"]);
         run("ip", &["link", "set", "eth0", "up"]);
         run("ip", &["route", "add", "default", "dev", "eth0"]);
@@ -119,7 +133,9 @@ impl Network {
         server.args(["-t", &central.pid(), "-n", "python3", "-c", SERVER]).stdout(Stdio::piped());
         let mut server = server.spawn().expect("python3 starts");
         let mut line = String::new();
-        BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut line).expect("readable");
+        BufReader::new(server.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("readable");
         assert_eq!(line, "ready\n");
         run("python3", &["-c", FIRST_ANSWER, CENTRAL6]);
         Network { _central: central, server }
@@ -135,9 +151,23 @@ impl Drop for Network {
 /// Returns what a user of this node reaches.
 fn reached(user: u32) -> Vec<String> {
     let mut client = Command::new("setpriv");
-    client.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups", "--no-new-privs"]);
+    client.args([
+        "--reuid",
+        &user.to_string(),
+        "--regid",
+        &user.to_string(),
+        "--clear-groups",
+        "--no-new-privs",
+    ]);
     // A namespace of users gives capabilities for other networks alone.
-    client.args(["/usr/bin/python3", "-c", CLIENT, &CENTRAL.to_string(), &PEER.to_string(), CENTRAL6]);
+    client.args([
+        "/usr/bin/python3",
+        "-c",
+        CLIENT,
+        &CENTRAL.to_string(),
+        &PEER.to_string(),
+        CENTRAL6,
+    ]);
     let output = client.output().expect("setpriv runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
@@ -154,7 +184,11 @@ fn programs_of_vm_users_have_no_network() {
     }
     let _network = Network::new();
     let before = reached(VM_USER);
-    assert!(["udp:10.77.0.1:67", "tcp:10.77.0.51:9999"].iter().all(|name| before.iter().any(|all| all == name)));
+    assert!(
+        ["udp:10.77.0.1:67", "tcp:10.77.0.51:9999"]
+            .iter()
+            .all(|name| before.iter().any(|all| all == name))
+    );
     UserFirewall::of_vms().ensure().expect("the kernel does it");
     assert_eq!(reached(VM_USER), Vec::<String>::new());
     assert!(reached(0).len() > before.len(), "the node itself has, with raw sockets");
@@ -179,7 +213,10 @@ fn task_users_reach_peers_but_no_boot_service_of_central_node() {
         "udp:fd77::1:547",
         "udp:ff02::1:2%eth0:547",
     ] {
-        assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
+        assert!(
+            before.iter().any(|reached| reached == name),
+            "nothing is filtered yet: {name} of {before:?}"
+        );
     }
     let central = ["udp:10.77.0.1:53", "tcp:10.77.0.1:53"];
     let peers = ["udp:10.77.0.51:9999", "tcp:10.77.0.51:9999", "udp:fd77::1:9999"];
@@ -187,7 +224,11 @@ fn task_users_reach_peers_but_no_boot_service_of_central_node() {
     UserFirewall::of_tasks(SERVICES).ensure().expect("the kernel does it");
     let allowed: BTreeSet<&str> = central.iter().chain(&peers).chain(&others).copied().collect();
     for user in [TASK_USER, MIN_UID, u32::MAX - 1] {
-        assert_eq!(reached(user).iter().map(String::as_str).collect::<BTreeSet<_>>(), allowed, "{user}");
+        assert_eq!(
+            reached(user).iter().map(String::as_str).collect::<BTreeSet<_>>(),
+            allowed,
+            "{user}"
+        );
     }
     assert_eq!(reached(MIN_UID - 1), before, "services of the node are not tasks");
 }
@@ -212,7 +253,10 @@ fn containers_reach_no_boot_service_of_central_node_through_their_node() {
     }
     let _network = Network::new();
     let container = NetworkNamespace::new();
-    run("ip", &["link", "add", "cni0", "type", "veth", "peer", "name", "eth", "netns", &container.pid()]);
+    run(
+        "ip",
+        &["link", "add", "cni0", "type", "veth", "peer", "name", "eth", "netns", &container.pid()],
+    );
     run("ip", &["addr", "add", "10.42.0.1/24", "dev", "cni0"]);
     run("ip", &["link", "set", "cni0", "up"]);
     container.ip(&["addr", "add", "10.42.0.2/24", "dev", "eth"]);
@@ -220,7 +264,10 @@ fn containers_reach_no_boot_service_of_central_node_through_their_node() {
     container.ip(&["route", "add", "default", "via", "10.42.0.1"]);
     run("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
     run("nft", &["add", "table", "ip", "cni"]);
-    run("nft", &["add", "chain", "ip", "cni", "nat", "{ type nat hook postrouting priority 100; }"]);
+    run(
+        "nft",
+        &["add", "chain", "ip", "cni", "nat", "{ type nat hook postrouting priority 100; }"],
+    );
     run("nft", &["add", "rule", "ip", "cni", "nat", "ip", "saddr", "10.42.0.0/24", "masquerade"]);
     let reached = || {
         let python = |script: &str| {
@@ -238,16 +285,28 @@ fn containers_reach_no_boot_service_of_central_node_through_their_node() {
             run("nsenter", &python)
         };
         let found = [python(CONTAINER), python(CLIENT)].concat();
-        found.split_whitespace().filter(|name| *name != "raw").map(str::to_owned).collect::<Vec<_>>()
+        found
+            .split_whitespace()
+            .filter(|name| *name != "raw")
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let before = reached();
     for name in ["dhcp", "udp:10.77.0.1:4011", "tcp:10.77.0.1:8080", "tcp:10.77.0.51:9999"] {
-        assert!(before.iter().any(|reached| reached == name), "nothing is filtered yet: {name} of {before:?}");
+        assert!(
+            before.iter().any(|reached| reached == name),
+            "nothing is filtered yet: {name} of {before:?}"
+        );
     }
     // The peer answers UDP from another address, which is not masqueraded back.
     UserFirewall::of_tasks(SERVICES).ensure().expect("the kernel does it");
-    let all =
-        ["udp:10.77.0.1:53", "udp:10.77.0.1:9999", "tcp:10.77.0.1:53", "tcp:10.77.0.1:9999", "tcp:10.77.0.51:9999"];
+    let all = [
+        "udp:10.77.0.1:53",
+        "udp:10.77.0.1:9999",
+        "tcp:10.77.0.1:53",
+        "tcp:10.77.0.1:9999",
+        "tcp:10.77.0.51:9999",
+    ];
     assert_eq!(reached(), all);
 }
 
@@ -257,7 +316,8 @@ fn changed_firewall_is_detected_and_repaired() {
         return;
     }
     let firewalls = UserFirewall::all(SERVICES);
-    let are_current = || firewalls.each_ref().map(|firewall| firewall.is_current().expect("readable"));
+    let are_current =
+        || firewalls.each_ref().map(|firewall| firewall.is_current().expect("readable"));
     assert_eq!(are_current(), [false, false]);
     let ensure = || firewalls.iter().try_for_each(UserFirewall::ensure);
     ensure().expect("the kernel does it");

@@ -7,7 +7,10 @@ use crate::vfio::ProbeError;
 fn bind_binds_the_whole_group_and_is_idempotent() {
     let fake = FakeMachine::new("", &CARD);
     let first = bind(&fake.tree, &selectors(&["class:0300"]), &fake).expect("recorded");
-    assert_eq!(first[0].to_string(), "unit 1 (0000:01:00.0 0000:01:00.1): ready, 2 function(s) bound now");
+    assert_eq!(
+        first[0].to_string(),
+        "unit 1 (0000:01:00.0 0000:01:00.1): ready, 2 function(s) bound now"
+    );
     let device = "/sys/bus/pci/devices/0000:01:00";
     let expected = [
         format!("{device}.0/driver_override <- vfio-pci"),
@@ -41,7 +44,10 @@ fn unit_open_in_a_vm_is_in_use_with_its_process() {
     let fake = bound_card();
     fake.process(99, "qemu-system-x86", "/dev/vfio/1");
     let units = bound(&fake, &["class:0300"]);
-    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], "open in qemu-system-x86 (99)"));
+    assert_eq!(
+        (states(&units), units[0].reason.as_str()),
+        (vec![UnitState::InUse], "open in qemu-system-x86 (99)")
+    );
     assert_eq!(units_ready(&units), "0/1 GPU unit(s) ready");
 }
 
@@ -70,7 +76,10 @@ fn selected_address_without_function_is_missing() {
     let fake = FakeMachine::new("", &CARD);
     assert_eq!(bound(&fake, &[]), []);
     let units = bound(&fake, &["address:0000:7f:00.0"]);
-    assert_eq!((states(&units), units_ready(&units).as_str()), (vec![UnitState::Missing], "0/1 GPU unit(s) ready"));
+    assert_eq!(
+        (states(&units), units_ready(&units).as_str()),
+        (vec![UnitState::Missing], "0/1 GPU unit(s) ready")
+    );
     assert!(units[0].reason.contains("0000:7f:00.0"), "{units:?}");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
@@ -84,7 +93,10 @@ fn bridge_is_never_selected() {
 #[test]
 fn unit_open_by_iommufd_is_in_use() {
     let fake = bound_card();
-    fake.file("sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent", "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n");
+    fake.file(
+        "sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent",
+        "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n",
+    );
     fake.process(99, "qemu-system-x86", "/dev/vfio/devices/vfio3");
     let units = bound(&fake, &["class:0300"]);
     let reason = "/dev/vfio/devices/vfio3 is open in qemu-system-x86 (99)";
@@ -94,7 +106,8 @@ fn unit_open_by_iommufd_is_in_use() {
 #[test]
 fn group_with_too_many_functions_is_not_bound() {
     let address = |at: usize| format!("0000:01:{:02x}.{}", at / 8, at % 8).leak() as &str;
-    let rows: Vec<PciFunctionRow> = (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
+    let rows: Vec<PciFunctionRow> =
+        (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
     let fake = FakeMachine::new("", &rows);
     let units = bound(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Conflict]);

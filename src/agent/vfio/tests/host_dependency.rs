@@ -11,16 +11,31 @@ fn with_disk() -> FakeMachine {
 
 fn shared(fake: &FakeMachine, reason: &str) {
     let units = bound(fake, &["class:0300"]);
-    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::SharedWithHost], reason));
+    assert_eq!(
+        (states(&units), units[0].reason.as_str()),
+        (vec![UnitState::SharedWithHost], reason)
+    );
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
 
 #[test]
 fn disk_in_use_keeps_its_controller_with_the_host() {
-    shared_by("proc/self/mountinfo", "36 35 259:1 / /data rw - ext4 /dev/mapper/x rw\n", "p1 is mounted on /data");
+    shared_by(
+        "proc/self/mountinfo",
+        "36 35 259:1 / /data rw - ext4 /dev/mapper/x rw\n",
+        "p1 is mounted on /data",
+    );
     // A btrfs mount has another device number.
-    shared_by("proc/self/mountinfo", "36 35 0:44 / /data rw - btrfs /dev/nvme0n1p1 rw\n", "p1 is mounted on /data");
-    shared_by("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "p1 is used as swap");
+    shared_by(
+        "proc/self/mountinfo",
+        "36 35 0:44 / /data rw - btrfs /dev/nvme0n1p1 rw\n",
+        "p1 is mounted on /data",
+    );
+    shared_by(
+        "proc/swaps",
+        "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n",
+        "p1 is used as swap",
+    );
     let folder = "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1";
     shared_by(&format!("{folder}/nvme0n1p1/holders/md0"), "", "p1 is part of md0");
     shared_by(&format!("{folder}/holders/dm-0"), "", " is part of dm-0");
@@ -44,7 +59,10 @@ fn disk_open_in_a_process_makes_its_unit_busy() {
     let fake = with_disk();
     fake.process(12, "dd", "/dev/nvme0n1");
     let units = bound(&fake, &["class:0300"]);
-    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::Busy], "/dev/nvme0n1 is open in dd (12)"));
+    assert_eq!(
+        (states(&units), units[0].reason.as_str()),
+        (vec![UnitState::Busy], "/dev/nvme0n1 is open in dd (12)")
+    );
 }
 
 #[test]

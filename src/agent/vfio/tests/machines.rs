@@ -1,9 +1,11 @@
-//! Machines: HGX H200, MI300, a desktop, one with a disabled IOMMU, one whose GPU vanishes from the bus, and a Grace Hopper.
+//! Machines: HGX H200, MI300, a desktop, one with a disabled IOMMU, one whose GPU vanishes from the
+//! bus, and a Grace Hopper.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Rows of an HGX H200: eight GPUs behind switches, four NVSwitches, eight InfiniBand cards, the NIC that it boots from.
+/// Rows of an HGX H200: eight GPUs behind switches, four NVSwitches, eight InfiniBand cards, the
+/// NIC that it boots from.
 fn h200() -> Vec<PciFunctionRow> {
     let mut rows: Vec<PciFunctionRow> = vec![("0000:02:00.0", "8086:1533", "0200", 70, "igb", 0)];
     let gpus = ["0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:61:00.0"];
@@ -14,7 +16,9 @@ fn h200() -> Vec<PciFunctionRow> {
     for (at, address) in (44..).zip(more) {
         rows.push((address, "10de:2335", "0302", at, "", 1));
     }
-    for (at, address) in (50..).zip(["0000:07:00.0", "0000:08:00.0", "0000:09:00.0", "0000:0a:00.0"]) {
+    for (at, address) in
+        (50..).zip(["0000:07:00.0", "0000:08:00.0", "0000:09:00.0", "0000:0a:00.0"])
+    {
         rows.push((address, "10de:22a3", "0680", at, "", 0));
     }
     let fabric = ["0000:18:00.0", "0000:40:00.0", "0000:4f:00.0", "0000:5e:00.0"];
@@ -37,27 +41,39 @@ fn hgx_h200_has_eight_gpu_units_and_four_switches() {
     }
     let before = surveyed(&fake, &["vendor:10de"]);
     assert_eq!(units_ready(&before), "0/8 GPU unit(s) ready");
-    assert!(before.iter().all(|unit| unit.state == UnitState::Unbound && unit.members.len() == 1), "{before:?}");
+    assert!(
+        before.iter().all(|unit| unit.state == UnitState::Unbound && unit.members.len() == 1),
+        "{before:?}"
+    );
 
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!(units.len(), 12);
     assert_eq!(units_ready(&units), "8/8 GPU unit(s) ready");
     let switches: Vec<_> = units.iter().filter(|unit| unit.kind == UnitKind::Switch).collect();
-    assert!(switches.len() == 4 && switches.iter().all(|unit| unit.state == UnitState::Ready), "{switches:?}");
+    assert!(
+        switches.len() == 4 && switches.iter().all(|unit| unit.state == UnitState::Ready),
+        "{switches:?}"
+    );
     assert_eq!(units.iter().filter(|unit| unit.numa_node == Some(1)).count(), 4);
     for row in h200().iter().filter(|row| row.2 == "0207" || row.2 == "0604" || row.2 == "0200") {
         assert_eq!(fake.driver(row.0).as_deref(), Some(row.4), "{} stays with the host", row.0);
     }
-    let sriov: Vec<_> = crate::system::pci_functions(&fake.tree).filter_map(|function| function.sriov).collect();
-    assert_eq!(sriov.iter().map(|sriov| (sriov.total, sriov.enabled)).collect::<Vec<_>>(), [(16, 4), (16, 4)]);
+    let sriov: Vec<_> =
+        crate::system::pci_functions(&fake.tree).filter_map(|function| function.sriov).collect();
+    assert_eq!(
+        sriov.iter().map(|sriov| (sriov.total, sriov.enabled)).collect::<Vec<_>>(),
+        [(16, 4), (16, 4)]
+    );
 }
 
 #[test]
 fn mi300_has_seven_units_and_reports_the_holder_of_the_eighth() {
-    let addresses =
-        ["05", "26", "46", "65", "85", "a6", "c6", "e5"].map(|bus| format!("0000:{bus}:00.0").leak() as &str);
-    let rows: Vec<PciFunctionRow> =
-        (0..).zip(addresses).map(|(at, address)| (address, "1002:74a1", "1200", at + 20, "amdgpu", at / 4)).collect();
+    let addresses = ["05", "26", "46", "65", "85", "a6", "c6", "e5"]
+        .map(|bus| format!("0000:{bus}:00.0").leak() as &str);
+    let rows: Vec<PciFunctionRow> = (0..)
+        .zip(addresses)
+        .map(|(at, address)| (address, "1002:74a1", "1200", at + 20, "amdgpu", at / 4))
+        .collect();
     let fake = FakeMachine::new("iommu=pt", &rows);
     let last = "sys/devices/pci0000:00/0000:e5:00.0";
     fake.file(&format!("{last}/drm/renderD135/uevent"), "MAJOR=226\nDEVNAME=dri/renderD135\n");
@@ -65,7 +81,10 @@ fn mi300_has_seven_units_and_reports_the_holder_of_the_eighth() {
     let units = bound(&fake, &["class:1200"]);
     assert_eq!(units_ready(&units), "7/8 GPU unit(s) ready");
     let busy = units.last().expect("eight");
-    assert_eq!((busy.state, busy.reason.as_str()), (UnitState::Busy, "/dev/dri/renderD135 is open in train.py (4711)"));
+    assert_eq!(
+        (busy.state, busy.reason.as_str()),
+        (UnitState::Busy, "/dev/dri/renderD135 is open in train.py (4711)")
+    );
     assert_eq!(fake.driver("0000:e5:00.0").as_deref(), Some("amdgpu"), "the process still uses it");
 }
 
@@ -80,7 +99,8 @@ fn gpu_in_the_group_of_the_boot_nic_stays_unbound() {
     assert_eq!((units.len(), units_ready(&units).as_str()), (1, "0/1 GPU unit(s) ready"));
     assert_eq!(units[0].state, UnitState::SharedWithHost);
     assert_eq!(units[0].reason, "0000:02:00.0 is the NIC that the node booted from");
-    let members: Vec<&str> = units[0].members.iter().map(|member| member.address.as_str()).collect();
+    let members: Vec<&str> =
+        units[0].members.iter().map(|member| member.address.as_str()).collect();
     assert_eq!(members, ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"], "all but the bridge");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
@@ -91,7 +111,10 @@ fn disabled_iommu_reports_a_slot_as_one_unbound_unit() {
     let fake = FakeMachine::new("intel_iommu=on iommu=pt", &rows);
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!(units_ready(&units), "0/1 GPU unit(s) ready");
-    assert_eq!((units[0].group, units[0].members.len(), units[0].state), (None, 2, UnitState::Unbound));
+    assert_eq!(
+        (units[0].group, units[0].members.len(), units[0].state),
+        (None, 2, UnitState::Unbound)
+    );
     assert_eq!(units[0].reason, "no IOMMU group: the IOMMU is off");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
@@ -103,16 +126,26 @@ fn gpu_without_answer_is_wedged_and_after_removal_missing() {
     fake.raw("sys/devices/pci0000:00/0000:01:00.0/config", &[0xff; 256]);
     let units = surveyed(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Wedged]);
-    assert!(units[0].reason.contains("0000:01:00.0") && units[0].reason.contains("cold power cycle"), "{units:?}");
+    assert!(
+        units[0].reason.contains("0000:01:00.0") && units[0].reason.contains("cold power cycle"),
+        "{units:?}"
+    );
 
     fake.vanish("0000:01:00.0");
     let units = surveyed(&fake, &["class:0300"]);
-    assert_eq!((states(&units), units_ready(&units).as_str()), (vec![UnitState::Missing], "0/1 GPU unit(s) ready"));
+    assert_eq!(
+        (states(&units), units_ready(&units).as_str()),
+        (vec![UnitState::Missing], "0/1 GPU unit(s) ready")
+    );
     fake.vanish("0000:01:00.1");
     let units = bound(&fake, &["class:0300"]);
     assert_eq!((states(&units), units[0].group), (vec![UnitState::Missing], Some(1)));
     assert!(units[0].reason.contains("cold power cycle"), "{units:?}");
-    assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Missing], "a second bind still reports the loss");
+    assert_eq!(
+        states(&surveyed(&fake, &["class:0300"])),
+        [UnitState::Missing],
+        "a second bind still reports the loss"
+    );
 }
 
 proptest! {
@@ -147,7 +180,10 @@ fn grace_hopper_unit_is_ready_without_x86_kernel_arguments() {
     ];
     let fake = FakeMachine::new("iommu.passthrough=0 BOOTIF=01-52-54-00-00-00-01", &rows);
     let units = bound(&fake, &["vendor:10de"]);
-    assert_eq!((units_ready(&units).as_str(), units[0].numa_node), ("1/1 GPU unit(s) ready", Some(0)));
+    assert_eq!(
+        (units_ready(&units).as_str(), units[0].numa_node),
+        ("1/1 GPU unit(s) ready", Some(0))
+    );
     assert_eq!(units[0].name(), "unit 20 (0009:01:00.0)");
     assert_eq!(fake.driver("0009:00:00.0").as_deref(), Some("pcieport"));
 }

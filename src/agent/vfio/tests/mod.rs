@@ -28,8 +28,10 @@ fn states(units: &[UnitFacts]) -> Vec<UnitState> {
 }
 
 /// A GPU and its sound function, alone in a group.
-const CARD: [PciFunctionRow; 2] =
-    [("0000:01:00.0", "10de:2684", "0300", 1, "", -1), ("0000:01:00.1", "10de:22ba", "0403", 1, "snd_hda_intel", -1)];
+const CARD: [PciFunctionRow; 2] = [
+    ("0000:01:00.0", "10de:2684", "0300", 1, "", -1),
+    ("0000:01:00.1", "10de:22ba", "0403", 1, "snd_hda_intel", -1),
+];
 
 /// A machine with [`CARD`] bound to vfio-pci.
 fn bound_card() -> FakeMachine {

@@ -1,5 +1,6 @@
-//! The control group (version 2) of a VM: limits memory, CPU, processes and I/O, and kills all processes at once. A missing controller sets
-//! no limit. Without the cgroup2 hierarchy no VM starts.
+//! The control group (version 2) of a VM: limits memory, CPU, processes and I/O, and kills all
+//! processes at once. A missing controller sets no limit. Without the cgroup2 hierarchy no VM
+//! starts.
 
 use super::cpuset::{self, DedicatedCpus};
 use crate::{system::cgroup2, vm::vm_paths::VmPaths};
@@ -37,12 +38,14 @@ pub struct VmCgroup {
 }
 
 impl VmCgroup {
-    /// Names the group by the folder of the VM, so that two agents of one computer use different groups.
+    /// Names the group by the folder of the VM, so that two agents of one computer use different
+    /// groups.
     pub fn for_vm(files: &VmPaths, spec: &VmSpec) -> Result<Self, String> {
         let root = cgroup2::open_hierarchy(Path::new(MOUNT_POINT))
             .map_err(|error| format!("cannot mount cgroup2: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
-        let (base, uuid) = (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
+        let (base, uuid) =
+            (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
         let path = match spec.shares_processors() {
             true => root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()),
             false => root.join(format!("{}{}-{uuid}", cpuset::PREFIX, &base[..12])),
@@ -72,7 +75,8 @@ impl VmCgroup {
         for (name, value) in values {
             let file = self.path.join(name);
             if file.exists() {
-                fs::write(&file, value).map_err(|error| format!("cannot set {}: {error}", file.display()))?;
+                fs::write(&file, value)
+                    .map_err(|error| format!("cannot set {}: {error}", file.display()))?;
             } else {
                 tracing::warn!(limit = name, group = %path, "the kernel has no such limit for VMs");
             }

@@ -1,8 +1,8 @@
-//! Dedicated CPUs of a VM: a cpuset partition, which excludes all other processes (Linux, Documentation/admin-guide/cgroup-v2.rst,
-//! "Cpuset").
+//! Dedicated CPUs of a VM: a cpuset partition, which excludes all other processes (Linux,
+//! Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
 //!
-//! The groups of running VMs record the assignment, so it survives a restart of the agent. They are children of the root group:
-//! Linux before 6.7 accepts partitions nowhere else.
+//! The groups of running VMs record the assignment, so it survives a restart of the agent. They are
+//! children of the root group: Linux before 6.7 accepts partitions nowhere else.
 
 use crate::vm::{host::resources::parse_cpu_list, lock_helpers::locked};
 use std::{collections::BTreeSet, fs, io, path::Path, sync::Mutex};
@@ -20,8 +20,8 @@ pub struct DedicatedCpus {
     pub candidates: Option<Vec<u32>>,
 }
 
-/// Binds a group to CPUs that no other VM has. Returns false if the VM must share CPUs, because the kernel has no cpuset controller or too
-/// few CPUs are free.
+/// Binds a group to CPUs that no other VM has. Returns false if the VM must share CPUs, because the
+/// kernel has no cpuset controller or too few CPUs are free.
 pub fn dedicate(group: &Path, dedicated: &DedicatedCpus) -> io::Result<bool> {
     if !group.join(CPUS).exists() {
         tracing::warn!(group = %group.display(), "cannot dedicate CPUs: the kernel has no cpuset controller");
@@ -54,8 +54,13 @@ pub fn free(group: &Path) {
     }
 }
 
-/// Chooses the highest free CPUs, because the other processes of the node prefer the first ones. `None` if too few are free. Pure.
-fn choose(candidates: &BTreeSet<u32>, taken: &BTreeSet<u32>, count: usize) -> Option<BTreeSet<u32>> {
+/// Chooses the highest free CPUs, because the other processes of the node prefer the first ones.
+/// `None` if too few are free. Pure.
+fn choose(
+    candidates: &BTreeSet<u32>,
+    taken: &BTreeSet<u32>,
+    count: usize,
+) -> Option<BTreeSet<u32>> {
     let chosen: BTreeSet<u32> =
         candidates.iter().rev().filter(|cpu| !taken.contains(cpu)).take(count).copied().collect();
     (chosen.len() == count).then_some(chosen)
@@ -66,15 +71,19 @@ fn cpus_of_siblings(group: &Path) -> io::Result<BTreeSet<u32>> {
     let mut taken = BTreeSet::new();
     for sibling in fs::read_dir(group.parent().unwrap_or(group))?.flatten() {
         // A group that was just removed has no file.
-        if sibling.path() != group && sibling.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
-            taken.extend(parse_cpu_list(&fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default()));
+        if sibling.path() != group
+            && sibling.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+        {
+            taken.extend(parse_cpu_list(
+                &fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default(),
+            ));
         }
     }
     Ok(taken)
 }
 
-/// Makes the group a partition, which excludes all other processes. If the kernel refuses, only other VMs are excluded: a partition must
-/// leave CPUs to other processes.
+/// Makes the group a partition, which excludes all other processes. If the kernel refuses, only
+/// other VMs are excluded: a partition must leave CPUs to other processes.
 fn isolate(group: &Path) {
     let file = group.join(PARTITION);
     let state = fs::write(&file, "root").and_then(|()| fs::read_to_string(&file));
@@ -118,7 +127,10 @@ mod tests {
         assert!(dedicate(&second, &dedicated(1, &[0, 1, 2, 3])).expect("set"));
         assert_eq!((read(&first, CPUS).as_str(), read(&second, CPUS).as_str()), ("2,3", "1"));
         assert_eq!(read(&second, PARTITION), "root");
-        assert!(dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"), "the same group again");
+        assert!(
+            dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"),
+            "the same group again"
+        );
         assert_eq!(read(&first, CPUS), "2,3");
         fs::remove_dir_all(&first).expect("removed");
         let third = group(root.path(), "meshd-vm-third");

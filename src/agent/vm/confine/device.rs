@@ -12,7 +12,8 @@ use std::{
 pub fn assign_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), String> {
     for group in groups {
         let device = tree.path(&format!("/dev/vfio/{group}"));
-        set_owner(&device, user, 0, 0o600).map_err(|error| format!("cannot assign {}: {error}", device.display()))?;
+        set_owner(&device, user, 0, 0o600)
+            .map_err(|error| format!("cannot assign {}: {error}", device.display()))?;
     }
     if !groups.is_empty() {
         // The container grants no access to a device; the groups do.
@@ -35,15 +36,18 @@ pub fn reclaim_groups(tree: &Tree, user: u32) {
     }
 }
 
-/// Lets all VMs open a shared device: `/dev/kvm`, or `/dev/net/tun`, which gives a user only its own TAP devices.
+/// Lets all VMs open a shared device: `/dev/kvm`, or `/dev/net/tun`, which gives a user only its
+/// own TAP devices.
 pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
     let path = tree.path(device);
     // On Debian every user may open it.
-    let is_open = fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006);
+    let is_open =
+        fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006);
     if is_open {
         return Ok(());
     }
-    set_owner(&path, 0, GROUP, 0o660).map_err(|error| format!("cannot open {} to VMs: {error}", path.display()))
+    set_owner(&path, 0, GROUP, 0o660)
+        .map_err(|error| format!("cannot open {} to VMs: {error}", path.display()))
 }
 
 /// Sets owner and mode of a file.

@@ -1,5 +1,5 @@
-//! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
-//! and executes the program.
+//! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group,
+//! opens the files that it passes, drops root and executes the program.
 
 use crate::{system::isolation, vm::vm_paths::remove_file};
 use rustix::{
@@ -55,12 +55,16 @@ impl PassedFile {
     /// Parses `r:/path`.
     pub fn parse(arg: &std::ffi::OsStr) -> Result<Self, String> {
         let bytes = arg.as_encoded_bytes();
-        let path = || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
+        let path =
+            || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
         match bytes.get(..2) {
             Some(b"r:") => Ok(PassedFile::Read(path())),
             Some(b"w:") => Ok(PassedFile::Write(path())),
             Some(b"l:") => Ok(PassedFile::Listen(path())),
-            _ => Err(format!("invalid file to pass `{}`: use r:PATH, w:PATH or l:PATH", arg.display())),
+            _ => Err(format!(
+                "invalid file to pass `{}`: use r:PATH, w:PATH or l:PATH",
+                arg.display()
+            )),
         }
     }
 
@@ -73,7 +77,8 @@ impl PassedFile {
     }
 }
 
-/// Binds under another name and renames: QEMU removes the name to which the socket was bound, and must not remove the socket.
+/// Binds under another name and renames: QEMU removes the name to which the socket was bound, and
+/// must not remove the socket.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let new = path.with_extension("new");
     for stale in [path, &new] {
@@ -102,7 +107,8 @@ pub struct VmExec {
 impl VmExec {
     /// Returns the arguments of `mesh-agent` before those of the program.
     pub fn args(&self) -> Vec<String> {
-        let mut args = vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];
+        let mut args =
+            vec![VERB.to_owned(), format!("--uid={}", self.uid), format!("--gid={}", self.gid)];
         args.extend(self.procs.as_ref().map(|procs| format!("--procs={}", procs.display())));
         if self.pins {
             args.push("--pins".to_owned());
@@ -115,18 +121,21 @@ impl VmExec {
 
     /// Replaces this process by the program. Returns only after an error.
     pub fn enter(&self, program: &str, args: &[String]) -> Result<Infallible, String> {
-        let failed = |operation: &'static str| move |error: io::Error| format!("{operation}: {error}");
+        let failed =
+            |operation: &'static str| move |error: io::Error| format!("{operation}: {error}");
         if let Some(procs) = &self.procs {
             // "0" stands for the writing process.
             fs::write(procs, "0").map_err(failed("cannot enter the control group of the VM"))?;
         }
-        fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
+        fs::write("/proc/self/oom_score_adj", OOM_SCORE)
+            .map_err(failed("cannot set the OOM score"))?;
         let mut limits = vec![(Resource::Core, Some(0)), (Resource::Nofile, Some(OPEN_FILES))];
         if self.pins {
             limits.push((Resource::Memlock, None));
         }
         for (resource, limit) in limits {
-            set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+            set_limit(resource, limit)
+                .map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
         }
         isolation::enter()?;
         isolation::mount_empty_folders(&self.folder)?;
@@ -148,9 +157,11 @@ impl VmExec {
     fn open(&self) -> Result<Vec<OwnedFd>, String> {
         let mut passed = Vec::new();
         for (number, pass) in (FIRST..).zip(&self.pass) {
-            let failed = |error: io::Error| format!("cannot open {}: {error}", pass.to_arg().display());
+            let failed =
+                |error: io::Error| format!("cannot open {}: {error}", pass.to_arg().display());
             let opened = pass.open().map_err(failed)?;
-            let moved = fcntl_dupfd_cloexec(&opened, number).map_err(|error| failed(error.into()))?;
+            let moved =
+                fcntl_dupfd_cloexec(&opened, number).map_err(|error| failed(error.into()))?;
             if moved.as_raw_fd() != number {
                 return Err(format!("descriptor {number} is taken"));
             }
@@ -176,11 +187,15 @@ mod tests {
 
     #[test]
     fn passed_file_is_parsed_from_its_argument() {
-        for file in
-            [PassedFile::Read("/a b".into()), PassedFile::Write("/dev/sda".into()), PassedFile::Listen("/x:y".into())]
-        {
+        for file in [
+            PassedFile::Read("/a b".into()),
+            PassedFile::Write("/dev/sda".into()),
+            PassedFile::Listen("/x:y".into()),
+        ] {
             assert_eq!(PassedFile::parse(&file.to_arg()), Ok(file));
         }
-        assert!(PassedFile::parse("x".as_ref()).is_err() && PassedFile::parse("z:/a".as_ref()).is_err());
+        assert!(
+            PassedFile::parse("x".as_ref()).is_err() && PassedFile::parse("z:/a".as_ref()).is_err()
+        );
     }
 }

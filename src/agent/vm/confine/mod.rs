@@ -61,7 +61,9 @@ impl Confinement {
             }
             false => (None, false),
         };
-        let agent = Programs::find(&Tree::new(&config.root)).agent.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
+        let agent = Programs::find(&Tree::new(&config.root))
+            .agent
+            .unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
         Ok(Confinement { agent, uid, gid, procs, has_cpus, folder: files.folder().to_owned() })
     }
 
@@ -74,7 +76,8 @@ impl Confinement {
         (self.uid, self.gid)
     }
 
-    /// Returns the command that runs `program` confined. The program gets the files of `pass` as descriptors.
+    /// Returns the command that runs `program` confined. The program gets the files of `pass` as
+    /// descriptors.
     pub fn command(
         &self,
         pins: bool,

@@ -1,10 +1,14 @@
-//! Ownership of files that the user of a VM could have replaced. Each entry is opened without following links, examined, and changed by
-//! its descriptor: a link to a file of the node never changes the owner of that file.
+//! Ownership of files that the user of a VM could have replaced. Each entry is opened without
+//! following links, examined, and changed by its descriptor: a link to a file of the node never
+//! changes the owner of that file.
 
 use meshd_types::failpoint;
 use rustix::{
     fd::BorrowedFd,
-    fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, open, openat},
+    fs::{
+        AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, open,
+        openat,
+    },
 };
 use std::{io, os::fd::AsFd as _, path::Path};
 
@@ -16,11 +20,13 @@ const MAX_DEPTH: usize = 4;
 /// Gives a folder and everything in it to a user.
 ///
 /// # Errors
-/// A file has another name elsewhere, or is neither a regular file nor a socket, or a limit is exceeded.
+/// A file has another name elsewhere, or is neither a regular file nor a socket, or a limit is
+/// exceeded.
 pub fn set_owner(folder: &Path, (user, group): (u32, u32)) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = open(folder, flags, Mode::empty())?;
-    let mut owner = Owner { user: Uid::from_raw(user), group: Gid::from_raw(group), remaining: MAX_FILES };
+    let mut owner =
+        Owner { user: Uid::from_raw(user), group: Gid::from_raw(group), remaining: MAX_FILES };
     owner.take_entries(folder.as_fd(), MAX_DEPTH)?;
     fchown(&folder, Some(owner.user), Some(owner.group))?;
     Ok(fchmod(&folder, Mode::RWXU)?)
@@ -41,21 +47,34 @@ impl Owner {
             if [&b"."[..], b".."].contains(&name.to_bytes()) {
                 continue;
             }
-            let refused = |reason: &str| io::Error::other(format!("{}: {reason}", name.to_string_lossy()));
-            self.remaining = self.remaining.checked_sub(1).ok_or_else(|| refused("too many files"))?;
+            let refused =
+                |reason: &str| io::Error::other(format!("{}: {reason}", name.to_string_lossy()));
+            self.remaining =
+                self.remaining.checked_sub(1).ok_or_else(|| refused("too many files"))?;
             // O_PATH neither waits for a FIFO nor affects a device.
-            let file = openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let file = openat(
+                folder,
+                name,
+                OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
             let found = fstat(&file)?;
             match FileType::from_raw_mode(found.st_mode) {
                 FileType::Directory => {
                     let depth = depth.checked_sub(1).ok_or_else(|| refused("too many folders"))?;
-                    let folder =
-                        openat(&file, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                    let folder = openat(
+                        &file,
+                        c".",
+                        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                        Mode::empty(),
+                    )?;
                     self.take_entries(folder.as_fd(), depth)?;
                 }
                 _ if !failpoint::defends("vm-owned-tree") => {}
                 FileType::RegularFile | FileType::Socket if found.st_nlink == 1 => {}
-                FileType::RegularFile | FileType::Socket => return Err(refused("the file has another name elsewhere")),
+                FileType::RegularFile | FileType::Socket => {
+                    return Err(refused("the file has another name elsewhere"));
+                }
                 _ => return Err(refused("neither a regular file nor a socket")),
             }
             chownat(&file, c"", Some(self.user), Some(self.group), AtFlags::EMPTY_PATH)?;
@@ -126,7 +145,8 @@ mod tests {
         assert!(set_owner(&dir.path().join("deep"), OWNER).is_err());
         let many = dir.path().join("many");
         fs::create_dir(&many).expect("made");
-        (0..=MAX_FILES).for_each(|number| fs::write(many.join(number.to_string()), "").expect("written"));
+        (0..=MAX_FILES)
+            .for_each(|number| fs::write(many.join(number.to_string()), "").expect("written"));
         assert!(set_owner(&many, OWNER).is_err());
     }
 }

@@ -15,10 +15,14 @@ pub fn assign(files: &VmPaths) -> Result<u32, String> {
         return Ok(user);
     }
     let machines = files.folder().parent().unwrap_or(Path::new("/"));
-    let taken = vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
+    let taken = vm_paths::all(machines)
+        .into_iter()
+        .filter_map(|uuid| VmPaths::new(machines, uuid).user())
+        .collect();
     let user = user_ids::assign(&VMS, machines, &taken)?;
     let path = files.user_file();
-    fs::write(&path, user.to_string()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    fs::write(&path, user.to_string())
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(user)
 }
 

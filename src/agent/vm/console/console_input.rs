@@ -30,7 +30,8 @@ impl<'a> ConsoleInput<'a> {
     pub async fn write(&mut self) -> io::Result<()> {
         let fifo = match &mut self.fifo {
             Some(fifo) => fifo,
-            // With both ends open here, input stays in the FIFO when QEMU closes its end, and no write raises SIGPIPE.
+            // With both ends open here, input stays in the FIFO when QEMU closes its end, and no
+            // write raises SIGPIPE.
             none => none.insert(pipe::OpenOptions::new().read_write(true).open_sender(self.path)?),
         };
         fifo.writable().await?;
@@ -58,8 +59,10 @@ mod tests {
         let path = dir.path().join("serial.in");
         let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
         rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a FIFO");
-        let mut reader = std::fs::File::options().read(true).write(true).open(&path).expect("opened");
-        let input: Vec<u8> = (0..INPUT).map(|index| u8::try_from(index % 251).expect("a byte")).collect();
+        let mut reader =
+            std::fs::File::options().read(true).write(true).open(&path).expect("opened");
+        let input: Vec<u8> =
+            (0..INPUT).map(|index| u8::try_from(index % 251).expect("a byte")).collect();
         let reading = std::thread::spawn(move || {
             // The FIFO of a UART has 16 bytes.
             let (mut received, mut uart) = (Vec::new(), [0; 16]);
@@ -74,7 +77,9 @@ mod tests {
             writer.set_input(chunk.to_vec());
             while !writer.is_idle() {
                 // Cancel some writes, as other events of a session do.
-                let _ = tokio::time::timeout(Duration::from_millis(1), writer.write()).await.map(|io| io.expect("I/O"));
+                let _ = tokio::time::timeout(Duration::from_millis(1), writer.write())
+                    .await
+                    .map(|io| io.expect("I/O"));
             }
         }
         assert!(reading.join().expect("it ends") == input, "complete and in order");

@@ -1,7 +1,8 @@
 //! Console output of a VM, and the queue of its input.
 //!
-//! QEMU appends all output to a file, so no output is lost while no agent runs. A file offset is an offset in the whole output. The agent
-//! frees old output with FALLOC_FL_PUNCH_HOLE instead of truncation, so offsets stay valid and each reader reads at its own pace.
+//! QEMU appends all output to a file, so no output is lost while no agent runs. A file offset is an
+//! offset in the whole output. The agent frees old output with FALLOC_FL_PUNCH_HOLE instead of
+//! truncation, so offsets stay valid and each reader reads at its own pace.
 
 use crate::vm::{
     lock_helpers::{locked, send_if_changed},
@@ -92,7 +93,8 @@ impl Console {
     /// Returns the console of a VM and the receiver of its input.
     pub fn new(files: &VmPaths) -> (Self, mpsc::Receiver<Vec<u8>>) {
         let (input, input_queue) = mpsc::channel(INPUT_QUEUE);
-        let log = ConsoleLog { path: files.console(), file: None, scrollback: watch::Sender::default() };
+        let log =
+            ConsoleLog { path: files.console(), file: None, scrollback: watch::Sender::default() };
         (Console { log: Arc::new(Mutex::new(log)), input }, input_queue)
     }
 
@@ -117,7 +119,12 @@ impl Console {
         let mut scrollback = log.scrollback.subscribe();
         let Scrollback { from, to } = *scrollback.borrow_and_update();
         let before = log.file.as_ref().map(|file| read(file, from, to)).unwrap_or_default();
-        let new = ConsoleReader { log: Arc::downgrade(&self.log), file: log.file.clone(), scrollback, offset: to };
+        let new = ConsoleReader {
+            log: Arc::downgrade(&self.log),
+            file: log.file.clone(),
+            scrollback,
+            offset: to,
+        };
         ConsoleSubscription { before, new }
     }
 
@@ -139,7 +146,8 @@ impl ConsoleLog {
             return Ok(file.clone());
         }
         let mut options = OpenOptions::new();
-        let file = Arc::new(options.create(true).read(true).append(true).mode(0o600).open(&self.path)?);
+        let file =
+            Arc::new(options.create(true).read(true).append(true).mode(0o600).open(&self.path)?);
         let from = match seek(&file, SeekFrom::Data(0)) {
             Ok(from) => from,
             // The file is empty, or all output is freed.
@@ -158,7 +166,8 @@ impl ConsoleLog {
         if is_full {
             from = (to - SCROLLBACK) / PAGE * PAGE;
         }
-        // Publish the new offset before the output is freed: readers verify their offset after each read.
+        // Publish the new offset before the output is freed: readers verify their offset after each
+        // read.
         send_if_changed(&self.scrollback, Scrollback { from, to });
         if is_full {
             fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, from)?;
@@ -189,7 +198,9 @@ impl ConsoleReader {
             }
             if self.offset < to {
                 let file = self.file();
-                let bytes = file.map(|file| read(&file, self.offset, to.min(self.offset + CHUNK))).unwrap_or_default();
+                let bytes = file
+                    .map(|file| read(&file, self.offset, to.min(self.offset + CHUNK)))
+                    .unwrap_or_default();
                 if self.scrollback.borrow().from > self.offset {
                     // The output was freed during the read.
                     continue;

@@ -1,6 +1,8 @@
 //! Connects a console to the central node: scrollback, new output, input.
 
-use super::console_log::{Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter};
+use super::console_log::{
+    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter,
+};
 use crate::link::call::{self, Endpoint, Socket};
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_proto::{
@@ -16,12 +18,14 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 /// Timeout without a message of the central node, which pings more often.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Ping interval. While input waits for the guest, the session does not answer the pings of the central node.
+/// Ping interval. While input waits for the guest, the session does not answer the pings of the
+/// central node.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Time after which the operator is notified that the guest does not read its input.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves a console until the operator leaves or the VM is released. Without a console, reports that there is none.
+/// Serves a console until the operator leaves or the VM is released. Without a console, reports
+/// that there is none.
 pub async fn open_console(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
     let socket = match call::open(&endpoint, &path).await {

@@ -1,6 +1,8 @@
-//! Makes the NoCloud image of cloud-init: an ISO 9660 file system with the label `cidata`. The same input gives the same bytes. Pure.
+//! Makes the NoCloud image of cloud-init: an ISO 9660 file system with the label `cidata`. The same
+//! input gives the same bytes. Pure.
 //!
-//! Plain ECMA-119 without extensions: one folder, all times zero. Linux shows the names in lower case.
+//! Plain ECMA-119 without extensions: one folder, all times zero. Linux shows the names in lower
+//! case.
 
 use meshd_proto::vm::VmSpec;
 
@@ -22,7 +24,8 @@ pub fn image(spec: &VmSpec) -> Option<Vec<u8>> {
     let user_data = seed.user_data.expose().as_bytes();
     let host = spec.name.as_str().replace(['_', '.'], "-");
     let default = format!("instance-id: {}\nlocal-hostname: {host}\n", spec.uuid);
-    let meta_data = seed.meta_data.as_ref().map_or(default.as_bytes(), |text| text.expose().as_bytes());
+    let meta_data =
+        seed.meta_data.as_ref().map_or(default.as_bytes(), |text| text.expose().as_bytes());
     let mut files = vec![("META-DATA", meta_data)];
     if let Some(network) = &seed.network_config {
         files.push(("NETWORK-CONFIG", network.expose().as_bytes()));
@@ -33,7 +36,8 @@ pub fn image(spec: &VmSpec) -> Option<Vec<u8>> {
 
 /// Makes a file system. `files` must be sorted by name.
 fn iso(label: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut folder = [record(&[0], FOLDER, SECTOR, true), record(&[1], FOLDER, SECTOR, true)].concat();
+    let mut folder =
+        [record(&[0], FOLDER, SECTOR, true), record(&[1], FOLDER, SECTOR, true)].concat();
     let (mut content, mut next) = (Vec::new(), FILES);
     for (name, bytes) in files {
         folder.extend(record(format!("{name}.;1").as_bytes(), next, bytes.len(), false));
@@ -43,9 +47,12 @@ fn iso(label: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
     }
     let mut out = vec![0; SYSTEM_AREA * SECTOR];
     let terminator = b"\xffCD001\x01".to_vec();
-    let path_tables =
-        [paths(FOLDER.to_le_bytes(), 1u16.to_le_bytes()), paths(FOLDER.to_be_bytes(), 1u16.to_be_bytes())];
-    for sector in [primary(label, next), terminator].into_iter().chain(path_tables).chain([folder]) {
+    let path_tables = [
+        paths(FOLDER.to_le_bytes(), 1u16.to_le_bytes()),
+        paths(FOLDER.to_be_bytes(), 1u16.to_be_bytes()),
+    ];
+    for sector in [primary(label, next), terminator].into_iter().chain(path_tables).chain([folder])
+    {
         let end = out.len() + SECTOR;
         out.extend(sector);
         out.resize(end, 0);
@@ -122,7 +129,9 @@ mod tests {
 
     /// Finds a file like the kernel: descriptor, root, record, bytes.
     fn find(image: &[u8], name: &str) -> Option<Vec<u8>> {
-        let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().expect("four bytes")) as usize;
+        let word = |at: usize| {
+            u32::from_le_bytes(image[at..at + 4].try_into().expect("four bytes")) as usize
+        };
         let descriptor = SYSTEM_AREA * SECTOR;
         assert_eq!(&image[descriptor..descriptor + 6], b"\x01CD001");
         assert_eq!(word(descriptor + 80) * SECTOR, image.len(), "the size in the descriptor");
@@ -142,7 +151,8 @@ mod tests {
     #[test]
     fn files_are_found_by_their_names() {
         let long = vec![7; 5000];
-        let image = iso("cidata", &[("META-DATA", b"id"), ("NETWORK-CONFIG", &[]), ("USER-DATA", &long)]);
+        let image =
+            iso("cidata", &[("META-DATA", b"id"), ("NETWORK-CONFIG", &[]), ("USER-DATA", &long)]);
         assert_eq!(find(&image, "META-DATA"), Some(b"id".to_vec()));
         assert_eq!(find(&image, "NETWORK-CONFIG"), Some(Vec::new()));
         assert_eq!(find(&image, "USER-DATA"), Some(long));
@@ -153,7 +163,8 @@ mod tests {
     #[test]
     fn default_meta_data_has_the_uuid_and_the_name() {
         let cloud_init = serde_json::json!({ "user_data": "#cloud-config\n" });
-        let spec = fixtures::spec(serde_json::json!({ "name": "train_7", "cloud_init": cloud_init }));
+        let spec =
+            fixtures::spec(serde_json::json!({ "name": "train_7", "cloud_init": cloud_init }));
         let image = super::image(&spec).expect("an image");
         let meta = find(&image, "META-DATA").expect("a file");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Releases the disks of a VM: checks that they are idle, and wipes them if the specification says so, before another VM may get them
-//! (GP-13).
+//! Releases the disks of a VM: checks that they are idle, and wipes them if the specification says
+//! so, before another VM may get them (GP-13).
 
 use super::{disk_write::blocking, ownership_marker};
 use crate::{
@@ -20,12 +20,20 @@ use tokio_util::sync::CancellationToken;
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the disks of a VM. The report of the central node about a disk takes precedence.
-pub fn disks_of(files: &VmPaths, spec: Option<&VmSpec>, reported: Vec<ReleasedDisk>) -> Vec<ReleasedDisk> {
+pub fn disks_of(
+    files: &VmPaths,
+    spec: Option<&VmSpec>,
+    reported: Vec<ReleasedDisk>,
+) -> Vec<ReleasedDisk> {
     let Some(spec) = spec else { return reported };
     let states = ownership_marker::states(files, spec);
     let own = spec.volumes.iter().filter_map(|volume| {
         let disk = volume.source.disk()?.identity()?.clone();
-        Some(ReleasedDisk { disk, wipe: volume.source.is_wiped(), used: states.contains_key(&volume.name) })
+        Some(ReleasedDisk {
+            disk,
+            wipe: volume.source.is_wiped(),
+            used: states.contains_key(&volume.name),
+        })
     });
     let mut disks: Vec<ReleasedDisk> = own.collect();
     for report in reported {
@@ -54,7 +62,12 @@ pub async fn release(
     let checks = blocking(move |_| all.iter().try_for_each(|left| check.idle_disk(left).map(drop)));
     match timeout(SURVEY_TIMEOUT, checks).await {
         Ok(result) => result??,
-        Err(_) => return Err(format!("cannot check its disks: timeout after {} s", SURVEY_TIMEOUT.as_secs())),
+        Err(_) => {
+            return Err(format!(
+                "cannot check its disks: timeout after {} s",
+                SURVEY_TIMEOUT.as_secs()
+            ));
+        }
     }
     for left in disks.into_iter().filter(|left| left.wipe && left.used) {
         let release = release.clone();
@@ -88,10 +101,16 @@ impl DiskRelease {
 }
 
 /// Finds a disk by identity. A missing disk is an error only if it must be wiped.
-fn find_disk<'a>(all: &'a [DiskFacts], left: &ReleasedDisk) -> Result<Option<&'a DiskFacts>, String> {
+fn find_disk<'a>(
+    all: &'a [DiskFacts],
+    left: &ReleasedDisk,
+) -> Result<Option<&'a DiskFacts>, String> {
     let found = wipe::find(all, &left.disk)?;
     if found.is_none() && left.wipe && left.used {
-        return Err(format!("cannot wipe disk {}: it is missing; insert it, or delete with --force", left.disk));
+        return Err(format!(
+            "cannot wipe disk {}: it is missing; insert it, or delete with --force",
+            left.disk
+        ));
     }
     Ok(found)
 }

@@ -1,4 +1,5 @@
-//! Writes an image to a disk of the node and compares it. The disk is checked immediately before, and open exclusively during the write.
+//! Writes an image to a disk of the node and compares it. The disk is checked immediately before,
+//! and open exclusively during the write.
 //!
 //! ```text
 //! checks ─▶ survey ─▶ open exclusively ─▶ marker: begun ─▶ qemu-img convert ─▶ sync ─▶ qemu-img compare ─▶ marker: done
@@ -87,14 +88,17 @@ impl DiskWrite {
         let failed = |reason: String| refusal(Reason::DiskWriteFailed, reason);
         let (config, files) = (self.config.clone(), self.files.clone());
         let name = volume.name.clone();
-        let begin = blocking(move |_| begin(&config, &files, &volume, was_begun).map(|begun| (begun, volume)));
+        let begin = blocking(move |_| {
+            begin(&config, &files, &volume, was_begun).map(|begun| (begun, volume))
+        });
         let ((disk, image), volume) = begin.await.map_err(failed)??;
         let disk = Arc::new(disk);
         tracing::info!(volume = %name, bytes = image.bytes, "writing an image to a disk");
         let before = self.progress.bytes.load(Ordering::Relaxed);
         self.progress.total.fetch_add(image.bytes * 2, Ordering::Relaxed);
         let qemu_img = Programs::find(&Tree::new(&self.config.root)).qemu_img;
-        let qemu_img = qemu_img.ok_or_else(|| refusal(Reason::QemuMissing, "qemu-img is not installed"))?;
+        let qemu_img =
+            qemu_img.ok_or_else(|| refusal(Reason::QemuMissing, "qemu-img is not installed"))?;
         let target = disk.clone();
         // Discard the whole disk first if that is cheap.
         let is_zero = blocking(move |cancelled| target.discard(cancelled)).await.map_err(failed)?;
@@ -109,9 +113,12 @@ impl DiskWrite {
         synced.map_err(|error| failed(format!("cannot flush the disk: {error}")))?;
         let args = argv::compare(&image.path, image.format, &disk.path(), image.bytes);
         let compared = run(&qemu_img, &args, |permyriad| set_progress(1, permyriad)).await;
-        compared.map_err(|error| failed(format!("the disk differs from the image after the write: {error}")))?;
+        compared.map_err(|error| {
+            failed(format!("the disk differs from the image after the write: {error}"))
+        })?;
         set_progress(2, 0);
-        ownership_marker::set_state(&self.files, &volume, DiskUse::Done).map_err(|error| failed(error.to_string()))?;
+        ownership_marker::set_state(&self.files, &volume, DiskUse::Done)
+            .map_err(|error| failed(error.to_string()))?;
         tracing::info!(volume = %name, "the image is written");
         Ok(())
     }
@@ -131,11 +138,14 @@ fn begin(
     let tree = Tree::new(&config.root);
     let all = disks::survey(&tree, &config.data_disks);
     let facts = writable_disk(&all, volume, image.bytes, was_begun)?;
-    let disk = ExclusiveDisk::open(&tree, facts).map_err(|error| refusal(Reason::DiskInUse, error))?;
+    let disk =
+        ExclusiveDisk::open(&tree, facts).map_err(|error| refusal(Reason::DiskInUse, error))?;
     check_size(disk.bytes(), image.bytes)?;
     // From here on the disk belongs to the VM until it is wiped.
     let recorded = ownership_marker::record_begun(files, volume, facts.signatures.clone());
-    recorded.map_err(|error| refusal(Reason::DiskWriteFailed, format!("cannot record the write: {error}")))?;
+    recorded.map_err(|error| {
+        refusal(Reason::DiskWriteFailed, format!("cannot record the write: {error}"))
+    })?;
     Ok((disk, image))
 }
 
@@ -151,7 +161,10 @@ fn writable_disk<'a>(
     };
     let identity = disk.identity().map_or("", |disk| disk.as_str());
     let Some(found) = DiskFacts::by_identity(disks, identity) else {
-        return Err(refusal(Reason::DiskMissing, format!("not exactly one disk has the identity `{identity}`")));
+        return Err(refusal(
+            Reason::DiskMissing,
+            format!("not exactly one disk has the identity `{identity}`"),
+        ));
     };
     if let Some(reason) = &found.blocked {
         return Err(refusal(Reason::DiskInUse, format!("`{identity}`: {reason}")));
@@ -160,8 +173,10 @@ fn writable_disk<'a>(
     // Content of an interrupted write belongs to the VM.
     if !found.signatures.is_empty() && !overwrite && !was_begun {
         let content = found.signatures.join(", ");
-        let disk = if matches!(disk, RawDisk::Slot(_)) { "the disk of the slot" } else { "the disk" };
-        let detail = format!("`{identity}` is not empty: {content}; set overwrite = true to erase {disk}");
+        let disk =
+            if matches!(disk, RawDisk::Slot(_)) { "the disk of the slot" } else { "the disk" };
+        let detail =
+            format!("`{identity}` is not empty: {content}; set overwrite = true to erase {disk}");
         return Err(refusal(Reason::DiskNotEmpty, detail));
     }
     Ok(found)
@@ -171,13 +186,17 @@ fn check_size(disk: u64, image: u64) -> Result<(), VmRefusal> {
     if image <= disk {
         return Ok(());
     }
-    let detail = format!("the image needs {} MiB, the disk has {} MiB", image.div_ceil(1 << 20), disk >> 20);
+    let detail =
+        format!("the image needs {} MiB, the disk has {} MiB", image.div_ceil(1 << 20), disk >> 20);
     Err(refusal(Reason::DiskTooSmall, detail))
 }
 
 /// Reads format and size of an image. Images with backing files are rejected.
 fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRefusal> {
-    let digest = volume.source.digest().ok_or_else(|| refusal(Reason::VolumeMissing, "the volume has no image"))?;
+    let digest = volume
+        .source
+        .digest()
+        .ok_or_else(|| refusal(Reason::VolumeMissing, "the volume has no image"))?;
     let path = config.images.join(digest.to_string());
     let missing = |error| refusal(Reason::VolumeMissing, format!("{}: {error}", path.display()));
     let length = path.metadata().map_err(missing)?.len();
@@ -197,10 +216,17 @@ fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRef
 /// Runs `qemu-img`. `set_progress` receives the progress in ten-thousandths.
 async fn run(qemu_img: &Path, args: &[String], set_progress: impl Fn(u64)) -> Result<(), String> {
     let mut command = tokio::process::Command::new(qemu_img);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| format!("cannot run {}: {error}", qemu_img.display()))?;
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child =
+        command.spawn().map_err(|error| format!("cannot run {}: {error}", qemu_img.display()))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (last_output, stderr, status) = tokio::join!(read_progress(out, set_progress), read_stderr(err), child.wait());
+    let (last_output, stderr, status) =
+        tokio::join!(read_progress(out, set_progress), read_stderr(err), child.wait());
     let status = status.map_err(|error| format!("{}: {error}", qemu_img.display()))?;
     if status.success() {
         return Ok(());
@@ -211,7 +237,9 @@ async fn run(qemu_img: &Path, args: &[String], set_progress: impl Fn(u64)) -> Re
 
 /// Reads progress; returns the last other output.
 async fn read_progress(out: Option<impl AsyncRead + Unpin>, set_progress: impl Fn(u64)) -> String {
-    let (Some(mut out), mut piece, mut last) = (out, [0; 512], String::new()) else { return String::new() };
+    let (Some(mut out), mut piece, mut last) = (out, [0; 512], String::new()) else {
+        return String::new();
+    };
     while let Ok(length) = out.read(&mut piece).await
         && length > 0
     {

@@ -1,4 +1,5 @@
-//! The disks that a VM owns, and whether their image is written. [`crate::disks::ownership`] stores the markers.
+//! The disks that a VM owns, and whether their image is written. [`crate::disks::ownership`] stores
+//! the markers.
 
 use crate::{
     disks::ownership::{self, OwnershipMarker},
@@ -21,7 +22,8 @@ fn marker_of(volume: &Volume, state: DiskUse, before: Vec<String>) -> Option<Own
     }
 }
 
-/// Returns the markers of the volumes of a specification. Markers of other disks or images are ignored.
+/// Returns the markers of the volumes of a specification. Markers of other disks or images are
+/// ignored.
 fn markers(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, OwnershipMarker> {
     if spec.disks().next().is_none() {
         return BTreeMap::new();
@@ -41,19 +43,24 @@ pub fn states(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
 }
 
 /// Like [`states`], and the former content of disks that were not empty.
-pub fn disk_uses(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
+pub fn disk_uses(
+    files: &VmPaths,
+    spec: &VmSpec,
+) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
     let markers = markers(files, spec);
     let states = markers.iter().map(|(name, marker)| (name.clone(), marker.state)).collect();
     let not_empty = markers.into_iter().filter(|(_, marker)| !marker.before.is_empty());
     (states, not_empty.map(|(name, marker)| (name, marker.before)).collect())
 }
 
-/// Records the state of a disk before the state takes effect. The recorded former content stays. After an error the disk must not be used.
+/// Records the state of a disk before the state takes effect. The recorded former content stays.
+/// After an error the disk must not be used.
 pub fn set_state(files: &VmPaths, volume: &Volume, state: DiskUse) -> io::Result<()> {
     put(files, volume, state, Vec::new())
 }
 
-/// Records the start of a disk write with the former content. A repeated write keeps the first record.
+/// Records the start of a disk write with the former content. A repeated write keeps the first
+/// record.
 pub fn record_begun(files: &VmPaths, volume: &Volume, before: Vec<String>) -> io::Result<()> {
     put(files, volume, DiskUse::Begun, before)
 }
@@ -81,13 +88,20 @@ fn unmarked_disks<'a>(
 }
 
 /// Refuses a new disk that has content and no image, unless the specification adopts it.
-pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> Result<(), VmRefusal> {
+pub fn check_adoption(
+    files: &VmPaths,
+    spec: &VmSpec,
+    disks: &[DiskFacts],
+) -> Result<(), VmRefusal> {
     let is_foreign = |(volume, disk): &(&Volume, &DiskFacts)| {
         let adopts = matches!(volume.source, VolumeSource::Raw { adopt: true, .. });
         !disk.signatures.is_empty() && !adopts && failpoint::defends("disk-adoption")
     };
-    let Some((volume, disk)) = unmarked_disks(files, spec, disks).find(is_foreign) else { return Ok(()) };
-    let identity = volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
+    let Some((volume, disk)) = unmarked_disks(files, spec, disks).find(is_foreign) else {
+        return Ok(());
+    };
+    let identity =
+        volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
     let content = disk.signatures.join(", ");
     let detail = format!(
         "volume {}: `{identity}` is not empty: {content}; set adopt = true to use the disk with its content",
@@ -99,11 +113,17 @@ pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> Re
 /// Records that a VM gets its disks without image.
 pub fn record_assigned(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> io::Result<()> {
     let unmarked: Vec<_> = unmarked_disks(files, spec, disks).collect();
-    unmarked.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.signatures.clone()))
+    unmarked
+        .into_iter()
+        .try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.signatures.clone()))
 }
 
 /// Records states that only the central node knows.
-pub fn add_missing(files: &VmPaths, spec: &VmSpec, known: &BTreeMap<VolumeName, DiskUse>) -> io::Result<()> {
+pub fn add_missing(
+    files: &VmPaths,
+    spec: &VmSpec,
+    known: &BTreeMap<VolumeName, DiskUse>,
+) -> io::Result<()> {
     let local = states(files, spec);
     for volume in spec.volumes.iter().filter(|volume| !local.contains_key(&volume.name)) {
         if let Some(state) = known.get(&volume.name) {
@@ -117,13 +137,20 @@ pub fn add_missing(files: &VmPaths, spec: &VmSpec, known: &BTreeMap<VolumeName, 
 pub fn needed_volumes(files: &VmPaths, spec: &VmSpec) -> Vec<Digest> {
     let states = states(files, spec);
     let is_done = |volume: &Volume| states.get(&volume.name) == Some(&DiskUse::Done);
-    spec.volumes.iter().filter(|volume| !is_done(volume)).filter_map(|volume| volume.source.digest()).collect()
+    spec.volumes
+        .iter()
+        .filter(|volume| !is_done(volume))
+        .filter_map(|volume| volume.source.digest())
+        .collect()
 }
 
 /// Returns the volumes whose images must be written; true if a write began before.
 pub fn unwritten_volumes(files: &VmPaths, spec: &VmSpec) -> Vec<(Volume, bool)> {
     let states = states(files, spec);
-    let with_image = spec.volumes.iter().filter(|volume| volume.source.disk().and(volume.source.digest()).is_some());
+    let with_image = spec
+        .volumes
+        .iter()
+        .filter(|volume| volume.source.disk().and(volume.source.digest()).is_some());
     let unwritten = with_image.filter(|volume| states.get(&volume.name) != Some(&DiskUse::Done));
     unwritten.map(|volume| (volume.clone(), states.contains_key(&volume.name))).collect()
 }
@@ -135,7 +162,8 @@ mod tests {
 
     fn spec(disk: &str, digest: Option<&str>) -> VmSpec {
         let digest = digest.map(|text| Digest::of(text.as_bytes()));
-        let volume = serde_json::json!({ "name": "d", "format": "raw", "disk": disk, "digest": digest });
+        let volume =
+            serde_json::json!({ "name": "d", "format": "raw", "disk": disk, "digest": digest });
         fixtures::spec(serde_json::json!({ "volumes": [volume] }))
     }
 
@@ -145,13 +173,23 @@ mod tests {
         let vm = spec("slot:eui.1", Some("image"));
         let files = VmPaths::new(dir.path(), vm.uuid);
         let digest = Digest::of(b"image");
-        assert_eq!((needed_volumes(&files, &vm), unwritten_volumes(&files, &vm).len()), (vec![digest], 1));
+        assert_eq!(
+            (needed_volumes(&files, &vm), unwritten_volumes(&files, &vm).len()),
+            (vec![digest], 1)
+        );
         set_state(&files, &vm.volumes[0], DiskUse::Begun).expect("written");
-        assert_eq!(unwritten_volumes(&files, &vm), [(vm.volumes[0].clone(), true)], "the write is repeated");
+        assert_eq!(
+            unwritten_volumes(&files, &vm),
+            [(vm.volumes[0].clone(), true)],
+            "the write is repeated"
+        );
         set_state(&files, &vm.volumes[0], DiskUse::Done).expect("written");
         assert_eq!((needed_volumes(&files, &vm), unwritten_volumes(&files, &vm)), (vec![], vec![]));
         for other in [spec("slot:eui.2", Some("image")), spec("slot:eui.1", Some("other"))] {
-            assert_eq!((states(&files, &other).len(), unwritten_volumes(&files, &other).len()), (0, 1));
+            assert_eq!(
+                (states(&files, &other).len(), unwritten_volumes(&files, &other).len()),
+                (0, 1)
+            );
         }
         std::fs::write(files.ownership_markers(), "{").expect("written");
         assert_eq!(states(&files, &vm).len(), 0, "a damaged file has no markers");
@@ -165,15 +203,22 @@ mod tests {
         assert!(unwritten_volumes(&files, &plain).is_empty() && states(&files, &plain).is_empty());
         let disk = DiskFacts { wwid: Some("eui.1".into()), ..DiskFacts::default() };
         record_assigned(&files, &plain, std::slice::from_ref(&disk)).expect("written");
-        assert_eq!(states(&files, &plain), BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)]));
+        assert_eq!(
+            states(&files, &plain),
+            BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)])
+        );
         std::fs::remove_dir_all(files.folder()).expect("removed");
         let image = spec("eui.1", Some("image"));
         record_assigned(&files, &image, &[disk]).expect("nothing to write");
         assert!(states(&files, &image).is_empty(), "its image must be written first");
         let known = BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Done)]);
         add_missing(&files, &image, &known).expect("written");
-        add_missing(&files, &image, &BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Begun)]))
-            .expect("ignored");
+        add_missing(
+            &files,
+            &image,
+            &BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Begun)]),
+        )
+        .expect("ignored");
         assert_eq!(states(&files, &image), known, "a local state is not overwritten");
     }
 
@@ -183,12 +228,20 @@ mod tests {
         let mut plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);
         let content = vec!["xfs file system on sda".to_owned()];
-        let disks = [DiskFacts { serial: Some("eui.1".into()), signatures: content.clone(), ..DiskFacts::default() }];
+        let disks = [DiskFacts {
+            serial: Some("eui.1".into()),
+            signatures: content.clone(),
+            ..DiskFacts::default()
+        }];
         let empty = [DiskFacts { signatures: Vec::new(), ..disks[0].clone() }];
         assert_eq!(check_adoption(&files, &plain, &empty), Ok(()));
         let refused = check_adoption(&files, &plain, &disks).expect_err("not empty");
         assert_eq!(refused.reason, VmRefusalReason::DiskNotEmpty);
-        assert!(refused.detail.contains("xfs file system on sda; set adopt = true"), "{}", refused.detail);
+        assert!(
+            refused.detail.contains("xfs file system on sda; set adopt = true"),
+            "{}",
+            refused.detail
+        );
         if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
             *adopt = true;
         }
@@ -199,7 +252,11 @@ mod tests {
         if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
             *adopt = false;
         }
-        assert_eq!(check_adoption(&files, &plain, &disks), Ok(()), "the content belongs to the VM now");
+        assert_eq!(
+            check_adoption(&files, &plain, &disks),
+            Ok(()),
+            "the content belongs to the VM now"
+        );
     }
 
     #[test]

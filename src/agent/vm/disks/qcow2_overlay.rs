@@ -1,4 +1,5 @@
-//! The qcow2 overlay (layer) of a volume: the guest writes to the overlay, and the base image stays unchanged.
+//! The qcow2 overlay (layer) of a volume: the guest writes to the overlay, and the base image stays
+//! unchanged.
 
 use crate::vm::{
     confine::{Confinement, device},
@@ -15,7 +16,8 @@ use std::{
     path::Path,
 };
 
-/// Creates the overlay of a volume unless it exists. A temporary name protects against incomplete overlays.
+/// Creates the overlay of a volume unless it exists. A temporary name protects against incomplete
+/// overlays.
 pub async fn create(
     files: &VmPaths,
     index: usize,
@@ -27,17 +29,20 @@ pub async fn create(
     let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
     if !path.exists() {
         let new = path.with_extension("new");
-        let empty = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new);
+        let empty =
+            OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new);
         empty.and_then(|_| device::set_owner(&new, user, group, 0o600)).map_err(failed)?;
         let size = virtual_size(base, size).map_err(failed)?;
-        let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&new, base, size));
+        let (program, args) =
+            confined.command(false, Vec::new(), qemu_img, &argv::layer(&new, base, size));
         helper_program::run(&program, &args).await?;
         fs::rename(&new, &path).map_err(failed)?;
     }
     device::set_owner(&path, user, group, 0o600).map_err(failed)
 }
 
-/// Returns the size that the guest sees, in bytes: the configured size, or the size of the base image.
+/// Returns the size that the guest sees, in bytes: the configured size, or the size of the base
+/// image.
 pub fn virtual_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
     let base_size = qcow2::virtual_size(&image_header(base)?).map_err(io::Error::other)?;
     Ok(size.map_or(base_size, ByteSize::bytes))

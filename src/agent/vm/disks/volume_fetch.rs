@@ -1,5 +1,5 @@
-//! Fetches volumes by digest from the central node in pieces, verifies them, and removes volumes that no VM needs. A restarted agent
-//! resumes a fetch.
+//! Fetches volumes by digest from the central node in pieces, verifies them, and removes volumes
+//! that no VM needs. A restarted agent resumes a fetch.
 
 use crate::{
     link::call::{self, Endpoint, Piece},
@@ -78,7 +78,11 @@ struct FetchProgress {
 
 impl Volumes {
     /// The folder of volumes may not exist. The endpoint may arrive later and change.
-    pub fn new(config: HostConfig, reservations: Reservations, endpoint: watch::Receiver<Option<Endpoint>>) -> Self {
+    pub fn new(
+        config: HostConfig,
+        reservations: Reservations,
+        endpoint: watch::Receiver<Option<Endpoint>>,
+    ) -> Self {
         Volumes {
             store: Arc::new(VolumeStore { config, reservations }),
             endpoint,
@@ -99,8 +103,12 @@ impl Volumes {
             return;
         }
         let progress = Arc::<FetchProgress>::default();
-        let job =
-            FetchJob { digest, store: self.store.clone(), endpoint: self.endpoint.clone(), progress: progress.clone() };
+        let job = FetchJob {
+            digest,
+            store: self.store.clone(),
+            endpoint: self.endpoint.clone(),
+            progress: progress.clone(),
+        };
         let permits = self.permits.clone();
         let task = self.tasks.spawn(async move {
             // The semaphore is never closed.
@@ -139,7 +147,10 @@ impl Volumes {
                     let ended = self.fetches.iter().find(|(_, fetch)| fetch.task.is_finished());
                     if let Some(digest) = ended.map(|(digest, _)| *digest) {
                         self.fetches.remove(&digest);
-                        return (digest, Err(refusal(VmRefusalReason::VolumeMissing, error.to_string())));
+                        return (
+                            digest,
+                            Err(refusal(VmRefusalReason::VolumeMissing, error.to_string())),
+                        );
                     }
                 }
                 None => std::future::pending().await,
@@ -174,10 +185,14 @@ impl VolumeStore {
         self.config.images.join(digest.to_string())
     }
 
-    /// Returns the bytes that may still be fetched. In a store in memory, reserved memory is not free even if it is unused.
+    /// Returns the bytes that may still be fetched. In a store in memory, reserved memory is not
+    /// free even if it is unused.
     fn free_bytes(&self) -> io::Result<u64> {
         let HostConfig { root, machines, images, .. } = &self.config;
-        writable_bytes(images, self.reservations.free_memory(memory::read(&Tree::new(root), machines)))
+        writable_bytes(
+            images,
+            self.reservations.free_memory(memory::read(&Tree::new(root), machines)),
+        )
     }
 
     fn partial_path(&self, digest: &Digest) -> PathBuf {
@@ -258,7 +273,12 @@ impl FetchJob {
         let opened = tokio::task::spawn_blocking(move || {
             let folder = path.parent().ok_or(ErrorKind::InvalidInput)?;
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-            let mut file = fs::OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&path)?;
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .read(true)
+                .append(true)
+                .mode(0o600)
+                .open(&path)?;
             let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; READ]);
             loop {
                 let length = file.read(&mut piece)?;
@@ -275,7 +295,9 @@ impl FetchJob {
     }
 
     async fn fetch_piece(&mut self, part: &mut PartialFile) -> Result<(), FetchError> {
-        let wait = async { self.endpoint.wait_for(Option::is_some).await.ok().and_then(|endpoint| endpoint.clone()) };
+        let wait = async {
+            self.endpoint.wait_for(Option::is_some).await.ok().and_then(|endpoint| endpoint.clone())
+        };
         // The sender ends with the agent.
         let Some(endpoint) = wait.await else { return std::future::pending().await };
         let path = format!("{VOLUMES_PATH}/{}", self.digest);
@@ -291,18 +313,26 @@ impl FetchJob {
             }
             Piece::Unavailable(reason) => {
                 let kind = VmRefusalReason::VolumeMissing;
-                return Err(FetchError::Final(refusal(kind, format!("the central node refuses it: {reason}"))));
+                return Err(FetchError::Final(refusal(
+                    kind,
+                    format!("the central node refuses it: {reason}"),
+                )));
             }
         };
         if part.total.replace(total).is_none() {
             self.progress.total.store(total, Ordering::Relaxed);
             self.check_space(total.saturating_sub(part.bytes)).map_err(FetchError::Final)?;
         }
-        while let Some(bytes) = body.next().await.map_err(|error| FetchError::Retry(error.to_string()))? {
+        while let Some(bytes) =
+            body.next().await.map_err(|error| FetchError::Retry(error.to_string()))?
+        {
             if part.bytes + bytes.len() as u64 > total {
                 return Err(FetchError::Retry("the response is longer than the file".to_owned()));
             }
-            part.file.write_all(&bytes).await.map_err(|error| FetchError::Final(self.store_error(&error)))?;
+            part.file
+                .write_all(&bytes)
+                .await
+                .map_err(|error| FetchError::Final(self.store_error(&error)))?;
             part.hash.update(&bytes);
             part.bytes += bytes.len() as u64;
             self.progress.bytes.store(part.bytes, Ordering::Relaxed);
@@ -311,7 +341,9 @@ impl FetchJob {
     }
 
     fn set_obstacle(&self, error: Option<String>) {
-        let text = error.map(|error| format!("{}: {error}", self.digest.short()).chars().take(MAX_OBSTACLE).collect());
+        let text = error.map(|error| {
+            format!("{}: {error}", self.digest.short()).chars().take(MAX_OBSTACLE).collect()
+        });
         *locked(&self.progress.obstacle) = text;
     }
 
@@ -320,12 +352,19 @@ impl FetchJob {
         if needed <= free {
             return Ok(());
         }
-        Err(self.store_full(format!("{} MiB are needed, {} MiB are free", needed >> 20, free >> 20)))
+        Err(self.store_full(format!(
+            "{} MiB are needed, {} MiB are free",
+            needed >> 20,
+            free >> 20
+        )))
     }
 
     fn store_full(&self, reason: String) -> VmRefusal {
         let folder = self.store.config.images.display();
-        refusal(VmRefusalReason::StoreFull, format!("cannot store {} in {folder}: {reason}", self.digest.short()))
+        refusal(
+            VmRefusalReason::StoreFull,
+            format!("cannot store {} in {folder}: {reason}", self.digest.short()),
+        )
     }
 
     fn store_error(&self, error: &io::Error) -> VmRefusal {
@@ -336,7 +375,8 @@ impl FetchJob {
     async fn seal(&self, part: PartialFile) -> Result<(), VmRefusal> {
         let found = Digest(part.hash.finalize().into());
         if found != self.digest {
-            let detail = format!("volume {} arrived with digest {}", self.digest.short(), found.short());
+            let detail =
+                format!("volume {} arrived with digest {}", self.digest.short(), found.short());
             return Err(refusal(VmRefusalReason::VolumeDiffers, detail));
         }
         // After a power loss, a file with its final name must be complete.

@@ -27,7 +27,8 @@ pub struct Space {
 
 /// Reads the file system of a folder, or of its nearest existing parent.
 pub fn space(folder: &Path) -> io::Result<Space> {
-    let existing = folder.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
+    let existing =
+        folder.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
     let StatFs { f_type, f_blocks, f_bfree, f_bavail, f_bsize, .. } = statfs(existing)?;
     // The magic number has 32 bits in a wider field.
     let is_memory = u32::try_from(f_type & 0xffff_ffff).is_ok_and(|kind| IN_MEMORY.contains(&kind));
@@ -61,8 +62,9 @@ pub fn writable_bytes(folder: &Path, memory: u64) -> io::Result<u64> {
     })
 }
 
-/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that QEMU pauses guests that write too much before they use the memory of others.
-/// Never sets a limit below the current use. Leaves any other file system unchanged.
+/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that QEMU pauses guests that write too much before
+/// they use the memory of others. Never sets a limit below the current use. Leaves any other file
+/// system unchanged.
 pub fn limit_store(folder: &Path, root: &Tree, bytes: u64) -> io::Result<()> {
     let mounts = root.read("/proc/self/mountinfo").unwrap_or_default();
     if !mounts.lines().any(|line| is_own(line, folder)) || bytes < space(folder)?.used {
@@ -94,8 +96,9 @@ mod tests {
             "the overlay mounts the tmpfs under another name"
         );
         let own = Path::new("/var/lib/machines");
-        let line =
-            |path: &str, kind: &str, name: &str| format!("36 35 0:30 / {path} rw,nosuid - {kind} {name} rw,size=4k");
+        let line = |path: &str, kind: &str, name: &str| {
+            format!("36 35 0:30 / {path} rw,nosuid - {kind} {name} rw,size=4k")
+        };
         assert!(is_own(&line("/var/lib/machines", "tmpfs", OWN_STORE), own));
         assert!(!is_own(&line("/var/lib", "tmpfs", OWN_STORE), own));
         assert!(!is_own(&line("/var/lib/machines", "tmpfs", "tmpfs"), own));
@@ -109,7 +112,10 @@ mod tests {
         let memory = space(&shm.join("not/there")).expect("Linux has /dev/shm");
         assert_eq!(memory.kind, StoreKind::Memory);
         assert_eq!(writable_bytes(shm, 4096).expect("statfs"), 4096.min(memory.free));
-        assert_eq!(writable_bytes(shm, u64::MAX).expect("statfs") >> 30, space(shm).expect("statfs").free >> 30);
+        assert_eq!(
+            writable_bytes(shm, u64::MAX).expect("statfs") >> 30,
+            space(shm).expect("statfs").free >> 30
+        );
         let proc = writable_bytes(Path::new("/proc"), u64::MAX).expect("statfs");
         assert_eq!((space(Path::new("/proc")).expect("statfs").kind, proc), (StoreKind::Disk, 0));
         let facts = store(shm).expect("facts");

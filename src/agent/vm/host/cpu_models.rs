@@ -25,7 +25,12 @@ impl CpuModels {
             return Some(models.clone());
         }
         let mut command = Command::new(qemu);
-        let output = command.args(["-cpu", "help"]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let output = command
+            .args(["-cpu", "help"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
         let models = Arc::new(parse(&String::from_utf8_lossy(&output.stdout)));
         if models.is_empty() {
             tracing::warn!(qemu = %qemu.display(), status = %output.status, "QEMU does not list its CPU models");
@@ -39,7 +44,9 @@ impl CpuModels {
 fn parse(text: &str) -> BTreeSet<String> {
     let Some(architecture) = Architecture::host() else { return BTreeSet::new() };
     let prefix = architecture.facts().qemu_model_prefix;
-    text.lines().filter_map(|line| Some(line.strip_prefix(prefix)?.split_whitespace().next()?.to_owned())).collect()
+    text.lines()
+        .filter_map(|line| Some(line.strip_prefix(prefix)?.split_whitespace().next()?.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -53,7 +60,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (qemu, count) = (dir.path().join("qemu"), dir.path().join("count"));
         let install = |output: &str| {
-            let text = format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{output}\nEND\n", count.display());
+            let text =
+                format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{output}\nEND\n", count.display());
             let new = dir.path().join("new");
             write_program(&new, &text);
             fs::rename(new, &qemu).expect("renamed");

@@ -1,4 +1,5 @@
-//! Paths of QEMU, its helper programs and UEFI firmware, as the bundle or a distribution installs them.
+//! Paths of QEMU, its helper programs and UEFI firmware, as the bundle or a distribution installs
+//! them.
 
 use crate::system::Tree;
 use meshd_types::Architecture;
@@ -32,7 +33,12 @@ pub struct Uefi {
 impl Programs {
     pub fn find(tree: &Tree) -> Self {
         let find = |name: &str| program(tree, name);
-        Programs { qemu: qemu(tree), qemu_img: find("qemu-img"), swtpm: find("swtpm"), agent: find("mesh-agent") }
+        Programs {
+            qemu: qemu(tree),
+            qemu_img: find("qemu-img"),
+            swtpm: find("swtpm"),
+            agent: find("mesh-agent"),
+        }
     }
 }
 
@@ -60,7 +66,11 @@ pub fn uefi(tree: &Tree) -> Vec<Uefi> {
     let found = bundled.chain(installed).filter_map(|(folder, separator, firmware)| {
         let path = |file: &str| tree.path(&format!("{folder}{separator}{file}"));
         let (code, vars) = (path(firmware.code), path(firmware.vars));
-        (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: firmware.secure_boot })
+        (code.is_file() && vars.is_file()).then_some(Uefi {
+            code,
+            vars,
+            secure: firmware.secure_boot,
+        })
     });
     found.collect()
 }
@@ -78,9 +88,10 @@ mod tests {
         for line in recipe.lines() {
             let (target, key) = match (line.strip_prefix("to = "), line.strip_prefix("path = ")) {
                 (Some(to), None) => (to.trim_matches('"').to_owned(), "file"),
-                (None, Some(path)) => {
-                    (format!("bin/{}", path.trim_matches('"').rsplit('/').next().expect("a name")), "program")
-                }
+                (None, Some(path)) => (
+                    format!("bin/{}", path.trim_matches('"').rsplit('/').next().expect("a name")),
+                    "program",
+                ),
                 _ => continue,
             };
             fake.file(&format!("opt/bundles/qemu/{target}"), key);
@@ -88,6 +99,9 @@ mod tests {
         let found: Vec<bool> = uefi(&fake.tree).iter().map(|uefi| uefi.secure).collect();
         assert_eq!(found, [false, true], "without and with Secure Boot");
         let programs = Programs::find(&fake.tree);
-        assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
+        assert!(
+            programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(),
+            "{programs:?}"
+        );
     }
 }

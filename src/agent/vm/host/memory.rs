@@ -1,4 +1,5 @@
-//! Memory that is free for VMs and their files. Reserved memory counts as used before guests touch it or layers grow into it (ADR 28).
+//! Memory that is free for VMs and their files. Reserved memory counts as used before guests touch
+//! it or layers grow into it (ADR 28).
 
 use super::{capacity, resources::image_header};
 use crate::{
@@ -38,9 +39,12 @@ impl Memory {
             untouched = untouched.saturating_add(own.saturating_sub(touched));
             growth = growth.saturating_add(self.growth.get(&spec.uuid).copied().unwrap_or(0));
         }
-        // The lesser of two: total minus reserved memory, and `MemAvailable`, because other processes use memory too.
+        // The lesser of two: total minus reserved memory, and `MemAvailable`, because other
+        // processes use memory too.
         let used = [self.huge, self.files, all, growth].into_iter().fold(0, u64::saturating_add);
-        self.total.saturating_sub(used).min(self.available.saturating_sub(untouched.saturating_add(growth)))
+        self.total
+            .saturating_sub(used)
+            .min(self.available.saturating_sub(untouched.saturating_add(growth)))
     }
 }
 
@@ -66,7 +70,8 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
         memory.touched.extend(touched_memory(tree, &files).map(|bytes| (uuid, bytes)));
         let layers = files.layers();
         if in_memory && !layers.is_empty() {
-            let growth = layers.iter().filter_map(|layer| growth(layer)).fold(0, u64::saturating_add);
+            let growth =
+                layers.iter().filter_map(|layer| growth(layer)).fold(0, u64::saturating_add);
             memory.growth.insert(uuid, growth);
         }
     }
@@ -122,7 +127,10 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn spec(uuid: u8, memory: &str) -> VmSpec {
-        VmSpec { uuid: SystemUuid([uuid; 16]), ..fixtures::spec(serde_json::json!({ "memory": memory })) }
+        VmSpec {
+            uuid: SystemUuid([uuid; 16]),
+            ..fixtures::spec(serde_json::json!({ "memory": memory }))
+        }
     }
 
     fn node() -> Memory {
@@ -170,7 +178,10 @@ mod tests {
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             fs::write(path, text).expect("written");
         };
-        write("proc/meminfo", b"MemTotal: 1024 kB\nMemAvailable: 512 kB\nShmem: 64 kB\nHugetlb: 128 kB\n");
+        write(
+            "proc/meminfo",
+            b"MemTotal: 1024 kB\nMemAvailable: 512 kB\nShmem: 64 kB\nHugetlb: 128 kB\n",
+        );
         write("proc/7/status", b"Name: qemu\nRssAnon:\t   100 kB\n");
         write("proc/7/cmdline", b"qemu\0-pidfile\0/another\0");
         fs::write(files.pid(), "7\n").expect("written");
@@ -181,7 +192,10 @@ mod tests {
         header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
         fs::write(files.layer(0), &header).expect("written");
         let seen = read(&tree, &machines);
-        assert_eq!((seen.total, seen.available, seen.files, seen.huge), (1 << 20, 512 << 10, 64 << 10, 128 << 10));
+        assert_eq!(
+            (seen.total, seen.available, seen.files, seen.huge),
+            (1 << 20, 512 << 10, 64 << 10, 128 << 10)
+        );
         assert_eq!((seen.touched.len(), seen.growth.get(&uuid)), (0, Some(&GIB)));
         write("proc/7/cmdline", format!("qemu\0-pidfile\0{}\0", files.pid().display()).as_bytes());
         assert_eq!(read(&tree, &machines).touched.get(&uuid), Some(&(100 << 10)));

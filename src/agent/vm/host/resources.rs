@@ -1,4 +1,5 @@
-//! The resources of this node that a VM may need, read from sysfs, procfs and the disks. Unreadable resources are absent.
+//! The resources of this node that a VM may need, read from sysfs, procfs and the disks. Unreadable
+//! resources are absent.
 
 use super::{
     capacity,
@@ -87,11 +88,13 @@ pub struct ImageFile {
     pub header: Vec<u8>,
 }
 
-/// Reads the resources of the node in a blocking thread. A node that cannot be read within [`SURVEY_TIMEOUT`] has no resources.
+/// Reads the resources of the node in a blocking thread. A node that cannot be read within
+/// [`SURVEY_TIMEOUT`] has no resources.
 pub async fn survey(config: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
     let (config, spec) = (config.clone(), spec.clone());
     let task = tokio::task::spawn_blocking(move || read(&config, &spec));
-    let result = tokio::time::timeout(SURVEY_TIMEOUT, task).await.map_err(|elapsed| elapsed.to_string());
+    let result =
+        tokio::time::timeout(SURVEY_TIMEOUT, task).await.map_err(|elapsed| elapsed.to_string());
     result.and_then(|joined| joined.map_err(|error| error.to_string())).unwrap_or_else(|error| {
         tracing::error!(error, "cannot read the resources of the node");
         HostResources::default()
@@ -122,14 +125,15 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         disks: disks::survey(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
-        private: networks::private_network(&tree).and_then(|spec| networks::choose_subnet(&tree, &spec)),
+        private: networks::private_network(&tree)
+            .and_then(|spec| networks::choose_subnet(&tree, &spec)),
         uefi: installed::uefi(&tree),
         images: images(&config.images, spec),
     }
 }
 
-/// Reads the huge pages of each NUMA node, or of the node as a whole if the kernel shows no NUMA nodes. `counter` is the sysfs file
-/// with the number of pages.
+/// Reads the huge pages of each NUMA node, or of the node as a whole if the kernel shows no NUMA
+/// nodes. `counter` is the sysfs file with the number of pages.
 pub fn hugepages(tree: &Tree, counter: &str) -> Vec<HugePool> {
     let pools = |folder: String, node: Option<u32>| {
         let pool = |name: String| {
@@ -140,21 +144,28 @@ pub fn hugepages(tree: &Tree, counter: &str) -> Vec<HugePool> {
         tree.list(&folder).into_iter().filter_map(pool).collect::<Vec<_>>()
     };
     let nodes = node_numbers(tree).into_iter();
-    let by_node: Vec<HugePool> =
-        nodes.flat_map(|id| pools(format!("/sys/devices/system/node/node{id}/hugepages"), Some(id))).collect();
+    let by_node: Vec<HugePool> = nodes
+        .flat_map(|id| pools(format!("/sys/devices/system/node/node{id}/hugepages"), Some(id)))
+        .collect();
     if by_node.is_empty() { pools("/sys/kernel/mm/hugepages".to_owned(), None) } else { by_node }
 }
 
 fn node_numbers(tree: &Tree) -> Vec<u32> {
     let names = tree.list("/sys/devices/system/node");
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
+    let mut numbers: Vec<u32> =
+        names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
 }
 
 pub fn numa(tree: &Tree) -> Vec<NumaNode> {
-    let cpus = |id: u32| tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default();
-    node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: parse_cpu_list(&cpus(id)) }).collect()
+    let cpus = |id: u32| {
+        tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default()
+    };
+    node_numbers(tree)
+        .into_iter()
+        .map(|id| NumaNode { id, cpus: parse_cpu_list(&cpus(id)) })
+        .collect()
 }
 
 /// Parses a CPU list of sysfs: `0-3,8,10-11`.
@@ -162,7 +173,10 @@ pub fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) else { continue };
+        let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>())
+        else {
+            continue;
+        };
         cpus.extend((first..=last).take(MAX_CPUS));
     }
     cpus.truncate(MAX_CPUS);
@@ -208,10 +222,16 @@ mod tests {
         fake.folder("sys/class/net/br0/bridge");
         fake.folder("sys/class/net/eth0");
         fake.file("sys/devices/system/node/node1/cpulist", "4-7\n");
-        fake.file("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
+        fake.file(
+            "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages",
+            "512\n",
+        );
         let tree = &fake.tree;
         assert_eq!(bridges(tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
-        assert_eq!(hugepages(tree, "free_hugepages"), [HugePool { node: Some(1), page: 2 << 20, count: 512 }]);
+        assert_eq!(
+            hugepages(tree, "free_hugepages"),
+            [HugePool { node: Some(1), page: 2 << 20, count: 512 }]
+        );
     }
 }

@@ -71,7 +71,8 @@ impl DiskWrites {
 
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let progress = &self.running.get(&uuid)?.progress;
-        let (bytes, total) = (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
+        let (bytes, total) =
+            (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
         Some(VmFetching { bytes, total, writing: true, obstacle: None })
     }
 
@@ -85,7 +86,8 @@ impl DiskWrites {
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, "a disk write failed");
-                    let ended = self.running.iter().find(|(_, write)| write.ended.has_changed().is_err());
+                    let ended =
+                        self.running.iter().find(|(_, write)| write.ended.has_changed().is_err());
                     if let Some(uuid) = ended.map(|(uuid, _)| *uuid) {
                         self.running.remove(&uuid);
                         let refusal = refusal(VmRefusalReason::DiskWriteFailed, error.to_string());
@@ -137,7 +139,9 @@ impl Reconciler {
     pub(super) async fn disk_write_ended(&mut self, uuid: SystemUuid, outcome: WriteOutcome) {
         let pending = self.waiting.get(uuid).cloned();
         match (outcome, pending) {
-            (WriteOutcome::Written | WriteOutcome::Cancelled, Some(pending)) => self.start(pending).await,
+            (WriteOutcome::Written | WriteOutcome::Cancelled, Some(pending)) => {
+                self.start(pending).await
+            }
             (WriteOutcome::Failed(refusal), Some(pending)) => {
                 self.waiting.remove(uuid);
                 self.vms.cancel_reservation(uuid);

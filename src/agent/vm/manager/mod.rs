@@ -1,4 +1,5 @@
-//! Makes the VMs of this node match the desired state of the central node, in a task beside the link, and reports their state.
+//! Makes the VMs of this node match the desired state of the central node, in a task beside the
+//! link, and reports their state.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -19,7 +19,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec, VmTargetState, VmUpdate,
+    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec,
+    VmTargetState, VmUpdate,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -36,7 +37,8 @@ use tokio::{
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the size limit of a store in memory is adjusted.
 const STORE_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
-/// How often unused volumes are removed. A central node that was away has repeated its orders by then.
+/// How often unused volumes are removed. A central node that was away has repeated its orders by
+/// then.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of open console sessions.
 const MAX_CONSOLES: usize = 32;
@@ -107,8 +109,11 @@ impl Reconciler {
         match desired_state {
             VmTargetState::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.reservations().set_slots(slots);
-                if let Err(error) = ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks) {
-                    // Without this record an image could be written a second time over data of the guest.
+                if let Err(error) =
+                    ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks)
+                {
+                    // Without this record an image could be written a second time over data of the
+                    // guest.
                     return tracing::error!(vm = %spec.name, %error, "not started: cannot store the state of its disks");
                 }
                 let grace = Duration::from_secs(grace_s.into());
@@ -122,7 +127,8 @@ impl Reconciler {
                 self.waiting.remove(uuid);
                 drop(self.disk_writes.cancel(uuid));
                 self.prune();
-                let is_active = self.vms.watch(uuid).is_some_and(|report| is_workload(report.borrow().state));
+                let is_active =
+                    self.vms.watch(uuid).is_some_and(|report| is_workload(report.borrow().state));
                 if is_active && !self.releasing_vms.contains(&uuid) {
                     self.vms.stop(uuid, Duration::from_secs(grace_s.into()));
                 }
@@ -132,7 +138,8 @@ impl Reconciler {
                 let pending = self.waiting.remove(uuid);
                 if self.releasing_vms.insert(uuid) {
                     let spec = pending.as_ref().map(|pending| &*pending.spec);
-                    let (write_ended, release) = (self.disk_writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
+                    let (write_ended, release) =
+                        (self.disk_writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
                     self.releases.spawn(async move {
                         write_ended.await;
                         (uuid, release.await.map_err(|error| error.reason))
@@ -149,7 +156,11 @@ impl Reconciler {
             return;
         }
         let is_known = self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
-        let new = self.waiting.all().filter(|waiting| self.vms.watch(waiting.spec.uuid).is_none()).count();
+        let new = self
+            .waiting
+            .all()
+            .filter(|waiting| self.vms.watch(waiting.spec.uuid).is_none())
+            .count();
         if !is_known && self.vms.specs().count() + new >= MAX_VMS {
             // A report has at most this many VMs: another VM would be left out.
             return tracing::error!(vm = %pending.spec.name, "a node has at most {MAX_VMS} VMs");
@@ -165,7 +176,10 @@ impl Reconciler {
         self.start_now(pending).await;
     }
 
-    pub(super) async fn start_now(&mut self, PendingStart { spec, start, grace, .. }: PendingStart) {
+    pub(super) async fn start_now(
+        &mut self,
+        PendingStart { spec, start, grace, .. }: PendingStart,
+    ) {
         let uuid = spec.uuid;
         self.start_failures.remove(&uuid);
         let conflicts = nic_addresses::conflicts(&spec, &self.nic_addresses.borrow());
@@ -186,7 +200,8 @@ impl Reconciler {
             // The central node repeats the order, and the start is tried again.
             Err(error) => {
                 tracing::warn!(vm = %spec.name, %error, "not started");
-                self.start_failures.insert(uuid, failure(VmFailureKind::Prepare, error.to_string()));
+                self.start_failures
+                    .insert(uuid, failure(VmFailureKind::Prepare, error.to_string()));
             }
         }
     }
@@ -200,7 +215,9 @@ impl Reconciler {
     }
 
     async fn fetch_ended(&mut self, digest: Digest, result: Result<(), VmRefusal>) {
-        let needs = |pending: &&PendingStart| pending.ordered && pending.spec.files().any(|(_, file)| file == digest);
+        let needs = |pending: &&PendingStart| {
+            pending.ordered && pending.spec.files().any(|(_, file)| file == digest)
+        };
         let waiting: Vec<PendingStart> = self.waiting.all().filter(needs).cloned().collect();
         for pending in waiting {
             match &result {
@@ -208,9 +225,16 @@ impl Reconciler {
                 Err(refusal) => {
                     let spec = &pending.spec;
                     self.waiting.remove(spec.uuid);
-                    let name = spec.files().find(|(_, file)| *file == digest).map_or("", |(name, _)| name.as_str());
+                    let name = spec
+                        .files()
+                        .find(|(_, file)| *file == digest)
+                        .map_or("", |(name, _)| name.as_str());
                     let detail = format!("volume {name}: {}", refusal.detail);
-                    self.refuse(spec, pending.start, &[VmRefusal { reason: refusal.reason, detail }]);
+                    self.refuse(
+                        spec,
+                        pending.start,
+                        &[VmRefusal { reason: refusal.reason, detail }],
+                    );
                 }
             }
         }
@@ -236,7 +260,8 @@ impl Reconciler {
 
     pub(super) fn prune(&mut self) {
         let specs = self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec));
-        let needed = |spec: &VmSpec| ownership_marker::needed_volumes(&self.vms.files(spec.uuid), spec);
+        let needed =
+            |spec: &VmSpec| ownership_marker::needed_volumes(&self.vms.files(spec.uuid), spec);
         let needed: BTreeSet<Digest> = specs.flat_map(needed).collect();
         self.volumes.keep_only(&needed);
     }
@@ -246,9 +271,12 @@ impl Reconciler {
         match endpoint {
             Some(endpoint) if self.console_sessions.len() < MAX_CONSOLES => {
                 let console = self.vms.console(order.uuid);
-                self.console_sessions.spawn(console_session::open_console(endpoint, order, console));
+                self.console_sessions
+                    .spawn(console_session::open_console(endpoint, order, console));
             }
-            _ => tracing::warn!(uuid = %order.uuid, "cannot open a console: at most {MAX_CONSOLES} are open at once"),
+            _ => {
+                tracing::warn!(uuid = %order.uuid, "cannot open a console: at most {MAX_CONSOLES} are open at once")
+            }
         }
     }
 }

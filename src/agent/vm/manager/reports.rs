@@ -21,12 +21,14 @@ impl Reconciler {
             if !report.state.is_live() {
                 (report.state, report.start) = (ReportedVmState::Starting, Some(pending.start));
                 let fetched = || self.volumes.progress(spec.files().map(|(_, digest)| digest));
-                report.fetching = Some(self.disk_writes.progress(spec.uuid).unwrap_or_else(fetched));
+                report.fetching =
+                    Some(self.disk_writes.progress(spec.uuid).unwrap_or_else(fetched));
             }
         }
         for spec in self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec)) {
             if let Some(report) = reports.get_mut(&spec.uuid) {
-                (report.disks, report.contents) = ownership_marker::disk_uses(&self.vms.files(spec.uuid), spec);
+                (report.disks, report.contents) =
+                    ownership_marker::disk_uses(&self.vms.files(spec.uuid), spec);
             }
         }
         for (uuid, failure) in &self.start_failures {
@@ -36,7 +38,8 @@ impl Reconciler {
         }
         for spec in self.vms.specs() {
             if let Some(report) = reports.get_mut(&spec.uuid) {
-                report.addresses = nic_addresses::known_addresses(spec, &self.nic_addresses.borrow());
+                report.addresses =
+                    nic_addresses::known_addresses(spec, &self.nic_addresses.borrow());
             }
         }
         send_if_changed(&self.reports, reports.into_values().take(MAX_VMS).collect());

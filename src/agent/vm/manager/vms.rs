@@ -1,4 +1,5 @@
-//! The VMs of this node: starts, stops, restarts and releases them, and takes over the VMs of an earlier agent.
+//! The VMs of this node: starts, stops, restarts and releases them, and takes over the VMs of an
+//! earlier agent.
 
 use crate::{
     files,
@@ -92,11 +93,13 @@ impl Vms {
                 // Its disk write was interrupted. The next start order repeats the write.
                 continue;
             }
-            let stored = files::read(&files.record()).map_err(|error| error.to_string()).and_then(|text| {
-                // The error text of serde_json would repeat parts of the file, which may contain secrets.
-                serde_json::from_str::<PersistedVm>(&text)
-                    .map_err(|error| format!("the record is damaged at line {}", error.line()))
-            });
+            let stored =
+                files::read(&files.record()).map_err(|error| error.to_string()).and_then(|text| {
+                    // The error text of serde_json would repeat parts of the file, which may
+                    // contain secrets.
+                    serde_json::from_str::<PersistedVm>(&text)
+                        .map_err(|error| format!("the record is damaged at line {}", error.line()))
+                });
             match stored {
                 Ok(stored) if stored.spec.uuid == uuid => vms.supervise(stored, files),
                 Ok(_) => {
@@ -110,11 +113,22 @@ impl Vms {
 
     fn supervise(&mut self, stored: PersistedVm, files: VmPaths) {
         let (spec, start) = (stored.spec.clone(), stored.start);
-        let mut supervisor =
-            VmSupervisor::new(stored, files, self.config.clone(), self.reservations.clone(), self.changed.clone());
+        let mut supervisor = VmSupervisor::new(
+            stored,
+            files,
+            self.config.clone(),
+            self.reservations.clone(),
+            self.changed.clone(),
+        );
         let action = supervisor.adopt();
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
-        let vm = ManagedVm { commands, reports: supervisor.reports(), console: supervisor.console(), start, spec };
+        let vm = ManagedVm {
+            commands,
+            reports: supervisor.reports(),
+            console: supervisor.console(),
+            start,
+            spec,
+        };
         self.vms.insert(vm.spec.uuid, vm);
         self.supervisors.spawn(supervisor.run(command_queue, action));
     }
@@ -131,7 +145,12 @@ impl Vms {
     }
 
     /// Marks a VM as failed until the next order. Does nothing if the VM runs.
-    pub fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
+    pub fn refuse(
+        &mut self,
+        spec: &VmSpec,
+        start: u32,
+        failure: VmFailure,
+    ) -> Result<(), StartError> {
         self.check_spec(spec)?;
         self.send_start(spec, start, VmEvent::Refused(failure))
     }
@@ -141,7 +160,9 @@ impl Vms {
         self.check_spec(spec)?;
         let host = resources::survey(&self.config, spec).await;
         let reserved = self.reservations.reserve(spec, &host);
-        reserved.map(drop).map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
+        reserved
+            .map(drop)
+            .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
     }
 
     /// Cancels the reservation of a VM that does not run.
@@ -177,14 +198,20 @@ impl Vms {
     fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
         if !self.vms.contains_key(&spec.uuid) {
             let (record, boot, ran) = (VmRecord::default(), String::new(), false);
-            // A report of a stopped VM with the number of this order would look like the result of this order.
-            let stored = PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), record, boot, ran };
+            // A report of a stopped VM with the number of this order would look like the result of
+            // this order.
+            let stored =
+                PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), record, boot, ran };
             self.supervise(stored, self.files(spec.uuid));
         }
         if let Some(vm) = self.vms.get_mut(&spec.uuid) {
             vm.start = start;
         }
-        if self.send(spec.uuid, event, Some(start)) { Ok(()) } else { Err(StartError::Unavailable(spec.uuid)) }
+        if self.send(spec.uuid, event, Some(start)) {
+            Ok(())
+        } else {
+            Err(StartError::Unavailable(spec.uuid))
+        }
     }
 
     /// Shuts the guest down, and kills it after `grace`. Returns false if there is no such VM.
@@ -215,8 +242,9 @@ impl Vms {
         Ok(())
     }
 
-    /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards. `waiting` is the specification of a VM
-    /// that waits, `reported` are the disks in the order of the central node.
+    /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards.
+    /// `waiting` is the specification of a VM that waits, `reported` are the disks in the order of
+    /// the central node.
     pub fn releasing(
         &self,
         uuid: SystemUuid,
@@ -231,7 +259,9 @@ impl Vms {
         async move {
             let (sender, result) = oneshot::channel();
             let removed = match commands {
-                Some(commands) if commands.send(SupervisorCommand::Release(sender)).await.is_ok() => {
+                Some(commands)
+                    if commands.send(SupervisorCommand::Release(sender)).await.is_ok() =>
+                {
                     result.await.unwrap_or(Ok(()))
                 }
                 _ => remove(files).await,
@@ -250,7 +280,8 @@ impl Vms {
         while self.supervisors.try_join_next().is_some() {}
     }
 
-    /// Does not wait: a slow supervisor must not block the others. The central node repeats the order.
+    /// Does not wait: a slow supervisor must not block the others. The central node repeats the
+    /// order.
     fn send(&self, uuid: SystemUuid, event: VmEvent, start: Option<u32>) -> bool {
         let command = SupervisorCommand::Event { event, start };
         self.vms.get(&uuid).is_some_and(|vm| vm.commands.try_send(command).is_ok())
@@ -270,7 +301,11 @@ impl Vms {
         let limited = tokio::task::spawn_blocking(move || {
             let (tree, machines) = (Tree::new(&config.root), &config.machines);
             let used = capacity::space(machines)?.used;
-            capacity::limit_store(machines, &tree, reservations.store_limit(memory::read(&tree, machines), used))
+            capacity::limit_store(
+                machines,
+                &tree,
+                reservations.store_limit(memory::read(&tree, machines), used),
+            )
         });
         if let Err(error) = limited.await.map_err(std::io::Error::other).and_then(|result| result) {
             tracing::debug!(%error, "cannot limit the store");
@@ -290,7 +325,8 @@ impl Vms {
         self.vms.get(&uuid).map(|vm| vm.console.clone())
     }
 
-    /// Sets the addresses that the private network assigned to NICs; the firewall lets guests use them.
+    /// Sets the addresses that the private network assigned to NICs; the firewall lets guests use
+    /// them.
     pub async fn set_addresses(&self, addresses: nic_addresses::NicAddresses) {
         self.reservations.set_addresses(addresses);
         self.update_port_filters().await;

@@ -1,5 +1,6 @@
-//! VMs that wait for a volume, a disk write or their own release. Stored, so that a restarted agent of the same boot resumes fetches and
-//! keeps the files. The restarted agent starts a VM only when the central node repeats the order.
+//! VMs that wait for a volume, a disk write or their own release. Stored, so that a restarted agent
+//! of the same boot resumes fetches and keeps the files. The restarted agent starts a VM only when
+//! the central node repeats the order.
 
 use crate::{
     files,
@@ -49,10 +50,20 @@ struct WaitingFile {
 impl WaitingVms {
     /// Reads the orders that an earlier agent of the same boot left.
     pub fn open(config: &HostConfig) -> Self {
-        let (file, boot) = (config.machines.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
-        let stored = files::read(&file).ok().and_then(|text| serde_json::from_str::<WaitingFile>(&text).ok());
-        let runs = stored.filter(|stored| stored.boot == boot).map(|stored| stored.runs).unwrap_or_default();
-        WaitingVms { runs: runs.into_iter().map(|pending| (pending.spec.uuid, pending)).collect(), file, boot }
+        let (file, boot) =
+            (config.machines.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
+        let stored = files::read(&file)
+            .ok()
+            .and_then(|text| serde_json::from_str::<WaitingFile>(&text).ok());
+        let runs = stored
+            .filter(|stored| stored.boot == boot)
+            .map(|stored| stored.runs)
+            .unwrap_or_default();
+        WaitingVms {
+            runs: runs.into_iter().map(|pending| (pending.spec.uuid, pending)).collect(),
+            file,
+            boot,
+        }
     }
 
     pub fn get(&self, uuid: SystemUuid) -> Option<&PendingStart> {
@@ -69,7 +80,9 @@ impl WaitingVms {
 
     pub fn insert(&mut self, pending: PendingStart) {
         let previous = self.runs.insert(pending.spec.uuid, pending.clone());
-        if previous.is_none_or(|previous| PendingStart { ordered: pending.ordered, ..previous } != pending) {
+        if previous
+            .is_none_or(|previous| PendingStart { ordered: pending.ordered, ..previous } != pending)
+        {
             self.store();
         }
     }
@@ -94,8 +107,10 @@ impl WaitingVms {
         }
         let folder = self.file.parent().ok_or(ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let stored = WaitingFile { boot: self.boot.clone(), runs: self.runs.values().cloned().collect() };
-        files::replace(&self.file, &serde_json::to_string(&stored).map_err(io::Error::other)?).map_err(io::Error::other)
+        let stored =
+            WaitingFile { boot: self.boot.clone(), runs: self.runs.values().cloned().collect() };
+        files::replace(&self.file, &serde_json::to_string(&stored).map_err(io::Error::other)?)
+            .map_err(io::Error::other)
     }
 }
 

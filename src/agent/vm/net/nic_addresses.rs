@@ -18,8 +18,12 @@ pub fn conflicts(spec: &VmSpec, assigned: &NicAddresses) -> Vec<VmRefusal> {
     let mut refusals = Vec::new();
     for (index, address) in fixed(&spec.nics) {
         let own = |mac: &MacAddr| spec.nics.iter().any(|nic| nic.mac == *mac);
-        if let Some((mac, _)) = assigned.iter().find(|(mac, assigned)| **assigned == address && !own(mac)) {
-            let detail = format!("nic[{index}].address: {address} is the address of the NIC {mac} on this node");
+        if let Some((mac, _)) =
+            assigned.iter().find(|(mac, assigned)| **assigned == address && !own(mac))
+        {
+            let detail = format!(
+                "nic[{index}].address: {address} is the address of the NIC {mac} on this node"
+            );
             refusals.push(refusal(VmRefusalReason::AddressTaken, detail));
         }
     }
@@ -29,7 +33,10 @@ pub fn conflicts(spec: &VmSpec, assigned: &NicAddresses) -> Vec<VmRefusal> {
 /// Returns the indexes and addresses of the NICs in the private network that have a fixed address.
 pub fn fixed(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
     let private = |nic: &Nic| nic.network().is_some_and(|network| network.is_private());
-    nics.iter().enumerate().filter(move |(_, nic)| private(nic)).filter_map(|(index, nic)| Some((index, nic.address?)))
+    nics.iter()
+        .enumerate()
+        .filter(move |(_, nic)| private(nic))
+        .filter_map(|(index, nic)| Some((index, nic.address?)))
 }
 
 #[cfg(test)]
@@ -39,12 +46,17 @@ mod tests {
 
     #[test]
     fn address_of_another_nic_is_refused() {
-        let nics = [(1, "mesh-nat0", "172.30.0.9"), (2, "mesh-nat0", "172.30.0.10"), (3, "br0", "172.30.0.11")];
+        let nics = [
+            (1, "mesh-nat0", "172.30.0.9"),
+            (2, "mesh-nat0", "172.30.0.10"),
+            (3, "br0", "172.30.0.11"),
+        ];
         let nics = nics.map(|(last, bridge, address)| fixtures::nic(last, bridge, address));
         let spec = fixtures::spec(serde_json::json!({ "nics": nics }));
         let assigned = |pairs: &[(u8, u8)]| -> NicAddresses {
-            let pair =
-                |(mac, last): &(u8, u8)| (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last));
+            let pair = |(mac, last): &(u8, u8)| {
+                (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last))
+            };
             pairs.iter().map(pair).collect()
         };
         assert!(conflicts(&spec, &assigned(&[(1, 9), (2, 10), (7, 11), (8, 12)])).is_empty());

@@ -1,4 +1,5 @@
-//! TAP devices of a VM: made before QEMU starts, filtered, attached to bridges, and removed after QEMU ended.
+//! TAP devices of a VM: made before QEMU starts, filtered, attached to bridges, and removed after
+//! QEMU ended.
 
 use crate::{
     networks::{
@@ -46,7 +47,8 @@ pub async fn make(
         let port = tap_name(spec, index);
         // A device that a former agent left has another owner.
         delete(&port);
-        links::make_tap(&port, user).map_err(|error| format!("cannot make the TAP device {port}: {error}"))?;
+        links::make_tap(&port, user)
+            .map_err(|error| format!("cannot make the TAP device {port}: {error}"))?;
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
         if nic.network().is_some_and(|network| !network.is_private()) {
@@ -56,15 +58,27 @@ pub async fn make(
     update_filters(config, reservations).await
 }
 
-/// Installs the firewall of the users of VMs, and the packet filter of each TAP device for the current VMs and network.
-pub async fn update_filters(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
-    let (tree, central, reservations) = (Tree::new(&config.root), config.central, reservations.clone());
-    let result = tokio::task::spawn_blocking(move || update_filters_blocking(&tree, central, &reservations)).await;
+/// Installs the firewall of the users of VMs, and the packet filter of each TAP device for the
+/// current VMs and network.
+pub async fn update_filters(
+    config: &HostConfig,
+    reservations: &Reservations,
+) -> Result<(), String> {
+    let (tree, central, reservations) =
+        (Tree::new(&config.root), config.central, reservations.clone());
+    let result =
+        tokio::task::spawn_blocking(move || update_filters_blocking(&tree, central, &reservations))
+            .await;
     result.map_err(|error| error.to_string())?
 }
 
-fn update_filters_blocking(tree: &Tree, central: Option<Ipv4Addr>, reservations: &Reservations) -> Result<(), String> {
-    /// Serialises read and write: an outdated list of ports must not remove the filter of a new port.
+fn update_filters_blocking(
+    tree: &Tree,
+    central: Option<Ipv4Addr>,
+    reservations: &Reservations,
+) -> Result<(), String> {
+    /// Serialises read and write: an outdated list of ports must not remove the filter of a new
+    /// port.
     static UPDATE: Mutex<()> = Mutex::new(());
     let _guard = locked(&UPDATE);
     if reservations.specs().is_empty() {
@@ -79,7 +93,8 @@ fn update_filters_blocking(tree: &Tree, central: Option<Ipv4Addr>, reservations:
     }
     let context = guest::firewall_context(tree, central);
     let is_current = guest::is_current(&ports, &context);
-    let updated = is_current.and_then(|is_current| if is_current { Ok(()) } else { guest::isolate(&ports, &context) });
+    let updated = is_current
+        .and_then(|is_current| if is_current { Ok(()) } else { guest::isolate(&ports, &context) });
     updated.map_err(|error| format!("cannot filter TAP devices: {error}"))
 }
 
@@ -91,7 +106,13 @@ fn ports(reservations: &Reservations) -> Vec<GuestPort> {
             let (name, bridge) = (tap_name(spec, index), nic.bridge.clone()?);
             let is_private = NetworkName::of_bridge(&bridge).is_private();
             let assigned = addresses.get(&nic.mac).copied().filter(|_| is_private);
-            Some(GuestPort { name, mac: nic.mac, address: assigned.or(nic.address), bridge, peers: nic.peers })
+            Some(GuestPort {
+                name,
+                mac: nic.mac,
+                address: assigned.or(nic.address),
+                bridge,
+                peers: nic.peers,
+            })
         })
     });
     ports.filter(|port| Path::new(NET).join(&port.name).exists()).collect()

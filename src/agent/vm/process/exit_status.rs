@@ -10,11 +10,15 @@ use meshd_proto::vm::{VmFailure, VmFailureKind, VmSpec};
 /// Builds the failure from QEMU's shutdown cause and the exit status of its process.
 pub fn crash(cause: Option<ShutdownCause>, exit: &str, log: Vec<String>) -> VmFailure {
     let (kind, detail) = match cause {
-        Some(ShutdownCause::Panic) => (VmFailureKind::GuestPanic, "kernel panic of the guest".to_owned()),
+        Some(ShutdownCause::Panic) => {
+            (VmFailureKind::GuestPanic, "kernel panic of the guest".to_owned())
+        }
         Some(ShutdownCause::Outside { reason }) => {
             (VmFailureKind::Crashed, format!("QEMU was ended from outside: {reason}"))
         }
-        Some(ShutdownCause::Guest) | None => (VmFailureKind::Crashed, format!("QEMU {exit} while the guest ran")),
+        Some(ShutdownCause::Guest) | None => {
+            (VmFailureKind::Crashed, format!("QEMU {exit} while the guest ran"))
+        }
     };
     VmFailure { log, ..failure(kind, detail) }
 }
@@ -23,7 +27,8 @@ pub fn crash(cause: Option<ShutdownCause>, exit: &str, log: Vec<String>) -> VmFa
 pub fn paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> VmEvent {
     let cause = error.map(|DiskError { volume, operation, reason }| {
         let volume = volume.and_then(|index| spec.volumes.get(index));
-        let disk = volume.map_or_else(|| "a disk".to_owned(), |volume| format!("volume {}", volume.name));
+        let disk =
+            volume.map_or_else(|| "a disk".to_owned(), |volume| format!("volume {}", volume.name));
         format!(": {operation} of {disk}: {reason}")
     });
     let hint = if pause.resumable { "resumes the guest" } else { "restarts the guest" };

@@ -1,4 +1,5 @@
-//! Starts a VM: checks the resources of the node, makes the files, starts QEMU. Cleans up after QEMU ended.
+//! Starts a VM: checks the resources of the node, makes the files, starts QEMU. Cleans up after
+//! QEMU ended.
 
 use super::{
     qemu_process::{self, WatchedProcess},
@@ -57,8 +58,10 @@ async fn lock_groups(groups: &[u32]) -> Vec<File> {
 
 /// Combines refusals into one failure.
 pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
-    let reasons: Vec<String> =
-        refusals.iter().map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail)).collect();
+    let reasons: Vec<String> = refusals
+        .iter()
+        .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
+        .collect();
     failure(VmFailureKind::Refused, reasons.join("; "))
 }
 
@@ -69,13 +72,15 @@ pub async fn launch(
     reservations: &Reservations,
 ) -> Result<Launched, VmFailure> {
     let host = resources::survey(config, spec).await;
-    ownership_marker::check_adoption(files, spec, &host.disks).map_err(|refusal| refused(&[refusal]))?;
+    ownership_marker::check_adoption(files, spec, &host.disks)
+        .map_err(|refusal| refused(&[refusal]))?;
     let plan = reservations.reserve(spec, &host).map_err(|refusals| refused(&refusals))?;
     let launched = start(spec, &plan, &host, files, config, reservations).await;
     if launched.is_err() {
         clean_up(spec, files, config).await;
     }
-    let (process, group_locks) = launched.map_err(|detail| failure(VmFailureKind::Prepare, detail))?;
+    let (process, group_locks) =
+        launched.map_err(|detail| failure(VmFailureKind::Prepare, detail))?;
     tracing::info!(vm = %spec.name, pid = process.id(), accel = ?plan.accel, "QEMU runs");
     Ok(Launched { process, group_locks })
 }
@@ -94,7 +99,8 @@ async fn start(
     tap_ports::update_filters(config, reservations).await?;
     prepare(spec, plan, files, &confined).await?;
     tap_ports::make(spec, &confined, config, reservations).await?;
-    ownership_marker::record_assigned(files, spec, &host.disks).map_err(|error| error.to_string())?;
+    ownership_marker::record_assigned(files, spec, &host.disks)
+        .map_err(|error| error.to_string())?;
     let argv::CommandLine { args, pass } = argv::qemu(spec, plan, files);
     let (program, args) = confined.command(!plan.functions.is_empty(), pass, &plan.qemu, &args);
     let group_locks = lock_groups(&plan.groups).await;
@@ -130,7 +136,10 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupL
         _ => None,
     });
     let tcg_cache = if plan.accel == Accel::Tcg { TCG_CACHE } else { 0 };
-    let memory = [spec.node_memory(), PAGE_CACHE, tcg_cache].into_iter().chain(layers).fold(0, u64::saturating_add);
+    let memory = [spec.node_memory(), PAGE_CACHE, tcg_cache]
+        .into_iter()
+        .chain(layers)
+        .fold(0, u64::saturating_add);
     let dedicated = (!spec.shares_processors()).then(|| DedicatedCpus {
         count: usize::try_from(spec.vcpus).unwrap_or(usize::MAX),
         candidates: plan.cpus.clone(),
@@ -138,8 +147,8 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupL
     cgroup::CgroupLimits { memory, vcpus: spec.vcpus, dedicated }
 }
 
-/// Cleans up after QEMU ended: swtpm, control group, device permissions, TAP devices. Without a connection from QEMU, swtpm does not end by
-/// itself.
+/// Cleans up after QEMU ended: swtpm, control group, device permissions, TAP devices. Without a
+/// connection from QEMU, swtpm does not end by itself.
 pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if spec.vtpm {
         swtpm::stop(files).await;
@@ -154,15 +163,27 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
 }
 
 /// Makes missing files. Volumes, UEFI variables and TPM state survive a restart.
-async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confinement) -> Result<(), String> {
+async fn prepare(
+    spec: &VmSpec,
+    plan: &Plan,
+    files: &VmPaths,
+    confined: &Confinement,
+) -> Result<(), String> {
     let cannot_make = |path: &Path| {
         let path = path.display().to_string();
         move |error: io::Error| format!("cannot make {path}: {error}")
     };
     let (user, group) = confined.owner();
-    let set_owner = |path: PathBuf, mode: u32| device::set_owner(&path, user, group, mode).map_err(cannot_make(&path));
+    let set_owner = |path: PathBuf, mode: u32| {
+        device::set_owner(&path, user, group, mode).map_err(cannot_make(&path))
+    };
     for file in [files.pid(), files.console()] {
-        OpenOptions::new().create(true).append(true).mode(0o600).open(&file).map_err(cannot_make(&file))?;
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&file)
+            .map_err(cannot_make(&file))?;
         set_owner(file, 0o600)?;
     }
     make_serial_port(files).map_err(cannot_make(&files.serial_in()))?;
@@ -205,5 +226,11 @@ fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+    OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?
+        .write_all(bytes)
 }

@@ -2,7 +2,9 @@
 
 use rustix::{
     fd::{AsFd as _, OwnedFd},
-    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
+    process::{
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    },
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use std::{
@@ -24,29 +26,47 @@ pub struct WatchedProcess {
 }
 
 /// Starts a program in its own process group, with output to `log`, on these CPUs.
-pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) -> io::Result<WatchedProcess> {
+pub fn spawn(
+    program: &Path,
+    args: &[String],
+    log: &Path,
+    cpus: Option<&[u32]>,
+) -> io::Result<WatchedProcess> {
     OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
     // Append mode: trimming the log must not leave a hole.
     let output = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .process_group(0);
     // A process inherits the CPU affinity of the thread that starts it.
     let own_affinity = match cpus.map(pin).transpose() {
-        // All these CPUs belong to partitions of other VMs: run on other CPUs rather than not at all.
+        // All these CPUs belong to partitions of other VMs: run on other CPUs rather than not at
+        // all.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            tracing::warn!(?cpus, "all CPUs of a VM are dedicated to others; it runs on other CPUs");
+            tracing::warn!(
+                ?cpus,
+                "all CPUs of a VM are dedicated to others; it runs on other CPUs"
+            );
             None
         }
         pinned => pinned?,
     };
     let spawned = command.spawn();
-    let restored = own_affinity.map(|affinity| sched_setaffinity(None, &affinity).map_err(io::Error::from));
+    let restored =
+        own_affinity.map(|affinity| sched_setaffinity(None, &affinity).map_err(io::Error::from));
     let mut child = spawned?;
     let watched = restored.transpose().and_then(|_| {
         if let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE) {
             tracing::warn!(%error, pid = child.id(), "cannot set the OOM score of a VM");
         }
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let pid = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(io::ErrorKind::InvalidData)?;
         WatchedProcess::watch(pid)
     });
     if watched.is_err() {
@@ -61,7 +81,11 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
 fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
     let former = sched_getaffinity(None)?;
     let mut set = CpuSet::new();
-    for cpu in cpus.iter().filter_map(|cpu| usize::try_from(*cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+    for cpu in cpus
+        .iter()
+        .filter_map(|cpu| usize::try_from(*cpu).ok())
+        .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+    {
         set.set(cpu);
     }
     sched_setaffinity(None, &set)?;
@@ -87,9 +111,15 @@ impl WatchedProcess {
         if let Err(error) = self.fd.readable().await {
             return format!("cannot be watched: {error}");
         }
-        // Only the parent gets the exit status. Init is the parent of a QEMU that an earlier agent started.
-        let status = waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
-        match status.ok().flatten().map(|status| (status.exit_status(), status.terminating_signal())) {
+        // Only the parent gets the exit status. Init is the parent of a QEMU that an earlier agent
+        // started.
+        let status =
+            waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        match status
+            .ok()
+            .flatten()
+            .map(|status| (status.exit_status(), status.terminating_signal()))
+        {
             Some((Some(code), _)) => format!("ended with exit code {code}"),
             Some((None, Some(signal))) => format!("was killed by signal {signal}"),
             _ => "ended".to_owned(),
@@ -122,7 +152,9 @@ mod tests {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), poll).await.unwrap_or_else(|_| panic!("timeout: {condition}"))
+        tokio::time::timeout(Duration::from_secs(60), poll)
+            .await
+            .unwrap_or_else(|_| panic!("timeout: {condition}"))
     }
 
     #[tokio::test]
@@ -132,10 +164,12 @@ mod tests {
         assert!(find(&pidfile, None).is_none());
         let args = ["-c", "sleep 600; :", "-pidfile"].map(str::to_owned);
         let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
-        let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
+        let process =
+            spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
         // A new process has no command line for a moment.
         let found = eventually("the process is found", || find(&pidfile, None)).await;
-        let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", process.id())).expect("Linux has it");
+        let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", process.id()))
+            .expect("Linux has it");
         assert_eq!(score.trim(), OOM_SCORE, "the kernel kills it before the agent");
         assert_eq!(found.id(), process.id());
         assert!(find(&dir.path().join("qemu"), None).is_none(), "another pidfile, another VM");
@@ -160,7 +194,10 @@ mod tests {
         let args = ["Cpus_allowed_list".to_owned(), "/proc/self/status".to_owned()];
         let process = spawn(Path::new("/bin/grep"), &args, &log, Some(&[cpu])).expect("it runs");
         assert_eq!(process.wait().await, "ended with exit code 0");
-        assert_eq!(fs::read_to_string(log).expect("the log"), format!("Cpus_allowed_list:\t{cpu}\n"));
+        assert_eq!(
+            fs::read_to_string(log).expect("the log"),
+            format!("Cpus_allowed_list:\t{cpu}\n")
+        );
         assert!(sched_getaffinity(None).expect("known") == before);
     }
 }

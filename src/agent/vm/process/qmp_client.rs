@@ -1,4 +1,5 @@
-//! The connection to a running QEMU: control socket, console file and input FIFO. Attaches the NICs before the guest's first instruction.
+//! The connection to a running QEMU: control socket, console file and input FIFO. Attaches the NICs
+//! before the guest's first instruction.
 
 use super::{
     exit_status,
@@ -59,7 +60,8 @@ impl QmpSession {
         let ended = process_ended.clone();
         task.spawn(async move {
             match run(config, &sender, command_queue, &ended).await {
-                // Other errors: the sockets break when the process ends, and the supervisor reports that end.
+                // Other errors: the sockets break when the process ends, and the supervisor reports
+                // that end.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
                     let failure = failure(VmFailureKind::NotStarted, error.to_string());
                     let _ = sender.send(VmEvent::GuestStartFailed(failure)).await;
@@ -167,8 +169,15 @@ impl<'a> QmpConnection<'a> {
     ) -> io::Result<Self> {
         let (read, write) = connect(&files.qmp(), process_ended).await?.into_split();
         let lines = LineReader::new(read);
-        let mut connection =
-            QmpConnection { spec, lines, write, last_id: 0, events, may_be_paused: false, last_disk_error: None };
+        let mut connection = QmpConnection {
+            spec,
+            lines,
+            write,
+            last_id: 0,
+            events,
+            may_be_paused: false,
+            last_disk_error: None,
+        };
         while qmp_message::parse(&connection.line().await?) != QmpMessage::Greeting {}
         connection.execute("qmp_capabilities").await?;
         Ok(connection)
@@ -192,7 +201,9 @@ impl<'a> QmpConnection<'a> {
             match qmp_message::parse(&line) {
                 QmpMessage::Return { id, value } if id == command_id => return Ok(value),
                 QmpMessage::Error { id, reason } if id == command_id => {
-                    return Err(io::Error::other(format!("QMP command `{command}` failed: {reason}")));
+                    return Err(io::Error::other(format!(
+                        "QMP command `{command}` failed: {reason}"
+                    )));
                 }
                 _ => self.handle(&line).await,
             }
@@ -200,8 +211,13 @@ impl<'a> QmpConnection<'a> {
     }
 
     async fn report_pause(&mut self) -> io::Result<()> {
-        let Some(pause) = qmp_message::pause(&self.execute("query-status").await?) else { return Ok(()) };
-        let _ = self.events.send(exit_status::paused(self.spec, &pause, self.last_disk_error.as_ref())).await;
+        let Some(pause) = qmp_message::pause(&self.execute("query-status").await?) else {
+            return Ok(());
+        };
+        let _ = self
+            .events
+            .send(exit_status::paused(self.spec, &pause, self.last_disk_error.as_ref()))
+            .await;
         Ok(())
     }
 
@@ -213,7 +229,9 @@ impl<'a> QmpConnection<'a> {
                 self.last_disk_error = None;
                 drop(self.events.send(VmEvent::Resumed).await);
             }
-            QmpMessage::ShuttingDown(cause) => drop(self.events.send(VmEvent::ShuttingDown(cause)).await),
+            QmpMessage::ShuttingDown(cause) => {
+                drop(self.events.send(VmEvent::ShuttingDown(cause)).await)
+            }
             QmpMessage::Error { reason, .. } => tracing::warn!(reason, "a QMP command failed"),
             _ => {}
         }
@@ -225,7 +243,12 @@ async fn connect(path: &Path, process_ended: &CancellationToken) -> io::Result<U
     loop {
         match UnixStream::connect(path).await {
             Ok(stream) => return Ok(stream),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
                 tokio::select! {
                     () = process_ended.cancelled() => return Err(error),
                     () = sleep(CONNECT_RETRY_DELAY) => {}
@@ -255,7 +278,8 @@ impl LineReader {
                 return Ok(None);
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
-            let (piece, used) = (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
+            let (piece, used) =
+                (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
             if self.line.len() + piece.len() > qmp_message::MAX_LINE {
                 self.is_too_long = true;
             }

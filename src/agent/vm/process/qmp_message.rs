@@ -46,7 +46,9 @@ pub struct Pause {
 }
 
 pub fn parse(line: &[u8]) -> QmpMessage {
-    let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
+    let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else {
+        return QmpMessage::Other;
+    };
     let text = |value: Option<&Value>| -> String {
         value.and_then(Value::as_str).unwrap_or_default().chars().take(MAX_TEXT).collect()
     };
@@ -59,7 +61,9 @@ pub fn parse(line: &[u8]) -> QmpMessage {
     }
     let data = message.get("data");
     match message.get("event").and_then(Value::as_str) {
-        Some("SHUTDOWN") => QmpMessage::ShuttingDown(shutdown_cause(text(data.and_then(|data| data.get("reason"))))),
+        Some("SHUTDOWN") => {
+            QmpMessage::ShuttingDown(shutdown_cause(text(data.and_then(|data| data.get("reason")))))
+        }
         Some("STOP") => QmpMessage::Stopped,
         Some("RESUME") => QmpMessage::Resumed,
         Some("BLOCK_IO_ERROR") => {
@@ -67,8 +71,13 @@ pub fn parse(line: &[u8]) -> QmpMessage {
             if field("action") != "stop" {
                 return QmpMessage::Other;
             }
-            let volume = field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
-            QmpMessage::DiskError(DiskError { volume, operation: field("operation"), reason: field("reason") })
+            let volume =
+                field("node-name").strip_prefix(VOLUME_NODE).and_then(|index| index.parse().ok());
+            QmpMessage::DiskError(DiskError {
+                volume,
+                operation: field("operation"),
+                reason: field("reason"),
+            })
         }
         Some("GUEST_PANICKED") => QmpMessage::ShuttingDown(ShutdownCause::Panic),
         None if message.contains_key("QMP") => QmpMessage::Greeting,
@@ -113,19 +122,30 @@ mod tests {
 
     #[test]
     fn qmp_messages_are_parsed() {
-        let shutdown =
-            |reason: &str| format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#);
+        let shutdown = |reason: &str| {
+            format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#)
+        };
         let disk_error = |action: &str| {
             format!(
                 r#"{{"event": "BLOCK_IO_ERROR", "data": {{"device": "", "node-name": "volume1", "nospace": true,
                 "reason": "No space left on device", "operation": "write", "action": "{action}"}}}}"#
             )
         };
-        let error = DiskError { volume: Some(1), operation: "write".into(), reason: "No space left on device".into() };
+        let error = DiskError {
+            volume: Some(1),
+            operation: "write".into(),
+            reason: "No space left on device".into(),
+        };
         let outside = ShutdownCause::Outside { reason: "host-signal".into() };
         let cases = [
-            (r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#.to_owned(), QmpMessage::Greeting),
-            (r#"{"return": {}, "id": 7}"#.to_owned(), QmpMessage::Return { id: 7, value: json!({}) }),
+            (
+                r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#.to_owned(),
+                QmpMessage::Greeting,
+            ),
+            (
+                r#"{"return": {}, "id": 7}"#.to_owned(),
+                QmpMessage::Return { id: 7, value: json!({}) },
+            ),
             (
                 r#"{"id": 3, "error": {"class": "GenericError", "desc": "no"}}"#.to_owned(),
                 QmpMessage::Error { id: 3, reason: "no".into() },

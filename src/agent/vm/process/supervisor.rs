@@ -1,4 +1,5 @@
-//! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives the supervisor.
+//! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state.
+//! QEMU outlives the supervisor.
 
 use super::{
     adoption,
@@ -139,8 +140,13 @@ impl VmSupervisor {
         self.console.clone()
     }
 
-    /// Supervises the VM until it is released or the queue is closed. `action` is the result of [`VmSupervisor::adopt`].
-    pub async fn run(mut self, mut commands: mpsc::Receiver<SupervisorCommand>, action: Option<VmAction>) {
+    /// Supervises the VM until it is released or the queue is closed. `action` is the result of
+    /// [`VmSupervisor::adopt`].
+    pub async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<SupervisorCommand>,
+        action: Option<VmAction>,
+    ) {
         if self.needs_cleanup {
             // QEMU may have ended while no agent ran.
             launch::clean_up(&self.spec, &self.files, &self.config).await;
@@ -268,7 +274,9 @@ impl VmSupervisor {
             (Some(VmAction::Launch), None) => {
                 self.publish_report();
                 self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
-                match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
+                match launch::launch(&self.spec, &self.files, &self.config, &self.reservations)
+                    .await
+                {
                     Ok(Launched { process, group_locks }) => {
                         self.process = Some(process);
                         self.ran = true;
@@ -281,13 +289,20 @@ impl VmSupervisor {
             }
             (Some(action @ (VmAction::PowerDown | VmAction::Resume)), _) => {
                 if let Some(session) = &self.session {
-                    session.send(if action == VmAction::Resume { "cont" } else { "system_powerdown" });
+                    session.send(if action == VmAction::Resume {
+                        "cont"
+                    } else {
+                        "system_powerdown"
+                    });
                 }
             }
             (Some(VmAction::Terminate), Some(process)) => process.signal(Signal::TERM),
             (Some(VmAction::Kill), Some(process)) => process.signal(Signal::KILL),
             (Some(VmAction::Terminate | VmAction::Kill), None) => {
-                events.push_back(VmEvent::Ended { exit: "had already ended".to_owned(), log: Vec::new() });
+                events.push_back(VmEvent::Ended {
+                    exit: "had already ended".to_owned(),
+                    log: Vec::new(),
+                });
             }
         }
     }
@@ -303,7 +318,8 @@ impl VmSupervisor {
 
     /// Writes the record before any action depends on it.
     fn store(&mut self) {
-        let (spec, record, boot) = (self.spec.clone(), self.state_machine.record().clone(), self.boot.clone());
+        let (spec, record, boot) =
+            (self.spec.clone(), self.state_machine.record().clone(), self.boot.clone());
         let stored = PersistedVm { spec, start: self.start, record, boot, ran: self.ran };
         // A VM that is being released gets no new folder: a restarted agent would take it over.
         let is_removed = self.release.is_some() && !self.files.record().exists();
@@ -312,7 +328,9 @@ impl VmSupervisor {
         }
         match stored.write(&self.files) {
             Ok(()) => self.stored = Some(stored),
-            Err(error) => tracing::error!(vm = %self.spec.name, %error, "cannot store the record of a VM"),
+            Err(error) => {
+                tracing::error!(vm = %self.spec.name, %error, "cannot store the record of a VM")
+            }
         }
     }
 
@@ -332,7 +350,11 @@ impl VmSupervisor {
         } else {
             launch::clean_up(&self.spec, &self.files, &self.config).await;
             // A VM that never ran had no units and disks.
-            let free = if self.ran { release_wait::wait_until_free(&self.config, &self.spec).await } else { Ok(()) };
+            let free = if self.ran {
+                release_wait::wait_until_free(&self.config, &self.spec).await
+            } else {
+                Ok(())
+            };
             if free.is_ok() { self.files.remove().await } else { free }
         };
         let is_removed = removed.is_ok();

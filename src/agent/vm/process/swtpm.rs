@@ -14,7 +14,11 @@ use tokio::time::timeout;
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts swtpm. Its state survives a restart of the VM.
-pub(super) async fn start(files: &VmPaths, swtpm: &Path, confined: &Confinement) -> Result<(), String> {
+pub(super) async fn start(
+    files: &VmPaths,
+    swtpm: &Path,
+    confined: &Confinement,
+) -> Result<(), String> {
     // An earlier swtpm without QEMU would lock the state.
     stop(files).await;
     let state = files.tpm_state();
@@ -29,16 +33,21 @@ pub(super) async fn start(files: &VmPaths, swtpm: &Path, confined: &Confinement)
     Ok(())
 }
 
-/// Returns the arguments of `swtpm`. It becomes a daemon when its socket is ready, and ends with QEMU.
+/// Returns the arguments of `swtpm`. It becomes a daemon when its socket is ready, and ends with
+/// QEMU.
 fn arguments(files: &VmPaths) -> Vec<String> {
     let state = format!("dir={}", files.tpm_state().display());
     let control = files.tpm_control();
-    ["socket", "--tpm2", "--daemon", "--terminate", "--tpmstate", &state, "--ctrl", &control].map(str::to_owned).into()
+    ["socket", "--tpm2", "--daemon", "--terminate", "--tpmstate", &state, "--ctrl", &control]
+        .map(str::to_owned)
+        .into()
 }
 
 /// Ends swtpm. Without a connection from QEMU, it does not end by itself.
 pub async fn stop(files: &VmPaths) {
-    let Some(tpm) = adoption::find_by_option("--ctrl", files.tpm_control().as_bytes(), files.user()) else {
+    let Some(tpm) =
+        adoption::find_by_option("--ctrl", files.tpm_control().as_bytes(), files.user())
+    else {
         return;
     };
     for signal in [Signal::TERM, Signal::KILL] {

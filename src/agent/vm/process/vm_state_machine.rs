@@ -15,10 +15,13 @@ pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
 
 use super::exit_status::crash;
 use crate::vm::failure::{failure, truncate};
-use meshd_proto::vm::{MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind};
+use meshd_proto::vm::{
+    MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind,
+};
 use std::time::Duration;
 
-/// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU maps all memory first.
+/// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU
+/// maps all memory first.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const START_TIMEOUT_PER_GIB: Duration = Duration::from_secs(1);
 /// Timeout of SIGTERM: QEMU writes its caches back.
@@ -65,10 +68,17 @@ impl VmStateMachine {
     pub fn new(policy: RestartPolicy, memory_bytes: u64, record: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
-        VmStateMachine { state: MachineState::Off, policy, start_timeout, record, shutdown_cause: None }
+        VmStateMachine {
+            state: MachineState::Off,
+            policy,
+            start_timeout,
+            record,
+            shutdown_cause: None,
+        }
     }
 
-    /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy, because it may run on another node now.
+    /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy,
+    /// because it may run on another node now.
     pub fn adopt_after_reboot(&mut self) {
         if std::mem::take(&mut self.record.should_run) {
             let detail = "the node rebooted; the VM waits for a start order";
@@ -79,13 +89,22 @@ impl VmStateMachine {
     /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
         match (self.record.should_run, is_alive) {
-            (true, true) if self.record.guest_ran => self.state = MachineState::Running { since: now },
-            // An earlier agent ended during the start: the timeout begins again.
-            (true, true) => self.state = MachineState::Starting { deadline: now + self.start_timeout },
-            (true, false) => {
-                self.failed(now, failure(VmFailureKind::EndedUnseen, "QEMU ended while no agent ran"));
+            (true, true) if self.record.guest_ran => {
+                self.state = MachineState::Running { since: now }
             }
-            (false, true) => return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Stopped),
+            // An earlier agent ended during the start: the timeout begins again.
+            (true, true) => {
+                self.state = MachineState::Starting { deadline: now + self.start_timeout }
+            }
+            (true, false) => {
+                self.failed(
+                    now,
+                    failure(VmFailureKind::EndedUnseen, "QEMU ended while no agent ran"),
+                );
+            }
+            (false, true) => {
+                return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Stopped);
+            }
             (false, false) => {}
         }
         None
@@ -111,7 +130,9 @@ impl VmStateMachine {
     /// Returns the time at which [`VmEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
-            MachineState::Starting { deadline } | MachineState::Stopping { deadline, .. } => Some(*deadline),
+            MachineState::Starting { deadline } | MachineState::Stopping { deadline, .. } => {
+                Some(*deadline)
+            }
             MachineState::Waiting { until } => Some(*until),
             MachineState::Paused { until, .. } => *until,
             MachineState::Off | MachineState::Running { .. } => None,
@@ -120,13 +141,20 @@ impl VmStateMachine {
 
     pub fn handle(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
         match (event, &self.state) {
-            (VmEvent::Start, _) | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
+            (VmEvent::Start, _)
+            | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
                 return self.start(now);
             }
-            (VmEvent::Stop { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Stopped),
-            (VmEvent::Restart { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Start),
+            (VmEvent::Stop { grace }, _) => {
+                return self.ordered_stop(now, grace, AfterStop::Stopped);
+            }
+            (VmEvent::Restart { grace }, _) => {
+                return self.ordered_stop(now, grace, AfterStop::Start);
+            }
             (VmEvent::Discard, _) => return self.discard(now),
-            (VmEvent::Paused { reason, resumable }, _) => return self.paused(now, reason, resumable),
+            (VmEvent::Paused { reason, resumable }, _) => {
+                return self.paused(now, reason, resumable);
+            }
             (VmEvent::Ended { exit, log }, _) => return self.ended(now, &exit, log),
             (VmEvent::Tick, _) => return self.tick(now),
             (VmEvent::GuestStartFailed(failure), MachineState::Starting { .. }) => {
@@ -135,12 +163,16 @@ impl VmStateMachine {
             (VmEvent::Refused(failure), MachineState::Off) => {
                 self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
             }
-            (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => self.failed(now, failure),
+            (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => {
+                self.failed(now, failure)
+            }
             (VmEvent::GuestRunning, MachineState::Starting { .. }) => {
                 self.state = MachineState::Running { since: now };
                 self.record.guest_ran = true;
             }
-            (VmEvent::Resumed, MachineState::Paused { .. }) => self.state = MachineState::Running { since: now },
+            (VmEvent::Resumed, MachineState::Paused { .. }) => {
+                self.state = MachineState::Running { since: now }
+            }
             // A panic causes the later shutdown event.
             (VmEvent::ShuttingDown(_), _) if self.shutdown_cause == Some(ShutdownCause::Panic) => {}
             (VmEvent::ShuttingDown(cause), _) => self.shutdown_cause = Some(cause),
@@ -172,12 +204,15 @@ impl VmStateMachine {
                 *until = None;
                 Some(VmAction::Resume)
             }
-            MachineState::Paused { .. } => self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Start),
+            MachineState::Paused { .. } => {
+                self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Start)
+            }
             MachineState::Starting { .. } | MachineState::Running { .. } => None,
         }
     }
 
-    /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot resume is terminated.
+    /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot
+    /// resume is terminated.
     fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
         let since = match self.state {
             MachineState::Running { since } => Some(since),
@@ -205,7 +240,9 @@ impl VmStateMachine {
     }
 
     fn may_restart(&self) -> bool {
-        self.policy.when != RestartWhen::Never && self.record.should_run && self.record.restarts < self.policy.attempts
+        self.policy.when != RestartWhen::Never
+            && self.record.should_run
+            && self.record.restarts < self.policy.attempts
     }
 
     fn launch(&mut self, now: Duration) -> Option<VmAction> {
@@ -215,7 +252,12 @@ impl VmStateMachine {
         Some(VmAction::Launch)
     }
 
-    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Option<VmAction> {
+    fn ordered_stop(
+        &mut self,
+        now: Duration,
+        grace: Duration,
+        after: AfterStop,
+    ) -> Option<VmAction> {
         self.record.should_run = after == AfterStop::Start;
         match &mut self.state {
             MachineState::Off => None,
@@ -253,7 +295,13 @@ impl VmStateMachine {
         }
     }
 
-    fn stop(&mut self, now: Duration, step: StopStep, step_timeout: Duration, then: AfterStop) -> Option<VmAction> {
+    fn stop(
+        &mut self,
+        now: Duration,
+        step: StopStep,
+        step_timeout: Duration,
+        then: AfterStop,
+    ) -> Option<VmAction> {
         self.state = MachineState::Stopping { step, deadline: now + step_timeout, then };
         Some(match step {
             StopStep::Acpi => VmAction::PowerDown,
@@ -268,7 +316,8 @@ impl VmStateMachine {
         }
         match &self.state {
             MachineState::Starting { .. } => {
-                let detail = format!("the guest did not run within {} s", self.start_timeout.as_secs());
+                let detail =
+                    format!("the guest did not run within {} s", self.start_timeout.as_secs());
                 let failure = failure(VmFailureKind::StartTimeout, detail);
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
             }
@@ -332,11 +381,14 @@ impl VmStateMachine {
     /// Restarts the VM after a delay, or leaves it failed.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
         if self.may_restart() {
-            self.state = MachineState::Waiting { until: now + restart_delay(&self.policy, self.record.restarts) };
+            self.state = MachineState::Waiting {
+                until: now + restart_delay(&self.policy, self.record.restarts),
+            };
             self.record.restarts += 1;
         } else {
             if self.policy.when != RestartWhen::Never && self.record.should_run {
-                let detail = format!("{}; gave up after {} restarts", failure.detail, self.record.restarts);
+                let detail =
+                    format!("{}; gave up after {} restarts", failure.detail, self.record.restarts);
                 failure.detail = truncate(detail, MAX_FAILURE_TEXT);
             }
             self.record.should_run = false;
@@ -349,7 +401,9 @@ impl VmStateMachine {
 /// Returns the delay before a restart. It doubles with each restart in a row.
 fn restart_delay(policy: &RestartPolicy, restarts: u32) -> Duration {
     let factor = 1u64.checked_shl(restarts).unwrap_or(u64::MAX);
-    Duration::from_secs(u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()))
+    Duration::from_secs(
+        u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()),
+    )
 }
 
 #[cfg(test)]

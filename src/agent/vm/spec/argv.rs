@@ -1,6 +1,7 @@
 //! The command line of QEMU, without default devices and distribution configuration. Pure.
 //!
-//! QEMU starts with the guest stopped (`-S`). The agent resumes the guest when control socket, console and NICs are ready.
+//! QEMU starts with the guest stopped (`-S`). The agent resumes the guest when control socket,
+//! console and NICs are ready.
 
 use super::plan::{Accel, Plan, PlannedVolume};
 use crate::vm::{
@@ -26,7 +27,8 @@ fn escape_path(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Returns the arguments of `qemu-img` that make a layer. `-u` does not open the image, which the VM's user may not read.
+/// Returns the arguments of `qemu-img` that make a layer. `-u` does not open the image, which the
+/// VM's user may not read.
 pub fn layer(layer: &Path, base: &Path, size: u64) -> Vec<String> {
     let mut args = strings(&["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"]);
     args.extend([base.display().to_string(), layer.display().to_string(), size.to_string()]);
@@ -48,19 +50,25 @@ impl ImageFormat {
     }
 }
 
-/// Returns the arguments of `qemu-img` that write an image to an exclusively opened disk, bypassing the page cache. Unless the disk
-/// reads as zero, `qemu-img` writes zeros: it may not discard, because it does not have the exclusive descriptor.
+/// Returns the arguments of `qemu-img` that write an image to an exclusively opened disk, bypassing
+/// the page cache. Unless the disk reads as zero, `qemu-img` writes zeros: it may not discard,
+/// because it does not have the exclusive descriptor.
 pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
     let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
     let mut args = strings(&["convert", "-p", "-n", "-f", format.name()]);
     args.extend(strings(zeros));
-    args.extend(["--target-image-opts".to_owned(), image.display().to_string(), disk_options(target, None)]);
+    args.extend([
+        "--target-image-opts".to_owned(),
+        image.display().to_string(),
+        disk_options(target, None),
+    ]);
     args
 }
 
 /// Returns the arguments of `qemu-img` that compare an image with the start of a disk.
 pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
-    let image = format!("driver={},file.driver=file,file.filename={}", format.name(), escape_path(image));
+    let image =
+        format!("driver={},file.driver=file,file.filename={}", format.name(), escape_path(image));
     strings(&["compare", "-p", "--image-opts", &image, &disk_options(target, Some(bytes))])
 }
 
@@ -93,8 +101,9 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
     let (serial, log) = (escape_path(&files.serial()), escape_path(&files.console()));
-    // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU does not read while the UART of the
-    // guest is full. With a socket, QEMU would close the connection and lose input.
+    // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU
+    // does not read while the UART of the guest is full. With a socket, QEMU would close the
+    // connection and lose input.
     line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
@@ -103,11 +112,15 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
         flash(uefi, files, &mut line);
     }
     for (index, function) in plan.functions.iter().enumerate() {
-        let (slot, port) = (FIRST_PORT_SLOT + index / FUNCTIONS_PER_PCI_SLOT, index % FUNCTIONS_PER_PCI_SLOT);
+        let (slot, port) =
+            (FIRST_PORT_SLOT + index / FUNCTIONS_PER_PCI_SLOT, index % FUNCTIONS_PER_PCI_SLOT);
         let first = if port == 0 { ",multifunction=on" } else { "" };
         line.add(
             "-device",
-            format!("pcie-root-port,id=port{index},chassis={},addr={slot:#x}.{port}{first}", index + 1),
+            format!(
+                "pcie-root-port,id=port{index},chassis={},addr={slot:#x}.{port}{first}",
+                index + 1
+            ),
         );
         line.add("-device", format!("vfio-pci,host={function},bus=port{index}"));
     }
@@ -116,7 +129,10 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     }
     if spec.cloud_init.is_some() {
         let file = escape_path(&files.seed());
-        line.add("-blockdev", format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"));
+        line.add(
+            "-blockdev",
+            format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"),
+        );
         line.add("-device", "ide-cd,drive=seed");
     }
     for (index, nic) in spec.nics.iter().enumerate() {
@@ -169,17 +185,24 @@ fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
         },
     );
     // Only KVM has the model `host`.
-    let cpu = if plan.accel == Accel::Tcg && spec.cpu == CpuModel::default() { "max" } else { spec.cpu.as_str() };
+    let cpu = if plan.accel == Accel::Tcg && spec.cpu == CpuModel::default() {
+        "max"
+    } else {
+        spec.cpu.as_str()
+    };
     line.add("-cpu", cpu);
     line.add("-smp", spec.vcpus.to_string());
 }
 
 fn memory(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
     let size = format!("{}M", spec.memory.mib());
-    let bound = spec.numa_node.map_or_else(String::new, |node| format!(",host-nodes={node},policy=bind"));
+    let bound =
+        spec.numa_node.map_or_else(String::new, |node| format!(",host-nodes={node},policy=bind"));
     let backend = match plan.hugepage {
         Some(page) => {
-            format!("memory-backend-memfd,id=ram,size={size},hugetlb=on,hugetlbsize={page},prealloc=on{bound}")
+            format!(
+                "memory-backend-memfd,id=ram,size={size},hugetlb=on,hugetlbsize={page},prealloc=on{bound}"
+            )
         }
         None => format!("memory-backend-ram,id=ram,size={size}{bound}"),
     };
@@ -191,26 +214,43 @@ fn flash(uefi: &Uefi, files: &VmPaths, line: &mut CommandLine) {
     if uefi.secure {
         line.add("-global", "driver=cfi.pflash01,property=secure,value=on");
     }
-    line.add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escape_path(&uefi.code)));
+    line.add(
+        "-drive",
+        format!("if=pflash,format=raw,unit=0,readonly=on,file={}", escape_path(&uefi.code)),
+    );
     line.add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escape_path(&files.vars())));
 }
 
-fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, line: &mut CommandLine) {
+fn disk(
+    spec: &VmSpec,
+    index: usize,
+    volume: &PlannedVolume,
+    files: &VmPaths,
+    line: &mut CommandLine,
+) {
     let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
     let (node, boot) = (format!("{VOLUME_NODE}{index}"), index + 1);
     let cd = || format!("ide-cd,drive={node},bootindex={boot}");
     let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
     let (source, device) = match volume {
         PlannedVolume::Layer { base, .. } => {
-            let (file, base) = (escape_path(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
+            let (file, base) =
+                (escape_path(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
             // The layer belongs to the VM; other VMs share the image.
             let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
-            let below = format!("backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}");
+            let below = format!(
+                "backing.driver=qcow2,backing.file.driver=file,backing.file.filename={base}"
+            );
             (format!("{layer},{below}"), block())
         }
         PlannedVolume::Disk { device } => {
             let device = line.open(PassedFile::Write(device.clone()));
-            (format!("driver=raw,cache.direct=on,file.driver=host_device,file.filename={device}"), block())
+            (
+                format!(
+                    "driver=raw,cache.direct=on,file.driver=host_device,file.filename={device}"
+                ),
+                block(),
+            )
         }
         PlannedVolume::Cd { file } => {
             let file = line.open(PassedFile::Read(file.clone()));
@@ -222,8 +262,12 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, li
 }
 
 fn nic_device(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
-    // The agent makes and filters the TAP device, and attaches it to the bridge before the guest runs.
-    let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap_ports::tap_name(spec, index));
+    // The agent makes and filters the TAP device, and attaches it to the bridge before the guest
+    // runs.
+    let mut network = format!(
+        "tap,id=net{index},ifname={},script=no,downscript=no",
+        tap_ports::tap_name(spec, index)
+    );
     if vhost {
         let number = line.pass(PassedFile::Write(VHOST.into()));
         network.push_str(&format!(",vhost=on,vhostfd={number}"));

@@ -1,4 +1,5 @@
-//! Checks a specification against the resources of the node: returns the plan, or every reason against it. Pure.
+//! Checks a specification against the resources of the node: returns the plan, or every reason
+//! against it. Pure.
 
 mod disks;
 
@@ -12,7 +13,10 @@ use crate::vm::{
 };
 use meshd_proto::{
     NetworkName, UnitFacts, UnitState,
-    vm::{ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource, layer_growth, qcow2},
+    vm::{
+        ByteSize, Firmware, MachineType, VmRefusal, VmRefusalReason, VmSpec, VolumeSource,
+        layer_growth, qcow2,
+    },
 };
 use meshd_types::PciAddress;
 use std::{collections::BTreeSet, path::PathBuf};
@@ -67,24 +71,34 @@ pub enum PlannedVolume {
     },
 }
 
-/// Plans a VM. `others` are the VMs that run or will run on this node. An error has every reason against the plan.
-pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<Plan, Vec<VmRefusal>> {
+/// Plans a VM. `others` are the VMs that run or will run on this node. An error has every reason
+/// against the plan.
+pub fn plan(
+    spec: &VmSpec,
+    host: &HostResources,
+    others: &[&VmSpec],
+) -> Result<Plan, Vec<VmRefusal>> {
     use VmRefusalReason as Reason;
     let mut planner = Planner { spec, host, others, refusals: Vec::new(), layer_sizes: Vec::new() };
     for fault in spec.faults() {
         planner.refuse(Reason::SpecInvalid, format!("{}: {}", fault.key, fault.message));
     }
     planner.check_unique();
-    let qemu = planner.program(&host.programs.qemu, Reason::QemuMissing, installed::qemu_name(), true);
+    let qemu =
+        planner.program(&host.programs.qemu, Reason::QemuMissing, installed::qemu_name(), true);
     let needs_qemu_img = spec.volumes.iter().any(|volume| match &volume.source {
         VolumeSource::Qcow2 { .. } => true,
         VolumeSource::Raw { digest, .. } => digest.is_some(),
         VolumeSource::Iso { .. } => false,
     });
-    let qemu_img = planner.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", needs_qemu_img);
+    let qemu_img =
+        planner.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", needs_qemu_img);
     let swtpm = planner.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
     if let Some(reason) = &host.unconfined {
-        planner.refuse(Reason::QemuMissing, format!("{reason}; install a QEMU that is built with seccomp"));
+        planner.refuse(
+            Reason::QemuMissing,
+            format!("{reason}; install a QEMU that is built with seccomp"),
+        );
     }
     let accel = planner.accel();
     planner.check_cpu_model();
@@ -96,7 +110,8 @@ pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<P
     let volumes = planner.volumes();
     let growth = planner.memory();
     let functions = planner.units();
-    let is_assigned = |unit: &&UnitFacts| functions.iter().any(|function| has_function(unit, function));
+    let is_assigned =
+        |unit: &&UnitFacts| functions.iter().any(|function| has_function(unit, function));
     let groups = host.units.iter().filter(is_assigned).filter_map(|unit| unit.group).collect();
     if let (true, Some(qemu)) = (planner.refusals.is_empty(), qemu) {
         return Ok(Plan {
@@ -134,7 +149,10 @@ impl Planner<'_> {
     fn check_unique(&mut self) {
         for other in self.others {
             if other.name == self.spec.name {
-                self.refuse(VmRefusalReason::NameTaken, format!("the name {} belongs to {}", other.name, other.uuid));
+                self.refuse(
+                    VmRefusalReason::NameTaken,
+                    format!("the name {} belongs to {}", other.name, other.uuid),
+                );
             }
             for nic in &self.spec.nics {
                 if other.nics.iter().any(|taken| taken.mac == nic.mac) {
@@ -192,8 +210,12 @@ impl Planner<'_> {
             self.refuse(VmRefusalReason::CpusExceeded, detail);
         }
         let id = self.spec.numa_node?;
-        let Some(node) = self.host.numa.iter().find(|node| node.id == id && !node.cpus.is_empty()) else {
-            self.refuse(VmRefusalReason::NumaMissing, format!("there is no NUMA node {id} with CPUs"));
+        let Some(node) = self.host.numa.iter().find(|node| node.id == id && !node.cpus.is_empty())
+        else {
+            self.refuse(
+                VmRefusalReason::NumaMissing,
+                format!("there is no NUMA node {id} with CPUs"),
+            );
             return None;
         };
         let threads = node.cpus.len();
@@ -204,21 +226,30 @@ impl Planner<'_> {
         Some(node.cpus.clone())
     }
 
-    /// Returns the expected growth of the layers. Guests touch memory and fill layers over time, so reserved memory is not free.
+    /// Returns the expected growth of the layers. Guests touch memory and fill layers over time, so
+    /// reserved memory is not free.
     fn memory(&mut self) -> u64 {
         let host = self.host;
-        let planned = || self.layer_sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add);
+        let planned = || {
+            self.layer_sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add)
+        };
         let growth = match host.memory.growth.get(&self.spec.uuid) {
             _ if !host.layers_in_memory => 0,
             Some(growth) => *growth,
             None => planned(),
         };
-        let (own, free) = (self.spec.node_memory(), host.memory.free_beside(self.others.iter().copied()));
+        let (own, free) =
+            (self.spec.node_memory(), host.memory.free_beside(self.others.iter().copied()));
         if own.saturating_add(growth) > free {
             let mib = |bytes| ByteSize::from_bytes(bytes).mib();
             let (total, free, own) = (mib(host.memory.total), mib(free), mib(own));
-            let layers = if growth > 0 { format!(" plus {} MiB for its layers", mib(growth)) } else { String::new() };
-            let detail = format!("{own} MiB with QEMU{layers} needed, {free} MiB of {total} MiB are free");
+            let layers = if growth > 0 {
+                format!(" plus {} MiB for its layers", mib(growth))
+            } else {
+                String::new()
+            };
+            let detail =
+                format!("{own} MiB with QEMU{layers} needed, {free} MiB of {total} MiB are free");
             self.refuse(VmRefusalReason::MemoryExceeded, detail);
         }
         growth
@@ -230,20 +261,25 @@ impl Planner<'_> {
             return None;
         }
         let needed = self.spec.memory.bytes();
-        let is_usable = |node: Option<u32>| self.spec.numa_node.is_none() || node == self.spec.numa_node;
+        let is_usable =
+            |node: Option<u32>| self.spec.numa_node.is_none() || node == self.spec.numa_node;
         let pools = || self.host.hugepages.iter().filter(|pool| is_usable(pool.node));
         let mut sizes: Vec<u64> = pools().map(|pool| pool.page).collect();
         sizes.sort_unstable();
         sizes.dedup();
         let free = |page: u64| {
-            let free = pools().filter(|pool| pool.page == page).map(|pool| pool.count.saturating_mul(page));
+            let free = pools()
+                .filter(|pool| pool.page == page)
+                .map(|pool| pool.count.saturating_mul(page));
             free.fold(0, u64::saturating_add)
         };
         let fits = |page: &u64| *page > 0 && needed.is_multiple_of(*page) && free(*page) >= needed;
         // Prefer the largest size: it needs fewer TLB entries.
         let size = sizes.iter().copied().rev().find(fits);
         if size.is_none() {
-            let free = |page: &u64| format!("{} of {}", ByteSize::from_bytes(free(*page)), ByteSize::from_bytes(*page));
+            let free = |page: &u64| {
+                format!("{} of {}", ByteSize::from_bytes(free(*page)), ByteSize::from_bytes(*page))
+            };
             let free: Vec<String> = sizes.iter().map(free).collect();
             let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
             let detail = format!("{} of huge pages requested, free: {free}", self.spec.memory);
@@ -254,11 +290,18 @@ impl Planner<'_> {
 
     fn check_bridges(&mut self) {
         let spec = self.spec;
-        let bridges: BTreeSet<&str> =
-            spec.nics.iter().filter_map(|nic| nic.bridge.as_ref()).map(|bridge| bridge.as_str()).collect();
+        let bridges: BTreeSet<&str> = spec
+            .nics
+            .iter()
+            .filter_map(|nic| nic.bridge.as_ref())
+            .map(|bridge| bridge.as_str())
+            .collect();
         for bridge in bridges {
             if !self.host.bridges.contains(bridge) {
-                self.refuse(VmRefusalReason::BridgeMissing, format!("the node has no bridge {bridge}"));
+                self.refuse(
+                    VmRefusalReason::BridgeMissing,
+                    format!("the node has no bridge {bridge}"),
+                );
             }
         }
     }
@@ -266,12 +309,15 @@ impl Planner<'_> {
     /// The node assigns the addresses of the private network, each to one VM.
     fn check_addresses(&mut self) {
         for (index, address) in nic_addresses::fixed(&self.spec.nics) {
-            let has_address = |other: &&&VmSpec| nic_addresses::fixed(&other.nics).any(|(_, used)| used == address);
+            let has_address = |other: &&&VmSpec| {
+                nic_addresses::fixed(&other.nics).any(|(_, used)| used == address)
+            };
             if let Some(other) = self.others.iter().find(has_address) {
                 let detail = format!("nic[{index}].address: {address} belongs to {}", other.name);
                 self.refuse(VmRefusalReason::AddressTaken, detail);
             }
-            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_assignable(address)) {
+            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_assignable(address))
+            {
                 let (first, last) = subnet.vm_range();
                 let detail = format!(
                     "nic[{index}].address: {address} is outside of {first} to {last}, the range of {} on this node; omit it",
@@ -288,7 +334,11 @@ impl Planner<'_> {
         }
         let uefi = self.host.uefi.iter().find(|uefi| uefi.secure == self.spec.secure_boot).cloned();
         if uefi.is_none() {
-            let kind = if self.spec.secure_boot { "UEFI firmware for Secure Boot" } else { "UEFI firmware" };
+            let kind = if self.spec.secure_boot {
+                "UEFI firmware for Secure Boot"
+            } else {
+                "UEFI firmware"
+            };
             self.refuse(VmRefusalReason::FirmwareMissing, format!("no {kind} is installed"));
         }
         uefi
@@ -307,7 +357,10 @@ impl Planner<'_> {
                     None => self.refuse(VmRefusalReason::VolumeMissing, missing(digest)),
                     Some(image) => match qcow2::virtual_size(&image.header) {
                         Err(error) => {
-                            self.refuse(VmRefusalReason::VolumeUnfit, format!("volume {}: {error}", volume.name));
+                            self.refuse(
+                                VmRefusalReason::VolumeUnfit,
+                                format!("volume {}: {error}", volume.name),
+                            );
                         }
                         Ok(base_size) => {
                             // A size below the size of the image would truncate the image.
@@ -323,7 +376,9 @@ impl Planner<'_> {
                 },
                 VolumeSource::Raw { disk, .. } => match self.disk(disk) {
                     Ok(device) => planned.push(PlannedVolume::Disk { device }),
-                    Err((reason, detail)) => self.refuse(reason, format!("volume {}: {detail}", volume.name)),
+                    Err((reason, detail)) => {
+                        self.refuse(reason, format!("volume {}: {detail}", volume.name))
+                    }
                 },
             }
         }
@@ -335,25 +390,40 @@ impl Planner<'_> {
         let mut functions: Vec<PciAddress> = Vec::new();
         for address in &spec.units {
             let Some(unit) = host.units.iter().find(|unit| has_function(unit, address)) else {
-                self.refuse(VmRefusalReason::UnitMissing, format!("no unit of this node has {address}"));
+                self.refuse(
+                    VmRefusalReason::UnitMissing,
+                    format!("no unit of this node has {address}"),
+                );
                 continue;
             };
             if functions.contains(address) {
-                let detail = format!("{address} belongs to a unit that is already listed: {}", unit.name());
+                let detail =
+                    format!("{address} belongs to a unit that is already listed: {}", unit.name());
                 self.refuse(VmRefusalReason::SpecInvalid, detail);
                 continue;
             }
-            let owner = self.others.iter().find(|other| other.units.iter().any(|used| has_function(unit, used)));
+            let owner = self
+                .others
+                .iter()
+                .find(|other| other.units.iter().any(|used| has_function(unit, used)));
             if let Some(owner) = owner {
-                self.refuse(VmRefusalReason::UnitTaken, format!("{} belongs to {}", unit.name(), owner.name));
+                self.refuse(
+                    VmRefusalReason::UnitTaken,
+                    format!("{} belongs to {}", unit.name(), owner.name),
+                );
             } else if unit.state != UnitState::Ready {
                 self.refuse(VmRefusalReason::UnitNotReady, state_text(unit));
             }
             // A VM gets the whole IOMMU group.
             functions.extend(unit.members.iter().filter_map(|member| member.address.parse().ok()));
         }
-        if functions.len() > MAX_FUNCTIONS || (spec.machine == MachineType::Pc && !functions.is_empty()) {
-            let detail = format!("{} PCI functions; the limit is {MAX_FUNCTIONS} on q35 and 0 on pc", functions.len());
+        if functions.len() > MAX_FUNCTIONS
+            || (spec.machine == MachineType::Pc && !functions.is_empty())
+        {
+            let detail = format!(
+                "{} PCI functions; the limit is {MAX_FUNCTIONS} on q35 and 0 on pc",
+                functions.len()
+            );
             self.refuse(VmRefusalReason::SpecInvalid, detail);
         }
         functions

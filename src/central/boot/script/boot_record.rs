@@ -13,8 +13,8 @@ use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
 use std::net::Ipv4Addr;
 
 impl BootService {
-    /// Records that the node boots in this session, with the time at which the used next-boot override was set. A repeated script in the
-    /// same session is only counted.
+    /// Records that the node boots in this session, with the time at which the used next-boot
+    /// override was set. A repeated script in the same session is only counted.
     pub(super) async fn record_boot(
         &self,
         id: NodeId,
@@ -34,7 +34,8 @@ impl BootService {
             rebooted(tx, id, session, now);
             let mut change = None;
             let former = tx.node(id).and_then(|node| node.boot).filter(|former| *former != session);
-            let bare_session = former.filter(|former| tx.session(*former).is_some_and(ran_without_overlay));
+            let bare_session =
+                former.filter(|former| tx.session(*former).is_some_and(ran_without_overlay));
             let used = tx.edit_node(id, |node| {
                 let same_boot = node.boot == Some(session);
                 node.boot = Some(session);
@@ -42,8 +43,9 @@ impl BootService {
                 node.central_address = Some(central_address);
                 node.last_seen = now;
                 // The condition of the former boot stays until the node enrols.
-                for condition in
-                    PER_BOOT_CONDITIONS.into_iter().filter(|condition| !same_boot || *condition != OVERLAY_MISSING)
+                for condition in PER_BOOT_CONDITIONS
+                    .into_iter()
+                    .filter(|condition| !same_boot || *condition != OVERLAY_MISSING)
                 {
                     node.clear(condition);
                 }
@@ -52,7 +54,9 @@ impl BootService {
             });
             phase_event(tx, id, session, change, Actor::Node, now);
             if let Some(bare_session) = bare_session {
-                let detail = format!("Linux ran in boot {bare_session} without its overlay, and the node boots again");
+                let detail = format!(
+                    "Linux ran in boot {bare_session} without its overlay, and the node boots again"
+                );
                 raise_if_new(
                     tx,
                     id,
@@ -62,7 +66,8 @@ impl BootService {
                 );
             }
             if used == Some(true) {
-                let event = Event::new(now, Actor::Node, EventKind::BootOnce, "applied to this boot only");
+                let event =
+                    Event::new(now, Actor::Node, EventKind::BootOnce, "applied to this boot only");
                 tx.event(event.of_node(id).in_session(session));
             }
             Ok(())
@@ -73,10 +78,12 @@ impl BootService {
 
 const OVERLAY_MISSING: ConditionKind = ConditionKind::OverlayMissing;
 
-/// True for a boot in which the kernel ran and nothing fetched the overlay. With `delivery = "url"`, Alpine continues without the
-/// overlay, panics because mesh-init is missing, and boots again before the periodic scan reports it.
+/// True for a boot in which the kernel ran and nothing fetched the overlay. With
+/// `delivery = "url"`, Alpine continues without the overlay, panics because mesh-init is missing,
+/// and boots again before the periodic scan reports it.
 fn ran_without_overlay(session: &BootSession) -> bool {
-    let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
+    let runs =
+        [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
     runs && session.reached(Stage::Overlay).is_none() && failpoint::defends("overlay-missing")
 }
 
@@ -90,7 +97,12 @@ const PER_BOOT_CONDITIONS: [ConditionKind; 5] = [
 ];
 
 /// True if the store already contains this boot, so that a repeated script changes no record.
-pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> bool {
+pub(super) fn is_recorded(
+    model: &Model,
+    id: NodeId,
+    session: BootSessionId,
+    from: Ipv4Addr,
+) -> bool {
     let known = model.session(session).is_some_and(|session| {
         let is_progressing = session.stalled().is_none() && session.waiting().is_none();
         let has_script = session.reached(Stage::Script).is_some();
@@ -102,6 +114,10 @@ pub(super) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, fro
             let is_past = |kind| kind != OVERLAY_MISSING && PER_BOOT_CONDITIONS.contains(&kind);
             let has_old_condition = node.conditions.iter().any(|condition| is_past(condition.kind));
             let once = node.boot_override.as_ref().is_none_or(|once| once.used_by == Some(session));
-            node.boot == Some(session) && node.address == Some(from.into()) && settled && !has_old_condition && once
+            node.boot == Some(session)
+                && node.address == Some(from.into())
+                && settled
+                && !has_old_condition
+                && once
         })
 }

@@ -1,8 +1,9 @@
 //! Identifies the node of a machine, and decides whether it may boot.
 //!
-//! Two machines with the same identity are never one node. The first one keeps its identity. The second one is refused and recorded as a
-//! conflicting machine, so that an operator sees both. The site may list a UUID that two machines have in `deny_uuids`: both get other IDs
-//! then, and the first one keeps its records.
+//! Two machines with the same identity are never one node. The first one keeps its identity. The
+//! second one is refused and recorded as a conflicting machine, so that an operator sees both. The
+//! site may list a UUID that two machines have in `deny_uuids`: both get other IDs then, and the
+//! first one keeps its records.
 
 use super::store_refusal;
 use crate::{
@@ -21,8 +22,9 @@ use crate::{
 use meshd_model::{
     boot::Refusal,
     fleet::{
-        Actor, AuditContext, BootSession, Condition, ConditionKind, ConflictingMachine, Event, EventKind, Identified,
-        IdentityConflict, LONGEST_BOOT, Node, ObservedMachine, Phase, Principal, Stage, Verb, identify,
+        Actor, AuditContext, BootSession, Condition, ConditionKind, ConflictingMachine, Event,
+        EventKind, Identified, IdentityConflict, LONGEST_BOOT, Node, ObservedMachine, Phase,
+        Principal, Stage, Verb, identify,
     },
 };
 use meshd_store::{Model, StoreError, Tx};
@@ -39,7 +41,8 @@ pub(crate) struct BootRequest {
 }
 
 impl BootService {
-    /// Identifies a machine, stores new facts, and approves it if a rule or policy of the site does.
+    /// Identifies a machine, stores new facts, and approves it if a rule or policy of the site
+    /// does.
     pub(crate) async fn identify_and_admit(
         &self,
         machine: &ObservedMachine,
@@ -55,7 +58,8 @@ impl BootService {
             Some(known) => request.link_is_live || self.is_present(&known, request.from).await,
             None => request.link_is_live,
         };
-        let audit_for = |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
+        let audit_for =
+            |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
         let mut identification = Identification {
             machine,
             request,
@@ -89,7 +93,12 @@ impl BootService {
         Ok(node)
     }
 
-    async fn reject(&self, error: IdentifyError, machine: &ObservedMachine, request: BootRequest) -> Refusal {
+    async fn reject(
+        &self,
+        error: IdentifyError,
+        machine: &ObservedMachine,
+        request: BootRequest,
+    ) -> Refusal {
         match error {
             IdentifyError::Store(error) => store_refusal(&error),
             IdentifyError::Collision { with, detail, shared } => {
@@ -99,18 +108,25 @@ impl BootService {
         }
     }
 
-    /// The node under the ID that it had before the site changed which UUIDs it trusts. Every reported identity must match.
+    /// The node under the ID that it had before the site changed which UUIDs it trusts. Every
+    /// reported identity must match.
     pub(crate) fn former_record(&self, machine: &ObservedMachine) -> Option<Node> {
         self.env.store.read(|model| find_former_record(model, machine).cloned())
     }
 
-    /// Moves a node and its work to its new ID. The transaction reads the record again, because an operator may have changed it since
-    /// [`BootService::former_record`].
-    pub(crate) async fn rename_id(&self, old: NodeId, machine: &ObservedMachine) -> Result<(), Refusal> {
+    /// Moves a node and its work to its new ID. The transaction reads the record again, because an
+    /// operator may have changed it since [`BootService::former_record`].
+    pub(crate) async fn rename_id(
+        &self,
+        old: NodeId,
+        machine: &ObservedMachine,
+    ) -> Result<(), Refusal> {
         let now = self.env.now();
         let new = machine.node_id();
         let renamed = self.env.store.commit(|tx| {
-            let Some(old) = find_former_record(tx.before(), machine).filter(|known| known.id == old) else {
+            let Some(old) =
+                find_former_record(tx.before(), machine).filter(|known| known.id == old)
+            else {
                 return Ok(false);
             };
             let ObservedMachine { basis, fingerprint, mac, .. } = machine.clone();
@@ -136,17 +152,21 @@ impl BootService {
         Ok(())
     }
 
-    /// Another node that booted with this NIC before. While that node is present, two machines have one MAC address, which is refused.
+    /// Another node that booted with this NIC before. While that node is present, two machines have
+    /// one MAC address, which is refused.
     async fn former_nic_owner(
         &self,
         machine: &ObservedMachine,
         request: BootRequest,
     ) -> Result<Option<NodeId>, Refusal> {
         let (id, mac) = (machine.node_id(), machine.mac);
-        let other = self.env.store.read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
+        let other = self
+            .env
+            .store
+            .read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
-        let is_present =
-            other.mac == mac && (self.links.probe(other.id).await || self.is_present(&other, request.from).await);
+        let is_present = other.mac == mac
+            && (self.links.probe(other.id).await || self.is_present(&other, request.from).await);
         if is_present {
             let detail = format!("MAC {mac} belongs to node {}, which is present", other.id);
             self.record_conflict(other.id, machine, request, &detail, false).await;
@@ -165,15 +185,22 @@ impl BootService {
         shared: bool,
     ) {
         let (now, mac) = (self.env.now(), machine.mac);
-        let is_news =
-            self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_conflict_update_due(mac, now)));
+        let is_news = self
+            .env
+            .store
+            .read(|model| model.node(id).is_some_and(|node| node.is_conflict_update_due(mac, now)));
         if !is_news || !self.env.allows(&format!("collision of {mac}")) {
             return;
         }
         tracing::warn!(node = %id, from = %request.from, detail, "id_collision");
         let fingerprint = machine.fingerprint.clone();
-        let conflicting =
-            ConflictingMachine { fingerprint, mac, address: Some(request.from.into()), since: now, last: now };
+        let conflicting = ConflictingMachine {
+            fingerprint,
+            mac,
+            address: Some(request.from.into()),
+            since: now,
+            last: now,
+        };
         let weak_identity = match &machine.basis {
             Basis::Uuid(uuid) if shared => Some(format!(
                 "another machine shows UUID {uuid} too: {}. List it under deny_uuids in [identity]; both are known by \
@@ -186,14 +213,19 @@ impl BootService {
             let is_new = tx.edit_node(id, |node| {
                 let weak_identity = weak_identity
                     .as_ref()
-                    .filter(|weak_identity| node.raise(ConditionKind::WeakIdentity, *weak_identity, now))
+                    .filter(|weak_identity| {
+                        node.raise(ConditionKind::WeakIdentity, *weak_identity, now)
+                    })
                     .cloned();
                 // `|` evaluates both: the event is recorded if either is new.
-                let is_new = node.raise(ConditionKind::IdCollision, detail, now) | node.record_conflict(conflicting);
+                let is_new = node.raise(ConditionKind::IdCollision, detail, now)
+                    | node.record_conflict(conflicting);
                 (is_new, weak_identity)
             });
             let event = |kind, detail: String| {
-                condition_event(now, Actor::Stranger, kind, detail).of_node(id).in_session(request.session)
+                condition_event(now, Actor::Stranger, kind, detail)
+                    .of_node(id)
+                    .in_session(request.session)
             };
             if let Some((true, _)) = &is_new {
                 tx.event(event(ConditionKind::IdCollision, detail.to_owned()));
@@ -208,8 +240,13 @@ impl BootService {
 }
 
 /// True if a sighting of a known node changes its record.
-pub(crate) fn changes_record(node: &Node, machine: &ObservedMachine, snapshot: &SiteSnapshot) -> bool {
-    let becomes_approved = node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
+pub(crate) fn changes_record(
+    node: &Node,
+    machine: &ObservedMachine,
+    snapshot: &SiteSnapshot,
+) -> bool {
+    let becomes_approved =
+        node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
     let was_removed = node.phase == Phase::Removed;
     let is_named = pending_name(node, snapshot).is_some();
     becomes_approved
@@ -270,7 +307,8 @@ struct Identification<'a> {
 
 impl Identification<'_> {
     fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, IdentifyError> {
-        let conflict = known.map_or_else(IdentityConflict::default, |known| self.conflict(model, known));
+        let conflict =
+            known.map_or_else(IdentityConflict::default, |known| self.conflict(model, known));
         match identify(known, self.machine, conflict) {
             Identified::Collision { detail } => {
                 let differs = known.is_some_and(|known| known.differs(self.machine));
@@ -281,8 +319,9 @@ impl Identification<'_> {
         }
     }
 
-    /// Signs that the known node still uses another NIC: it is present, or boots from that NIC. A link that was lost a moment ago, by a
-    /// restart of meshd or a short interruption, counts as live.
+    /// Signs that the known node still uses another NIC: it is present, or boots from that NIC. A
+    /// link that was lost a moment ago, by a restart of meshd or a short interruption, counts as
+    /// live.
     fn conflict(&self, model: &Model, known: &Node) -> IdentityConflict {
         let others = known.fingerprint.macs.iter().filter(|mac| **mac != self.machine.mac);
         let boots_elsewhere = others.filter_map(|mac| model.newest_session(*mac)).any(|boot| {
@@ -293,8 +332,8 @@ impl Identification<'_> {
         IdentityConflict { link_is_live, boots_elsewhere }
     }
 
-    /// Stores a new node, or the changes of a known one. The transaction identifies the machine again: another machine with the same
-    /// identity may have been stored since the first check.
+    /// Stores a new node, or the changes of a known one. The transaction identifies the machine
+    /// again: another machine with the same identity may have been stored since the first check.
     fn record(&self, tx: &mut Tx<'_>) -> Result<Node, IdentifyError> {
         let Identification { machine, now, .. } = *self;
         let (id, mac) = (machine.node_id(), machine.mac);
@@ -310,7 +349,12 @@ impl Identification<'_> {
         };
         if let Identified::HardwareChanged { detail } = &identified {
             if node.raise(ConditionKind::HardwareChanged, detail, now) {
-                let event = condition_event(now, Actor::Node, ConditionKind::HardwareChanged, detail.clone());
+                let event = condition_event(
+                    now,
+                    Actor::Node,
+                    ConditionKind::HardwareChanged,
+                    detail.clone(),
+                );
                 tx.event(event.of_node(id));
             }
             let before = std::mem::replace(&mut node.fingerprint, machine.fingerprint.clone());
@@ -343,7 +387,8 @@ impl Identification<'_> {
         let Identification { machine, now, .. } = *self;
         let ObservedMachine { basis, fingerprint, mac, .. } = machine.clone();
         let id = basis.node_id();
-        let event = Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis} MAC {mac}"));
+        let event =
+            Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis} MAC {mac}"));
         tx.event(event.of_node(id));
         let mut node = Node::discovered(basis, fingerprint, mac, now);
         if let Some(removed_record) = tx.node(id).cloned() {
@@ -352,12 +397,13 @@ impl Identification<'_> {
         }
         // With its own ID, the machine no longer conflicts with the node that has the same UUID.
         for other in machine.other_bases.iter().map(Basis::node_id) {
-            let was_conflicting = tx
-                .node(other)
-                .is_some_and(|node| node.conflicting_machines.iter().any(|conflicting| conflicting.mac == mac));
+            let was_conflicting = tx.node(other).is_some_and(|node| {
+                node.conflicting_machines.iter().any(|conflicting| conflicting.mac == mac)
+            });
             if was_conflicting
-                && tx.edit_node(other, |node| node.remove_conflict(mac) && node.conflicting_machines.is_empty())
-                    == Some(true)
+                && tx.edit_node(other, |node| {
+                    node.remove_conflict(mac) && node.conflicting_machines.is_empty()
+                }) == Some(true)
             {
                 clear_condition(tx, other, ConditionKind::IdCollision, Actor::Node, now);
             }
@@ -370,5 +416,11 @@ impl Identification<'_> {
 fn record_moved_nic(tx: &mut Tx<'_>, from: NodeId, to: NodeId, mac: MacAddr, now: Timestamp) {
     let detail = format!("its NIC {mac} is in node {to} now");
     tx.edit_node(from, |node| node.remove_nic(mac));
-    raise_if_new(tx, from, None, Condition { kind: ConditionKind::HardwareChanged, since: now, detail }, Actor::Node);
+    raise_if_new(
+        tx,
+        from,
+        None,
+        Condition { kind: ConditionKind::HardwareChanged, since: now, detail },
+        Actor::Node,
+    );
 }

@@ -1,5 +1,5 @@
-//! Protects the boot of a machine against other machines: only the address of the session receives the script, and a changed address
-//! ends the boot.
+//! Protects the boot of a machine against other machines: only the address of the session receives
+//! the script, and a changed address ends the boot.
 
 use crate::{
     boot::BootService,
@@ -13,9 +13,9 @@ use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
 use std::net::Ipv4Addr;
 
 impl BootService {
-    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from the
-    /// leased address. In proxy mode, that is the address that the machine was seen to take. Before that
-    /// no request is answered, because the first requester could be an attacker.
+    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from
+    /// the leased address. In proxy mode, that is the address that the machine was seen to take.
+    /// Before that no request is answered, because the first requester could be an attacker.
     pub(super) async fn session_of_request(
         &self,
         machine: &ObservedMachine,
@@ -40,7 +40,9 @@ impl BootService {
         let reason = match (wire_check, session) {
             (Err(wire_check), _) => wire_check,
             (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
-            (Ok(()), Some(session)) if session.ended => "its boot was ended by an alarm about its address".to_owned(),
+            (Ok(()), Some(session)) if session.ended => {
+                "its boot was ended by an alarm about its address".to_owned()
+            }
             (Ok(()), Some(session)) if has_its_overlay(&session) => {
                 "its boot has its overlay, and the next one begins with a DHCP exchange".to_owned()
             }
@@ -57,15 +59,23 @@ impl BootService {
         Err(self.refuse_impersonation(id, None, from, detail).await)
     }
 
-    /// Defers the boot of a node that was online a moment ago and whose reboot nobody announced, until it counts as down: a task of the
-    /// node, or another machine, may ask while its link is interrupted. The caller has found no link that answers. A machine with another
-    /// NIC is refused as a collision instead.
-    pub(super) fn check_reboot_announced(&self, node: NodeId, session: &BootSession) -> Result<(), Refusal> {
+    /// Defers the boot of a node that was online a moment ago and whose reboot nobody announced,
+    /// until it counts as down: a task of the node, or another machine, may ask while its link is
+    /// interrupted. The caller has found no link that answers. A machine with another NIC is
+    /// refused as a collision instead.
+    pub(super) fn check_reboot_announced(
+        &self,
+        node: NodeId,
+        session: &BootSession,
+    ) -> Result<(), Refusal> {
         let silence = self.env.store.read(|model| {
-            let node = model.node(node).filter(|node| node.fingerprint.macs.contains(&session.mac))?;
+            let node =
+                model.node(node).filter(|node| node.fingerprint.macs.contains(&session.mac))?;
             self.links.unannounced_silence(model, node, session.id)
         });
-        let Some(silence) = silence.filter(|_| failpoint::defends("boot-unannounced")) else { return Ok(()) };
+        let Some(silence) = silence.filter(|_| failpoint::defends("boot-unannounced")) else {
+            return Ok(());
+        };
         let remaining = self.env.site().agent.offline_after.saturating_sub(silence);
         // At `offline_after` itself, the node still counts as online.
         Err(Refusal::RecentlyOnline {
@@ -86,15 +96,22 @@ impl BootService {
         detail: String,
     ) -> Refusal {
         // Alarms about other machines, known or invented, must not exhaust the limit of this one.
-        let target = self.known_node(id).map_or_else(|| "an unknown node".to_owned(), |known| known.to_string());
-        let (kind, cause) = (ConditionKind::BootImpersonated, format!("script from {from} as {target}"));
-        self.env.alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail }).await;
+        let target = self
+            .known_node(id)
+            .map_or_else(|| "an unknown node".to_owned(), |known| known.to_string());
+        let (kind, cause) =
+            (ConditionKind::BootImpersonated, format!("script from {from} as {target}"));
+        self.env
+            .alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail })
+            .await;
         Refusal::NoSession
     }
 }
 
-/// True after a boot has its overlay or certificate. Each script repeats DHCP before it asks again, which opens the next session.
+/// True after a boot has its overlay or certificate. Each script repeats DHCP before it asks again,
+/// which opens the next session.
 fn has_its_overlay(session: &BootSession) -> bool {
     let has_reached = |stage| session.reached(stage).is_some();
-    [Stage::Overlay, Stage::Enrolled].into_iter().any(has_reached) && failpoint::defends("session-one-overlay")
+    [Stage::Overlay, Stage::Enrolled].into_iter().any(has_reached)
+        && failpoint::defends("session-one-overlay")
 }

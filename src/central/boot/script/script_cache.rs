@@ -1,15 +1,16 @@
-//! The cached script of a boot session. A repeated request gets the same script with another capability, unless anything that the script
-//! depends on has changed.
+//! The cached script of a boot session. A repeated request gets the same script with another
+//! capability, unless anything that the script depends on has changed.
 //!
-//! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
+//! Session, address, identity and phase are checked at each request. Only rendering the text and
+//! writing the record are skipped.
 
 use super::{boot_record::is_recorded, identify_machine::changes_record};
 use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot};
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
     fleet::{
-        Generation, Identified, IdentityConflict, NextBootOverride, Node, ObservedMachine, Phase, PhaseChange,
-        Transition, identify,
+        Generation, Identified, IdentityConflict, NextBootOverride, Node, ObservedMachine, Phase,
+        PhaseChange, Transition, identify,
     },
 };
 use meshd_trust::overlay_capability::Grant;
@@ -31,8 +32,8 @@ pub(crate) struct CachedScript {
 }
 
 impl CachedScript {
-    /// Splits the script of a node at its capability; `node` is the record before the boot. `None` if it holds no capability, or more
-    /// than one.
+    /// Splits the script of a node at its capability; `node` is the record before the boot. `None`
+    /// if it holds no capability, or more than one.
     pub(crate) fn split(
         script: &str,
         capability: &Secret<String>,
@@ -94,7 +95,8 @@ impl BootSettings {
 }
 
 impl BootService {
-    /// Returns the cached script with a new capability; `None` if it must be rendered. The node's link does not answer.
+    /// Returns the cached script with a new capability; `None` if it must be rendered. The node's
+    /// link does not answer.
     pub(crate) fn cached_script(
         &self,
         request: &ScriptRequest,
@@ -114,7 +116,8 @@ impl BootService {
             let node = model.node(id).filter(|node| {
                 cached.matches_node(node)
                     && is_recorded(model, id, session, from)
-                    && identify(Some(node), machine, IdentityConflict::default()) == Identified::Known
+                    && identify(Some(node), machine, IdentityConflict::default())
+                        == Identified::Known
                     && !changes_record(node, machine, &snapshot)
             });
             node.cloned()

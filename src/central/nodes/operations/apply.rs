@@ -13,7 +13,8 @@ use crate::{
         lifecycle::{QUARANTINED, REJECTED, change_service_in, enter_maintenance},
         naming::label_in,
         setting_changes::{
-            change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed,
+            change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned,
+            vars_changed,
         },
     },
     vms::check_no_running_work,
@@ -26,7 +27,8 @@ use meshd_store::Tx;
 use meshd_types::NodeId;
 
 impl NodeOps {
-    /// Applies an order to one node, and stores the state of its record. Does nothing unless the record is pending.
+    /// Applies an order to one node, and stores the state of its record. Does nothing unless the
+    /// record is pending.
     pub(super) fn apply_to_node(
         &self,
         tx: &mut Tx<'_>,
@@ -70,14 +72,19 @@ impl NodeOps {
         let audit = &head.by;
         match &head.order {
             NodeOrder::Approve { moved } => approve_in(tx, id, *moved, audit, now),
-            NodeOrder::Reject => self.revoke_service_in(tx, id, audit, REJECTED, |_, node| Ok(node.reject()?)),
-            NodeOrder::Quarantine => self.revoke_service_in(tx, id, audit, QUARANTINED, |tx, node| {
-                check_no_running_work(tx.before(), id, audit)?;
-                Ok(node.quarantine(audit.reason.clone())?)
-            }),
+            NodeOrder::Reject => {
+                self.revoke_service_in(tx, id, audit, REJECTED, |_, node| Ok(node.reject()?))
+            }
+            NodeOrder::Quarantine => {
+                self.revoke_service_in(tx, id, audit, QUARANTINED, |tx, node| {
+                    check_no_running_work(tx.before(), id, audit)?;
+                    Ok(node.quarantine(audit.reason.clone())?)
+                })
+            }
             NodeOrder::Release => release_in(tx, id, audit, now),
             NodeOrder::Drain { workloads, grace_s } => {
-                let node = change_service_in(tx, id, audit, now, |tx, node| self.begin_drain(tx, node))?;
+                let node =
+                    change_service_in(tx, id, audit, now, |tx, node| self.begin_drain(tx, node))?;
                 if *workloads == DrainPolicy::Stop {
                     stop_work_in(tx, id, *grace_s, audit, now);
                 }
@@ -86,15 +93,17 @@ impl NodeOps {
             NodeOrder::Maintenance => {
                 change_service_in(tx, id, audit, now, |tx, node| enter_maintenance(tx, node, audit))
             }
-            NodeOrder::Resume => change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node)),
+            NodeOrder::Resume => {
+                change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node))
+            }
             NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
                 Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, audit, now),
                 _ => Err(OperateError::NoNode { name: id.to_string() }),
             },
-            NodeOrder::AssignProfile { profile } => {
-                change_node_in(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, audit, now))
-            }
+            NodeOrder::AssignProfile { profile } => change_node_in(tx, id, |tx, node| {
+                profile_assigned(tx, node, &self.env.site(), profile, audit, now)
+            }),
             NodeOrder::ChangeVars { set, unset } => {
                 change_node_in(tx, id, |tx, node| vars_changed(tx, node, set, unset, audit, now))
             }
@@ -109,9 +118,13 @@ impl NodeOps {
             NodeOrder::BootOnce { profile, kernel_args } => {
                 let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
                 let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-                change_node_in(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, audit, now))
+                change_node_in(tx, id, |tx, node| {
+                    once_ordered(tx, node, &self.env.site(), once, audit, now)
+                })
             }
-            NodeOrder::ClearBootOnce => change_node_in(tx, id, |tx, node| once_cleared(tx, node, audit, now)),
+            NodeOrder::ClearBootOnce => {
+                change_node_in(tx, id, |tx, node| once_cleared(tx, node, audit, now))
+            }
             // Begins outside this transaction: `start_reboots`.
             NodeOrder::Reboot => crate::nodes::lifecycle::existing_node(tx, id),
         }

@@ -1,4 +1,5 @@
-//! Cancels the nodes of an operation that have not started. An order that a node has received cannot be recalled.
+//! Cancels the nodes of an operation that have not started. An order that a node has received
+//! cannot be recalled.
 
 use super::drive::pending;
 use crate::nodes::NodeOps;
@@ -27,9 +28,17 @@ meshd_types::hints!(CancelError {
 
 impl NodeOps {
     /// Cancels all nodes of an operation that have not started. Returns their number.
-    pub async fn cancel_operation(&self, id: OperationId, audit: &AuditContext) -> Result<usize, CancelError> {
+    pub async fn cancel_operation(
+        &self,
+        id: OperationId,
+        audit: &AuditContext,
+    ) -> Result<usize, CancelError> {
         let is_known = |stage| stage == OperationStage::Accepted;
-        if !self.env.store.read(|model| model.operation(id).is_some_and(|head| is_known(head.stage))) {
+        if !self
+            .env
+            .store
+            .read(|model| model.operation(id).is_some_and(|head| is_known(head.stage)))
+        {
             return Err(CancelError::Unknown(id));
         }
         let why = audit.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Executes accepted operations in bounded batches: within their request, else in the background, also after a restart.
+//! Executes accepted operations in bounded batches: within their request, else in the background,
+//! also after a restart.
 
 use super::{BATCH, settle::settle_in};
 use crate::{
@@ -34,7 +35,8 @@ impl NodeOps {
             let mut results = BTreeMap::new();
             for id in &ids {
                 // It may have been cancelled meanwhile.
-                let is_pending = |record: &NodeOperation| record.state == NodeOperationState::Pending;
+                let is_pending =
+                    |record: &NodeOperation| record.state == NodeOperationState::Pending;
                 if tx.node_operation(head.id, *id).is_some_and(is_pending) {
                     results.insert(*id, self.apply_to_node(tx, head, *id, prepared.remove(id)));
                 }
@@ -50,13 +52,21 @@ impl NodeOps {
 
     /// Drives all operations that no request executes. Call it every second.
     pub async fn drive_operations(self: &Arc<Self>) {
-        log_failure(self.discard_unacknowledged().await, "cannot discard an operation that was not acknowledged");
+        log_failure(
+            self.discard_unacknowledged().await,
+            "cannot discard an operation that was not acknowledged",
+        );
         log_failure(self.settle_operations().await, "cannot record the end of an operation");
-        log_failure(self.expire_reboots(None).await.map(drop), "cannot record an unanswered reboot");
+        log_failure(
+            self.expire_reboots(None).await.map(drop),
+            "cannot record an unanswered reboot",
+        );
         self.links.send_actions();
         for id in self.env.store.read(waiting_operations) {
             let Some(_claim) = self.active.claim(id) else { continue };
-            let Some(head) = self.env.store.read(|model| model.operation(id).cloned()) else { continue };
+            let Some(head) = self.env.store.read(|model| model.operation(id).cloned()) else {
+                continue;
+            };
             for _ in 0..BATCHES {
                 match self.run_batch(&head).await {
                     Ok(Some(_)) => {}
@@ -67,13 +77,15 @@ impl NodeOps {
         }
     }
 
-    /// Removes the records of operations that an earlier process did not acknowledge, in bounded batches.
+    /// Removes the records of operations that an earlier process did not acknowledge, in bounded
+    /// batches.
     async fn discard_unacknowledged(&self) -> Result<(), StoreError> {
         let discarded = self.active.discarded.lock().clone();
         if !discarded.is_empty() {
             let marked = self.env.store.commit(|tx| {
                 for id in &discarded {
-                    let head = tx.operation(*id).filter(|head| head.stage == OperationStage::Accepting);
+                    let head =
+                        tx.operation(*id).filter(|head| head.stage == OperationStage::Accepting);
                     if let Some(head) = head.cloned() {
                         tx.put_operation(Operation { stage: OperationStage::Removing, ..head });
                     }
@@ -98,7 +110,8 @@ impl NodeOps {
         let now = self.env.now();
         let ends = |model: &Model, id: NodeId| {
             let is_running = |record: &NodeOperation| record.state == NodeOperationState::Running;
-            let mut running = model.open_operations_of(id).filter(|(_, record)| is_running(record)).peekable();
+            let mut running =
+                model.open_operations_of(id).filter(|(_, record)| is_running(record)).peekable();
             if running.peek().is_none() {
                 return false;
             }
@@ -106,8 +119,9 @@ impl NodeOps {
             let newest = node.and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
             running.any(|(head, record)| record.observe(&head.order, node, newest, now).is_some())
         };
-        let ended: Vec<NodeId> =
-            self.env.store.read(|model| model.nodes_with_open_operations().filter(|id| ends(model, *id)).collect());
+        let ended: Vec<NodeId> = self.env.store.read(|model| {
+            model.nodes_with_open_operations().filter(|id| ends(model, *id)).collect()
+        });
         for batch in ended.chunks(BATCH) {
             let settled = self.env.store.commit(|tx| {
                 for id in batch {
@@ -129,6 +143,7 @@ pub(super) fn pending(model: &Model, id: OperationId) -> Vec<NodeId> {
 
 /// Operations with nodes that have not started, the oldest first.
 fn waiting_operations(model: &Model) -> Vec<OperationId> {
-    let waits = |head: &&Operation| model.operation_counts(head.id).of(NodeOperationState::Pending) > 0;
+    let waits =
+        |head: &&Operation| model.operation_counts(head.id).of(NodeOperationState::Pending) > 0;
     model.operations().filter(waits).map(|head| head.id).collect()
 }

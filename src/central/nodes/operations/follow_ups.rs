@@ -1,4 +1,5 @@
-//! Effects outside the store, after a transaction. A restart makes them unnecessary: it begins without links and scans all nodes.
+//! Effects outside the store, after a transaction. A restart makes them unnecessary: it begins
+//! without links and scans all nodes.
 
 use crate::{
     environment::alarms::log_failure,
@@ -17,7 +18,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 impl NodeOps {
     /// Closes the links of the nodes that lost their credentials in a transaction.
-    pub(super) fn disconnect_changed(&self, results: &BTreeMap<NodeId, Result<Node, OperateError>>, order: &NodeOrder) {
+    pub(super) fn disconnect_changed(
+        &self,
+        results: &BTreeMap<NodeId, Result<Node, OperateError>>,
+        order: &NodeOrder,
+    ) {
         let why = match order {
             NodeOrder::Reject => REJECTED,
             NodeOrder::Quarantine => QUARANTINED,
@@ -36,10 +41,13 @@ impl NodeOps {
         results: &BTreeMap<NodeId, Result<Node, OperateError>>,
         head: &Operation,
     ) {
-        let changed: Vec<NodeId> = results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
+        let changed: Vec<NodeId> =
+            results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
         match &head.order {
             NodeOrder::Approve { .. } => self.enrolment.notify_decision(),
-            NodeOrder::Resume => changed.iter().for_each(|id| self.links.arm_timer(*id, self.env.monotonic())),
+            NodeOrder::Resume => {
+                changed.iter().for_each(|id| self.links.arm_timer(*id, self.env.monotonic()))
+            }
             NodeOrder::Drain { workloads: DrainPolicy::Stop, .. } => {
                 for id in changed {
                     self.workloads.notify_unsettled(id);
@@ -64,7 +72,8 @@ impl NodeOps {
         }
     }
 
-    /// Records what nodes boot next. The order is executed already: after an error, the scan follows later.
+    /// Records what nodes boot next. The order is executed already: after an error, the scan
+    /// follows later.
     async fn scan(&self, nodes: Vec<NodeId>) {
         if let Err(error) = self.generations.scan(nodes.clone()).await {
             log_failure(Err(error), "cannot record yet what nodes boot next");

@@ -1,4 +1,5 @@
-//! Operations: orders to nodes, as records. The one path of every order, for one node and for several.
+//! Operations: orders to nodes, as records. The one path of every order, for one node and for
+//! several.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -12,8 +13,9 @@
 //! | `settle` | ends running orders whose effect shows, or that a newer order replaces |
 //! | `single` | an order to one node |
 //!
-//! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has the stage `accepted`; then it goes on
-//! after a restart. The change of a node and the state of its record are one transaction, so no order is executed twice.
+//! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has
+//! the stage `accepted`; then it goes on after a restart. The change of a node and the state of its
+//! record are one transaction, so no order is executed twice.
 
 mod apply;
 mod cancel;
@@ -33,7 +35,9 @@ use crate::{environment::alarms::log_failure, locks::Leaf};
 use meshd_api::BulkTarget;
 use meshd_model::{
     fleet::{AuditContext, Node, Phase},
-    operations::{NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation, OperationStage},
+    operations::{
+        NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation, OperationStage,
+    },
 };
 use meshd_store::{MAX_OPEN_NODE_OPERATIONS, Model, StoreError, Tx};
 use meshd_trust::Role;
@@ -73,8 +77,8 @@ meshd_types::hints!(BulkError {
 /// Why a transaction stored nothing.
 enum Unstored {
     Bulk(BulkError),
-    /// The only node refused the order. A record of it would help nobody, and repetitions would drive other operations out of the store; the
-    /// audit log has it.
+    /// The only node refused the order. A record of it would help nobody, and repetitions would
+    /// drive other operations out of the store; the audit log has it.
     Refused(NodeId, OperateError),
 }
 
@@ -98,8 +102,9 @@ pub type NodeResults = Vec<(NodeId, Result<Node, OperateError>)>;
 pub struct AcceptedOrder {
     /// `None` if the only node refused the order: no record is stored.
     pub operation: Option<OperationId>,
-    /// The result for each node, in the order of the request; `None` if the operation goes on in the background: for an order to more than
-    /// [`MAX_ANSWERED`] nodes, or after an error of the store.
+    /// The result for each node, in the order of the request; `None` if the operation goes on in
+    /// the background: for an order to more than [`MAX_ANSWERED`] nodes, or after an error of the
+    /// store.
     pub results: Option<NodeResults>,
 }
 
@@ -134,7 +139,8 @@ impl Drop for Claim<'_> {
 }
 
 impl NodeOps {
-    /// Gives an order to nodes. A refused order of one node does not affect the others. `role` is the role of the caller.
+    /// Gives an order to nodes. A refused order of one node does not affect the others. `role` is
+    /// the role of the caller.
     pub async fn order(
         self: &Arc<Self>,
         targets: &[BulkTarget],
@@ -155,13 +161,19 @@ impl NodeOps {
             stage: OperationStage::Accepted,
         };
         let is_executed = targets.len() <= BATCH && head.order != NodeOrder::Reboot;
-        let accepted =
-            if is_executed { self.accept_and_apply(&head, targets).await } else { self.accept(&head, targets).await };
+        let accepted = if is_executed {
+            self.accept_and_apply(&head, targets).await
+        } else {
+            self.accept(&head, targets).await
+        };
         let mut results: BTreeMap<NodeId, Result<Node, OperateError>> = match accepted {
             Ok(results) => results.into_iter().collect(),
             Err(Unstored::Bulk(error)) => return Err(error),
             Err(Unstored::Refused(node, refusal)) => {
-                return Ok(AcceptedOrder { operation: None, results: Some(vec![(node, Err(refusal))]) });
+                return Ok(AcceptedOrder {
+                    operation: None,
+                    results: Some(vec![(node, Err(refusal))]),
+                });
             }
         };
         let operation = Some(id);
@@ -177,7 +189,10 @@ impl NodeOps {
             }
         }
         drop(claim);
-        let ordered = targets.iter().filter_map(|target| Some((target.id, results.remove(&target.id)?))).collect();
+        let ordered = targets
+            .iter()
+            .filter_map(|target| Some((target.id, results.remove(&target.id)?)))
+            .collect();
         Ok(AcceptedOrder { operation, results: Some(ordered) })
     }
 
@@ -191,7 +206,8 @@ impl NodeOps {
         }
     }
 
-    /// Executes an accepted operation, and waits for its results. After an error, the operation goes on in the background.
+    /// Executes an accepted operation, and waits for its results. After an error, the operation
+    /// goes on in the background.
     async fn finish(
         self: &Arc<Self>,
         head: &Operation,
@@ -203,8 +219,13 @@ impl NodeOps {
         self.await_answers(head, results).await
     }
 
-    /// Runs the readiness checks of nodes, all at the same time. It changes nothing, so it is no operation.
-    pub async fn run_checks(&self, targets: &[BulkTarget], audit: &AuditContext) -> Result<NodeResults, BulkError> {
+    /// Runs the readiness checks of nodes, all at the same time. It changes nothing, so it is no
+    /// operation.
+    pub async fn run_checks(
+        &self,
+        targets: &[BulkTarget],
+        audit: &AuditContext,
+    ) -> Result<NodeResults, BulkError> {
         check_count(targets, MAX_ANSWERED)?;
         self.env.store.read(|model| check_revisions(model, targets))?;
         let checks = targets.iter().map(async |BulkTarget { id, .. }| {
@@ -249,8 +270,13 @@ impl NodeOps {
         Ok(results.into_iter().collect())
     }
 
-    /// Stores the records of an operation in bounded batches. The last batch accepts it. Returns the nodes that refuse the order.
-    async fn accept(&self, head: &Operation, targets: &[BulkTarget]) -> Result<NodeResults, Unstored> {
+    /// Stores the records of an operation in bounded batches. The last batch accepts it. Returns
+    /// the nodes that refuse the order.
+    async fn accept(
+        &self,
+        head: &Operation,
+        targets: &[BulkTarget],
+    ) -> Result<NodeResults, Unstored> {
         self.env.store.read(|model| {
             check_revisions(model, targets)?;
             check_room(model, &head.order, targets.len())
@@ -258,17 +284,23 @@ impl NodeOps {
         let mut refused = Vec::new();
         let last = targets.len().div_ceil(BATCH);
         for (number, batch) in (1..).zip(targets.chunks(BATCH)) {
-            let stage = if number == last { OperationStage::Accepted } else { OperationStage::Accepting };
+            let stage =
+                if number == last { OperationStage::Accepted } else { OperationStage::Accepting };
             let recorded = self.env.store.commit(|tx| {
                 tx.remove_surplus_operations(batch.len());
                 if number == 1 || number == last {
                     tx.put_operation(Operation { stage, ..head.clone() });
                 }
                 if let [only] = targets {
-                    let refusal = add_node(tx, head, only.id).or_else(|| self.reboot_refusal(tx, head, only.id));
-                    return refusal.map_or_else(|| Ok(Vec::new()), |refusal| Err(Unstored::Refused(only.id, refusal)));
+                    let refusal = add_node(tx, head, only.id)
+                        .or_else(|| self.reboot_refusal(tx, head, only.id));
+                    return refusal.map_or_else(
+                        || Ok(Vec::new()),
+                        |refusal| Err(Unstored::Refused(only.id, refusal)),
+                    );
                 }
-                let add = |target: &BulkTarget| Some((target.id, Err(add_node(tx, head, target.id)?)));
+                let add =
+                    |target: &BulkTarget| Some((target.id, Err(add_node(tx, head, target.id)?)));
                 Ok(batch.iter().filter_map(add).collect::<NodeResults>())
             });
             match recorded.await {
@@ -285,14 +317,16 @@ impl NodeOps {
     }
 }
 
-/// Stores the pending record of one node. A node takes one order at a time: the record fails, with the returned refusal, while an earlier
-/// order to the node has not started, or while the agent has not answered an earlier reboot. An order that takes the node out of service
-/// is not refused: it cancels them when it succeeds.
+/// Stores the pending record of one node. A node takes one order at a time: the record fails, with
+/// the returned refusal, while an earlier order to the node has not started, or while the agent has
+/// not answered an earlier reboot. An order that takes the node out of service is not refused: it
+/// cancels them when it succeeds.
 fn add_node(tx: &mut Tx<'_>, head: &Operation, id: NodeId) -> Option<OperateError> {
     let name = tx.node(id).map(|node| node.name.clone()).unwrap_or_default();
     let mut record = NodeOperation::pending(head.id, id, name);
     let blocks = |(other, record): &(&Operation, &NodeOperation)| {
-        let is_pending = record.state == NodeOperationState::Pending && !head.order.withdraws_pending();
+        let is_pending =
+            record.state == NodeOperationState::Pending && !head.order.withdraws_pending();
         let is_unanswered = head.order.replaces(&other.order) && record.is_unanswered();
         is_pending || is_unanswered
     };

@@ -48,7 +48,8 @@ impl NodeOps {
         let mut prepared = BTreeMap::new();
         for id in ids {
             let result = match order {
-                NodeOrder::AssignProfile { profile } | NodeOrder::BootOnce { profile: Some(profile), .. } => {
+                NodeOrder::AssignProfile { profile }
+                | NodeOrder::BootOnce { profile: Some(profile), .. } => {
                     self.check_bootable(*id, profile).await.map(|()| Prepared::Nothing)
                 }
                 NodeOrder::ChangeVars { set, unset } => {

@@ -14,14 +14,25 @@ impl NodeOps {
     }
 
     /// Collects the views of accepted operations, the oldest first. `None` omits one.
-    pub fn collect_operations<R>(&self, view: impl FnMut((&Operation, StateCounts)) -> Option<R>) -> Vec<R> {
+    pub fn collect_operations<R>(
+        &self,
+        view: impl FnMut((&Operation, StateCounts)) -> Option<R>,
+    ) -> Vec<R> {
         self.env.store.read(|model| {
-            model.operations().map(|head| (head, model.operation_counts(head.id))).filter_map(view).collect()
+            model
+                .operations()
+                .map(|head| (head, model.operation_counts(head.id)))
+                .filter_map(view)
+                .collect()
         })
     }
 
     /// Collects the views of the nodes of an operation, by node ID. `None` omits one.
-    pub fn collect_operation_nodes<R>(&self, id: OperationId, view: impl FnMut(&NodeOperation) -> Option<R>) -> Vec<R> {
+    pub fn collect_operation_nodes<R>(
+        &self,
+        id: OperationId,
+        view: impl FnMut(&NodeOperation) -> Option<R>,
+    ) -> Vec<R> {
         self.env.store.read(|model| model.node_operations(id).filter_map(view).collect())
     }
 }

@@ -1,5 +1,6 @@
-//! Reboots over the links of nodes. The number of the action is stored before it is sent, and an agent executes a number once, so a restart
-//! between both sends the action again without a second reboot.
+//! Reboots over the links of nodes. The number of the action is stored before it is sent, and an
+//! agent executes a number once, so a restart between both sends the action again without a second
+//! reboot.
 
 use super::{BATCH, settle::replace_older};
 use crate::{
@@ -28,7 +29,8 @@ impl NodeOps {
         let mut refused = BTreeMap::new();
         let recorded = self.env.store.commit(|tx| {
             for id in ids {
-                let is_pending = |record: &NodeOperation| record.state == NodeOperationState::Pending;
+                let is_pending =
+                    |record: &NodeOperation| record.state == NodeOperationState::Pending;
                 if !tx.node_operation(head.id, *id).is_some_and(is_pending) {
                     continue;
                 }
@@ -74,7 +76,12 @@ impl NodeOps {
     }
 
     /// Refuses a reboot that the node cannot carry out now.
-    fn check_reboot(&self, tx: &Tx<'_>, head: &Operation, id: NodeId) -> Result<Node, OperateError> {
+    fn check_reboot(
+        &self,
+        tx: &Tx<'_>,
+        head: &Operation,
+        id: NodeId,
+    ) -> Result<Node, OperateError> {
         let node = existing_node(tx, id)?;
         check_no_running_work(tx.before(), id, &head.by)?;
         if !self.links.is_linked(id) {
@@ -84,7 +91,12 @@ impl NodeOps {
     }
 
     /// Why the node cannot carry out the reboot of an operation now; `None` also for other orders.
-    pub(super) fn reboot_refusal(&self, tx: &Tx<'_>, head: &Operation, id: NodeId) -> Option<OperateError> {
+    pub(super) fn reboot_refusal(
+        &self,
+        tx: &Tx<'_>,
+        head: &Operation,
+        id: NodeId,
+    ) -> Option<OperateError> {
         let is_reboot = head.order == NodeOrder::Reboot;
         is_reboot.then(|| self.check_reboot(tx, head, id).err()).flatten()
     }
@@ -99,7 +111,8 @@ impl NodeOps {
         loop {
             // Before the look, so that no answer between both is missed.
             let answered = self.links.next_outcome();
-            let is_unanswered = |model: &Model| model.node_operations(head.id).any(NodeOperation::is_unanswered);
+            let is_unanswered =
+                |model: &Model| model.node_operations(head.id).any(NodeOperation::is_unanswered);
             if !self.env.store.read(is_unanswered) {
                 break;
             }
@@ -113,12 +126,14 @@ impl NodeOps {
         for record in records {
             let id = record.node;
             let result = || match record.state {
-                NodeOperationState::Failed => {
-                    Err(OperateError::ActionFailed { node: id, reason: record.reason.clone().unwrap_or_default() })
-                }
-                NodeOperationState::Cancelled => {
-                    Err(OperateError::Cancelled { node: id, reason: record.reason.clone().unwrap_or_default() })
-                }
+                NodeOperationState::Failed => Err(OperateError::ActionFailed {
+                    node: id,
+                    reason: record.reason.clone().unwrap_or_default(),
+                }),
+                NodeOperationState::Cancelled => Err(OperateError::Cancelled {
+                    node: id,
+                    reason: record.reason.clone().unwrap_or_default(),
+                }),
                 _ => {
                     let node = self.env.store.read(|model| model.node(id).cloned());
                     node.ok_or_else(|| OperateError::NoNode { name: id.to_string() })
@@ -129,17 +144,23 @@ impl NodeOps {
         Ok(())
     }
 
-    /// Fails the unanswered reboots of `operation`, or all those that no agent can answer any more. Returns their nodes.
-    pub(super) async fn expire_reboots(&self, operation: Option<OperationId>) -> Result<Vec<NodeId>, StoreError> {
+    /// Fails the unanswered reboots of `operation`, or all those that no agent can answer any more.
+    /// Returns their nodes.
+    pub(super) async fn expire_reboots(
+        &self,
+        operation: Option<OperationId>,
+    ) -> Result<Vec<NodeId>, StoreError> {
         let now = self.env.now();
         // The request that waits for the answer reports it first.
         let window = NodeAction::Reboot.window() * 2;
         let is_late = |record: &NodeOperation| {
-            let is_old = || record.started_at.is_some_and(|started| now.distance(started) >= window);
+            let is_old =
+                || record.started_at.is_some_and(|started| now.distance(started) >= window);
             record.is_unanswered() && (operation.is_some() || is_old())
         };
         let late: Vec<(OperationId, NodeId)> = self.env.store.read(|model| {
-            let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
+            let open =
+                model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
             let of = |id: OperationId| operation.is_none_or(|only| only == id);
             let late = open.filter(|(head, record)| of(head.id) && is_late(record));
             late.map(|(head, record)| (head.id, record.node)).collect()
@@ -148,7 +169,9 @@ impl NodeOps {
             let recorded = self.env.store.commit(|tx| {
                 for (id, node) in batch {
                     let outcome = NodeOutcome::Failed(no_answer(*node).to_string());
-                    tx.edit_node_operation(*id, *node, |record| is_late(record) && record.finish(outcome, now));
+                    tx.edit_node_operation(*id, *node, |record| {
+                        is_late(record) && record.finish(outcome, now)
+                    });
                 }
                 Ok::<_, StoreError>(())
             });
@@ -160,8 +183,10 @@ impl NodeOps {
     /// Restores the reboots that were sent before a restart and are not answered.
     pub(crate) fn restore_reboots(&self) {
         let unanswered: Vec<NodeOperation> = self.env.store.read(|model| {
-            let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
-            let reboots = open.filter(|(head, record)| head.order == NodeOrder::Reboot && record.is_unanswered());
+            let open =
+                model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
+            let reboots = open
+                .filter(|(head, record)| head.order == NodeOrder::Reboot && record.is_unanswered());
             reboots.map(|(_, record)| record.clone()).collect()
         });
         for record in unanswered {
@@ -178,5 +203,9 @@ fn action_order(node: NodeId, number: u64, started: Timestamp) -> ActionOrder {
 }
 
 fn no_answer(node: NodeId) -> LinkError {
-    LinkError::NoAnswer { node, order: LinkOrder::Reboot, seconds: NodeAction::Reboot.window().as_secs() }
+    LinkError::NoAnswer {
+        node,
+        order: LinkOrder::Reboot,
+        seconds: NodeAction::Reboot.window().as_secs(),
+    }
 }

@@ -1,10 +1,12 @@
-//! Ends running orders: those that a newer order replaces, and those whose effect the record of the node shows.
+//! Ends running orders: those that a newer order replaces, and those whose effect the record of the
+//! node shows.
 
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
 use meshd_types::{NodeId, OperationId, Timestamp};
 
-/// Cancels older orders of a node that this one replaces: running ones of its kind, and pending ones if the node leaves service.
+/// Cancels older orders of a node that this one replaces: running ones of its kind, and pending
+/// ones if the node leaves service.
 pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: Timestamp) {
     let older: Vec<OperationId> = tx
         .before()
@@ -23,7 +25,8 @@ pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: 
     }
 }
 
-/// Ends the running orders of a node whose effect its record shows. Called in each transaction that may end one. Returns their number.
+/// Ends the running orders of a node whose effect its record shows. Called in each transaction that
+/// may end one. Returns their number.
 pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
     let before = tx.before();
     let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
@@ -33,12 +36,15 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
         .map(|(head, _)| head.clone())
         .collect();
     // Operations that this transaction stores.
-    let staged = tx.staged_operations().filter(|head| head.order.takes_time() && before.operation(head.id).is_none());
+    let staged = tx
+        .staged_operations()
+        .filter(|head| head.order.takes_time() && before.operation(head.id).is_none());
     open.extend(staged.cloned());
     let mut settled = 0;
     for head in open {
         let node = tx.node(id).cloned();
-        let observe = |record: &_| NodeOperation::observe(record, &head.order, node.as_ref(), newest, now);
+        let observe =
+            |record: &_| NodeOperation::observe(record, &head.order, node.as_ref(), newest, now);
         let outcome = tx.node_operation(head.id, id).and_then(observe);
         if let Some(outcome) = outcome {
             tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));

@@ -67,16 +67,25 @@ single_orders! {
 }
 
 impl NodeOps {
-    pub async fn approve(self: &Arc<Self>, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn approve(
+        self: &Arc<Self>,
+        id: NodeId,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         self.order_one(id, NodeOrder::Approve { moved: false }, Role::Admin, audit).await
     }
 
     /// Drains a node without stopping its work.
-    pub async fn drain(self: &Arc<Self>, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn drain(
+        self: &Arc<Self>,
+        id: NodeId,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         self.drain_with(id, DrainPolicy::Wait, None, audit).await
     }
 
-    /// Drains a node. [`DrainPolicy::Stop`] stops its work within `grace_s` seconds, or within the grace time of each VM.
+    /// Drains a node. [`DrainPolicy::Stop`] stops its work within `grace_s` seconds, or within the
+    /// grace time of each VM.
     pub async fn drain_with(
         self: &Arc<Self>,
         id: NodeId,
@@ -136,7 +145,11 @@ impl NodeOps {
         self.order_one(id, NodeOrder::BootOnce { profile, kernel_args }, role, audit).await
     }
 
-    pub async fn clear_once(self: &Arc<Self>, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn clear_once(
+        self: &Arc<Self>,
+        id: NodeId,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         self.order_one(id, NodeOrder::ClearBootOnce, Role::Admin, audit).await
     }
 }

@@ -26,9 +26,11 @@ use std::{
 /// Folder of the installed package.
 const SHARE: &str = "/usr/share/meshd";
 const SYSTEM_SITE: &str = "/etc/meshd/site.toml";
-/// Time limit of the search for other DHCP servers. dnsmasq pings an address for three seconds before it offers the address.
+/// Time limit of the search for other DHCP servers. dnsmasq pings an address for three seconds
+/// before it offers the address.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Name prefixes of interfaces that containers and hypervisors create. Only `--interface` selects them.
+/// Name prefixes of interfaces that containers and hypervisors create. Only `--interface` selects
+/// them.
 const VIRTUAL: [&str; 5] = ["lo", "docker", "veth", "virbr", "cni"];
 
 /// Such as `meshd init --interface br0 --range 10.77.0.100-10.77.0.200`.
@@ -73,12 +75,16 @@ impl Init {
         let file = context.site.clone().unwrap_or_else(default_file);
         if file.exists() && !self.force {
             let message = format!("cannot write {}: the file exists", path_text(&file));
-            return Err(Failure::new(message, "use --force to replace it, or name another file with --site"));
+            return Err(Failure::new(
+                message,
+                "use --force to replace it, or name another file with --site",
+            ));
         }
         let network = choose(meshd_config::interface_networks(), self.interface.as_deref())?;
         message!("interface {}: {}/{}", network.interface, network.address, network.prefix_len);
         let servers = other_servers(&network);
-        let mode = self.mode.unwrap_or(if servers.is_empty() { Mode::Authoritative } else { Mode::Proxy });
+        let mode =
+            self.mode.unwrap_or(if servers.is_empty() { Mode::Authoritative } else { Mode::Proxy });
         message!("DHCP mode: {}", mode.word());
         let range = match self.range {
             Some(range) => range,
@@ -100,7 +106,10 @@ impl Init {
         if values.share.is_none() {
             report_missing_folders(&file);
         }
-        message!("next: meshd check --site {0}; then meshd image build --site {0}; then start meshd", path_text(&file));
+        message!(
+            "next: meshd check --site {0}; then meshd image build --site {0}; then start meshd",
+            path_text(&file)
+        );
         Ok(())
     }
 }
@@ -111,8 +120,10 @@ fn netmask(prefix_len: u8) -> Ipv4Addr {
 
 /// Names the folders that the site needs and that are not beside its file.
 fn report_missing_folders(file: &Path) {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let missing: Vec<&str> = ["overlays", "images"].into_iter().filter(|name| !folder.join(name).is_dir()).collect();
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let missing: Vec<&str> =
+        ["overlays", "images"].into_iter().filter(|name| !folder.join(name).is_dir()).collect();
     if !missing.is_empty() {
         message!(
             "copy {} from meshd's source or from {SHARE} of a host with the package to {}",
@@ -122,22 +133,30 @@ fn report_missing_folders(file: &Path) {
     }
 }
 
-/// Returns the system site file for root on a machine with the package, else a file in the current folder.
+/// Returns the system site file for root on a machine with the package, else a file in the current
+/// folder.
 fn default_file() -> PathBuf {
     let system = Path::new(SYSTEM_SITE);
-    let is_installed = system.parent().is_some_and(Path::is_dir) && rustix::process::geteuid().is_root();
+    let is_installed =
+        system.parent().is_some_and(Path::is_dir) && rustix::process::geteuid().is_root();
     if is_installed { system.to_owned() } else { PathBuf::from("site.toml") }
 }
 
-/// Returns the network of the named interface, else the only candidate, else the choice of the user.
-fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<InterfaceNetwork, Failure> {
+/// Returns the network of the named interface, else the only candidate, else the choice of the
+/// user.
+fn choose(
+    networks: Vec<InterfaceNetwork>,
+    named: Option<&str>,
+) -> Result<InterfaceNetwork, Failure> {
     let is_candidate = |network: &&InterfaceNetwork| match named {
         Some(name) => network.interface == name,
         None => !VIRTUAL.iter().any(|prefix| network.interface.starts_with(prefix)),
     };
     let candidates: Vec<&InterfaceNetwork> = networks.iter().filter(is_candidate).collect();
     let list = |networks: &[&InterfaceNetwork]| {
-        let each = networks.iter().map(|it| format!("{} ({}/{})", it.interface, it.address, it.prefix_len));
+        let each = networks
+            .iter()
+            .map(|it| format!("{} ({}/{})", it.interface, it.address, it.prefix_len));
         each.collect::<Vec<_>>().join(", ")
     };
     match (candidates.as_slice(), named) {
@@ -160,17 +179,24 @@ fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<Interf
     }
 }
 
-fn ask_interface<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a InterfaceNetwork, Failure> {
+fn ask_interface<'a>(
+    candidates: &[&'a InterfaceNetwork],
+    list: &str,
+) -> Result<&'a InterfaceNetwork, Failure> {
     write_message(&format!("interface of the boot network: {list}\nname: "));
     let mut answer = String::new();
     let _ = io::stdin().read_line(&mut answer);
     let found = candidates.iter().find(|network| network.interface == answer.trim());
-    found
-        .copied()
-        .ok_or_else(|| Failure::new(format!("unknown interface `{}`", answer.trim()), format!("use one of: {list}")))
+    found.copied().ok_or_else(|| {
+        Failure::new(
+            format!("unknown interface `{}`", answer.trim()),
+            format!("use one of: {list}"),
+        )
+    })
 }
 
-/// Searches for DHCP servers on the network. If the user lacks the permission, prints a note and returns none.
+/// Searches for DHCP servers on the network. If the user lacks the permission, prints a note and
+/// returns none.
 fn other_servers(network: &InterfaceNetwork) -> BTreeSet<Ipv4Addr> {
     message!("looking for other DHCP servers on {} ...", network.interface);
     let xid = u32::from(network.address) ^ std::process::id();
@@ -192,15 +218,19 @@ fn other_servers(network: &InterfaceNetwork) -> BTreeSet<Ipv4Addr> {
 }
 
 fn propose_range(network: &InterfaceNetwork) -> Result<String, Failure> {
-    let found = range::propose(network.address, network.prefix_len).map(|(first, last)| format!("{first}-{last}"));
+    let found = range::propose(network.address, network.prefix_len)
+        .map(|(first, last)| format!("{first}-{last}"));
     found.ok_or_else(|| {
-        let message =
-            format!("cannot propose addresses: network {}/{} is too small", network.address, network.prefix_len);
+        let message = format!(
+            "cannot propose addresses: network {}/{} is too small",
+            network.address, network.prefix_len
+        );
         Failure::new(message, "name them with --range FIRST-LAST")
     })
 }
 
-/// Reports ports of meshd that another program uses. The ports do not affect `meshd init`, but `meshd serve` would fail.
+/// Reports ports of meshd that another program uses. The ports do not affect `meshd init`, but
+/// `meshd serve` would fail.
 fn report_ports(network: &InterfaceNetwork, mode: Mode) {
     let mut udp = vec![(Service::Tftp, 69)];
     if mode != Mode::Off {
@@ -208,9 +238,12 @@ fn report_ports(network: &InterfaceNetwork, mode: Mode) {
     }
     let interface = Some(network.interface.as_str());
     let at = |port| SocketAddrV4::new(network.address, port);
-    let taken = udp.into_iter().filter_map(|(service, port)| bind::udp(service, interface, at(port)).err());
+    let taken =
+        udp.into_iter().filter_map(|(service, port)| bind::udp(service, interface, at(port)).err());
     let tcp = [(Service::Http, 8080), (Service::Agent, 8443)];
-    let tcp = tcp.into_iter().filter_map(|(service, port)| bind::is_free(service, interface, at(port)).err());
+    let tcp = tcp
+        .into_iter()
+        .filter_map(|(service, port)| bind::is_free(service, interface, at(port)).err());
     for error in taken.chain(tcp).filter(|error| matches!(error, BindError::Taken { .. })) {
         message!("warning: {error}");
     }

@@ -7,12 +7,14 @@ const MOST: u32 = 1000;
 /// Minimum number of addresses that are useful for a rack.
 const FEWEST: u32 = 4;
 
-/// Returns the first and last address of a range in the middle of a network, without `own`. Returns `None` below [`FEWEST`] addresses.
+/// Returns the first and last address of a range in the middle of a network, without `own`. Returns
+/// `None` below [`FEWEST`] addresses.
 pub(super) fn propose(own: Ipv4Addr, prefix_len: u8) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let size = 1_u64.checked_shl(32_u32.checked_sub(prefix_len.into())?)?;
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
     let start = u32::from(own) & mask;
-    let part = |tenths: u64| start.saturating_add(u32::try_from(size * tenths / 10).unwrap_or(u32::MAX));
+    let part =
+        |tenths: u64| start.saturating_add(u32::try_from(size * tenths / 10).unwrap_or(u32::MAX));
     // Routers and servers usually have addresses at the ends of a network.
     let (first, last) = (part(4).max(start.saturating_add(1)), part(8).saturating_sub(1));
     let own = u32::from(own);
@@ -31,7 +33,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn proposed(own: &str, prefix_len: u8) -> Option<String> {
-        propose(own.parse().expect("an address"), prefix_len).map(|(first, last)| format!("{first}-{last}"))
+        propose(own.parse().expect("an address"), prefix_len)
+            .map(|(first, last)| format!("{first}-{last}"))
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub(super) struct Values {
 
 /// Returns the text of the site file, with the comments of the sample.
 fn text(values: &Values) -> Result<String, Failure> {
-    let mut site: DocumentMut = SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::of(&error))?;
+    let mut site: DocumentMut =
+        SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::of(&error))?;
     site["site"]["name"] = value(&values.name);
     if let Some(share) = &values.share {
         site["site"]["images_dir"] = value(share.join("images").display().to_string());
@@ -44,9 +45,13 @@ fn text(values: &Values) -> Result<String, Failure> {
 pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
     let text = text(values)?;
     let cannot = |error: std::io::Error| {
-        Failure::new(format!("cannot write {}: {error}", path_text(file)), "name another file with --site")
+        Failure::new(
+            format!("cannot write {}: {error}", path_text(file)),
+            "name another file with --site",
+        )
     };
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let new = folder.join(format!(".{name}.new"));
     replace(&new, 0o644).and_then(|mut out| out.write_all(text.as_bytes())).map_err(cannot)?;

@@ -21,7 +21,8 @@ use std::fmt::Display;
 const MAX_OVERLAYS: usize = 64;
 /// Maximum number of packages, including inherited ones.
 const MAX_PACKAGES: usize = 512;
-/// Maximum length of the kernel arguments in bytes. The kernel takes 2048 on x86; those of meshd need about 600.
+/// Maximum length of the kernel arguments in bytes. The kernel takes 2048 on x86; those of meshd
+/// need about 600.
 const MAX_ARGS: usize = 1024;
 
 /// The state of merging one profile. `chain` begins with the outermost parent.
@@ -34,7 +35,8 @@ struct Merge<'a> {
 /// The merge rules of one list.
 struct Rules<T> {
     key: &'static str,
-    /// Whether a later element replaces an earlier one. Otherwise an equal later element is ignored.
+    /// Whether a later element replaces an earlier one. Otherwise an equal later element is
+    /// ignored.
     replaces: fn(&T, &T) -> bool,
     /// Whether a removal applies to an element.
     removes: fn(&T, &T) -> bool,
@@ -45,7 +47,11 @@ pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<
     let own = chain.last()?;
     if !chain.iter().any(|profile| profile.has_image) {
         let hint = "write image = \"..\", or extend a profile that has one";
-        document.fault(&own.position, "neither this profile nor one that it extends names an image", hint);
+        document.fault(
+            &own.position,
+            "neither this profile nor one that it extends names an image",
+            hint,
+        );
     }
     let mut merge = Merge { document, chain, settings: Vec::new() };
     let image = merge.nearest("image", |profile| profile.image.as_ref())?;
@@ -90,7 +96,13 @@ impl Merge<'_> {
     }
 
     fn set_at(&mut self, key: impl Into<String>, value: VarValue, by: &ProfileName, line: usize) {
-        self.settings.push(Setting { key: key.into(), value, by: by.clone(), removed_by: None, line });
+        self.settings.push(Setting {
+            key: key.into(),
+            value,
+            by: by.clone(),
+            removed_by: None,
+            line,
+        });
     }
 
     /// Returns the value of the most derived profile.
@@ -99,8 +111,11 @@ impl Merge<'_> {
         key: &str,
         pick: impl Fn(&WrittenProfile) -> Option<&Located<T>>,
     ) -> Option<T> {
-        let (value, by) =
-            self.chain.iter().rev().find_map(|profile| Some((pick(profile)?.value.clone(), &profile.name)))?;
+        let (value, by) = self
+            .chain
+            .iter()
+            .rev()
+            .find_map(|profile| Some((pick(profile)?.value.clone(), &profile.name)))?;
         self.set(key, text(&value), by);
         Some(value)
     }
@@ -126,18 +141,21 @@ impl Merge<'_> {
                         }
                     }
                     Edit::Remove(value) => {
-                        let (removed, rest): (Vec<_>, Vec<_>) =
-                            list.into_iter().partition(|(element, ..)| (rules.removes)(value, element));
+                        let (removed, rest): (Vec<_>, Vec<_>) = list
+                            .into_iter()
+                            .partition(|(element, ..)| (rules.removes)(value, element));
                         list = rest;
                         if removed.is_empty() {
                             self.nothing_to_remove(edit, value, &list);
                         }
-                        removed_settings.extend(removed.into_iter().map(|(element, by, line)| Setting {
-                            key: rules.key.to_owned(),
-                            value: text(element),
-                            by: by.clone(),
-                            removed_by: Some(profile.name.clone()),
-                            line,
+                        removed_settings.extend(removed.into_iter().map(|(element, by, line)| {
+                            Setting {
+                                key: rules.key.to_owned(),
+                                value: text(element),
+                                by: by.clone(),
+                                removed_by: Some(profile.name.clone()),
+                                line,
+                            }
                         }));
                     }
                 }
@@ -150,29 +168,50 @@ impl Merge<'_> {
         list.into_iter().map(|(value, ..)| value).collect()
     }
 
-    fn nothing_to_remove<T: Display>(&self, edit: &Located<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
+    fn nothing_to_remove<T: Display>(
+        &self,
+        edit: &Located<Edit<T>>,
+        value: &T,
+        list: &[(T, &ProfileName, usize)],
+    ) {
         let inherited: Vec<String> = list.iter().map(|(element, ..)| element.to_string()).collect();
         let message = format!("removes `{value}`, which is not inherited");
         let hint = if inherited.is_empty() {
             "remove it".to_owned()
         } else {
             let key = value.to_string();
-            suggest(&key, inherited.iter().map(|arg| if key.contains('=') { arg.as_str() } else { arg_key(arg) }))
+            suggest(
+                &key,
+                inherited
+                    .iter()
+                    .map(|arg| if key.contains('=') { arg.as_str() } else { arg_key(arg) }),
+            )
         };
         self.document.fault(edit, message, hint);
     }
 
     /// Converts the table of the most derived profile to kernel arguments.
     fn hugepages(&mut self, profile: &mut Profile) {
-        let nearest = self.chain.iter().rev().find_map(|written| Some((written, written.hugepages.as_ref()?)));
+        let nearest = self
+            .chain
+            .iter()
+            .rev()
+            .find_map(|written| Some((written, written.hugepages.as_ref()?)));
         let Some((written, pages)) = nearest else { return };
         self.set("hugepages", text(pages.value), &written.name);
         if pages.value.count == 0 {
             return;
         }
-        if let Some(other) = profile.kernel_args.iter().find(|arg| arg_key(arg).starts_with("hugepages")) {
-            let message = format!("conflicts with the kernel argument `{other}`: both reserve pages");
-            self.document.fault(pages, message, format!("keep one: kernel_args = [\"-{}\"]", arg_key(other)));
+        if let Some(other) =
+            profile.kernel_args.iter().find(|arg| arg_key(arg).starts_with("hugepages"))
+        {
+            let message =
+                format!("conflicts with the kernel argument `{other}`: both reserve pages");
+            self.document.fault(
+                pages,
+                message,
+                format!("keep one: kernel_args = [\"-{}\"]", arg_key(other)),
+            );
         }
         profile.hugepages = Some(pages.value);
         for arg in pages.value.kernel_args() {
@@ -184,7 +223,9 @@ impl Merge<'_> {
     fn vars(&mut self) -> Vars {
         let mut vars = std::collections::BTreeMap::new();
         for profile in self.chain {
-            vars.extend(profile.vars.iter().map(|(name, value)| (name.clone(), (value, &profile.name))));
+            vars.extend(
+                profile.vars.iter().map(|(name, value)| (name.clone(), (value, &profile.name))),
+            );
         }
         for (name, (value, by)) in &vars {
             self.set_at(format!("vars.{name}"), value.value.clone(), by, value.line);
@@ -195,7 +236,12 @@ impl Merge<'_> {
     fn checks(&mut self) -> CheckPolicy {
         let mut rules = std::collections::BTreeMap::new();
         for profile in self.chain {
-            rules.extend(profile.checks.iter().map(|check| (check.value.0.clone(), (check.value.1, &profile.name))));
+            rules.extend(
+                profile
+                    .checks
+                    .iter()
+                    .map(|check| (check.value.0.clone(), (check.value.1, &profile.name))),
+            );
         }
         for (name, (rule, by)) in &rules {
             self.set(format!("checks.{name}"), text(rule.as_str()), by);
@@ -211,7 +257,10 @@ impl Merge<'_> {
             *field(&mut thresholds) = u64::try_from(value).ok();
         }
         let rules = rules.into_iter().map(|(name, (rule, _))| (name, rule));
-        CheckPolicy { rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(), thresholds }
+        CheckPolicy {
+            rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(),
+            thresholds,
+        }
     }
 }
 
@@ -226,7 +275,9 @@ fn bounds(document: &Document, own: &WrittenProfile, profile: &Profile) {
         (profile.vars.len(), crate::MAX_VARS, "vars"),
         (args, MAX_ARGS, "bytes of kernel arguments"),
     ];
-    for (count, maximum, elements) in bounds.into_iter().filter(|(count, maximum, _)| count > maximum) {
+    for (count, maximum, elements) in
+        bounds.into_iter().filter(|(count, maximum, _)| count > maximum)
+    {
         document.fault(
             &own.position,
             format!("{count} {elements} including inherited ones"),

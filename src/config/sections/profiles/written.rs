@@ -50,15 +50,16 @@ pub(crate) struct WrittenProfile {
 impl WrittenProfile {
     /// Reads everything but the name, which the caller sets.
     pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
-        let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<Located<Edit<String>>> {
-            let one = |text: Located<String>| {
-                let edit = Edit::<String>::from_str(&text).ok()?;
-                let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
-                rule(plain).map_err(|error| document.error(&text, &error)).ok()?;
-                Some(text.with(edit))
+        let checked =
+            |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<Located<Edit<String>>> {
+                let one = |text: Located<String>| {
+                    let edit = Edit::<String>::from_str(&text).ok()?;
+                    let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
+                    rule(plain).map_err(|error| document.error(&text, &error)).ok()?;
+                    Some(text.with(edit))
+                };
+                table.strings(key).into_iter().filter_map(one).collect()
             };
-            table.strings(key).into_iter().filter_map(one).collect()
-        };
         WrittenProfile {
             name: "unnamed".parse().expect("a constant name is plain"),
             position: table.own_position(),
@@ -71,7 +72,10 @@ impl WrittenProfile {
             packages: checked("packages", check::package),
             bundles: table.list("bundles"),
             vfio: table.table("vfio").map(|vfio| vfio.list("devices")).unwrap_or_default(),
-            data_disks: table.table("storage").map(|storage| storage.list("data")).unwrap_or_default(),
+            data_disks: table
+                .table("storage")
+                .map(|storage| storage.list("data"))
+                .unwrap_or_default(),
             hugepages: hugepages(table),
             vars: vars::read(document, table),
             checks: checks(table),
@@ -94,11 +98,14 @@ fn checks(table: &Table<'_>) -> Vec<Located<(String, CheckRule)>> {
     let Some(table) = table.table("checks") else { return Vec::new() };
     let words = [("on", CheckRule::On), ("warn", CheckRule::Warn), ("off", CheckRule::Off)];
     let read = CHECKS.into_iter();
-    read.filter_map(|check| Some(table.choice(check, &words)?.map(|rule| (check.to_owned(), rule)))).collect()
+    read.filter_map(|check| Some(table.choice(check, &words)?.map(|rule| (check.to_owned(), rule))))
+        .collect()
 }
 
 fn thresholds(table: &Table<'_>) -> Vec<Located<(&'static str, i64)>> {
     let Some(table) = table.table("thresholds") else { return Vec::new() };
-    let read = |Threshold { key, max, .. }: &Threshold| Some(table.integer(key, 0..=*max)?.map(|value| (*key, value)));
+    let read = |Threshold { key, max, .. }: &Threshold| {
+        Some(table.integer(key, 0..=*max)?.map(|value| (*key, value)))
+    };
     THRESHOLDS.iter().filter_map(read).collect()
 }

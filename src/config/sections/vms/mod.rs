@@ -29,12 +29,14 @@ const MAX_PREFIX: usize = 4;
 pub struct Vms {
     /// Prefix of generated MAC addresses.
     pub mac_prefix: MacPrefix,
-    /// Pools for NICs without an address in their VM file, in the order of the file. Pools do not overlap.
+    /// Pools for NICs without an address in their VM file, in the order of the file. Pools do not
+    /// overlap.
     pub pools: Vec<VmAddressPool>,
     pub rules: VmRules,
 }
 
-/// One `[[vms.pool]]`: addresses for VMs in the subnet of a segment, outside its DHCP pool, without addresses of meshd, relays and routers.
+/// One `[[vms.pool]]`: addresses for VMs in the subnet of a segment, outside its DHCP pool, without
+/// addresses of meshd, relays and routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmAddressPool {
     /// Bridge of the NICs.
@@ -63,13 +65,16 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
             continue;
         };
         check_segments(document, &pool, segments, subnets.as_deref());
-        if let Some(other) = written.iter().find(|other| pool.first <= other.last && other.first <= pool.last) {
+        if let Some(other) =
+            written.iter().find(|other| pool.first <= other.last && other.first <= pool.last)
+        {
             let message = format!("overlaps the pool of line {}", other.line);
             document.fault(&pool, message, "shorten one of the two");
         }
         written.push(pool);
     }
-    let (mac_prefix, rules) = (or(&table, "mac_prefix", prefix, MacPrefix::default()), rules::read(document, &table));
+    let (mac_prefix, rules) =
+        (or(&table, "mac_prefix", prefix, MacPrefix::default()), rules::read(document, &table));
     let pools = written.into_iter().map(|pool| pool.value).collect();
     whole.then_some(Vms { mac_prefix: mac_prefix?, pools, rules: rules? })
 }
@@ -78,10 +83,18 @@ fn prefix_faults(document: &Document, prefix: &Located<MacPrefix>) {
     let octets = prefix.octets();
     if octets.len() > MAX_PREFIX {
         let message = format!("leaves {} octet for all NICs of the site", 6 - octets.len());
-        document.fault(prefix, message, format!("write {MAX_PREFIX} octets at most, such as \"{QEMU}\""));
+        document.fault(
+            prefix,
+            message,
+            format!("write {MAX_PREFIX} octets at most, such as \"{QEMU}\""),
+        );
     }
     if octets.first().is_some_and(|octet| octet & 1 == 1) {
-        document.fault(prefix, "is a multicast prefix", format!("write an even first octet: \"{QEMU}\""));
+        document.fault(
+            prefix,
+            "is a multicast prefix",
+            format!("write an even first octet: \"{QEMU}\""),
+        );
     }
 }
 
@@ -93,12 +106,18 @@ fn pool(document: &Document, table: &Table<'_>) -> Option<Located<VmAddressPool>
         let private = NetworkName::of_bridge(&bridge.value).is_private();
         if private {
             let hint = "remove the pool, or name a bridge of the site";
-            document.fault(bridge, "is the private network of each node, which assigns its addresses", hint);
+            document.fault(
+                bridge,
+                "is the private network of each node, which assigns its addresses",
+                hint,
+            );
         }
         !private
     });
     let hint = "write range = \"10.77.0.210-10.77.0.250\"";
-    let range = table.required("range", table.string("range"), hint).and_then(|text| dhcp::range(document, text));
+    let range = table
+        .required("range", table.string("range"), hint)
+        .and_then(|text| dhcp::range(document, text));
     let (bridge, range) = (bridge?.value, range?);
     let (first, last) = range.value;
     Some(range.with(VmAddressPool { bridge, first, last }))
@@ -114,14 +133,22 @@ fn check_segments(
     let VmAddressPool { first, last, .. } = pool.value;
     for (address, owner) in segments.owners() {
         if (first..=last).contains(&address) {
-            document.fault(pool, format!("contains {address}, the address of {owner}"), "exclude it");
+            document.fault(
+                pool,
+                format!("contains {address}, the address of {owner}"),
+                "exclude it",
+            );
         }
     }
     // A segment with a fault may hide the subnet.
     let Some(networks) = networks else { return };
     let Some(network) = networks.iter().find(|network| network.is_on_network(first)) else {
         let message = format!("{first} is in the network of no segment with a range");
-        return document.fault(pool, message, "write addresses of the network of a range, outside that range");
+        return document.fault(
+            pool,
+            message,
+            "write addresses of the network of a range, outside that range",
+        );
     };
     if !network.is_on_network(last) {
         let message = format!("{last} is not in the network of {first}");
@@ -132,7 +159,8 @@ fn check_segments(
         document.fault(pool, message, "exclude the first and the last address of the network");
     }
     if first <= network.last && network.first <= last {
-        let message = format!("overlaps the range {}-{}, the DHCP pool", network.first, network.last);
+        let message =
+            format!("overlaps the range {}-{}, the DHCP pool", network.first, network.last);
         document.fault(pool, message, "shorten one of the two");
     }
 }

@@ -1,5 +1,5 @@
-//! Resolves package dependencies from the indexes of a mirror. Reports all missing dependencies with the packages that
-//! need them, so that a fault ends the build instead of a boot. Pure.
+//! Resolves package dependencies from the indexes of a mirror. Reports all missing dependencies
+//! with the packages that need them, so that a fault ends the build instead of a boot. Pure.
 
 use super::{depends::Dependency, index::Record, version};
 use std::{
@@ -13,7 +13,8 @@ use std::{
 pub enum MissingPackage {
     /// No package of the mirror provides the dependency.
     Missing { dependency: String, dependent: String },
-    /// Several packages provide the dependency without priority and version, so the choice is ambiguous.
+    /// Several packages provide the dependency without priority and version, so the choice is
+    /// ambiguous.
     Undecided { dependency: String, dependent: String, providers: Vec<String> },
     /// Two packages conflict.
     Conflict { package: String, with: String },
@@ -42,11 +43,16 @@ impl fmt::Display for MissingPackage {
 /// Name of the recipe as the origin of a dependency.
 const RECIPE: &str = "the recipe";
 
-/// Returns `install` and its dependencies, ordered by name. The error contains all unresolved dependencies.
-pub fn closure<'r>(records: &'r [Record], install: &[String]) -> Result<Vec<&'r Record>, Vec<MissingPackage>> {
+/// Returns `install` and its dependencies, ordered by name. The error contains all unresolved
+/// dependencies.
+pub fn closure<'r>(
+    records: &'r [Record],
+    install: &[String],
+) -> Result<Vec<&'r Record>, Vec<MissingPackage>> {
     let mut solver = Solver::new(records);
     for name in install {
-        // Packages of the recipe are selected first, so that they satisfy the dependencies of other packages.
+        // Packages of the recipe are selected first, so that they satisfy the dependencies of other
+        // packages.
         solver.enqueue(Dependency::parse(name), RECIPE);
     }
     solver.resolve_queue(false);
@@ -77,7 +83,8 @@ impl<'r> Solver<'r> {
     fn new(records: &'r [Record]) -> Self {
         let mut providers: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
         for record in records {
-            let names = record.provides.iter().map(|(name, _)| name.as_str()).chain([record.name.as_str()]);
+            let names =
+                record.provides.iter().map(|(name, _)| name.as_str()).chain([record.name.as_str()]);
             for name in names.collect::<BTreeSet<_>>() {
                 providers.entry(name).or_default().push(record);
             }
@@ -106,13 +113,17 @@ impl<'r> Solver<'r> {
     }
 
     fn resolve(&mut self, dependency: &Dependency, dependent: &str) {
-        let candidates = self.providers.get(dependency.name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        if candidates.iter().any(|record| self.is_selected(record) && record.satisfies(dependency)) {
+        let candidates =
+            self.providers.get(dependency.name.as_str()).map(Vec::as_slice).unwrap_or_default();
+        if candidates.iter().any(|record| self.is_selected(record) && record.satisfies(dependency))
+        {
             return;
         }
         // Only one version of a package can be selected.
-        let free = candidates.iter().filter(|record| !self.selected.contains_key(record.name.as_str()));
-        let fitting: Vec<&'r Record> = free.filter(|record| record.satisfies(dependency)).copied().collect();
+        let free =
+            candidates.iter().filter(|record| !self.selected.contains_key(record.name.as_str()));
+        let fitting: Vec<&'r Record> =
+            free.filter(|record| record.satisfies(dependency)).copied().collect();
         match choose(dependency, &fitting) {
             Ok(record) => {
                 self.selected.insert(&record.name, record);
@@ -129,13 +140,17 @@ impl<'r> Solver<'r> {
     }
 
     fn is_selected(&self, record: &Record) -> bool {
-        self.selected.get(record.name.as_str()).is_some_and(|selected| std::ptr::eq(*selected, record))
+        self.selected
+            .get(record.name.as_str())
+            .is_some_and(|selected| std::ptr::eq(*selected, record))
     }
 
-    /// Queues packages whose `install_if` is satisfied, such as `dhcpcd-openrc`. Returns whether it found any.
+    /// Queues packages whose `install_if` is satisfied, such as `dhcpcd-openrc`. Returns whether it
+    /// found any.
     fn queue_install_if(&mut self) -> bool {
         let fits = |record: &&Record| {
-            let new = !record.install_if.is_empty() && !self.selected.contains_key(record.name.as_str());
+            let new =
+                !record.install_if.is_empty() && !self.selected.contains_key(record.name.as_str());
             new && record.install_if.iter().all(|needed| {
                 let satisfied = self.selected.values().any(|selected| selected.satisfies(needed));
                 satisfied != needed.conflict
@@ -151,34 +166,48 @@ impl<'r> Solver<'r> {
     fn conflicts(&mut self) {
         for record in self.selected.values() {
             for needed in record.depends.iter().filter(|needed| needed.conflict) {
-                let satisfied =
-                    self.selected.values().find(|other| other.name != record.name && other.satisfies(needed));
-                self.missing.extend(
-                    satisfied
-                        .map(|with| MissingPackage::Conflict { package: record.name.clone(), with: with.name.clone() }),
-                );
+                let satisfied = self
+                    .selected
+                    .values()
+                    .find(|other| other.name != record.name && other.satisfies(needed));
+                self.missing.extend(satisfied.map(|with| MissingPackage::Conflict {
+                    package: record.name.clone(),
+                    with: with.name.clone(),
+                }));
             }
         }
     }
 }
 
-/// Returns the newest package of that name, else the provider with the highest priority and version. The error contains the names of
-/// ambiguous providers.
+/// Returns the newest package of that name, else the provider with the highest priority and
+/// version. The error contains the names of ambiguous providers.
 fn choose<'r>(dependency: &Dependency, fitting: &[&'r Record]) -> Result<&'r Record, Vec<String>> {
     let newest = |records: &mut dyn Iterator<Item = &'r Record>| {
-        records
-            .reduce(|best, record| if version::compare(&record.version, &best.version).is_gt() { record } else { best })
+        records.reduce(|best, record| {
+            if version::compare(&record.version, &best.version).is_gt() { record } else { best }
+        })
     };
-    if let Some(same) = newest(&mut fitting.iter().filter(|record| record.name == dependency.name).copied()) {
+    if let Some(same) =
+        newest(&mut fitting.iter().filter(|record| record.name == dependency.name).copied())
+    {
         return Ok(same);
     }
-    let Some(highest) = fitting.iter().map(|record| record.priority).max() else { return Err(Vec::new()) };
-    let best: Vec<&'r Record> = fitting.iter().filter(|record| record.priority == highest).copied().collect();
+    let Some(highest) = fitting.iter().map(|record| record.priority).max() else {
+        return Err(Vec::new());
+    };
+    let best: Vec<&'r Record> =
+        fitting.iter().filter(|record| record.priority == highest).copied().collect();
     let names: BTreeSet<&str> = best.iter().map(|record| record.name.as_str()).collect();
     let version_of = |record: &'r Record| {
-        record.provides.iter().find(|(name, _)| *name == dependency.name).and_then(|(_, version)| version.as_deref())
+        record
+            .provides
+            .iter()
+            .find(|(name, _)| *name == dependency.name)
+            .and_then(|(_, version)| version.as_deref())
     };
-    let decided = names.len() == 1 || highest.is_some() || best.iter().all(|record| version_of(record).is_some());
+    let decided = names.len() == 1
+        || highest.is_some()
+        || best.iter().all(|record| version_of(record).is_some());
     if !decided {
         return Err(names.into_iter().map(str::to_owned).collect());
     }

@@ -14,7 +14,11 @@ fn records(text: &str) -> Vec<Record> {
         let (head, rest) = line.split_once('|').unwrap_or((line, ""));
         let (name, version) = head.trim().split_once(' ').unwrap();
         index += &format!("C:{SUM}\nP:{name}\nV:{version}\nA:x86_64\nS:1\n");
-        index.extend(rest.split('|').map(|field| format!("{}\n", field.trim())).filter(|field| field != "\n"));
+        index.extend(
+            rest.split('|')
+                .map(|field| format!("{}\n", field.trim()))
+                .filter(|field| field != "\n"),
+        );
         index += "\n";
     }
     parse(&index).unwrap()
@@ -43,13 +47,20 @@ fn newest_package_of_all_repositories_is_chosen_unless_pinned() {
 
 #[test]
 fn missing_packages_are_all_reported_with_their_dependent() {
-    let missing = resolve("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
+    let missing =
+        resolve("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
     let text: Vec<String> = missing.iter().map(MissingPackage::to_string).collect();
     assert_eq!(text.len(), 4, "{text:?}");
-    for expected in
-        ["`gone`, which a needs", "`so:libx.so.1`, which a needs", "`a>2`, which b needs", "`nope`, which the recipe"]
-    {
-        assert!(text.iter().any(|line| line.contains(expected)), "{expected} is missing from {text:?}");
+    for expected in [
+        "`gone`, which a needs",
+        "`so:libx.so.1`, which a needs",
+        "`a>2`, which b needs",
+        "`nope`, which the recipe",
+    ] {
+        assert!(
+            text.iter().any(|line| line.contains(expected)),
+            "{expected} is missing from {text:?}"
+        );
     }
 }
 
@@ -69,8 +80,7 @@ fn provider_is_chosen_by_name_or_priority_or_reported_undecided() {
 
 #[test]
 fn install_if_package_is_added_when_all_its_conditions_are_met() {
-    let mirror =
-        "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
+    let mirror = "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
     assert_eq!(resolve(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
     let with = resolve(mirror, &["dhcpcd", "openrc"]).unwrap();
     assert_eq!(with, ["dhcpcd 10", "dhcpcd-openrc 10", "late 1", "openrc 1"]);

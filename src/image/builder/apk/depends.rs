@@ -40,7 +40,8 @@ impl Dependency {
         let (name, rest) = word.split_at(at);
         let than = rest.trim_start_matches(['<', '>', '=', '~']);
         let operator = &rest[..rest.len() - than.len()];
-        // The tag of `name@tag` is ignored: it selects a repository, which is the administrator's decision.
+        // The tag of `name@tag` is ignored: it selects a repository, which is the administrator's
+        // decision.
         let name = name.split('@').next().unwrap_or(name).to_owned();
         let versions = match operator {
             "" => Versions::Any,
@@ -60,14 +61,16 @@ impl Dependency {
         Dependency { name, versions, conflict }
     }
 
-    /// Returns whether a name and version satisfy the dependency. A provided name without a version satisfies no version
-    /// constraint.
+    /// Returns whether a name and version satisfy the dependency. A provided name without a version
+    /// satisfies no version constraint.
     pub fn is_met_by(&self, name: &str, version: Option<&str>) -> bool {
         self.name == name
             && match (&self.versions, version) {
                 (Versions::Any, _) => true,
                 (_, None) => false,
-                (Versions::Prefix(prefix), Some(version)) => version::matches_prefix(version, prefix),
+                (Versions::Prefix(prefix), Some(version)) => {
+                    version::matches_prefix(version, prefix)
+                }
                 (Versions::Compared { less, equal, greater, than }, Some(version)) => {
                     match version::compare(version, than) {
                         Ordering::Less => *less,
@@ -87,7 +90,14 @@ impl fmt::Display for Dependency {
             Versions::Prefix(version) => write!(f, "{not}{}~{version}", self.name),
             Versions::Compared { less, equal, greater, than } => {
                 let sign = |is: bool, sign| if is { sign } else { "" };
-                write!(f, "{not}{}{}{}{}{than}", self.name, sign(*less, "<"), sign(*greater, ">"), sign(*equal, "="))
+                write!(
+                    f,
+                    "{not}{}{}{}{}{than}",
+                    self.name,
+                    sign(*less, "<"),
+                    sign(*greater, ">"),
+                    sign(*equal, "=")
+                )
             }
         }
     }
@@ -119,7 +129,10 @@ mod tests {
             assert!(no.is_none() || !satisfied(word, no), "{word} {no:?}");
             assert!(!Dependency::parse(word).is_met_by("b", yes), "{word}");
         }
-        assert!(satisfied("a", None) && !satisfied("a>1", None), "without a version only the name is answered");
+        assert!(
+            satisfied("a", None) && !satisfied("a>1", None),
+            "without a version only the name is answered"
+        );
     }
 
     #[test]

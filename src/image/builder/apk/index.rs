@@ -1,5 +1,5 @@
-//! `APKINDEX`: parses the package records of a repository. Names and versions become file names, so the parser
-//! validates them.
+//! `APKINDEX`: parses the package records of a repository. Names and versions become file names, so
+//! the parser validates them.
 
 use super::depends::{Dependency, parse_provided};
 use crate::builder::parts::installed::Checksum;
@@ -51,7 +51,10 @@ impl Record {
     /// Returns whether the package satisfies a dependency, by name or by a provided name.
     pub fn satisfies(&self, dependency: &Dependency) -> bool {
         dependency.is_met_by(&self.name, Some(&self.version))
-            || self.provides.iter().any(|(name, version)| dependency.is_met_by(name, version.as_deref()))
+            || self
+                .provides
+                .iter()
+                .any(|(name, version)| dependency.is_met_by(name, version.as_deref()))
     }
 }
 
@@ -87,7 +90,9 @@ fn record(lines: &[&str]) -> Result<Record, String> {
         checksum: Checksum::parse(field("C")).ok_or_else(|| of("checksum (C:Q1...)"))?,
         size: field("S").parse().map_err(|_| of("size (S:)"))?,
         depends: words("D"),
-        provides: provides.map(|(name, version)| (name.to_owned(), version.map(str::to_owned))).collect(),
+        provides: provides
+            .map(|(name, version)| (name.to_owned(), version.map(str::to_owned)))
+            .collect(),
         install_if: words("i"),
         priority: field("k").parse().ok(),
         built: field("t").parse().unwrap_or(0),
@@ -130,7 +135,8 @@ k:100
         assert_eq!((busybox.file().as_str(), busybox.size), ("busybox-1.37.0-r30.apk", 508_912));
         assert_eq!(busybox.text, TEXT.trim_end().to_owned() + "\n");
         assert!(
-            busybox.satisfies(&Dependency::parse("cmd:busybox>=1")) && busybox.satisfies(&Dependency::parse("ash"))
+            busybox.satisfies(&Dependency::parse("cmd:busybox>=1"))
+                && busybox.satisfies(&Dependency::parse("ash"))
         );
         assert_eq!((busybox.priority, busybox.install_if.len()), (Some(100), 2));
     }

@@ -1,5 +1,5 @@
-//! Reads and writes concatenated gzip members and the tar archives in them. All sizes are limited, because the mirror
-//! is not trusted. Only this module and `overlay/archive` use tar and flate2.
+//! Reads and writes concatenated gzip members and the tar archives in them. All sizes are limited,
+//! because the mirror is not trusted. Only this module and `overlay/archive` use tar and flate2.
 
 use flate2::{
     Compression, GzBuilder,
@@ -87,19 +87,23 @@ pub fn files(tar: &[u8]) -> io::Result<Vec<File>> {
     Ok(files)
 }
 
-/// Packs files as a gzip member, with or without the end of the archive. The output is deterministic.
+/// Packs files as a gzip member, with or without the end of the archive. The output is
+/// deterministic.
 pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for file in files {
         let mut header = tar::Header::new_ustar();
-        // Every number field is written, because apk treats an entry with an empty number as the end of the archive.
+        // Every number field is written, because apk treats an entry with an empty number as the
+        // end of the archive.
         header.set_entry_type(tar::EntryType::Regular);
         header.set_mode(0o644);
         header.set_uid(0);
         header.set_gid(0);
         header.set_mtime(0);
         header.set_size(file.bytes.len() as u64);
-        builder.append_data(&mut header, &file.name, &file.bytes[..]).expect("memory takes everything");
+        builder
+            .append_data(&mut header, &file.name, &file.bytes[..])
+            .expect("memory takes everything");
     }
     let mut tar = builder.into_inner().expect("memory takes everything");
     if !ends {
@@ -110,7 +114,8 @@ pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
 
 /// Compresses bytes as one gzip member; the output is deterministic.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzBuilder::new().operating_system(GZIP_OS_UNKNOWN).write(Vec::new(), Compression::best());
+    let mut encoder =
+        GzBuilder::new().operating_system(GZIP_OS_UNKNOWN).write(Vec::new(), Compression::best());
     encoder.write_all(bytes).expect("memory takes everything");
     encoder.finish().expect("memory takes everything")
 }
@@ -127,7 +132,8 @@ mod tests {
     #[test]
     fn gzip_members_are_split_at_their_ends() {
         let (a, b) = (file("a", b"one"), file("b", b"two"));
-        let (first_member, second) = (pack(std::slice::from_ref(&a), false), pack(std::slice::from_ref(&b), true));
+        let (first_member, second) =
+            (pack(std::slice::from_ref(&a), false), pack(std::slice::from_ref(&b), true));
         let row = [&first_member[..], &second[..]].concat();
         let (unpacked, rest) = unpack_first(&row).unwrap();
         assert_eq!((files(&unpacked).unwrap(), rest), (vec![a.clone()], &second[..]));
@@ -141,7 +147,10 @@ mod tests {
         fs::write(&packed, [gzip(&[0; 4096]), gzip(&[1; 4096])].concat()).unwrap();
         unpack_file(&packed, &to, 8192).unwrap();
         assert_eq!(fs::metadata(&to).unwrap().len(), 8192);
-        assert_eq!(unpack_file(&packed, &to, 8191).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(
+            unpack_file(&packed, &to, 8191).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
         assert_eq!(fs::metadata(&to).unwrap().len(), 8192, "nothing beyond the limit is written");
     }
 

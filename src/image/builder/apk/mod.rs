@@ -1,5 +1,6 @@
-//! Alpine's package format (apk v2): indexes, signatures, versions, dependencies. Only [`signature`] is not pure. A
-//! package is a sequence of gzip members with tar entries: signature, control, data.
+//! Alpine's package format (apk v2): indexes, signatures, versions, dependencies. Only
+//! [`signature`] is not pure. A package is a sequence of gzip members with tar entries: signature,
+//! control, data.
 //!
 //! | module | what it holds |
 //! | --- | --- |

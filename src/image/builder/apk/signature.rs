@@ -8,7 +8,8 @@ use std::{
 };
 
 /// Signature types of apk, the strongest first, with openssl's names of their digests.
-const KINDS: [(&str, &str); 3] = [(".SIGN.RSA512.", "-sha512"), (".SIGN.RSA256.", "-sha256"), (".SIGN.RSA.", "-sha1")];
+const KINDS: [(&str, &str); 3] =
+    [(".SIGN.RSA512.", "-sha512"), (".SIGN.RSA256.", "-sha256"), (".SIGN.RSA.", "-sha1")];
 
 #[derive(Debug, thiserror::Error)]
 pub enum SignatureError {
@@ -29,7 +30,8 @@ pub enum SignatureError {
     Damaged(#[source] io::Error),
 }
 
-/// Verifies the signature of an index and returns the signed bytes. `scratch` is a folder for openssl's files.
+/// Verifies the signature of an index and returns the signed bytes. `scratch` is a folder for
+/// openssl's files.
 pub(in crate::builder) fn verify<'b>(
     bytes: &'b [u8],
     keys: &[PathBuf],
@@ -39,7 +41,8 @@ pub(in crate::builder) fn verify<'b>(
     let found = members::files(&head).map_err(SignatureError::Damaged)?;
     let mut signers = Vec::new();
     for (prefix, digest) in KINDS {
-        for (signer, signature) in found.iter().filter_map(|file| Some((file.name.strip_prefix(prefix)?, &file.bytes)))
+        for (signer, signature) in
+            found.iter().filter_map(|file| Some((file.name.strip_prefix(prefix)?, &file.bytes)))
         {
             let Some(key) = keys.iter().find(|key| name(key) == signer) else {
                 signers.push(signer.to_owned());
@@ -48,7 +51,10 @@ pub(in crate::builder) fn verify<'b>(
             let (signature_file, signed_file) = (scratch.join("signature"), scratch.join("signed"));
             fs::write(&signature_file, signature).map_err(SignatureError::Damaged)?;
             fs::write(&signed_file, signed).map_err(SignatureError::Damaged)?;
-            let run = ToolCommand::new("openssl").args(["dgst", digest, "-verify"]).arg(key).arg("-signature");
+            let run = ToolCommand::new("openssl")
+                .args(["dgst", digest, "-verify"])
+                .arg(key)
+                .arg("-signature");
             let checked = run.arg(signature_file).arg(signed_file).run();
             return match checked {
                 Ok(()) => Ok(signed),
@@ -59,7 +65,10 @@ pub(in crate::builder) fn verify<'b>(
     if signers.is_empty() {
         return Err(SignatureError::Unsigned);
     }
-    Err(SignatureError::UntrustedKey { signed: signers, trusted: keys.iter().map(|key| name(key)).collect() })
+    Err(SignatureError::UntrustedKey {
+        signed: signers,
+        trusted: keys.iter().map(|key| name(key)).collect(),
+    })
 }
 
 fn name(key: &Path) -> String {
@@ -95,7 +104,9 @@ mod tests {
 
     fn key(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
         let (private, public) = (dir.join(name), dir.join(format!("{name}.pub")));
-        let run = ToolCommand::new("openssl").args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"]).arg(&private);
+        let run = ToolCommand::new("openssl")
+            .args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"])
+            .arg(&private);
         run.run().unwrap();
         ToolCommand::new("openssl")
             .args(["pkey", "-pubout", "-in"])
@@ -128,6 +139,9 @@ mod tests {
         let other_dir = dir.path().join("other");
         fs::create_dir(&other_dir).unwrap();
         fs::copy(dir.path().join("other.rsa.pub"), other_dir.join("ours.rsa.pub")).unwrap();
-        assert!(matches!(refuse(&signed, &[other_dir.join("ours.rsa.pub")]), SignatureError::Invalid { .. }));
+        assert!(matches!(
+            refuse(&signed, &[other_dir.join("ours.rsa.pub")]),
+            SignatureError::Invalid { .. }
+        ));
     }
 }

@@ -12,8 +12,17 @@ struct VersionParts<'v> {
 }
 
 /// Suffixes in order; those with a negative number precede the release.
-const SUFFIXES: [(&str, i8); 9] =
-    [("alpha", -4), ("beta", -3), ("pre", -2), ("rc", -1), ("cvs", 1), ("svn", 2), ("git", 3), ("hg", 4), ("p", 5)];
+const SUFFIXES: [(&str, i8); 9] = [
+    ("alpha", -4),
+    ("beta", -3),
+    ("pre", -2),
+    ("rc", -1),
+    ("cvs", 1),
+    ("svn", 2),
+    ("git", 3),
+    ("hg", 4),
+    ("p", 5),
+];
 
 /// Compares two versions as apk does.
 pub fn compare(left: &str, right: &str) -> Ordering {
@@ -23,10 +32,13 @@ pub fn compare(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Returns whether `version` matches `~prefix`: `1.2` matches `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
+/// Returns whether `version` matches `~prefix`: `1.2` matches `1.2`, `1.2.3` and `1.2.3-r4`, not
+/// `1.20`.
 pub fn matches_prefix(version: &str, prefix: &str) -> bool {
     version == prefix
-        || version.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        || version
+            .strip_prefix(prefix)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn parse(text: &str) -> Option<VersionParts<'_>> {
@@ -43,7 +55,10 @@ fn parse(text: &str) -> Option<VersionParts<'_>> {
         head = &head[..head.len() - 1];
     }
     let numbers: Vec<&str> = head.split('.').collect();
-    if !numbers.iter().all(|number| !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit())) {
+    if !numbers
+        .iter()
+        .all(|number| !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()))
+    {
         return None;
     }
     let suffixes = words.map(|word| {
@@ -58,10 +73,12 @@ fn parse(text: &str) -> Option<VersionParts<'_>> {
 impl VersionParts<'_> {
     fn compare(&self, other: &Self) -> Ordering {
         let numbers = self.numbers.iter().zip(&other.numbers).enumerate();
-        let numbers = numbers.map(|(at, (left, right))| number(at, left, right)).find(|order| order.is_ne());
+        let numbers =
+            numbers.map(|(at, (left, right))| number(at, left, right)).find(|order| order.is_ne());
         let suffix = |list: &[(i8, u64)], at: usize| list.get(at).copied().unwrap_or((0, 0));
         let longest = self.suffixes.len().max(other.suffixes.len());
-        let mut suffixes = (0..longest).map(|at| suffix(&self.suffixes, at).cmp(&suffix(&other.suffixes, at)));
+        let mut suffixes =
+            (0..longest).map(|at| suffix(&self.suffixes, at).cmp(&suffix(&other.suffixes, at)));
         numbers
             .unwrap_or(Ordering::Equal)
             .then(self.numbers.len().cmp(&other.numbers.len()))
@@ -124,7 +141,11 @@ mod tests {
 
     #[test]
     fn fuzzy_match_accepts_subversions_but_not_longer_numbers() {
-        assert!(matches_prefix("1.2", "1.2") && matches_prefix("1.2.3-r4", "1.2") && matches_prefix("1.2-r1", "1.2"));
+        assert!(
+            matches_prefix("1.2", "1.2")
+                && matches_prefix("1.2.3-r4", "1.2")
+                && matches_prefix("1.2-r1", "1.2")
+        );
         assert!(!matches_prefix("1.20", "1.2") && !matches_prefix("1.3", "1.2"));
     }
 

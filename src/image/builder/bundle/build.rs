@@ -50,7 +50,10 @@ pub fn recipes_dir(images_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// An existing bundle stays; no file is half-written.
-pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<BundleManifest, BuildError> {
+pub fn build_bundle(
+    request: &BundleRequest,
+    progress: &dyn Progress,
+) -> Result<BundleManifest, BuildError> {
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
     let current = load_bundle(&request.blobs_dir, &request.name).ok().map(|bundle| bundle.manifest);
@@ -91,7 +94,8 @@ impl BundleBuild<'_> {
         // Adds dependencies, level by level, until every library is found.
         let (mut found, mut absent): LibrarySearch = libraries.resolve(&elf_files)?;
         while !absent.is_empty() && tree.add_dependencies()? {
-            self.progress.note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
+            self.progress
+                .note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
             (found, absent) = libraries.resolve(&elf_files)?;
         }
         let loader = libraries.loader_path().filter(|_| absent.is_empty());
@@ -101,12 +105,24 @@ impl BundleBuild<'_> {
         Ok((programs, tree.packages))
     }
 
-    fn store(&self, recipe: Digest, (programs, packages): BundleContents) -> Result<BundleManifest, BuildError> {
+    fn store(
+        &self,
+        recipe: Digest,
+        (programs, packages): BundleContents,
+    ) -> Result<BundleManifest, BuildError> {
         let layer = self.work.path("layer");
         ToolCommand::new("mksquashfs")
             .arg(self.work.path("stage"))
             .arg(&layer)
-            .args(["-all-root", "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-comp", "zstd"])
+            .args([
+                "-all-root",
+                "-noappend",
+                "-no-progress",
+                "-quiet",
+                "-no-xattrs",
+                "-comp",
+                "zstd",
+            ])
             .args(["-Xcompression-level", "15", "-mkfs-time", "0", "-all-time", "0"])
             .run()
             .map_err(failed("make the layer"))?;

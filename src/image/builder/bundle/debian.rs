@@ -46,7 +46,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Adds the direct dependencies of the packages. Returns false if all dependencies are unpacked.
+    /// Adds the direct dependencies of the packages. Returns false if all dependencies are
+    /// unpacked.
     pub(super) fn add_dependencies(&mut self) -> Result<bool, BuildError> {
         let next = std::mem::take(&mut self.depends);
         let new = |name: &String| !self.packages.contains_key(name) && !self.absent.contains(name);
@@ -69,7 +70,11 @@ impl<'a> Tree<'a> {
                 .arg(&self.root)
                 .run()
                 .map_err(failed("unpack a package"))?;
-            let fields = ToolCommand::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
+            let fields = ToolCommand::new("dpkg-deb")
+                .arg("-f")
+                .arg(&deb)
+                .args(["Pre-Depends", "Depends"])
+                .output();
             let fields = fields.map_err(failed("read a package's dependencies"))?;
             self.depends.extend(dependencies(&fields));
             self.packages.insert(record.name, record.version);
@@ -94,7 +99,8 @@ mod tests {
 
     #[test]
     fn dependency_alternatives_resolve_to_first_and_invalid_are_skipped() {
-        let fields = "Pre-Depends: libc6 (>= 2.34)\nDepends: hwloc-nox | hwloc, python3:any (>= 3), libz1\n";
+        let fields =
+            "Pre-Depends: libc6 (>= 2.34)\nDepends: hwloc-nox | hwloc, python3:any (>= 3), libz1\n";
         assert_eq!(dependencies(fields), ["libc6", "hwloc-nox", "python3", "libz1"]);
         assert_eq!(dependencies(""), [""; 0]);
         assert_eq!(dependencies("Depends: -o=Dir::Etc=/tmp, ${misc:Depends}, libz1\n"), ["libz1"]);

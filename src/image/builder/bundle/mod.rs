@@ -1,5 +1,5 @@
-//! Bundles: programs of Debian packages with libraries and loader, as a squashfs layer for nodes with another C
-//! library.
+//! Bundles: programs of Debian packages with libraries and loader, as a squashfs layer for nodes
+//! with another C library.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -14,8 +14,9 @@
 //!   packages ──────────── debian ───────┼── stage: libexec/ bin/ lib/ share/ ── squashfs ── store
 //!   libraries ─ shared_libraries ───────┘
 //! ```
-//! A node mounts the bundle at `/opt/bundles/<name>`. The bundle's own loader runs each program with the bundle's own
-//! libraries, so programs do not interfere with the node's musl or with other bundles.
+//! A node mounts the bundle at `/opt/bundles/<name>`. The bundle's own loader runs each program
+//! with the bundle's own libraries, so programs do not interfere with the node's musl or with other
+//! bundles.
 
 mod build;
 mod debian;
@@ -36,11 +37,15 @@ pub enum BundleFault {
     NoPackage(String),
     #[error("the programs need more than {0} packages; name fewer programs")]
     TooMany(usize),
-    #[error("the recipe names {0}, which none of its packages has; `dpkg-deb -c` lists what a package has")]
+    #[error(
+        "the recipe names {0}, which none of its packages has; `dpkg-deb -c` lists what a package has"
+    )]
     NoFile(String),
     #[error("no package brings {}; add one that does to packages", .0.join(", "))]
     NoLibrary(Vec<String>),
-    #[error("a bundle is built where it would run: this machine is {host}, the recipe is for {expected}")]
+    #[error(
+        "a bundle is built where it would run: this machine is {host}, the recipe is for {expected}"
+    )]
     Arch {
         /// Architecture of this host.
         host: &'static str,

@@ -1,4 +1,5 @@
-//! `bundle.toml`: the recipe of a bundle. All faults are reported together, with line, key and hint.
+//! `bundle.toml`: the recipe of a bundle. All faults are reported together, with line, key and
+//! hint.
 
 use crate::builder::parts::recipe_head::architecture;
 use meshd_config::{
@@ -71,17 +72,26 @@ pub fn parse(text: &str, file: &Path) -> Result<BundleRecipe, Faults> {
 
 fn read(root: &Table<'_>) -> Option<BundleRecipe> {
     let arch = architecture(root);
-    let description = root.required("description", root.word("description"), "say in one line what it is for");
+    let description =
+        root.required("description", root.word("description"), "say in one line what it is for");
     let packages = root.strings("packages");
     for package in packages.iter().filter(|name| !is_package(name)) {
         root.fault_at(package, "is no name of a Debian package", "packages = [\"mpich\"]");
     }
-    let packages = root.required("packages", (!packages.is_empty()).then_some(packages), "packages = [\"mpich\"]");
+    let packages = root.required(
+        "packages",
+        (!packages.is_empty()).then_some(packages),
+        "packages = [\"mpich\"]",
+    );
     let (mut programs, mut names) = (Vec::new(), BTreeSet::new());
     for table in &root.tables("programs") {
         let Some(program) = program(table) else { continue };
         if !names.insert(program.name().to_owned()) {
-            table.fault("path", format!("`{}` is the name of another program too", program.name()), "leave one out");
+            table.fault(
+                "path",
+                format!("`{}` is the name of another program too", program.name()),
+                "leave one out",
+            );
         }
         programs.push(program);
     }
@@ -94,7 +104,8 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
             root.fault(what, format!("lists {count}"), format!("at most {MAX_LISTED}"));
         }
     }
-    let environment = root.table("environment").map(|table| environment(&table)).unwrap_or_default();
+    let environment =
+        root.table("environment").map(|table| environment(&table)).unwrap_or_default();
     Some(BundleRecipe {
         arch: arch?,
         description: description?.value,
@@ -106,7 +117,11 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
 }
 
 fn program(table: &Table<'_>) -> Option<Program> {
-    let path = table.required("path", table.parsed::<SafePath>("path"), "path = \"usr/bin/mpiexec.hydra\"");
+    let path = table.required(
+        "path",
+        table.parsed::<SafePath>("path"),
+        "path = \"usr/bin/mpiexec.hydra\"",
+    );
     let arguments = quotable(table, table.strings("arguments"));
     let program = Program { path: path?.value, arguments };
     // The name is written into a shell script.
@@ -142,7 +157,11 @@ fn environment(table: &Table<'_>) -> BTreeMap<String, String> {
 /// Returns whether a text can be put between single quotes in a shell script.
 fn quotable(table: &Table<'_>, words: Vec<Located<String>>) -> Vec<String> {
     for word in words.iter().filter(|word| word.contains('\'') || word.contains(char::is_control)) {
-        table.fault_at(word, "has a quote or a control character", "a script of the node carries it; leave that out");
+        table.fault_at(
+            word,
+            "has a quote or a control character",
+            "a script of the node carries it; leave that out",
+        );
     }
     words.into_iter().map(|word| word.value).collect()
 }
@@ -160,7 +179,8 @@ mod tests {
 
     #[test]
     fn committed_recipes_have_no_faults() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/bundles");
+        let folder =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/bundles");
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -176,7 +196,8 @@ mod tests {
     fn unsafe_or_duplicate_program_name_is_a_fault() {
         let program = |path: &str| format!("[[programs]]\npath = \"{path}\"\n");
         let head = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"p\"]\n";
-        let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")].concat();
+        let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")]
+            .concat();
         let faults = parse(&text, Path::new("bundle.toml")).unwrap_err().to_string();
         assert!(faults.contains("bundle.toml:7: programs[1].path: the name `$(id)`"), "{faults}");
         assert!(faults.contains("`a` is the name of another program too"), "{faults}");

@@ -36,35 +36,54 @@ impl Libraries {
     pub(super) fn resolve(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
         let found = self.resolve_with(programs, &BTreeSet::new())?;
         // A package may have a private library folder, to which RUNPATH of its programs points.
-        let private =
-            found.1.iter().filter_map(|absent| self.private_folder(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
+        let private = found
+            .1
+            .iter()
+            .filter_map(|absent| self.private_folder(absent.split(' ').next()?))
+            .collect::<BTreeSet<_>>();
         if private.is_empty() { Ok(found) } else { self.resolve_with(programs, &private) }
     }
 
     /// Returns the only sub-folder of the library folders that contains a library.
     fn private_folder(&self, library: &str) -> Option<PathBuf> {
-        let below = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
-        let mut found = below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
+        let below = self
+            .folders
+            .iter()
+            .flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+        let mut found =
+            below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
         found.next().filter(|_| found.next().is_none())
     }
 
-    fn resolve_with(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<LibrarySearch, BundleFault> {
+    fn resolve_with(
+        &self,
+        programs: &[PathBuf],
+        private: &BTreeSet<PathBuf>,
+    ) -> Result<LibrarySearch, BundleFault> {
         let (mut found_libraries, mut absent) = LibrarySearch::default();
         let Some(loader) = self.loader_path() else {
             absent.insert(format!("{} (which every program needs)", self.loader));
             return Ok((found_libraries, absent));
         };
-        let path =
-            self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
+        let path = self
+            .folders
+            .iter()
+            .chain(private)
+            .map(|folder| folder.display().to_string())
+            .collect::<Vec<_>>()
+            .join(":");
         for program in programs {
-            let run =
-                ToolCommand::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
+            let run = ToolCommand::new(&loader)
+                .args(["--inhibit-cache", "--library-path", &path, "--list"])
+                .arg(program);
             // The loader must not use libraries of this host.
             let listed = run.env("LD_LIBRARY_PATH", "").output();
-            let text = listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
+            let text =
+                listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
             let name = program.file_name().unwrap_or_default().to_string_lossy();
             for (library, path) in text.lines().filter_map(parse) {
-                match path.filter(|path| self.folders.iter().any(|folder| path.starts_with(folder))) {
+                match path.filter(|path| self.folders.iter().any(|folder| path.starts_with(folder)))
+                {
                     Some(path) => drop(found_libraries.insert(library.to_owned(), path.to_owned())),
                     None => drop(absent.insert(format!("{library} (which {name} needs)"))),
                 }
@@ -74,7 +93,8 @@ impl Libraries {
     }
 }
 
-/// Parses `libz.so.1 => /tree/lib/libz.so.1 (0x..)`, or `=> not found`. Loader and vDSO have no arrow.
+/// Parses `libz.so.1 => /tree/lib/libz.so.1 (0x..)`, or `=> not found`. Loader and vDSO have no
+/// arrow.
 fn parse(line: &str) -> Option<(&str, Option<&Path>)> {
     let (library, path) = line.trim().split_once(" => ")?;
     let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
@@ -96,7 +116,10 @@ mod tests {
             fs::write(folder.join(path), "").unwrap();
         }
         assert_eq!(libraries.private_folder("libswtpm.so.0"), Some(folder.join("swtpm")));
-        assert_eq!((libraries.private_folder("libtwice.so"), libraries.private_folder("libnone.so")), (None, None));
+        assert_eq!(
+            (libraries.private_folder("libtwice.so"), libraries.private_folder("libnone.so")),
+            (None, None)
+        );
     }
 
     #[test]

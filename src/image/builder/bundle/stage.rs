@@ -21,7 +21,11 @@ pub(super) const MOUNTS: &str = "/opt/bundles";
 const ELF: &[u8] = b"\x7fELF";
 
 /// Copies programs and files from the tree; returns the ELF files, whose libraries are needed.
-pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Path) -> Result<Vec<PathBuf>, BuildError> {
+pub(super) fn programs_and_files(
+    recipe: &BundleRecipe,
+    tree: &Path,
+    stage: &Path,
+) -> Result<Vec<PathBuf>, BuildError> {
     let mut elf_files = Vec::new();
     for program in &recipe.programs {
         let to = stage.join("libexec").join(program.name());
@@ -34,7 +38,12 @@ pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Pat
     Ok(elf_files)
 }
 
-fn copy(tree: &Path, from: &str, to: &Path, elf_files: &mut Vec<PathBuf>) -> Result<(), BuildError> {
+fn copy(
+    tree: &Path,
+    from: &str,
+    to: &Path,
+    elf_files: &mut Vec<PathBuf>,
+) -> Result<(), BuildError> {
     let no_file = || BundleFault::NoFile(format!("/{from}"));
     // Only files of packages are copied: a link may lead out of the tree to a file of this host.
     let source = tree.join(from).canonicalize().map_err(|_| no_file())?;
@@ -44,7 +53,13 @@ fn copy(tree: &Path, from: &str, to: &Path, elf_files: &mut Vec<PathBuf>) -> Res
     if source.is_dir() {
         // A link to one of its parent folders would cause an endless copy.
         let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| folder == source);
-        if tree.join(from).ancestors().skip(1).take_while(|folder| folder.starts_with(tree)).any(inside) {
+        if tree
+            .join(from)
+            .ancestors()
+            .skip(1)
+            .take_while(|folder| folder.starts_with(tree))
+            .any(inside)
+        {
             return Ok(());
         }
         fs::create_dir_all(to).map_err(io_error("make the folder", to))?;
@@ -107,20 +122,31 @@ fn write(bin: &Path, name: &str, text: &str) -> Result<String, BuildError> {
     Ok(name.to_owned())
 }
 
-/// Returns one starter script. It runs the bundle's loader, because the loader path in the program does not exist on musl nodes.
-fn starter(name: &BundleName, recipe: &BundleRecipe, loader: &str, program: Option<&Program>) -> String {
+/// Returns one starter script. It runs the bundle's loader, because the loader path in the program
+/// does not exist on musl nodes.
+fn starter(
+    name: &BundleName,
+    recipe: &BundleRecipe,
+    loader: &str,
+    program: Option<&Program>,
+) -> String {
     let root = format!("{MOUNTS}/{name}");
     let within = |text: &str| match text.strip_prefix("@/") {
         Some(rest) => format!("'{root}/{rest}'"),
         None => format!("'{text}'"),
     };
-    let exports = recipe.environment.iter().map(|(key, value)| format!("export {key}={}\n", within(value)));
+    let exports =
+        recipe.environment.iter().map(|(key, value)| format!("export {key}={}\n", within(value)));
     let exports: String = exports.collect();
     let start = format!("exec {root}/lib/{loader} --library-path {root}/lib");
     match program {
         Some(program) => {
-            let arguments: String = program.arguments.iter().map(|argument| format!("{} ", within(argument))).collect();
-            format!("#!/bin/sh\n{exports}{start} --argv0 \"$0\" {root}/libexec/{} {arguments}\"$@\"\n", program.name())
+            let arguments: String =
+                program.arguments.iter().map(|argument| format!("{} ", within(argument))).collect();
+            format!(
+                "#!/bin/sh\n{exports}{start} --argv0 \"$0\" {root}/libexec/{} {arguments}\"$@\"\n",
+                program.name()
+            )
         }
         None => format!(
             "#!/bin/sh\n# {name}-run PROGRAM ARGUMENTS: a program that was built for these libraries.\n{exports}{start} \"$@\"\n"
@@ -168,7 +194,8 @@ mod tests {
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir(&tree).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", tree.join("data")).unwrap();
-        let error = copy(&tree, "data", &dir.path().join("out"), &mut Vec::new()).unwrap_err().to_string();
+        let error =
+            copy(&tree, "data", &dir.path().join("out"), &mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("/data") && !dir.path().join("out").exists(), "{error}");
     }
 }

@@ -24,7 +24,8 @@ pub struct KernelFacts {
     pub release: String,
 }
 
-/// Reads architecture and release of a kernel: bzImage, or arm64's Image, plain, gzip-compressed or in an EFI wrapper.
+/// Reads architecture and release of a kernel: bzImage, or arm64's Image, plain, gzip-compressed or
+/// in an EFI wrapper.
 ///
 /// # Errors
 /// The fault, as a phrase that follows the file name.
@@ -36,8 +37,9 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     let image = match payload(bytes) {
         Some(packed) => {
             // Zeros may follow the gzip member, so only the member is unpacked.
-            unpacked =
-                members::unpack_first_within(packed, MAX_KERNEL).map_err(|error| format!("is damaged: {error}"))?.0;
+            unpacked = members::unpack_first_within(packed, MAX_KERNEL)
+                .map_err(|error| format!("is damaged: {error}"))?
+                .0;
             &unpacked[..]
         }
         None => bytes,
@@ -45,22 +47,29 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     if image.get(56..60) != Some(b"ARM\x64") {
         return Err("is no kernel of x86_64 or aarch64".to_owned());
     }
-    let at = image.windows(BANNER.len()).position(|window| window == BANNER).ok_or("does not say its release")?;
+    let at = image
+        .windows(BANNER.len())
+        .position(|window| window == BANNER)
+        .ok_or("does not say its release")?;
     Ok(KernelFacts { arch: Architecture::Aarch64, release: release(&image[at + BANNER.len()..])? })
 }
 
-/// Returns the version text of a bzImage. Linux/x86 boot protocol: 0x20e contains the offset of the text, less 0x200.
+/// Returns the version text of a bzImage. Linux/x86 boot protocol: 0x20e contains the offset of the
+/// text, less 0x200.
 fn x86(bytes: &[u8]) -> Result<String, String> {
     let field = |at: usize, length: usize| bytes.get(at..at + length).ok_or("is cut short");
     let pointer = field(0x20e, 2)?;
     let at = usize::from(u16::from_le_bytes([pointer[0], pointer[1]])) + 0x200;
-    // Minimum file size: the boot sector, the setup sectors, and the protected-mode code in paragraphs of 16 bytes.
+    // Minimum file size: the boot sector, the setup sectors, and the protected-mode code in
+    // paragraphs of 16 bytes.
     let sectors = match usize::from(field(0x1f1, 1)?[0]) {
         0 => 4,
         sectors => sectors,
     };
     let paragraphs = field(0x1f4, 4)?;
-    let code = u32::from_le_bytes([paragraphs[0], paragraphs[1], paragraphs[2], paragraphs[3]]) as usize * 16;
+    let code = u32::from_le_bytes([paragraphs[0], paragraphs[1], paragraphs[2], paragraphs[3]])
+        as usize
+        * 16;
     let needed = (sectors + 1) * 512 + code;
     if bytes.len() < needed {
         return Err(format!("is cut short: it has {} bytes of {needed}", bytes.len()));
@@ -69,19 +78,22 @@ fn x86(bytes: &[u8]) -> Result<String, String> {
 }
 
 fn release(bytes: &[u8]) -> Result<String, String> {
-    let word: Vec<u8> = bytes.iter().copied().take(MAX_RELEASE).take_while(u8::is_ascii_graphic).collect();
+    let word: Vec<u8> =
+        bytes.iter().copied().take(MAX_RELEASE).take_while(u8::is_ascii_graphic).collect();
     match String::from_utf8(word) {
         Ok(word) if word.starts_with(|c: char| c.is_ascii_digit()) => Ok(word),
         _ => Err("does not say its release".to_owned()),
     }
 }
 
-/// Returns the gzip member of a compressed Image, or of an Image in the EFI wrapper (`MZ`, `zimg`, offset, length).
+/// Returns the gzip member of a compressed Image, or of an Image in the EFI wrapper (`MZ`, `zimg`,
+/// offset, length).
 fn payload(bytes: &[u8]) -> Option<&[u8]> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Some(bytes);
     }
-    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+    let word =
+        |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     if bytes.get(4..8) != Some(b"zimg") {
         return None;
     }
@@ -114,7 +126,8 @@ pub(super) fn image(
     Ok(facts.release)
 }
 
-/// Checks the first bytes of an initramfs. Linux accepts a plain cpio, or one whose first bytes identify the compression.
+/// Checks the first bytes of an initramfs. Linux accepts a plain cpio, or one whose first bytes
+/// identify the compression.
 fn initramfs_starts(bytes: &[u8]) -> Result<(), String> {
     const KNOWN: [&[u8]; 6] = [
         b"070701",
@@ -129,7 +142,10 @@ fn initramfs_starts(bytes: &[u8]) -> Result<(), String> {
 }
 
 fn squashfs_is_whole(bytes: &[u8]) -> Result<(), String> {
-    let stated = bytes.get(SQUASHFS_LENGTH).filter(|_| bytes.starts_with(SQUASHFS)).ok_or("is no squashfs")?;
+    let stated = bytes
+        .get(SQUASHFS_LENGTH)
+        .filter(|_| bytes.starts_with(SQUASHFS))
+        .ok_or("is no squashfs")?;
     let length = u64::from_le_bytes(stated.try_into().expect("eight bytes"));
     if (bytes.len() as u64) < length {
         return Err(format!("is cut short: it has {} bytes of {length}", bytes.len()));
@@ -139,12 +155,17 @@ fn squashfs_is_whole(bytes: &[u8]) -> Result<(), String> {
 
 /// Returns the kernel releases for which a modloop contains modules.
 fn releases(modloop: &Path) -> Result<BTreeSet<String>, ImportError> {
-    let listed = ToolCommand::new("unsquashfs").args(["-lc", "-dest", ""]).arg(modloop).arg("modules").output();
+    let listed = ToolCommand::new("unsquashfs")
+        .args(["-lc", "-dest", ""])
+        .arg(modloop)
+        .arg("modules")
+        .output();
     let text = listed.map_err(|error| ImportError::Modloop {
         file: modloop.to_owned(),
         why: format!("cannot be listed: {error}"),
     })?;
-    let dep = text.lines().filter_map(|line| line.strip_suffix("/modules.dep")?.rsplit_once("modules/"));
+    let dep =
+        text.lines().filter_map(|line| line.strip_suffix("/modules.dep")?.rsplit_once("modules/"));
     Ok(dep.map(|(_, release)| release.to_owned()).collect())
 }
 
@@ -184,9 +205,11 @@ mod tests {
 
     #[test]
     fn arm_kernel_release_is_read_plain_compressed_and_wrapped() {
-        let expected = Ok(KernelFacts { arch: Architecture::Aarch64, release: "6.18.1-0-lts".into() });
+        let expected =
+            Ok(KernelFacts { arch: Architecture::Aarch64, release: "6.18.1-0-lts".into() });
         assert_eq!(kernel(&arm()), expected);
-        // A tar can replace a compressed kernel here: the parser finds the banner at any offset, but the magic only at its fixed offset.
+        // A tar can replace a compressed kernel here: the parser finds the banner at any offset,
+        // but the magic only at its fixed offset.
         let packed = pack(&[File { name: "x".into(), bytes: arm() }], true);
         assert!(kernel(&packed).unwrap_err().contains("no kernel"));
         let gzip = members::gzip(&arm());

@@ -14,7 +14,9 @@ pub enum ImportError {
     #[error("cannot fetch {url}; is the mirror reachable, and does it have this release?")]
     Fetch { url: String, source: CommandError },
     /// The mirror publishes no digest of its netboot bundle, and the recipe pins none.
-    #[error("the mirror publishes no digest of {url} (.sha512 or .sha256); write netboot.sha256 into the recipe")]
+    #[error(
+        "the mirror publishes no digest of {url} (.sha512 or .sha256); write netboot.sha256 into the recipe"
+    )]
     NoDigest {
         /// URL of the netboot bundle.
         url: String,
@@ -102,7 +104,9 @@ pub enum ImportError {
         modloop: Vec<String>,
     },
     /// The kernel is for another architecture than the recipe.
-    #[error("the kernel is for {found} and the recipe is for {expected}; take the files of the right architecture")]
+    #[error(
+        "the kernel is for {found} and the recipe is for {expected}; take the files of the right architecture"
+    )]
     Arch {
         /// Architecture of the kernel.
         found: Architecture,

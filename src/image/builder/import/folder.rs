@@ -1,4 +1,5 @@
-//! Imports a folder without a recipe: architecture from the kernel, trusted keys from `keys/`, packages from the index.
+//! Imports a folder without a recipe: architecture from the kernel, trusted keys from `keys/`,
+//! packages from the index.
 
 use super::{
     check,
@@ -12,23 +13,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Derives recipe and keys from a folder without a recipe. An empty list of packages means all packages.
+/// Derives recipe and keys from a folder without a recipe. An empty list of packages means all
+/// packages.
 pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), BuildError> {
     let names = |folder: &Path| -> Result<Vec<PathBuf>, BuildError> {
         let entries = fs::read_dir(folder).map_err(io_error("read", folder))?;
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut paths: Vec<PathBuf> =
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
         Ok(paths)
     };
     let named = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
-    let kernel = names(folder)?
-        .into_iter()
-        .find(|path| named(path).is_some_and(|name| name == "vmlinuz" || name.starts_with("vmlinuz-")));
+    let kernel = names(folder)?.into_iter().find(|path| {
+        named(path).is_some_and(|name| name == "vmlinuz" || name.starts_with("vmlinuz-"))
+    });
     let hint = "a folder holds vmlinuz-lts, initramfs-lts, modloop-lts, packages/ and keys/";
-    let absent = |what: &str| ImportError::NoFile { folder: folder.to_owned(), what: what.to_owned(), hint };
+    let absent =
+        |what: &str| ImportError::NoFile { folder: folder.to_owned(), what: what.to_owned(), hint };
     let kernel = kernel.ok_or_else(|| absent("vmlinuz-lts"))?;
     let bytes = fs::read(&kernel).map_err(io_error("read", &kernel))?;
-    let facts = check::kernel(&bytes).map_err(|why| ImportError::Kernel { file: kernel.clone(), why })?;
+    let facts =
+        check::kernel(&bytes).map_err(|why| ImportError::Kernel { file: kernel.clone(), why })?;
     let name = named(&kernel).unwrap_or_default();
     let flavor = name.strip_prefix("vmlinuz-").unwrap_or("lts").to_owned();
     let keys = if folder.join("keys").is_dir() { names(&folder.join("keys"))? } else { Vec::new() };

@@ -10,9 +10,10 @@
 //! | `recipe` | `image.toml` of an imported image |
 //! | `source` | the source of an import: a mirror or a folder |
 //!
-//! The import verifies the netboot bundle by the digest that the recipe pins, the indexes by Alpine's signature, and each package by
-//! its index. Kernel and modules must have the same release. Finally Alpine's apk installs all packages. An absent or invalid file
-//! ends the import; nodes keep their present version.
+//! The import verifies the netboot bundle by the digest that the recipe pins, the indexes by
+//! Alpine's signature, and each package by its index. Kernel and modules must have the same
+//! release. Finally Alpine's apk installs all packages. An absent or invalid file ends the import;
+//! nodes keep their present version.
 
 mod check;
 mod curl;
@@ -59,7 +60,10 @@ pub struct ImportRequest {
 ///
 /// # Errors
 /// The current version stays; no file is half-written.
-pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+pub fn import(
+    request: &ImportRequest,
+    progress: &dyn Progress,
+) -> Result<ImageManifest, BuildError> {
     let (recipe, digest, keys) = read_recipe(request)?;
     require_tools(&IMPORT_TOOLS)?;
     require_namespaces()?;
@@ -78,7 +82,13 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     let (kernel, packages) = (context(&scratch[0]), context(&scratch[1]));
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
-    let packages = PackageImport { context: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
+    let packages = PackageImport {
+        context: &packages,
+        keys: &keys,
+        site_key: &site_key,
+        trusted: &trusted,
+        progress,
+    };
     let (netboot, made) = thread::scope(|scope| {
         let netboot = scope.spawn(|| fetch_netboot(&kernel, progress));
         let made = packages.make();
@@ -96,7 +106,8 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             packages: put(&made.initrd)?,
         });
         let netboot = &recipe.netboot;
-        let alpine_release = made.versions.get("alpine-release").and_then(|version| version.split('-').next());
+        let alpine_release =
+            made.versions.get("alpine-release").and_then(|version| version.split('-').next());
         let manifest = ImageManifest {
             format: FORMAT,
             name: request.build.name.clone(),
@@ -107,7 +118,8 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             os_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
             parts,
             packages: made.versions,
-            // Alpine's index does not list the files of a package, so services and modules are unknown.
+            // Alpine's index does not list the files of a package, so services and modules are
+            // unknown.
             contents: Contents::default(),
             built_at: store::now(),
         };
@@ -115,11 +127,16 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     })
 }
 
-/// Returns the recipe, its digest, and the trusted keys: those of the recipe, or those of a folder without a recipe.
-fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
+/// Returns the recipe, its digest, and the trusted keys: those of the recipe, or those of a folder
+/// without a recipe.
+fn read_recipe(
+    request: &ImportRequest,
+) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
-    if let Some(folder) =
-        request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe_head::RECIPE_FILE).exists())
+    if let Some(folder) = request
+        .from
+        .as_ref()
+        .filter(|_| !recipe_dir.join(super::parts::recipe_head::RECIPE_FILE).exists())
     {
         let (recipe, keys) = folder::recipe(folder)?;
         return Ok((recipe, Digest::of(b"imported without a recipe"), keys));
@@ -133,10 +150,18 @@ fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<Pat
 }
 
 /// Fetches kernel, initramfs and modloop. Verifies them by their digests and against each other.
-fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
+fn fetch_netboot(
+    context: &ImportContext<'_>,
+    progress: &dyn Progress,
+) -> Result<(NetbootFiles, String), BuildError> {
     report_step(progress, BuildStep::FetchKernel, || {
         let (netboot, origin) = context.netboot()?;
-        let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, context.recipe.arch)?;
+        let release = check::image(
+            &netboot.kernel,
+            &netboot.initramfs,
+            &netboot.modloop,
+            context.recipe.arch,
+        )?;
         progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {origin}"));
         Ok((netboot, release))
     })

@@ -1,5 +1,5 @@
-//! Imports packages: verifies the mirror's index and packages, resolves dependencies, and packs all with an index
-//! signed by the site's key.
+//! Imports packages: verifies the mirror's index and packages, resolves dependencies, and packs all
+//! with an index signed by the site's key.
 
 use super::{error::ImportError, source::ImportContext};
 use crate::builder::{
@@ -26,7 +26,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Lowest level, because packages are compressed already. The initrd is compressed only because every initrd must be.
+/// Lowest level, because packages are compressed already. The initrd is compressed only because
+/// every initrd must be.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 1 };
 /// Package whose presence shows that the closure contains apk with its dependencies.
 const APK: &str = "apk-tools";
@@ -54,11 +55,15 @@ pub(super) struct ImportedPackages {
 
 impl PackageImport<'_> {
     pub(super) fn make(&self) -> Result<ImportedPackages, BuildError> {
-        let (records, install) = report_step(self.progress, BuildStep::Index, || self.read_indexes())?;
+        let (records, install) =
+            report_step(self.progress, BuildStep::Index, || self.read_indexes())?;
         let chosen = closure(&records, &install).map_err(ImportError::Lacks)?;
         let files = report_step(self.progress, BuildStep::FetchPackages, || self.fetch(&chosen))?;
-        let initrd = report_step(self.progress, BuildStep::Packages, || self.assemble(&records, &chosen, &files))?;
-        let versions = chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
+        let initrd = report_step(self.progress, BuildStep::Packages, || {
+            self.assemble(&records, &chosen, &files)
+        })?;
+        let versions =
+            chosen.iter().map(|record| (record.name.clone(), record.version.clone())).collect();
         Ok(ImportedPackages { initrd, versions })
     }
 
@@ -71,11 +76,18 @@ impl PackageImport<'_> {
             let signed = signature::verify(&bytes, self.keys, self.context.scratch)
                 .map_err(|source| ImportError::Signature { file: name.clone(), source })?;
             let damaged = |source| ImportError::Damaged { file: name.clone(), source };
-            let files = members::unpack_all(signed, MAX_INDEX).and_then(|tar| members::files(&tar)).map_err(damaged)?;
+            let files = members::unpack_all(signed, MAX_INDEX)
+                .and_then(|tar| members::files(&tar))
+                .map_err(damaged)?;
             let index = files.into_iter().find(|file| file.name == INDEX_FILE);
-            let text = index.map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).unwrap_or_default();
-            let records = index::parse(&text).map_err(|source| ImportError::Index { file: name, source })?;
-            all.extend(records.into_iter().map(|record| Record { repository: repository_index, ..record }));
+            let text = index
+                .map(|file| String::from_utf8_lossy(&file.bytes).into_owned())
+                .unwrap_or_default();
+            let records =
+                index::parse(&text).map_err(|source| ImportError::Index { file: name, source })?;
+            all.extend(
+                records.into_iter().map(|record| Record { repository: repository_index, ..record }),
+            );
         }
         let mut install = recipe.install.clone();
         if install.is_empty() {
@@ -89,8 +101,10 @@ impl PackageImport<'_> {
     fn fetch(&self, chosen: &[&Record]) -> Result<Vec<PathBuf>, BuildError> {
         let repositories = &self.context.recipe.mirror.repositories;
         let cached = |record: &&Record| {
-            // The file name contains the checksum, so that two builds of one version have different files.
-            let cached = self.context.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
+            // The file name contains the checksum, so that two builds of one version have different
+            // files.
+            let cached =
+                self.context.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
             (repositories[record.repository].clone(), record.file(), cached)
         };
         let targets: Vec<(String, String, PathBuf)> = chosen.iter().map(cached).collect();
@@ -101,8 +115,11 @@ impl PackageImport<'_> {
             }
         }
         self.context.packages(&targets)?;
-        let absent: Vec<String> =
-            targets.iter().filter(|(_, _, path)| !path.is_file()).map(|(_, file, _)| file.clone()).collect();
+        let absent: Vec<String> = targets
+            .iter()
+            .filter(|(_, _, path)| !path.is_file())
+            .map(|(_, file, _)| file.clone())
+            .collect();
         if !absent.is_empty() {
             return Err(ImportError::Absent(absent).into());
         }
@@ -115,12 +132,20 @@ impl PackageImport<'_> {
             }
         }
         let bytes: u64 = chosen.iter().map(|record| record.size).sum();
-        self.progress.note(BuildStep::FetchPackages, &format!("{} packages, {} MiB", chosen.len(), bytes >> 20));
+        self.progress.note(
+            BuildStep::FetchPackages,
+            &format!("{} packages, {} MiB", chosen.len(), bytes >> 20),
+        );
         Ok(targets.into_iter().map(|(_, _, path)| path).collect())
     }
 
     /// Packs repository, index and public key as one initrd.
-    fn assemble(&self, all: &[Record], chosen: &[&Record], files: &[PathBuf]) -> Result<PathBuf, BuildError> {
+    fn assemble(
+        &self,
+        all: &[Record],
+        chosen: &[&Record],
+        files: &[PathBuf],
+    ) -> Result<PathBuf, BuildError> {
         let scratch = self.context.scratch;
         let arch = self.context.recipe.arch.to_string();
         let root = scratch.join("root");
@@ -141,14 +166,18 @@ impl PackageImport<'_> {
         ];
         let signed = signature::sign(&index, &self.site_key.private, PUBLIC_NAME, scratch);
         let path = repository.join(INDEX_ARCHIVE);
-        fs::write(&path, signed.map_err(failed("sign the index"))?).map_err(io_error("write", &path))?;
-        // Alpine's initramfs contains Alpine's keys. The site's key is added to that folder; Alpine's init copies all keys to the node.
+        fs::write(&path, signed.map_err(failed("sign the index"))?)
+            .map_err(io_error("write", &path))?;
+        // Alpine's initramfs contains Alpine's keys. The site's key is added to that folder;
+        // Alpine's init copies all keys to the node.
         let key = keys.join(PUBLIC_NAME);
         fs::copy(self.trusted.join(PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
         self.try_install(all, chosen, files, &root.join("packages"))?;
         let folders = ["etc", "etc/apk", "etc/apk/keys", "packages"].map(str::to_owned);
-        let last = [format!("packages/{arch}/{INDEX_ARCHIVE}"), format!("etc/apk/keys/{PUBLIC_NAME}")];
-        let mut paths: Vec<String> = folders.into_iter().chain([format!("packages/{arch}")]).collect();
+        let last =
+            [format!("packages/{arch}/{INDEX_ARCHIVE}"), format!("etc/apk/keys/{PUBLIC_NAME}")];
+        let mut paths: Vec<String> =
+            folders.into_iter().chain([format!("packages/{arch}")]).collect();
         paths.extend(listed.into_iter().chain(last));
         let date = chosen.iter().map(|record| record.built).max().unwrap_or(0);
         let out = scratch.join("packages.initrd");
@@ -156,8 +185,9 @@ impl PackageImport<'_> {
         Ok(out)
     }
 
-    /// Installs all packages into an empty root with the imported apk, because a package that it refuses would fail on every node. If this
-    /// host cannot run the imported apk, the trial is skipped.
+    /// Installs all packages into an empty root with the imported apk, because a package that it
+    /// refuses would fail on every node. If this host cannot run the imported apk, the trial is
+    /// skipped.
     fn try_install(
         &self,
         all: &[Record],
@@ -169,12 +199,14 @@ impl PackageImport<'_> {
         let apk_packages = closure(all, &[APK.to_owned()]).unwrap_or_default();
         let apk = Dependency::parse(APK);
         if arch != std::env::consts::ARCH || !chosen.iter().any(|record| record.satisfies(&apk)) {
-            self.progress.note(BuildStep::Packages, "not tried with apk: there is none that runs here");
+            self.progress
+                .note(BuildStep::Packages, "not tried with apk: there is none that runs here");
             return Ok(());
         }
         let tree = self.context.scratch.join("apk");
         fs::create_dir_all(&tree).map_err(io_error("make the folder", &tree))?;
-        let is_needed = |record: &Record| apk_packages.iter().any(|package| package.name == record.name);
+        let is_needed =
+            |record: &Record| apk_packages.iter().any(|package| package.name == record.name);
         for (_, file) in chosen.iter().zip(files).filter(|(record, _)| is_needed(record)) {
             ToolCommand::unpack_tar(file, &tree).run().map_err(failed("unpack apk"))?;
         }
@@ -184,7 +216,8 @@ impl PackageImport<'_> {
         let apk = repo::apk(&tree, &arch, "add");
         let installed = repo::install(apk, &arch, self.trusted, &root, repository, &names).run();
         installed.map_err(ImportError::Unproven)?;
-        self.progress.note(BuildStep::Packages, &format!("{} packages, and apk installs them", names.len()));
+        self.progress
+            .note(BuildStep::Packages, &format!("{} packages, and apk installs them", names.len()));
         Ok(())
     }
 }

@@ -62,7 +62,8 @@ impl Mirror {
     }
 }
 
-/// Returns whether the recipe in this folder describes an imported image. Returns false for an unreadable recipe; loading reports why.
+/// Returns whether the recipe in this folder describes an imported image. Returns false for an
+/// unreadable recipe; loading reports why.
 pub fn is_import(recipe_dir: &Path) -> bool {
     let file = recipe_dir.join(RECIPE_FILE);
     let Ok(text) = reader::read_text(&file, "") else { return false };
@@ -81,7 +82,11 @@ pub fn load(recipe_dir: &Path) -> Result<ImportRecipe, Faults> {
         .filter(|key| !key.is_file())
         .map(|key| {
             let message = format!("names the key {}, which is not there", key.display());
-            Fault::of_file(&file, message, "put Alpine's public key there; its name is the one in the signatures")
+            Fault::of_file(
+                &file,
+                message,
+                "put Alpine's public key there; its name is the one in the signatures",
+            )
         })
         .collect();
     if absent.is_empty() { Ok(recipe) } else { Err(Faults(absent)) }
@@ -104,7 +109,8 @@ pub fn parse(text: &str, file: &Path) -> Result<ImportRecipe, Faults> {
 fn read(root: &Table<'_>) -> Option<ImportRecipe> {
     let kind = recipe_head::kind(root);
     let arch = recipe_head::architecture(root);
-    let description = root.required("description", root.word("description"), "say in one line what the image is");
+    let description =
+        root.required("description", root.word("description"), "say in one line what the image is");
     let mirror = section(root, SECTION, mirror);
     let netboot = section(root, "netboot", netboot);
     let install = section(root, "packages", install);
@@ -127,12 +133,21 @@ fn mirror(table: &Table<'_>) -> Option<Mirror> {
     let branch = word(table, "branch", "branch = \"v3.23\"");
     let repositories = table.strings("repositories");
     for repository in repositories.iter().filter(|name| !is_word(name)) {
-        table.fault_at(repository, "is no name of a repository", "repositories = [\"main\", \"community\"]");
+        table.fault_at(
+            repository,
+            "is no name of a repository",
+            "repositories = [\"main\", \"community\"]",
+        );
     }
     let present = (!repositories.is_empty()).then_some(repositories);
-    let repositories = table.required("repositories", present, "repositories = [\"main\", \"community\"]");
+    let repositories =
+        table.required("repositories", present, "repositories = [\"main\", \"community\"]");
     let keys = table.list::<SafePath>("keys");
-    let keys = table.required("keys", (!keys.is_empty()).then_some(keys), "list Alpine's public keys, in this folder");
+    let keys = table.required(
+        "keys",
+        (!keys.is_empty()).then_some(keys),
+        "list Alpine's public keys, in this folder",
+    );
     Some(Mirror {
         url: url?.value.trim_end_matches('/').to_owned(),
         branch: branch?,
@@ -150,17 +165,36 @@ fn netboot(table: &Table<'_>) -> Option<Netboot> {
 
 fn install(table: &Table<'_>) -> Option<Vec<String>> {
     let list = table.strings("install");
-    for word in list.iter().filter(|word| word.starts_with(['-', '!']) || word.contains(char::is_whitespace)) {
-        table.fault_at(word, "is no name of a package", "write openssh, or openssh>=10 for certain versions");
+    for word in list
+        .iter()
+        .filter(|word| word.starts_with(['-', '!']) || word.contains(char::is_whitespace))
+    {
+        table.fault_at(
+            word,
+            "is no name of a package",
+            "write openssh, or openssh>=10 for certain versions",
+        );
     }
     if list.len() > MAX_INSTALL {
-        table.fault("install", format!("lists {} packages", list.len()), format!("at most {MAX_INSTALL}"));
+        table.fault(
+            "install",
+            format!("lists {} packages", list.len()),
+            format!("at most {MAX_INSTALL}"),
+        );
     }
     let present = (!list.is_empty()).then_some(list);
-    let list = table.required("install", present, "install = [\"alpine-base\"], and what overlays ask for")?;
+    let list = table.required(
+        "install",
+        present,
+        "install = [\"alpine-base\"], and what overlays ask for",
+    )?;
     let names = |word: &str| word.split(['<', '>', '=', '~']).next() == Some("alpine-base");
     if !list.iter().any(|word| names(word)) {
-        table.fault("install", "lacks alpine-base, which Alpine's init installs", "add \"alpine-base\"");
+        table.fault(
+            "install",
+            "lacks alpine-base, which Alpine's init installs",
+            "add \"alpine-base\"",
+        );
     }
     Some(list.into_iter().map(|word| word.value).collect())
 }
@@ -176,14 +210,18 @@ fn word(table: &Table<'_>, key: &str, hint: &str) -> Option<String> {
 
 fn is_word(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) && !text.contains("..")
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(plain)
+        && !text.contains("..")
 }
 
 /// Returns whether a URL is safe as an argument of curl, which expands braces and brackets.
 pub fn is_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/%+@".contains(c);
-    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.chars().all(plain))
+    rest.is_some_and(|rest| {
+        rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && rest.chars().all(plain)
+    })
 }
 
 #[cfg(test)]
@@ -193,14 +231,19 @@ mod tests {
 
     #[test]
     fn committed_recipe_has_no_faults_and_uses_alpine_mirror_urls() {
-        let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/alpine-lts");
+        let dir =
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/alpine-lts");
         assert!(is_import(&dir) && !is_import(&dir.with_file_name("alpine-lab")));
         let recipe = load(&dir).unwrap_or_else(|faults| panic!("{faults}"));
         let bundle = recipe.mirror.bundle(&recipe.netboot, recipe.arch);
-        let start = "https://dl-cdn.alpinelinux.org/alpine/v3.23/releases/x86_64/alpine-netboot-3.23.";
+        let start =
+            "https://dl-cdn.alpinelinux.org/alpine/v3.23/releases/x86_64/alpine-netboot-3.23.";
         assert!(bundle.starts_with(start) && bundle.ends_with("-x86_64.tar.gz"), "{bundle}");
         let index = recipe.mirror.file("main", recipe.arch, "APKINDEX.tar.gz");
-        assert_eq!(index, "https://dl-cdn.alpinelinux.org/alpine/v3.23/main/x86_64/APKINDEX.tar.gz");
+        assert_eq!(
+            index,
+            "https://dl-cdn.alpinelinux.org/alpine/v3.23/main/x86_64/APKINDEX.tar.gz"
+        );
     }
 
     #[test]
@@ -230,6 +273,10 @@ install = [\"a b\", \"openssh\"]
             (11, "packages.install[0]"),
             (11, "packages.install"),
         ];
-        assert_faults(&faults, &expected, &["description", "mirror.keys", "netboot.flavor", "lacks alpine-base"]);
+        assert_faults(
+            &faults,
+            &expected,
+            &["description", "mirror.keys", "netboot.flavor", "lacks alpine-base"],
+        );
     }
 }

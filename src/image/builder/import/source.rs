@@ -34,7 +34,8 @@ const MAX_PACKAGE: u64 = 1 << 30;
 pub(super) enum ImportSource<'a> {
     /// The recipe's mirror.
     Mirror,
-    /// A folder: `vmlinuz-lts`, `initramfs-lts`, `modloop-lts`, `packages/`, and optionally `SHA256SUMS` or `SHA512SUMS`.
+    /// A folder: `vmlinuz-lts`, `initramfs-lts`, `modloop-lts`, `packages/`, and optionally
+    /// `SHA256SUMS` or `SHA512SUMS`.
     Folder(&'a Path),
 }
 
@@ -56,7 +57,8 @@ pub(super) struct ImportContext<'a> {
 }
 
 impl ImportContext<'_> {
-    /// Returns the kernel's files after verification by the pinned or published digest, and their origin.
+    /// Returns the kernel's files after verification by the pinned or published digest, and their
+    /// origin.
     pub(super) fn netboot(&self) -> Result<(NetbootFiles, String), BuildError> {
         match self.source {
             ImportSource::Mirror => self.bundle(),
@@ -89,7 +91,9 @@ impl ImportContext<'_> {
         let tar = self.scratch.join("bundle.tar");
         members::unpack_file(&cached, &tar, MAX_UNPACKED)
             .map_err(|source| ImportError::Damaged { file: name, source })?;
-        ToolCommand::unpack_tar(&tar, &folder).run().map_err(failed("unpack Alpine's netboot bundle"))?;
+        ToolCommand::unpack_tar(&tar, &folder)
+            .run()
+            .map_err(failed("unpack Alpine's netboot bundle"))?;
         let files = self.netboot_files(&folder.join("boot"))?;
         require_inside(&files, &folder)?;
         Ok((files, origin))
@@ -98,11 +102,15 @@ impl ImportContext<'_> {
     /// Returns the digest that the recipe pins, otherwise the one that the mirror publishes.
     fn bundle_digest(&self, url: &str) -> Result<PublishedDigest, ImportError> {
         if let Some(pinned) = self.recipe.netboot.sha256 {
-            return Ok(PublishedDigest { publisher: "the recipe".to_owned(), hex: pinned.to_string() });
+            return Ok(PublishedDigest {
+                publisher: "the recipe".to_owned(),
+                hex: pinned.to_string(),
+            });
         }
         let mut last = None;
         for kind in ["sha512", "sha256"] {
-            let (publisher, to) = (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
+            let (publisher, to) =
+                (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
             match curl::download(&publisher, &to, MAX_SUM) {
                 Ok(()) => {
                     let text = fs::read_to_string(&to).unwrap_or_default();
@@ -113,7 +121,9 @@ impl ImportContext<'_> {
             }
         }
         match last {
-            Some(source) if !is_refusal(&source) => Err(ImportError::Fetch { url: format!("{url}.sha256"), source }),
+            Some(source) if !is_refusal(&source) => {
+                Err(ImportError::Fetch { url: format!("{url}.sha256"), source })
+            }
             _ => Err(ImportError::NoDigest { url: url.to_owned() }),
         }
     }
@@ -131,10 +141,16 @@ impl ImportContext<'_> {
             for part in [&netboot.kernel, &netboot.initramfs, &netboot.modloop] {
                 let name = part.file_name().unwrap_or_default().to_string_lossy();
                 let line = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
-                let hex = line.filter(|(_, file)| file.trim_start_matches([' ', '*']).trim_start_matches("./") == name);
-                let hex = hex.map(|(hex, _)| hex.to_lowercase()).next().unwrap_or_else(|| "no digest of it".to_owned());
+                let hex = line.filter(|(_, file)| {
+                    file.trim_start_matches([' ', '*']).trim_start_matches("./") == name
+                });
+                let hex = hex
+                    .map(|(hex, _)| hex.to_lowercase())
+                    .next()
+                    .unwrap_or_else(|| "no digest of it".to_owned());
                 let bytes = fs::read(part).map_err(io_error("read", part))?;
-                PublishedDigest { publisher: file.display().to_string(), hex }.check(&name, &bytes)?;
+                PublishedDigest { publisher: file.display().to_string(), hex }
+                    .check(&name, &bytes)?;
             }
             origin = format!("checked against {list}");
             break;
@@ -148,9 +164,17 @@ impl ImportContext<'_> {
             let names = [format!("{name}-{flavor}"), name.to_owned()];
             let found = names.iter().map(|name| folder.join(name)).find(|path| path.is_file());
             let hint = "name the files as Alpine does, and the kernel's kind as netboot.flavor";
-            found.ok_or_else(|| ImportError::NoFile { folder: folder.to_owned(), what: names[0].clone(), hint })
+            found.ok_or_else(|| ImportError::NoFile {
+                folder: folder.to_owned(),
+                what: names[0].clone(),
+                hint,
+            })
         };
-        Ok(NetbootFiles { kernel: find("vmlinuz")?, initramfs: find("initramfs")?, modloop: find("modloop")? })
+        Ok(NetbootFiles {
+            kernel: find("vmlinuz")?,
+            initramfs: find("initramfs")?,
+            modloop: find("modloop")?,
+        })
     }
 
     /// Returns the content and the name of a repository's index.
@@ -171,17 +195,24 @@ impl ImportContext<'_> {
         Ok((fs::read(&path).map_err(io_error("read", &path))?, name))
     }
 
-    /// Returns a repository in a folder: `packages/<repository>/<arch>/`, `packages/<arch>/` or `packages/`.
+    /// Returns a repository in a folder: `packages/<repository>/<arch>/`, `packages/<arch>/` or
+    /// `packages/`.
     fn folder(&self, folder: &Path, repository: &str) -> Result<PathBuf, ImportError> {
         let (packages, arch) = (folder.join("packages"), self.recipe.arch.to_string());
-        let candidates = [packages.join(repository).join(&arch), packages.join(&arch), packages.clone()];
+        let candidates =
+            [packages.join(repository).join(&arch), packages.join(&arch), packages.clone()];
         let found = candidates.into_iter().find(|folder| folder.join(INDEX_ARCHIVE).is_file());
-        let hint = "`apk fetch --recursive` brings packages; their index is signed by the mirror's key";
-        found.ok_or_else(|| ImportError::NoFile { folder: packages, what: format!("index {INDEX_ARCHIVE}"), hint })
+        let hint =
+            "`apk fetch --recursive` brings packages; their index is signed by the mirror's key";
+        found.ok_or_else(|| ImportError::NoFile {
+            folder: packages,
+            what: format!("index {INDEX_ARCHIVE}"),
+            hint,
+        })
     }
 
-    /// Downloads packages of the mirror into the cache, or finds them in the folder: `(repository, file, cached path)`. Failed
-    /// downloads are absent afterwards.
+    /// Downloads packages of the mirror into the cache, or finds them in the folder:
+    /// `(repository, file, cached path)`. Failed downloads are absent afterwards.
     pub(super) fn packages(&self, targets: &[(String, String, PathBuf)]) -> Result<(), BuildError> {
         let absent = targets.iter().filter(|(_, _, cached)| !cached.is_file());
         match self.source {
@@ -193,8 +224,12 @@ impl ImportContext<'_> {
                 let downloads: Vec<Download> = absent.map(download).collect();
                 let Some(first) = downloads.first() else { return Ok(()) };
                 match curl::download_all(&downloads, MAX_PACKAGE, self.scratch)? {
-                    // If nothing was downloaded, the mirror is unreachable. Otherwise the caller reports each absent package.
-                    Some(source) if downloads.iter().all(|download| !download.to.is_file()) && !is_refusal(&source) => {
+                    // If nothing was downloaded, the mirror is unreachable. Otherwise the caller
+                    // reports each absent package.
+                    Some(source)
+                        if downloads.iter().all(|download| !download.to.is_file())
+                            && !is_refusal(&source) =>
+                    {
                         Err(ImportError::Fetch { url: first.url.clone(), source }.into())
                     }
                     _ => Ok(()),
@@ -214,7 +249,8 @@ impl ImportContext<'_> {
     }
 }
 
-/// Checks that the files of a bundle are in it: a link would lead to a file of this machine, which nodes would receive.
+/// Checks that the files of a bundle are in it: a link would lead to a file of this machine, which
+/// nodes would receive.
 fn require_inside(files: &NetbootFiles, folder: &Path) -> Result<(), ImportError> {
     let is_inside = |path: &PathBuf| {
         path.canonicalize().is_ok_and(|real| real.starts_with(folder))
@@ -222,7 +258,9 @@ fn require_inside(files: &NetbootFiles, folder: &Path) -> Result<(), ImportError
     };
     let mut paths = [&files.kernel, &files.initramfs, &files.modloop].into_iter();
     match paths.find(|path| !is_inside(path)) {
-        Some(path) if failpoint::defends("bundle-links") => Err(ImportError::Outside { file: path.clone() }),
+        Some(path) if failpoint::defends("bundle-links") => {
+            Err(ImportError::Outside { file: path.clone() })
+        }
         _ => Ok(()),
     }
 }
@@ -234,7 +272,8 @@ fn is_refusal(error: &CommandError) -> bool {
 }
 
 fn fetch(url: &str, to: &Path, limit: u64) -> Result<(), ImportError> {
-    curl::download(url, to, limit).map_err(|source| ImportError::Fetch { url: url.to_owned(), source })
+    curl::download(url, to, limit)
+        .map_err(|source| ImportError::Fetch { url: url.to_owned(), source })
 }
 
 /// A published digest: SHA-256 or SHA-512, by its length.
@@ -254,6 +293,11 @@ impl PublishedDigest {
             return Ok(());
         }
         let stated = self.hex.chars().take(SHA512_HEX).collect();
-        Err(ImportError::Digest { file: file.to_owned(), found, publisher: self.publisher.clone(), stated })
+        Err(ImportError::Digest {
+            file: file.to_owned(),
+            found,
+            publisher: self.publisher.clone(),
+            stated,
+        })
     }
 }

@@ -12,7 +12,8 @@ use std::{
     path::Path,
 };
 
-/// Packs `files` (relative to `root`, each after its folders) with one date, folders 0755, files 0644.
+/// Packs `files` (relative to `root`, each after its folders) with one date, folders 0755, files
+/// 0644.
 pub(crate) fn pack(
     root: &Path,
     files: &[String],
@@ -41,12 +42,14 @@ pub(crate) fn pack(
 pub(crate) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), BuildError> {
     let time = Timespec { tv_sec: i64::try_from(date).unwrap_or(0), tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };
-    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| io_error("date", path)(e.into()))?;
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|e| io_error("date", path)(e.into()))?;
     mode.map_or(Ok(()), |mode| set_mode(path, mode))
 }
 
 pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(io_error("set the mode of", path))
 }
 
 /// Compresses an archive deterministically.
@@ -57,5 +60,8 @@ pub(crate) fn compress(from: &Path, how: Compression, out: &Path) -> Result<(), 
     };
     let input = File::open(from).map_err(io_error("open", from))?;
     let output = File::create(out).map_err(io_error("make", out))?;
-    run.arg(format!("-{}", how.level)).input(input).into_file(output).map_err(failed("compress an archive"))
+    run.arg(format!("-{}", how.level))
+        .input(input)
+        .into_file(output)
+        .map_err(failed("compress an archive"))
 }

@@ -19,11 +19,16 @@ use std::{
 const SCRATCH: &str = "tmp/meshd";
 
 /// Adds meshd's feature, the recipe's files and the patched init to the tree, for mkinitfs.
-pub(crate) fn prepare(recipe_dir: &Path, recipe: &Initramfs, tree: &Path) -> Result<(), BuildError> {
+pub(crate) fn prepare(
+    recipe_dir: &Path,
+    recipe: &Initramfs,
+    tree: &Path,
+) -> Result<(), BuildError> {
     let scratch = tree.join(SCRATCH);
     let features = scratch.join("features");
     fs::create_dir_all(&features).map_err(io_error("make the folder", &features))?;
-    let write = |path: PathBuf, text: String| fs::write(&path, text).map_err(io_error("write", &path));
+    let write =
+        |path: PathBuf, text: String| fs::write(&path, text).map_err(io_error("write", &path));
     let modules = recipe.modules.iter().map(|path| format!("kernel/{}\n", path.relative()));
     write(features.join("meshd.modules"), modules.collect())?;
     let added = recipe.add.iter().map(|add| add.to.to_string());
@@ -34,16 +39,34 @@ pub(crate) fn prepare(recipe_dir: &Path, recipe: &Initramfs, tree: &Path) -> Res
     }
     let init = tree.join("usr/share/mkinitfs/initramfs-init");
     let text = fs::read_to_string(&init).map_err(io_error("read", &init))?;
-    let text = apply_patches(text, &recipe.patches).map_err(|(times, find)| BuildError::Patch { times, find })?;
+    let text = apply_patches(text, &recipe.patches)
+        .map_err(|(times, find)| BuildError::Patch { times, find })?;
     write(scratch.join("init"), text)
 }
 
 /// Creates the initramfs with the tree's mkinitfs, after [`prepare`].
-pub(crate) fn make(recipe: &Initramfs, tree: &Path, release: &str, date: u64, out: &Path) -> Result<(), BuildError> {
-    let features = recipe.features.iter().map(String::as_str).chain(["meshd"]).collect::<Vec<_>>().join(" ");
+pub(crate) fn make(
+    recipe: &Initramfs,
+    tree: &Path,
+    release: &str,
+    date: u64,
+    out: &Path,
+) -> Result<(), BuildError> {
+    let features =
+        recipe.features.iter().map(String::as_str).chain(["meshd"]).collect::<Vec<_>>().join(" ");
     let inside = |name: &str| format!("/{SCRATCH}/{name}");
     ToolCommand::inside(tree, "/sbin/mkinitfs")
-        .args(["-q", "-C", "none", "-i", &inside("init"), "-P", &inside("features"), "-F", &features])
+        .args([
+            "-q",
+            "-C",
+            "none",
+            "-i",
+            &inside("init"),
+            "-P",
+            &inside("features"),
+            "-F",
+            &features,
+        ])
         .args(["-o", &inside("initramfs"), release])
         .env("SOURCE_DATE_EPOCH", date.to_string())
         .run()

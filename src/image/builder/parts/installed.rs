@@ -1,7 +1,8 @@
 //! Parses apk's installed database: the files of each package, with mode and checksum.
 //!
-//! Each line is a letter, a colon and a value; a blank line ends a package. `F:` opens a folder, and `R:` a file in that folder.
-//! `M:` and `a:` contain their owner and mode as `uid:gid:mode`, `Z:` a checksum. The parser is total.
+//! Each line is a letter, a colon and a value; a blank line ends a package. `F:` opens a folder,
+//! and `R:` a file in that folder. `M:` and `a:` contain their owner and mode as `uid:gid:mode`,
+//! `Z:` a checksum. The parser is total.
 
 use meshd_types::SafePath;
 use std::{collections::BTreeMap, fmt};
@@ -99,10 +100,14 @@ pub fn parse(text: &str) -> Result<Vec<Package>, DatabaseError> {
             (folder, last) = (String::new(), LastEntry::Package);
             continue;
         }
-        let (letter, value) = line.split_once(':').ok_or_else(|| fail("no colon after the letter".into()))?;
+        let (letter, value) =
+            line.split_once(':').ok_or_else(|| fail("no colon after the letter".into()))?;
         let mut letters = letter.chars();
         let (Some(letter), None) = (letters.next(), letters.next()) else {
-            return Err(fail(format!("`{}` is not one letter", letter.chars().take(20).collect::<String>())));
+            return Err(fail(format!(
+                "`{}` is not one letter",
+                letter.chars().take(20).collect::<String>()
+            )));
         };
         last = read_line(&mut package, &mut folder, last, letter, value).map_err(fail)?;
     }
@@ -137,7 +142,8 @@ fn read_line(
             Ok(LastEntry::Folder)
         }
         'R' => {
-            let path = if folder.is_empty() { value.to_owned() } else { format!("{folder}/{value}") };
+            let path =
+                if folder.is_empty() { value.to_owned() } else { format!("{folder}/{value}") };
             package.files.push(node(&path, FILE_MODE)?);
             Ok(LastEntry::File)
         }
@@ -150,7 +156,8 @@ fn read_line(
             };
             let node = node.ok_or_else(|| format!("`{letter}:` belongs to nothing"))?;
             if letter == 'Z' {
-                node.checksum = Some(Checksum::parse(value).ok_or("a checksum of an unknown kind")?);
+                node.checksum =
+                    Some(Checksum::parse(value).ok_or("a checksum of an unknown kind")?);
             } else {
                 (node.owner, node.mode) = access(value).ok_or("is not uid:gid:mode")?;
             }
@@ -240,10 +247,14 @@ R:top
         let packages = parse(TEXT).unwrap();
         let names: Vec<_> = packages.iter().map(Package::name).collect();
         assert_eq!(names, ["alpine-baselayout", "musl"]);
-        let files: Vec<_> =
-            packages[0].files.iter().map(|f| (f.path.relative(), f.mode, f.checksum.is_some())).collect();
+        let files: Vec<_> = packages[0]
+            .files
+            .iter()
+            .map(|f| (f.path.relative(), f.mode, f.checksum.is_some()))
+            .collect();
         assert_eq!(files, [("etc/motd", 0o644, true), ("etc/crontabs/root", 0o600, false)]);
-        let folders: Vec<_> = packages[0].folders.iter().map(|f| (f.path.relative(), f.mode)).collect();
+        let folders: Vec<_> =
+            packages[0].folders.iter().map(|f| (f.path.relative(), f.mode)).collect();
         assert_eq!(folders, [("etc", 0o755), ("etc/crontabs", 0o755), ("tmp", 0o1777)]);
         assert_eq!(packages[1].files[0].path.relative(), "top");
     }
@@ -260,9 +271,12 @@ R:top
 
     #[test]
     fn malformed_line_is_reported_with_its_number() {
-        for (text, line) in
-            [("P:a\nV:1\nnonsense\n", 3), ("P:a\nV:1\nF:../etc\n", 3), ("P:a\n\n", 2), ("M:0:0:755\n", 1)]
-        {
+        for (text, line) in [
+            ("P:a\nV:1\nnonsense\n", 3),
+            ("P:a\nV:1\nF:../etc\n", 3),
+            ("P:a\n\n", 2),
+            ("M:0:0:755\n", 1),
+        ] {
             assert_eq!(parse(text).unwrap_err().line, line, "{text}");
         }
     }

@@ -18,13 +18,24 @@ pub(crate) struct UnpackedKernel {
     pub(crate) modloop: PathBuf,
 }
 
-/// Unpacks the kernel package and copies the recipe's modules to the modloop's folder and to the tree.
-pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<UnpackedKernel, BuildError> {
+/// Unpacks the kernel package and copies the recipe's modules to the modloop's folder and to the
+/// tree.
+pub(crate) fn unpack(
+    deb: &Path,
+    recipe: &Recipe,
+    work: &Path,
+) -> Result<UnpackedKernel, BuildError> {
     let root = work.join("kernel");
-    ToolCommand::new("dpkg-deb").arg("-x").arg(deb).arg(&root).run().map_err(failed("unpack the kernel"))?;
+    ToolCommand::new("dpkg-deb")
+        .arg("-x")
+        .arg(deb)
+        .arg(&root)
+        .run()
+        .map_err(failed("unpack the kernel"))?;
     let all = root.join("lib/modules");
     let release = only_entry(&all)?;
-    let depmod = |folder: &Path| ToolCommand::new("depmod").arg("-b").arg(folder).arg(&release).run();
+    let depmod =
+        |folder: &Path| ToolCommand::new("depmod").arg("-b").arg(folder).arg(&release).run();
     depmod(&root).map_err(failed("list the modules of the kernel"))?;
     let from = all.join(&release);
     let listing = from.join("modules.dep");
@@ -36,7 +47,11 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
 
     let pruned = work.join("pruned");
     let to = pruned.join("lib/modules").join(&release);
-    for module in selected.iter().copied().chain(["modules.order", "modules.builtin", "modules.builtin.modinfo"]) {
+    for module in selected.iter().copied().chain([
+        "modules.order",
+        "modules.builtin",
+        "modules.builtin.modinfo",
+    ]) {
         let target = to.join(module);
         let folder = target.parent().expect("a module lies in a folder");
         fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;

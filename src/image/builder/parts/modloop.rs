@@ -11,7 +11,12 @@ use crate::builder::{
 use std::path::Path;
 
 /// Creates the modloop.
-pub(crate) fn make(kernel: &UnpackedKernel, how: Compression, date: u64, out: &Path) -> Result<(), BuildError> {
+pub(crate) fn make(
+    kernel: &UnpackedKernel,
+    how: Compression,
+    date: u64,
+    out: &Path,
+) -> Result<(), BuildError> {
     let algorithm = match how.algorithm {
         Algorithm::Gzip => "gzip",
         Algorithm::Zstd => "zstd",
@@ -19,7 +24,15 @@ pub(crate) fn make(kernel: &UnpackedKernel, how: Compression, date: u64, out: &P
     ToolCommand::new("mksquashfs")
         .arg(&kernel.modloop)
         .arg(out)
-        .args(["-all-root", "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-comp", algorithm])
+        .args([
+            "-all-root",
+            "-noappend",
+            "-no-progress",
+            "-quiet",
+            "-no-xattrs",
+            "-comp",
+            algorithm,
+        ])
         .args(["-Xcompression-level".to_owned(), how.level.to_string()])
         .args(["-mkfs-time".to_owned(), date.to_string(), "-all-time".to_owned(), date.to_string()])
         .run()

@@ -38,7 +38,8 @@ pub fn select<'t>(
         return Err(NoSuchModule(absent));
     }
     // modules.dep lists transitive dependencies, so one pass is enough.
-    let needs: Vec<&str> = selected.iter().filter_map(|module| dependencies.get(module)).flatten().copied().collect();
+    let needs: Vec<&str> =
+        selected.iter().filter_map(|module| dependencies.get(module)).flatten().copied().collect();
     selected.extend(needs);
     Ok(selected)
 }
@@ -69,7 +70,8 @@ kernel/drivers/vfiox/other.ko:
     #[test]
     fn paths_without_module_are_all_reported() {
         let dependencies = parse_dependencies(DEP);
-        let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"])).unwrap_err();
+        let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"]))
+            .unwrap_err();
         assert_eq!(absent.0, ["kernel/drivers/nope", "kernel/fs/none.ko"]);
     }
 }

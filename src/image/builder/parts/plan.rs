@@ -39,10 +39,14 @@ pub enum Files {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A package of the recipe is not installed in the source.
-    #[error("packages.leave_out names `{0}`, which the source does not have; take it out of the recipe")]
+    #[error(
+        "packages.leave_out names `{0}`, which the source does not have; take it out of the recipe"
+    )]
     NoSuchPackage(String),
     /// No package owns a file that the recipe restores.
-    #[error("packages.restore names `{0}`, which belongs to no package that is kept; take it out of the recipe")]
+    #[error(
+        "packages.restore names `{0}`, which belongs to no package that is kept; take it out of the recipe"
+    )]
     NoSuchFile(SafePath),
     /// The source has a package that the recipe adds.
     #[error("packages.extra names `{0}`, which the source has; take it out of the recipe")]
@@ -80,7 +84,8 @@ const INFO: [(char, &str); 16] = [
     ('q', "replaces-priority"),
 ];
 
-/// Plans all packages. `scripts` are the file names of the script archive, `triggers` the database's trigger file.
+/// Plans all packages. `scripts` are the file names of the script archive, `triggers` the
+/// database's trigger file.
 pub fn plan(
     installed: &[Package],
     recipe: &Packages,
@@ -95,8 +100,10 @@ pub fn plan(
     if let Some(extra) = recipe.extra.iter().find(|extra| names.contains(extra.name.as_str())) {
         return Err(PlanError::Twice(extra.name.clone()));
     }
-    let packages: Vec<&Package> =
-        installed.iter().filter(|package| !recipe.leave_out.iter().any(|name| name == package.name())).collect();
+    let packages: Vec<&Package> = installed
+        .iter()
+        .filter(|package| !recipe.leave_out.iter().any(|name| name == package.name()))
+        .collect();
     let owned: BTreeSet<&SafePath> =
         packages.iter().flat_map(|package| &package.files).map(|file| &file.path).collect();
     if let Some(restore) = recipe.restore.iter().find(|restore| !owned.contains(&restore.path)) {
@@ -116,7 +123,9 @@ fn plan_installed(
     scripts: &[String],
     triggers: &str,
 ) -> Result<PackagePlan, PlanError> {
-    if let Some(node) = package.folders.iter().chain(&package.files).find(|node| node.owner != (0, 0)) {
+    if let Some(node) =
+        package.folders.iter().chain(&package.files).find(|node| node.owner != (0, 0))
+    {
         let (path, owner) = (node.path.clone(), node.owner);
         return Err(PlanError::Owner { package: package.name().to_owned(), path, owner });
     }
@@ -131,11 +140,15 @@ fn plan_installed(
         let (_, kind) = file.split_once(mark.as_deref()?)?;
         Some((kind.to_owned(), file.clone()))
     });
-    let watched = triggers.lines().find_map(|line| line.strip_prefix(package.field('C'))?.strip_prefix(' '));
+    let watched =
+        triggers.lines().find_map(|line| line.strip_prefix(package.field('C'))?.strip_prefix(' '));
     Ok(PackagePlan {
         name: package.name().to_owned(),
         version: package.version().to_owned(),
-        info: INFO.iter().filter_map(|(letter, key)| Some((*key, package.fields.get(letter)?.clone()))).collect(),
+        info: INFO
+            .iter()
+            .filter_map(|(letter, key)| Some((*key, package.fields.get(letter)?.clone())))
+            .collect(),
         files: Files::Tree { folders: package.folders.clone(), files: files.collect() },
         scripts: own.collect(),
         triggers: watched.unwrap_or("").split_whitespace().map(str::to_owned).collect(),
@@ -166,8 +179,9 @@ pub fn restore_text(edit: &FileEdit, content: &str) -> Option<String> {
         FileEdit::Content(text) => Some(text.clone()),
         FileEdit::Link(_) => None,
         FileEdit::Edit { drop_lines, replace } => {
-            let lines =
-                content.split_inclusive('\n').filter(|line| !drop_lines.iter().any(|d| line.starts_with(d.as_str())));
+            let lines = content
+                .split_inclusive('\n')
+                .filter(|line| !drop_lines.iter().any(|d| line.starts_with(d.as_str())));
             let text: String = lines.collect();
             Some(replace.iter().fold(text, |text, (find, put)| text.replace(find.as_str(), put)))
         }
@@ -178,7 +192,10 @@ pub fn restore_text(edit: &FileEdit, content: &str) -> Option<String> {
 ///
 /// # Errors
 /// Number of occurrences, and the text.
-pub fn apply_patches(mut text: String, patches: &[super::recipe::Patch]) -> Result<String, (usize, String)> {
+pub fn apply_patches(
+    mut text: String,
+    patches: &[super::recipe::Patch],
+) -> Result<String, (usize, String)> {
     for patch in patches {
         match text.matches(&patch.find).count() {
             1 => text = text.replacen(&patch.find, &patch.replace, 1),

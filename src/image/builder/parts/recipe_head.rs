@@ -13,14 +13,19 @@ pub(crate) fn architecture(root: &Table<'_>) -> Option<Architecture> {
     Some(root.required("arch", root.parsed("arch"), hint)?.value)
 }
 
-/// Reads the kind of the image; a recipe without the key is of the default kind. `None` for an unknown kind.
+/// Reads the kind of the image; a recipe without the key is of the default kind. `None` for an
+/// unknown kind.
 pub(crate) fn kind(root: &Table<'_>) -> Option<ImageKindName> {
     let kind = root.choice(KIND_KEY, &ImageKindName::WORDS).map(|kind| kind.value);
     if root.has(KIND_KEY) { kind } else { Some(ImageKindName::default()) }
 }
 
 /// Reads a required section.
-pub(crate) fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
+pub(crate) fn section<T>(
+    root: &Table<'_>,
+    key: &str,
+    read: impl FnOnce(&Table<'_>) -> Option<T>,
+) -> Option<T> {
     let table = root.table(key);
     read(&root.required(key, table, format!("add the section [{key}]"))?)
 }

@@ -1,4 +1,5 @@
-//! Creates the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it.
+//! Creates the package repository: stages, packs, signs and indexes packages, then verifies the
+//! result by installing it.
 
 use super::{
     installed::{self, Checksum, Node},
@@ -18,7 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Highest level: the size of the initrd matters, and its unpacking time does not, because it is unpacked once.
+/// Highest level: the size of the initrd matters, and its unpacking time does not, because it is
+/// unpacked once.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 9 };
 
 /// File name of a repository's index archive.
@@ -78,7 +80,9 @@ impl Repo<'_> {
         fs::create_dir_all(&stage).map_err(io_error("make the folder", &stage))?;
         match &plan.files {
             Files::None => {}
-            Files::Recipe(path) => self.stage_recipe(&self.recipe_dir.join(path.relative()), &stage)?,
+            Files::Recipe(path) => {
+                self.stage_recipe(&self.recipe_dir.join(path.relative()), &stage)?
+            }
             Files::Tree { folders, files } => {
                 for folder in folders {
                     let path = stage.join(folder.path.relative());
@@ -87,7 +91,8 @@ impl Repo<'_> {
                 for (file, restore) in files {
                     self.stage_file(&plan.name, file, restore.as_ref(), &stage)?;
                 }
-                // Set the modes of folders after their files and deepest first, because a read-only folder accepts no files.
+                // Set the modes of folders after their files and deepest first, because a read-only
+                // folder accepts no files.
                 for folder in folders.iter().rev() {
                     self.finish(&stage.join(folder.path.relative()), Some(folder.mode))?;
                 }
@@ -96,7 +101,13 @@ impl Repo<'_> {
         Ok(stage)
     }
 
-    fn stage_file(&self, package: &str, file: &Node, rule: Option<&Restore>, stage: &Path) -> Result<(), BuildError> {
+    fn stage_file(
+        &self,
+        package: &str,
+        file: &Node,
+        rule: Option<&Restore>,
+        stage: &Path,
+    ) -> Result<(), BuildError> {
         let from = self.tree.join(file.path.relative());
         let to = stage.join(file.path.relative());
         let link = match rule.map(|rule| &rule.edit) {
@@ -114,7 +125,10 @@ impl Repo<'_> {
             let changed = fs::metadata(&from).and_then(|meta| meta.modified());
             match changed {
                 Ok(at) if rule.is_none() => {
-                    let dated = File::options().write(true).open(&to).and_then(|file| file.set_modified(at));
+                    let dated = File::options()
+                        .write(true)
+                        .open(&to)
+                        .and_then(|file| file.set_modified(at));
                     dated.map_err(io_error("date", &to))?;
                     set_mode(&to, file.mode)?;
                 }
@@ -123,12 +137,14 @@ impl Repo<'_> {
             Checksum::of(&content)
         };
         match file.checksum {
-            Some(stated) if stated != checksum && !rule.is_some_and(|rule| rule.differs) => Err(BuildError::Changed {
-                package: package.to_owned(),
-                path: file.path.to_string(),
-                found: checksum.to_hex(),
-                stated: stated.to_hex(),
-            }),
+            Some(stated) if stated != checksum && !rule.is_some_and(|rule| rule.differs) => {
+                Err(BuildError::Changed {
+                    package: package.to_owned(),
+                    path: file.path.to_string(),
+                    found: checksum.to_hex(),
+                    stated: stated.to_hex(),
+                })
+            }
             _ => Ok(()),
         }
     }
@@ -169,21 +185,35 @@ impl Repo<'_> {
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
         // The whole archive is compressed once; compressed packages would make it larger.
-        let mut command = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
+        let mut command =
+            self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
         for (key, value) in &plan.info {
             command = command.arg("--info").arg(format!("{key}:{value}"));
         }
         for (kind, file) in &plan.scripts {
-            command = command.arg("--script").arg(format!("{kind}:{}", self.scripts.join(file).display()));
+            command = command
+                .arg("--script")
+                .arg(format!("{kind}:{}", self.scripts.join(file).display()));
         }
         for path in &plan.triggers {
             command = command.arg("--trigger").arg(path);
         }
-        command.arg("--files").arg(stage).arg("--output").arg(package).run().map_err(failed("make a package"))
+        command
+            .arg("--files")
+            .arg(stage)
+            .arg("--output")
+            .arg(package)
+            .run()
+            .map_err(failed("make a package"))
     }
 
-    /// Installs everything into an empty root, trusting only the site's key, and compares the result with the plan.
-    fn verify_installation(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
+    /// Installs everything into an empty root, trusting only the site's key, and compares the
+    /// result with the plan.
+    fn verify_installation(
+        &self,
+        plans: &[PackagePlan],
+        repository: &Path,
+    ) -> Result<(), BuildError> {
         let root = self.work.join("proof");
         fs::create_dir(&root).map_err(io_error("make the folder", &root))?;
         let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
@@ -194,7 +224,11 @@ impl Repo<'_> {
         let text = fs::read_to_string(&database).map_err(io_error("read", &database))?;
         let found = installed::parse(&text)?;
         if found.len() != plans.len() {
-            return Err(BuildError::Unproven(format!("{} packages instead of {}", found.len(), plans.len())));
+            return Err(BuildError::Unproven(format!(
+                "{} packages instead of {}",
+                found.len(),
+                plans.len()
+            )));
         }
         plans.iter().try_for_each(|plan| compare(plan, &found))
     }
@@ -202,15 +236,20 @@ impl Repo<'_> {
     fn archive(&self, root: &Path, packages: &[PathBuf], out: &Path) -> Result<(), BuildError> {
         let index = root.join("packages").join(self.arch).join(INDEX_ARCHIVE);
         let within = |path: &PathBuf| {
-            path.strip_prefix(root).expect("packages lie in the repository").to_string_lossy().into_owned()
+            path.strip_prefix(root)
+                .expect("packages lie in the repository")
+                .to_string_lossy()
+                .into_owned()
         };
         let folders = ["packages".to_owned(), format!("packages/{}", self.arch)];
-        let files: Vec<String> = folders.into_iter().chain(packages.iter().chain([&index]).map(within)).collect();
+        let files: Vec<String> =
+            folders.into_iter().chain(packages.iter().chain([&index]).map(within)).collect();
         cpio::pack(root, &files, self.date, COMPRESSION, self.work, out)
     }
 }
 
-/// Installs packages of a repository into an empty root, trusting only the keys in `trusted`, without running scripts.
+/// Installs packages of a repository into an empty root, trusting only the keys in `trusted`,
+/// without running scripts.
 pub(crate) fn install(
     apk: ToolCommand,
     arch: &str,
@@ -219,21 +258,32 @@ pub(crate) fn install(
     repository: &Path,
     names: &[&str],
 ) -> ToolCommand {
-    apk.args(["--initdb", "--no-scripts", "--no-network", "--no-cache", "--quiet", "--repositories-file", "/dev/null"])
-        .args(["--arch", arch, "--keys-dir"])
-        .arg(trusted)
-        .arg("--root")
-        .arg(root)
-        .arg("--repository")
-        .arg(repository)
-        .args(names)
+    apk.args([
+        "--initdb",
+        "--no-scripts",
+        "--no-network",
+        "--no-cache",
+        "--quiet",
+        "--repositories-file",
+        "/dev/null",
+    ])
+    .args(["--arch", arch, "--keys-dir"])
+    .arg(trusted)
+    .arg("--root")
+    .arg(root)
+    .arg("--repository")
+    .arg(repository)
+    .args(names)
 }
 
-/// Creates a command that runs the apk of a tree with the tree's loader. It needs no chroot, so the key is not copied into the tree.
+/// Creates a command that runs the apk of a tree with the tree's loader. It needs no chroot, so the
+/// key is not copied into the tree.
 pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> ToolCommand {
     let libraries = format!("{0}/lib:{0}/usr/lib", tree.display());
-    let program =
-        ["sbin/apk", "usr/sbin/apk", "usr/bin/apk"].map(|path| tree.join(path)).into_iter().find(|p| p.is_file());
+    let program = ["sbin/apk", "usr/sbin/apk", "usr/bin/apk"]
+        .map(|path| tree.join(path))
+        .into_iter()
+        .find(|p| p.is_file());
     ToolCommand::as_root(tree.join(format!("lib/ld-musl-{arch}.so.1")))
         .arg("--library-path")
         .arg(libraries)
@@ -247,14 +297,21 @@ fn compare(plan: &PackagePlan, found: &[installed::Package]) -> Result<(), Build
         return Err(BuildError::Unproven(format!("{} is not installed", plan.name)));
     };
     if package.version() != plan.version {
-        return Err(BuildError::Unproven(format!("{} has version {}", plan.name, package.version())));
+        return Err(BuildError::Unproven(format!(
+            "{} has version {}",
+            plan.name,
+            package.version()
+        )));
     }
     let Files::Tree { folders, files } = &plan.files else { return Ok(()) };
     let view = |node: &Node| (node.path.clone(), node.mode, node.owner);
-    let planned: BTreeSet<_> = folders.iter().chain(files.iter().map(|(file, _)| file)).map(view).collect();
+    let planned: BTreeSet<_> =
+        folders.iter().chain(files.iter().map(|(file, _)| file)).map(view).collect();
     let installed: BTreeSet<_> = package.folders.iter().chain(&package.files).map(view).collect();
     match planned.symmetric_difference(&installed).next() {
         None => Ok(()),
-        Some((path, mode, _)) => Err(BuildError::Unproven(format!("{} differs in {path}, mode {mode:o}", plan.name))),
+        Some((path, mode, _)) => {
+            Err(BuildError::Unproven(format!("{} differs in {path}, mode {mode:o}", plan.name)))
+        }
     }
 }

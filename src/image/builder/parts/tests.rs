@@ -58,11 +58,20 @@ link = \"b\"
         (17, "modloop.level"),
         (18, "modloop.colour"),
     ];
-    assert_faults(&faults, &expected, &["description", "source.member", "one way to bring the file back"]);
+    assert_faults(
+        &faults,
+        &expected,
+        &["description", "source.member", "one way to bring the file back"],
+    );
 }
 
-/// Asserts that faults with these lines and keys are reported, and that the report contains these texts.
-pub(crate) fn assert_faults(faults: &meshd_config::Faults, expected: &[(usize, &str)], texts: &[&str]) {
+/// Asserts that faults with these lines and keys are reported, and that the report contains these
+/// texts.
+pub(crate) fn assert_faults(
+    faults: &meshd_config::Faults,
+    expected: &[(usize, &str)],
+    texts: &[&str],
+) {
     let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
     for fault in expected {
         assert!(seen.contains(fault), "{fault:?} is missing from\n{faults}");
@@ -92,7 +101,8 @@ V:2-r0
 fn packages(text: &str) -> Result<recipe::Packages, meshd_config::Faults> {
     let whole = std::fs::read_to_string(recipe_dir().join("image.toml")).unwrap();
     let head = whole.split("[packages]").next().unwrap();
-    recipe::parse(&format!("{head}[packages]\n{text}"), Path::new("image.toml")).map(|recipe| recipe.packages)
+    recipe::parse(&format!("{head}[packages]\n{text}"), Path::new("image.toml"))
+        .map(|recipe| recipe.packages)
 }
 
 #[test]
@@ -101,9 +111,11 @@ fn package_is_planned_with_its_scripts_triggers_and_rules() {
                  [[packages.extra]]\nname = \"meta\"\nversion = \"1-r0\"\ndescription = \"d\"\ndepends = [\"base\"]\n";
     let installed = installed::parse(DATABASE).unwrap();
     let id = Checksum::parse("Q1VFqm8pEgmviZMrdh2eQiwneFlsw=").unwrap().to_hex();
-    let scripts = [format!("base-1-r0.X1{id}.post-install"), "base-1-r0.X1other.trigger".to_owned()];
+    let scripts =
+        [format!("base-1-r0.X1{id}.post-install"), "base-1-r0.X1other.trigger".to_owned()];
     let triggers = "Q1VFqm8pEgmviZMrdh2eQiwneFlsw= /bin /lib/modules/*\n";
-    let plans = plan::plan(&installed, &packages(rules).unwrap(), "x86_64", &scripts, triggers).unwrap();
+    let plans =
+        plan::plan(&installed, &packages(rules).unwrap(), "x86_64", &scripts, triggers).unwrap();
     let [base, meta] = &plans[..] else { panic!("{plans:?}") };
     assert_eq!(base.scripts.keys().collect::<Vec<_>>(), ["post-install"]);
     assert_eq!(base.triggers, ["/bin", "/lib/modules/*"]);
@@ -120,7 +132,8 @@ fn recipe_not_matching_its_source_is_refused() {
         plan::plan(&installed, &packages(rules).unwrap(), "x86_64", &[], "").unwrap_err()
     };
     assert!(matches!(plan("leave_out = [\"nope\"]", DATABASE), PlanError::NoSuchPackage(_)));
-    let gone = "leave_out = [\"base\"]\n[[packages.restore]]\npath = \"etc/passwd\"\ncontent = \"\"\n";
+    let gone =
+        "leave_out = [\"base\"]\n[[packages.restore]]\npath = \"etc/passwd\"\ncontent = \"\"\n";
     assert!(matches!(plan(gone, DATABASE), PlanError::NoSuchFile(_)));
     let foreign = DATABASE.replace("a:0:0:640", "a:100:101:640");
     let refused = plan("", &foreign);
@@ -129,8 +142,14 @@ fn recipe_not_matching_its_source_is_refused() {
 
 #[test]
 fn file_is_restored_by_dropping_lines_and_replacing_text() {
-    let edit = FileEdit::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
-    assert_eq!(restore_text(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
+    let edit = FileEdit::Edit {
+        drop_lines: vec!["maker:".into()],
+        replace: vec![("lxc".into(), String::new())],
+    };
+    assert_eq!(
+        restore_text(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(),
+        "root:x\nsys=\"\"\n"
+    );
     assert_eq!(restore_text(&FileEdit::Content("a".into()), "b").unwrap(), "a");
 }
 

@@ -1,4 +1,5 @@
-//! Lists of what a site needs of a folder of blobs. Sites may share such a folder, and each keeps what another one lists.
+//! Lists of what a site needs of a folder of blobs. Sites may share such a folder, and each keeps
+//! what another one lists.
 //!
 //! ```text
 //! blobs_dir/in-use/<site>.<id>            versions of images and bundles
@@ -46,23 +47,33 @@ impl ListOwner {
     /// Reads the ID of a site. Blocks.
     ///
     /// # Errors
-    /// The file cannot be read, or contains no ID. [`io::ErrorKind::NotFound`]: the site has no ID yet.
+    /// The file cannot be read, or contains no ID. [`io::ErrorKind::NotFound`]: the site has no ID
+    /// yet.
     pub fn read(state_dir: &Path, site: &str) -> io::Result<Self> {
         let path = state_dir.join(ID_FILE);
-        let text = String::from_utf8_lossy(&read_regular(&path, ID_LENGTH as u64 + 1)?).into_owned();
+        let text =
+            String::from_utf8_lossy(&read_regular(&path, ID_LENGTH as u64 + 1)?).into_owned();
         let id = text.trim_end();
         if id.len() != ID_LENGTH || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            let what = format!("{}: it is not an ID of 16 hexadecimal digits; remove the file", path.display());
+            let what = format!(
+                "{}: it is not an ID of 16 hexadecimal digits; remove the file",
+                path.display()
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(ListOwner { site: site.to_owned(), id: id.to_owned() })
     }
 
-    /// As [`ListOwner::read`]; a new site receives `random` as its ID. Only one thread may call it for the same folder.
+    /// As [`ListOwner::read`]; a new site receives `random` as its ID. Only one thread may call it
+    /// for the same folder.
     ///
     /// # Errors
     /// The file cannot be read or written, or contains no ID.
-    pub fn read_or_create(state_dir: &Path, site: &str, random: [u8; ID_LENGTH / 2]) -> io::Result<Self> {
+    pub fn read_or_create(
+        state_dir: &Path,
+        site: &str,
+        random: [u8; ID_LENGTH / 2],
+    ) -> io::Result<Self> {
         match Self::read(state_dir, site) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = format!("{:016x}\n", u64::from_be_bytes(random));
@@ -97,7 +108,12 @@ impl ListOwner {
     ///
     /// # Errors
     /// A list cannot be written or removed.
-    pub fn declare(&self, blobs_dir: &Path, kind: ListKind, needed: &BTreeSet<Digest>) -> Result<(), BuildError> {
+    pub fn declare(
+        &self,
+        blobs_dir: &Path,
+        kind: ListKind,
+        needed: &BTreeSet<Digest>,
+    ) -> Result<(), BuildError> {
         let folder = blobs_dir.join(IN_USE);
         let (name, former) = (self.list_name(kind), self.former_list_name(kind));
         let path = folder.join(&name);
@@ -110,7 +126,8 @@ impl ListOwner {
         write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))?;
         let is_volumes = |list: &str| list.ends_with(".volumes");
         let is_former = |list: &str| {
-            (self.owns(list) && is_volumes(list) == is_volumes(&name) && list != name) || (is_first && list == former)
+            (self.owns(list) && is_volumes(list) == is_volumes(&name) && list != name)
+                || (is_first && list == former)
         };
         for list in list_names(&folder).iter().filter(|list| is_former(list)) {
             let path = folder.join(list);
@@ -133,7 +150,11 @@ impl ListOwner {
     ///
     /// # Errors
     /// A list cannot be read: the digest may be in it.
-    pub fn list_of_other(&self, blobs_dir: &Path, digest: &Digest) -> Result<Option<PathBuf>, InUseError> {
+    pub fn list_of_other(
+        &self,
+        blobs_dir: &Path,
+        digest: &Digest,
+    ) -> Result<Option<PathBuf>, InUseError> {
         let folder = blobs_dir.join(IN_USE);
         for list in list_names(&folder).iter().filter(|list| !self.owns(list)) {
             let path = folder.join(list);
@@ -155,13 +176,20 @@ impl ListOwner {
 /// Lists the folder without temporary files; empty if it does not exist.
 fn list_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| !name.starts_with('.')).collect()
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !name.starts_with('.'))
+        .collect()
 }
 
-/// Returns a site name as part of a file name. A site name may contain any character, a file name may not. Different site names stay different.
+/// Returns a site name as part of a file name. A site name may contain any character, a file name
+/// may not. Different site names stay different.
 fn plain_name(site: &str) -> String {
-    let plain: String =
-        site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    let plain: String = site
+        .chars()
+        .take(64)
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' })
+        .collect();
     if plain == site { plain } else { format!("{plain}-{}", Digest::of(site.as_bytes()).short()) }
 }
 
@@ -171,15 +199,20 @@ mod tests {
     use crate::catalog::versions::in_use;
 
     fn owner(dir: &Path, site: &str, random: u8) -> ListOwner {
-        ListOwner::read_or_create(&dir.join(format!("state-{random}")), site, [random; 8]).expect("made")
+        ListOwner::read_or_create(&dir.join(format!("state-{random}")), site, [random; 8])
+            .expect("made")
     }
 
     #[test]
     fn site_id_stays_and_a_damaged_one_is_an_error() {
         let dir = tempfile::tempdir().expect("a folder");
         let first = owner(dir.path(), "rack", 1);
-        let again = ListOwner::read_or_create(&dir.path().join("state-1"), "rack", [2; 8]).expect("read");
-        assert_eq!((&first, first.list_name(ListKind::Versions).as_str()), (&again, "rack.0101010101010101"));
+        let again =
+            ListOwner::read_or_create(&dir.path().join("state-1"), "rack", [2; 8]).expect("read");
+        assert_eq!(
+            (&first, first.list_name(ListKind::Versions).as_str()),
+            (&again, "rack.0101010101010101")
+        );
         for text in ["", "../../etc/passwd", "0101010101010101x", "01010101"] {
             fs::write(dir.path().join("state-1").join(ID_FILE), text).expect("written");
             let error = ListOwner::read_or_create(&dir.path().join("state-1"), "rack", [2; 8])
@@ -201,7 +234,10 @@ mod tests {
         assert_eq!(one.list_of_other(blobs, &digest).expect("read"), None);
         assert!(one.list_of_namesake(blobs).is_some() && two.list_of_namesake(blobs).is_some());
         one.withdraw(blobs).expect("withdrawn");
-        assert_eq!((two.list_of_namesake(blobs), one.list_of_namesake(blobs).is_some()), (None, true));
+        assert_eq!(
+            (two.list_of_namesake(blobs), one.list_of_namesake(blobs).is_some()),
+            (None, true)
+        );
     }
 
     #[test]
@@ -210,7 +246,8 @@ mod tests {
         let (blobs, digest) = (dir.path(), Digest::of(b"x"));
         fs::create_dir(blobs.join(IN_USE)).expect("made");
         for former in ["rack", "rack_volumes-", "other"] {
-            let former = if former.ends_with('-') { plain_name("rack volumes") } else { former.to_owned() };
+            let former =
+                if former.ends_with('-') { plain_name("rack volumes") } else { former.to_owned() };
             fs::write(blobs.join(IN_USE).join(former), format!("{digest}\n")).expect("written");
         }
         let needed = BTreeSet::from([Digest::of(b"y")]);
@@ -230,8 +267,13 @@ mod tests {
         let sites = ["a b", "a_b", "../a", "a/b", "ä", "a.b"];
         for (random, site) in (1..).zip(sites) {
             let needed = BTreeSet::from([Digest::of(site.as_bytes())]);
-            owner(dir.path(), site, random).declare(dir.path(), ListKind::Versions, &needed).expect("declared");
+            owner(dir.path(), site, random)
+                .declare(dir.path(), ListKind::Versions, &needed)
+                .expect("declared");
         }
-        assert_eq!(in_use(dir.path()).expect("read"), sites.map(|site| Digest::of(site.as_bytes())).into());
+        assert_eq!(
+            in_use(dir.path()).expect("read"),
+            sites.map(|site| Digest::of(site.as_bytes())).into()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Versions of images and bundles: promote, roll back, prune. The functions change files only; `meshd reload` applies
-//! the changes.
+//! Versions of images and bundles: promote, roll back, prune. The functions change files only;
+//! `meshd reload` applies the changes.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -59,7 +59,9 @@ pub enum VersionError {
         all: Vec<Digest>,
     },
     /// The image has no previous version.
-    #[error("image `{0}` has no version before the current one; `meshd image list` shows what there is to promote")]
+    #[error(
+        "image `{0}` has no version before the current one; `meshd image list` shows what there is to promote"
+    )]
     NoPrevious(ImageName),
     /// A version is damaged.
     #[error(transparent)]
@@ -75,11 +77,15 @@ pub enum VersionError {
 fn prefix_hint(found: &[Digest], all: &[Digest]) -> String {
     let shown = if found.is_empty() { all } else { found };
     let names: Vec<String> = shown.iter().map(Digest::short).collect();
-    if names.is_empty() { "it is not built".to_owned() } else { format!("write more of one of {}", names.join(", ")) }
+    if names.is_empty() {
+        "it is not built".to_owned()
+    } else {
+        format!("write more of one of {}", names.join(", "))
+    }
 }
 
-/// Returns all versions of an image, the newest first, without those with a damaged manifest. [`super::list`] reports a damaged current
-/// version.
+/// Returns all versions of an image, the newest first, without those with a damaged manifest.
+/// [`super::list`] reports a damaged current version.
 ///
 /// # Errors
 /// A folder or list cannot be read.
@@ -108,11 +114,17 @@ fn known_versions(version_folder: &VersionFolder) -> Result<BTreeSet<Digest>, Bu
     version_folder.versions().map_err(io_error("read", version_folder.folder()))
 }
 
-/// Verifies every blob of a version and makes the version current. `prefix` is the beginning of its digest.
+/// Verifies every blob of a version and makes the version current. `prefix` is the beginning of its
+/// digest.
 ///
 /// # Errors
-/// The version does not exist or is damaged, or a file cannot be written. The current version stays.
-pub fn promote(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
+/// The version does not exist or is damaged, or a file cannot be written. The current version
+/// stays.
+pub fn promote(
+    blobs_dir: &Path,
+    name: &ImageName,
+    prefix: &str,
+) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     switch(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)
 }
@@ -121,7 +133,11 @@ pub fn promote(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Image
 ///
 /// # Errors
 /// The prefix matches no version, or several.
-pub fn find_version(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
+pub fn find_version(
+    blobs_dir: &Path,
+    name: &ImageName,
+    prefix: &str,
+) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     Ok(load_version(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)?)
 }
@@ -135,9 +151,14 @@ pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManif
     Ok(load_version(blobs_dir, name, &previous(blobs_dir, name)?)?)
 }
 
-fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Digest, VersionError> {
+fn find_by_prefix(
+    blobs_dir: &Path,
+    name: &ImageName,
+    prefix: &str,
+) -> Result<Digest, VersionError> {
     let all = known_versions(&VersionFolder::image(blobs_dir, name))?;
-    let has_prefix = |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
+    let has_prefix =
+        |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
     let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
     let [version] = found[..] else {
         let (prefix, all) = (prefix.chars().take(80).collect(), all.into_iter().collect());
@@ -146,10 +167,12 @@ fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Di
     Ok(version)
 }
 
-/// Makes the previous version current. A second call restores the version that was current before the first.
+/// Makes the previous version current. A second call restores the version that was current before
+/// the first.
 ///
 /// # Errors
-/// The image has no previous version, that version is damaged, or a file cannot be written. The current version stays.
+/// The image has no previous version, that version is damaged, or a file cannot be written. The
+/// current version stays.
 pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     switch(blobs_dir, name, &previous(blobs_dir, name)?)
@@ -161,7 +184,11 @@ fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> 
     pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
 }
 
-fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, VersionError> {
+fn switch(
+    blobs_dir: &Path,
+    name: &ImageName,
+    version: &Digest,
+) -> Result<ImageManifest, VersionError> {
     let manifest = load_version(blobs_dir, name, version)?;
     let image = crate::catalog::Image::load(blobs_dir, manifest)?;
     set_current(&VersionFolder::image(blobs_dir, name), version)?;
@@ -206,8 +233,8 @@ pub struct Prune {
     pub dry_run: bool,
 }
 
-/// Removes old versions of images or bundles, then all blobs without a version. Keeps current, previous, newest and in-use versions.
-/// A crash leaves every remaining version complete.
+/// Removes old versions of images or bundles, then all blobs without a version. Keeps current,
+/// previous, newest and in-use versions. A crash leaves every remaining version complete.
 ///
 /// # Errors
 /// An in-use list is invalid, or a file cannot be read or removed.
@@ -244,21 +271,32 @@ impl Prune {
     }
 }
 
-fn images(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
+fn images(
+    blobs_dir: &Path,
+    request: &Prune,
+    found: &mut PruneSelection,
+) -> Result<(), VersionError> {
     let names = version_names(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
         let covered = request.covers(ArtifactKind::Images, name.as_str());
         let all = versions(blobs_dir, &name)?;
         found.kept_blobs.extend(unreadable(blobs_dir, &name, &all)?);
-        let last: BTreeSet<Digest> = all.iter().take(request.keep).map(|version| version.version).collect();
+        let last: BTreeSet<Digest> =
+            all.iter().take(request.keep).map(|version| version.version).collect();
         for version in all {
-            let used =
-                version.current || version.previous || version.in_use || request.in_use.contains(&version.version);
+            let used = version.current
+                || version.previous
+                || version.in_use
+                || request.in_use.contains(&version.version);
             if used || last.contains(&version.version) || !covered {
-                found.kept_blobs.extend(version.manifest.parts.parts().iter().map(|part| part.blob.digest));
+                found
+                    .kept_blobs
+                    .extend(version.manifest.parts.parts().iter().map(|part| part.blob.digest));
             } else {
                 found.removed.push(Dropped { name: name.to_string(), version: version.version });
-                found.manifests.push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));
+                found
+                    .manifests
+                    .push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));
             }
         }
     }
@@ -266,19 +304,26 @@ fn images(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Resu
 }
 
 /// Selects versions of bundles. The digest of the only blob names the version.
-fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
+fn bundles(
+    blobs_dir: &Path,
+    request: &Prune,
+    found: &mut PruneSelection,
+) -> Result<(), VersionError> {
     let root = blobs_dir.join(BUNDLES);
     let names = version_names(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
     let used = in_use(blobs_dir)?;
     for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
         let version_folder = VersionFolder::bundle(blobs_dir, &name);
-        let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
+        let pointer =
+            version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
         let built = |version: &Digest| {
             let text = fs::read(version_folder.version_path(version)).ok()?;
             serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
         };
-        let mut all: Vec<(Option<Timestamp>, Digest)> =
-            known_versions(&version_folder)?.into_iter().map(|version| (built(&version), version)).collect();
+        let mut all: Vec<(Option<Timestamp>, Digest)> = known_versions(&version_folder)?
+            .into_iter()
+            .map(|version| (built(&version), version))
+            .collect();
         all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
         for (at, (built_at, version)) in all.into_iter().enumerate() {
             let pointed = [pointer.current, pointer.previous].contains(&Some(version));
@@ -299,16 +344,26 @@ fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Res
     Ok(())
 }
 
-/// Returns the blobs of unreadable manifests, which may belong to a later release. [`prune`] keeps them.
-fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Result<Vec<Digest>, BuildError> {
+/// Returns the blobs of unreadable manifests, which may belong to a later release. [`prune`] keeps
+/// them.
+fn unreadable(
+    blobs_dir: &Path,
+    name: &ImageName,
+    readable: &[Version],
+) -> Result<Vec<Digest>, BuildError> {
     let version_folder = VersionFolder::image(blobs_dir, name);
     let others = known_versions(&version_folder)?
         .into_iter()
         .filter(|version| readable.iter().all(|other| other.version != *version));
-    let paths = others.map(|version| version_folder.version_path(&version)).chain([version_folder.current_path()]);
+    let paths = others
+        .map(|version| version_folder.version_path(&version))
+        .chain([version_folder.current_path()]);
     let mut found = Vec::new();
     for text in paths.filter_map(|path| fs::read_to_string(path).ok()) {
-        found.extend(text.split(|c: char| !c.is_ascii_hexdigit()).filter_map(|word| word.parse::<Digest>().ok()));
+        found.extend(
+            text.split(|c: char| !c.is_ascii_hexdigit())
+                .filter_map(|word| word.parse::<Digest>().ok()),
+        );
     }
     Ok(found)
 }

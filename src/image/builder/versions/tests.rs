@@ -72,7 +72,9 @@ impl TestImages {
 
     fn declare(&self, versions: &[Digest]) {
         let owner = ListOwner::read_or_create(&self.blobs().join("state"), "rack", [1; 8]).unwrap();
-        owner.declare(self.blobs(), ListKind::Versions, &versions.iter().copied().collect()).unwrap();
+        owner
+            .declare(self.blobs(), ListKind::Versions, &versions.iter().copied().collect())
+            .unwrap();
     }
 
     fn blob(&self, version: &Digest) -> PathBuf {
@@ -84,14 +86,16 @@ impl TestImages {
 #[test]
 fn version_is_promoted_by_prefix_and_rollback_swaps_versions() {
     let images = TestImages::new();
-    let (a, b, c) = (images.add("kernel a", 1), images.add("kernel b", 2), images.add("kernel c", 3));
+    let (a, b, c) =
+        (images.add("kernel a", 1), images.add("kernel b", 2), images.add("kernel c", 3));
     assert_eq!(images.current(), c);
     promote(images.blobs(), &images.name, &a.to_string()[..6]).unwrap();
     assert_eq!(images.current(), a);
     assert_eq!(rollback(images.blobs(), &images.name).unwrap().version(), c);
     assert_eq!(rollback(images.blobs(), &images.name).unwrap().version(), a);
     let all = versions(images.blobs(), &images.name).unwrap();
-    let seen: Vec<_> = all.iter().map(|version| (version.version, version.current, version.previous)).collect();
+    let seen: Vec<_> =
+        all.iter().map(|version| (version.version, version.current, version.previous)).collect();
     assert_eq!(seen, [(c, false, true), (b, false, false), (a, true, false)]);
 }
 
@@ -116,9 +120,11 @@ fn invalid_version_is_refused_and_current_version_stays() {
 #[test]
 fn unpromoted_build_is_not_current_unless_it_is_the_first() {
     let images = TestImages::new();
-    let first = store::finish(images.blobs(), &images.manifest("kernel a", 1), false).unwrap().version();
+    let first =
+        store::finish(images.blobs(), &images.manifest("kernel a", 1), false).unwrap().version();
     assert_eq!(images.current(), first, "without any version the first one is it");
-    let second = store::finish(images.blobs(), &images.manifest("kernel b", 2), false).unwrap().version();
+    let second =
+        store::finish(images.blobs(), &images.manifest("kernel b", 2), false).unwrap().version();
     assert_eq!(images.current(), first);
     promote(images.blobs(), &images.name, &second.short()).unwrap();
     assert_eq!(images.current(), second);
@@ -171,7 +177,8 @@ fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
     let later = images.manifest("from the future", 9).parts.part("kernel").unwrap();
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
     fs::write(manifest_path(images.blobs(), &"later".parse().unwrap()), manifest).unwrap();
-    let request = Prune { name: Some(images.name.to_string()), ..prune_request(ArtifactKind::Images, 0) };
+    let request =
+        Prune { name: Some(images.name.to_string()), ..prune_request(ArtifactKind::Images, 0) };
     assert_eq!(prune(images.blobs(), &request).unwrap().versions.len(), 2);
     assert!(blob_path(images.blobs(), &later.digest).exists());
     let other: ImageName = "other".parse().unwrap();
@@ -189,10 +196,19 @@ fn promotion_succeeds_after_interrupted_promotion() {
     let root = images.blobs().join(IMAGES);
     let before = version_folder.pointer().unwrap();
     assert_eq!((before.current, before.previous), (Some(b), Some(a)));
-    std::os::unix::fs::symlink(format!("../{a}.json"), root.join(version_folder.move_target(3, &a))).unwrap();
+    std::os::unix::fs::symlink(
+        format!("../{a}.json"),
+        root.join(version_folder.move_target(3, &a)),
+    )
+    .unwrap();
     assert_eq!(version_folder.pointer().unwrap(), before, "a move alone changes nothing");
-    std::os::unix::fs::symlink(version_folder.move_target(3, &a), root.join(".lab.json.4194305")).unwrap();
-    assert_eq!(version_folder.pointer().unwrap(), before, "nor does the link that is not in place yet");
+    std::os::unix::fs::symlink(version_folder.move_target(3, &a), root.join(".lab.json.4194305"))
+        .unwrap();
+    assert_eq!(
+        version_folder.pointer().unwrap(),
+        before,
+        "nor does the link that is not in place yet"
+    );
     assert_eq!(images.current(), b);
     let c = images.add("kernel c", 3);
     let after = version_folder.pointer().unwrap();
@@ -235,9 +251,19 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
         let file = images.blobs().join("in");
         fs::write(&file, format!("layer {at}")).unwrap();
         let layer = store::put_blob(images.blobs(), &file).unwrap();
-        let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
+        let (programs, packages, built_at) =
+            (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
         let (format, arch, recipe) = (bundle::FORMAT, Architecture::X86_64, Digest::of(b"recipe"));
-        let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
+        let manifest = BundleManifest {
+            format,
+            name: name.clone(),
+            arch,
+            recipe,
+            layer,
+            programs,
+            packages,
+            built_at,
+        };
         store::put_version(&version_folder, &layer.digest, &manifest).unwrap();
         store::set_current(&version_folder, &layer.digest).unwrap();
         layer.digest
@@ -258,10 +284,17 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
     assert_eq!(gone, BTreeSet::from([made[0], made[2]]), "5, 4 and 3 were built last, 1 is in use");
     assert_eq!(prune(ArtifactKind::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
     for (at, version) in made.iter().enumerate() {
-        assert_eq!(bundle::load_layer(images.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
+        assert_eq!(
+            bundle::load_layer(images.blobs(), version).is_ok(),
+            [1, 4, 5].contains(&at),
+            "{at}"
+        );
     }
     assert_eq!(
-        (bundle::load_bundle(images.blobs(), &name).unwrap().manifest.layer.digest, images.current()),
+        (
+            bundle::load_bundle(images.blobs(), &name).unwrap().manifest.layer.digest,
+            images.current()
+        ),
         (made[5], image)
     );
 }

@@ -119,11 +119,12 @@ impl Volumes {
         self.path(digest).with_extension("json")
     }
 
-    /// Copies a file into the store; an existing volume receives the new name. `progress` receives the number of copied bytes. Blocks.
+    /// Copies a file into the store; an existing volume receives the new name. `progress` receives
+    /// the number of copied bytes. Blocks.
     ///
     /// # Errors
-    /// The file is not an image or needs a backing file; the name is in use; a file cannot be read or written.
-    /// No incomplete file stays.
+    /// The file is not an image or needs a backing file; the name is in use; a file cannot be read
+    /// or written. No incomplete file stays.
     pub fn add(
         &self,
         file: &Path,
@@ -138,10 +139,13 @@ impl Volumes {
         let length = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
         (&mut from).take(length).read_to_end(&mut head).map_err(volume_error(file))?;
         let found = kind(&from, &head).map_err(volume_error(file))?;
-        let (kind, virtual_size) = found.map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
+        let (kind, virtual_size) =
+            found.map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
         let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
-        let added =
-            self.copy(head, from, &temporary, progress).map_err(volume_error(&temporary)).and_then(|(digest, size)| {
+        let added = self
+            .copy(head, from, &temporary, progress)
+            .map_err(volume_error(&temporary))
+            .and_then(|(digest, size)| {
                 let virtual_size = virtual_size.unwrap_or(size);
                 let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
                 self.commit(&temporary, &info).map(|()| info)
@@ -155,9 +159,11 @@ impl Volumes {
     fn lock(&self) -> Result<File, VolumeError> {
         fs::create_dir_all(&self.dir).map_err(volume_error(&self.dir))?;
         let path = self.dir.join(".lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let lock = lock.map_err(volume_error(&path))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| volume_error(&path)(error.into()))?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|error| volume_error(&path)(error.into()))?;
         Ok(lock)
     }
 
@@ -204,7 +210,10 @@ impl Volumes {
     }
 
     fn commit(&self, temporary: &Path, info: &VolumeInfo) -> Result<(), VolumeError> {
-        let taken = self.list()?.into_iter().find(|other| other.name == info.name && other.digest != info.digest);
+        let taken = self
+            .list()?
+            .into_iter()
+            .find(|other| other.name == info.name && other.digest != info.digest);
         if let Some(VolumeInfo { name, digest, .. }) = taken {
             return Err(VolumeError::Taken { name, digest });
         }
@@ -212,7 +221,8 @@ impl Volumes {
         fs::rename(temporary, &path).map_err(volume_error(&path))?;
         let text = serde_json::to_vec(info).expect("plain data");
         let write = || {
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o644).open(temporary)?;
+            let mut file =
+                OpenOptions::new().create_new(true).write(true).mode(0o644).open(temporary)?;
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(temporary, &description)?;
@@ -232,8 +242,10 @@ impl Volumes {
             File::open(&path).ok()?.take(MAX_DESCRIPTION).read_to_string(&mut text).ok()?;
             serde_json::from_str::<VolumeInfo>(&text).ok()
         };
-        let described =
-            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|it| it == "json"));
+        let described = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|it| it == "json"));
         let mut all: Vec<VolumeInfo> =
             described.filter_map(read).filter(|info| self.path(&info.digest).is_file()).collect();
         all.sort_by(|one, two| one.name.cmp(&two.name));
@@ -247,9 +259,13 @@ impl Volumes {
         self.list()?.into_iter().find(is).ok_or_else(none)
     }
 
-    /// Records the volumes that VMs of a site use: sites may share a folder of blobs, and another site keeps them. A removal that runs
-    /// meanwhile ends first. Blocks.
-    pub fn declare(&self, owner: &ListOwner, digests: &BTreeSet<Digest>) -> Result<(), VolumeError> {
+    /// Records the volumes that VMs of a site use: sites may share a folder of blobs, and another
+    /// site keeps them. A removal that runs meanwhile ends first. Blocks.
+    pub fn declare(
+        &self,
+        owner: &ListOwner,
+        digests: &BTreeSet<Digest>,
+    ) -> Result<(), VolumeError> {
         let _lock = self.lock()?;
         let declared = owner.declare(&self.blobs_dir, ListKind::Volumes, digests);
         declared.map_err(|error| VolumeError::Owners(error.to_string()))
@@ -264,7 +280,9 @@ impl Volumes {
         }
         for path in [self.description(&info.digest), self.path(&info.digest)] {
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(volume_error(&path)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(volume_error(&path)(error));
+                }
                 _ => {}
             }
         }
@@ -272,7 +290,8 @@ impl Volumes {
     }
 }
 
-/// Determines the format by the file header; returns the disk size of a qcow2 too. The inner error is why the file cannot be a volume.
+/// Determines the format by the file header; returns the disk size of a qcow2 too. The inner error
+/// is why the file cannot be a volume.
 fn kind(file: &File, head: &[u8]) -> io::Result<Result<(VolumeKind, Option<u64>), String>> {
     if head.starts_with(&qcow2::MAGIC) {
         let size = qcow2_file::check(file, head)?;

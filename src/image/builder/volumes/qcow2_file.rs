@@ -1,4 +1,5 @@
-//! Checks that a qcow2 file contains the clusters that its tables name: a copy that broke off has a valid header.
+//! Checks that a qcow2 file contains the clusters that its tables name: a copy that broke off has a
+//! valid header.
 
 use meshd_proto::vm::qcow2::{self, Layout};
 use std::{fs::File, io, os::unix::fs::FileExt as _};
@@ -16,9 +17,12 @@ const MAX_TABLES: u64 = 1 << 30;
 type Qcow2Fault = &'static str;
 
 const TRUNCATED: Qcow2Fault = "it is truncated: a cluster is beyond its end; copy it again";
-const UNALIGNED: Qcow2Fault = "its table of clusters is not aligned; repair it with `qemu-img check -r all`";
-const REPEATED: Qcow2Fault = "it names a table of clusters twice; repair it with `qemu-img check -r all`";
-const TOO_LARGE: Qcow2Fault = "its tables have more than 1 GiB; use `qemu-img convert -O qcow2 -o cluster_size=2M`";
+const UNALIGNED: Qcow2Fault =
+    "its table of clusters is not aligned; repair it with `qemu-img check -r all`";
+const REPEATED: Qcow2Fault =
+    "it names a table of clusters twice; repair it with `qemu-img check -r all`";
+const TOO_LARGE: Qcow2Fault =
+    "its tables have more than 1 GiB; use `qemu-img convert -O qcow2 -o cluster_size=2M`";
 
 /// Returns the virtual size of an image, or why no VM could use it.
 pub(super) fn check(file: &File, header: &[u8]) -> io::Result<Result<u64, Qcow2Fault>> {
@@ -37,9 +41,11 @@ struct Tables<'f> {
 }
 
 impl Tables<'_> {
-    /// Checks that every table and cluster begins inside the file. The end of the last one may be a hole. Reads each table once.
+    /// Checks that every table and cluster begins inside the file. The end of the last one may be a
+    /// hole. Reads each table once.
     fn check(&self) -> io::Result<Result<(), Qcow2Fault>> {
-        let Layout { cluster_bits, l1_offset, l1_entries, refcount_offset, l2_entry, .. } = self.layout;
+        let Layout { cluster_bits, l1_offset, l1_entries, refcount_offset, l2_entry, .. } =
+            self.layout;
         let l1_size = u64::from(l1_entries) * 8;
         if l1_offset.saturating_add(l1_size) > self.length || refcount_offset >= self.length {
             return Ok(Err(TRUNCATED));
@@ -54,7 +60,8 @@ impl Tables<'_> {
         for table in l2_tables {
             self.entries(table, 1 << cluster_bits, l2_entry, |entry| {
                 let compressed_bits = (1_u64 << (62 - (cluster_bits - 8))) - 1;
-                let offset = if entry & COMPRESSED == 0 { entry & OFFSET } else { entry & compressed_bits };
+                let offset =
+                    if entry & COMPRESSED == 0 { entry & OFFSET } else { entry & compressed_bits };
                 is_whole &= offset < self.length;
             })?;
         }
@@ -74,7 +81,13 @@ impl Tables<'_> {
     }
 
     /// Calls `each` with the first word of every entry of a table, as far as the file goes.
-    fn entries(&self, offset: u64, size: u64, entry: u64, mut each: impl FnMut(u64)) -> io::Result<()> {
+    fn entries(
+        &self,
+        offset: u64,
+        size: u64,
+        entry: u64,
+        mut each: impl FnMut(u64),
+    ) -> io::Result<()> {
         let end = offset.saturating_add(size).min(self.length);
         let (mut at, step) = (offset, usize::try_from(entry).unwrap_or(8));
         while at < end {

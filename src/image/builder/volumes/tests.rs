@@ -15,11 +15,17 @@ fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = |name: &str| dir.path().join(name);
     let run = |args: &[&str]| {
-        let made = Command::new("qemu-img").args(args).current_dir(dir.path()).status().expect("qemu-img runs");
+        let made = Command::new("qemu-img")
+            .args(args)
+            .current_dir(dir.path())
+            .status()
+            .expect("qemu-img runs");
         assert!(made.success(), "{args:?}");
     };
     let volumes = Volumes::new(&path("blobs"));
-    let add = |name: &str| volumes.add(&path(name), name.parse().expect("a name"), Timestamp::EPOCH, |_| {});
+    let add = |name: &str| {
+        volumes.add(&path(name), name.parse().expect("a name"), Timestamp::EPOCH, |_| {})
+    };
     let mut raw = File::create(path("raw")).expect("made");
     raw.write_all(&vec![7; 3 << 20]).expect("written");
     raw.seek(io::SeekFrom::Start((64 << 20) - 512)).expect("sought");
@@ -27,17 +33,33 @@ fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
     run(&["convert", "-f", "raw", "-O", "qcow2", "raw", "whole"]);
     run(&["convert", "-f", "raw", "-O", "qcow2", "-c", "raw", "compressed"]);
     run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "compat=0.10", "raw", "old"]);
-    run(&["convert", "-f", "raw", "-O", "qcow2", "-o", "extended_l2=on,cluster_size=128k", "raw", "extended"]);
+    run(&[
+        "convert",
+        "-f",
+        "raw",
+        "-O",
+        "qcow2",
+        "-o",
+        "extended_l2=on,cluster_size=128k",
+        "raw",
+        "extended",
+    ]);
     run(&["create", "-q", "-f", "qcow2", "empty", "8M"]);
     for name in ["whole", "compressed", "old", "extended", "empty"] {
         assert!(add(name).is_ok(), "{name}: {:?}", add(name));
     }
     for name in ["whole", "compressed", "old", "extended", "empty"] {
         let bytes = fs::read(path(name)).expect("read");
-        for length in [100, bytes.len() / 2, bytes.len() * 3 / 4].into_iter().filter(|length| *length < bytes.len()) {
+        for length in [100, bytes.len() / 2, bytes.len() * 3 / 4]
+            .into_iter()
+            .filter(|length| *length < bytes.len())
+        {
             fs::write(path("cut"), &bytes[..length]).expect("written");
             let why = add("cut").expect_err("truncated").to_string();
-            assert!(why.contains("truncated") || why.contains("short"), "{name} of {length}: {why}");
+            assert!(
+                why.contains("truncated") || why.contains("short"),
+                "{name} of {length}: {why}"
+            );
         }
     }
     run(&[
@@ -72,7 +94,11 @@ fn qcow2_with_repeated_unaligned_or_too_many_tables_is_refused() {
         image.resize(usize::try_from(cluster).expect("small"), 0);
         image.extend((0..entries).flat_map(|entry| tables(entry).to_be_bytes()));
         fs::write(&file, &image).expect("written");
-        File::options().write(true).open(&file).and_then(|file| file.set_len(4 * cluster)).expect("grown");
+        File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|file| file.set_len(4 * cluster))
+            .expect("grown");
         let name = "disk".parse().expect("a name");
         volumes.add(&file, name, Timestamp::EPOCH, |_| {}).map_err(|error| error.to_string())
     };
@@ -83,7 +109,11 @@ fn qcow2_with_repeated_unaligned_or_too_many_tables_is_refused() {
     assert!(why.contains("aligned"), "{why}");
     let why = add(&|entry| (3 + entry) * cluster).expect_err("beyond the end");
     assert!(why.contains("truncated"), "{why}");
-    File::options().write(true).open(&file).and_then(|file| file.set_len((3 + entries) * cluster)).expect("grown");
+    File::options()
+        .write(true)
+        .open(&file)
+        .and_then(|file| file.set_len((3 + entries) * cluster))
+        .expect("grown");
     let why = volumes.add(&file, "holes".parse().expect("a name"), Timestamp::EPOCH, |_| {});
     assert!(why.expect_err("2 GiB of tables, all holes").to_string().contains("more than 1 GiB"));
 }
@@ -106,7 +136,9 @@ fn volume_is_added_whole_and_refused_file_leaves_nothing() {
     assert!(matches!(add(&iso, "one"), Err(VolumeError::Taken { .. })));
     let two = add(&iso, "two").expect("an image");
     assert_eq!((two.kind, two.digest), (VolumeKind::Iso, Digest::of(&iso)));
-    for (bytes, why) in [(qcow2(9), "backing file"), (vec![0; 50_000], "neither"), (Vec::new(), "neither")] {
+    for (bytes, why) in
+        [(qcow2(9), "backing file"), (vec![0; 50_000], "neither"), (Vec::new(), "neither")]
+    {
         assert!(add(&bytes, "three").expect_err("no image").to_string().contains(why));
     }
     assert_eq!(volumes.list().expect("read"), [one.clone(), two.clone()]);
@@ -118,11 +150,13 @@ fn volume_is_added_whole_and_refused_file_leaves_nothing() {
     let found = volumes.find(&one.digest.to_string()).expect("there");
     // Two sites of the same name.
     let [ours, theirs] = [1, 2].map(|site| {
-        ListOwner::read_or_create(&dir.path().join(format!("state-{site}")), "rack-a", [site; 8]).expect("made")
+        ListOwner::read_or_create(&dir.path().join(format!("state-{site}")), "rack-a", [site; 8])
+            .expect("made")
     });
     volumes.declare(&theirs, &[one.digest].into()).expect("declared");
     volumes.declare(&ours, &BTreeSet::new()).expect("declared");
-    let refused = volumes.remove(&ours, &found).expect_err("a VM of another site uses it").to_string();
+    let refused =
+        volumes.remove(&ours, &found).expect_err("a VM of another site uses it").to_string();
     assert!(refused.contains("another site") && refused.contains("rack-a"), "{refused}");
     volumes.declare(&theirs, &BTreeSet::new()).expect("declared");
     volumes.remove(&ours, &found).expect("removed");

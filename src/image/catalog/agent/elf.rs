@@ -1,5 +1,5 @@
-//! Reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format
-//! 1.5).
+//! Reads the ELF header and program headers, which decide whether a node can run a program (ELF-64
+//! Object File Format 1.5).
 
 use meshd_types::Architecture;
 
@@ -7,7 +7,8 @@ use meshd_types::Architecture;
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 /// Program header of the interpreter's path.
 const PT_INTERP: usize = 3;
-/// Values of `e_type`: ET_EXEC for fixed addresses, and ET_DYN for position-independent programs (static PIE).
+/// Values of `e_type`: ET_EXEC for fixed addresses, and ET_DYN for position-independent programs
+/// (static PIE).
 const PROGRAM_TYPES: [usize; 2] = [2, 3];
 /// Size of the file header, in bytes.
 const HEADER: usize = 64;
@@ -26,10 +27,12 @@ pub(super) fn static_program(program: &[u8]) -> Result<Architecture, String> {
     }
     let machine = number(program, 18, 2).unwrap_or(0);
     let architecture = u16::try_from(machine).ok().and_then(Architecture::from_elf);
-    let architecture =
-        architecture.ok_or_else(|| format!("it is built for another processor: ELF machine {machine}"))?;
+    let architecture = architecture
+        .ok_or_else(|| format!("it is built for another processor: ELF machine {machine}"))?;
     match interpreter(program)? {
-        Some(loader) => Err(format!("it is dynamically linked: it needs {loader}, which nodes do not have")),
+        Some(loader) => {
+            Err(format!("it is dynamically linked: it needs {loader}, which nodes do not have"))
+        }
         None => Ok(architecture),
     }
 }
@@ -38,7 +41,8 @@ pub(super) fn static_program(program: &[u8]) -> Result<Architecture, String> {
 fn interpreter(program: &[u8]) -> Result<Option<String>, String> {
     let damaged = || "its ELF program headers are damaged".to_owned();
     let headers = number(program, 32, 8).ok_or_else(damaged)?;
-    let (size, count) = (number(program, 54, 2).ok_or_else(damaged)?, number(program, 56, 2).ok_or_else(damaged)?);
+    let (size, count) =
+        (number(program, 54, 2).ok_or_else(damaged)?, number(program, 56, 2).ok_or_else(damaged)?);
     for index in 0..count {
         let header = headers.checked_add(index * size).ok_or_else(damaged)?;
         if number(program, header, 4).ok_or_else(damaged)? != PT_INTERP {
@@ -58,7 +62,10 @@ fn loader_path(program: &[u8], header: usize) -> Option<&[u8]> {
 
 fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     let bytes = bytes.get(at..at.checked_add(width)?)?;
-    bytes.iter().rev().try_fold(0usize, |sum, byte| sum.checked_mul(256)?.checked_add(usize::from(*byte)))
+    bytes
+        .iter()
+        .rev()
+        .try_fold(0usize, |sum, byte| sum.checked_mul(256)?.checked_add(usize::from(*byte)))
 }
 
 #[cfg(test)]

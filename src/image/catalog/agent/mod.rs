@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `elf` | reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format 1.5) |
 //!
-//! A node that cannot run its agent shows the cause only on its own console. meshd therefore refuses an unusable agent before any
-//! node boots.
+//! A node that cannot run its agent shows the cause only on its own console. meshd therefore
+//! refuses an unusable agent before any node boots.
 
 mod elf;
 
@@ -23,7 +23,8 @@ use std::{
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// File name of the agent.
 const NAME: &str = "mesh-agent";
-/// Build note by which meshd recognises a mesh-agent. It is split in two, so that meshd itself does not contain the note.
+/// Build note by which meshd recognises a mesh-agent. It is split in two, so that meshd itself does
+/// not contain the note.
 const NOTE: [&str; 2] = ["mesh-agent", " build: version="];
 /// Maximum length of a build note after [`NOTE`], in bytes.
 const MAX_NOTE: usize = 256;
@@ -70,13 +71,18 @@ impl From<AgentError> for Fault {
     }
 }
 
-/// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the path of the installed package, else a
-/// file beside this program.
+/// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the
+/// path of the installed package, else a file beside this program.
 ///
-/// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static agent of `make build` comes first.
+/// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static
+/// agent of `make build` comes first.
 pub fn agent_path(site: &Site) -> PathBuf {
     let own = || std::env::current_exe().ok();
-    site.agent.binary.clone().or_else(|| own().map(|program| default_path(&program))).unwrap_or_else(|| NAME.into())
+    site.agent
+        .binary
+        .clone()
+        .or_else(|| own().map(|program| default_path(&program)))
+        .unwrap_or_else(|| NAME.into())
 }
 
 fn default_path(program: &Path) -> PathBuf {
@@ -90,19 +96,25 @@ fn default_path(program: &Path) -> PathBuf {
 /// Reads the agent of a site.
 ///
 /// # Errors
-/// The file cannot be read, is not a static mesh-agent, or a built image of the site is for another architecture.
+/// The file cannot be read, is not a static mesh-agent, or a built image of the site is for another
+/// architecture.
 pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
     let path = agent_path(site);
     let refused = |cause: String| AgentError { path: path.clone(), cause };
     let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
     let arch = elf::static_program(&bytes).map_err(refused)?;
-    let build = build_note(&bytes).ok_or_else(|| refused("it is another program than mesh-agent".to_owned()))?;
-    let images: BTreeSet<&ImageName> = site.profiles.values().map(|profile| &profile.image).collect();
+    let build = build_note(&bytes)
+        .ok_or_else(|| refused("it is another program than mesh-agent".to_owned()))?;
+    let images: BTreeSet<&ImageName> =
+        site.profiles.values().map(|profile| &profile.image).collect();
     for name in images {
         if let Ok(image) = load_manifest(&site.blobs_dir, name)
             && image.arch != arch
         {
-            return Err(refused(format!("it is built for {arch}, but image {name} is for {}", image.arch)));
+            return Err(refused(format!(
+                "it is built for {arch}, but image {name} is for {}",
+                image.arch
+            )));
         }
     }
     Ok(AgentProgram { path, bytes, arch, build })
@@ -155,7 +167,8 @@ fn parse_note(bytes: &[u8]) -> Option<AgentBuild> {
     })
 }
 
-/// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no node. `rest` makes its digest unique.
+/// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no
+/// node. `rest` makes its digest unique.
 pub fn sample_agent(arch: Architecture, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -173,8 +186,12 @@ mod tests {
 
     fn site(binary: &Path) -> Site {
         let text = include_str!("../../../../site.toml");
-        let text = text.replace("[agent]\n", &format!("[agent]\nbinary = {:?}\n", binary.display().to_string()));
-        meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+        let text = text.replace(
+            "[agent]\n",
+            &format!("[agent]\nbinary = {:?}\n", binary.display().to_string()),
+        );
+        meshd_config::parse(&text, Path::new("site.toml"))
+            .unwrap_or_else(|faults| panic!("{faults}"))
     }
 
     fn refusal(content: &[u8]) -> String {

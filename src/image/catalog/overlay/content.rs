@@ -1,4 +1,5 @@
-//! Finds invisible faults of files: CRLF line ends, byte order marks, tabs in YAML, names that differ only by case.
+//! Finds invisible faults of files: CRLF line ends, byte order marks, tabs in YAML, names that
+//! differ only by case.
 
 use super::entry::{Entries, Source};
 use meshd_config::Fault;
@@ -10,7 +11,8 @@ use std::{
 /// UTF-8 byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Folders whose files a shell reads.
-const READ_BY_SHELL: [&str; 4] = ["/etc/init.d/", "/etc/conf.d/", "/etc/local.d/", "/etc/profile.d/"];
+const READ_BY_SHELL: [&str; 4] =
+    ["/etc/init.d/", "/etc/conf.d/", "/etc/local.d/", "/etc/profile.d/"];
 
 /// Checks every file of the overlay in `folder`.
 pub(super) fn check(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
@@ -48,7 +50,9 @@ fn find_fault(path: &str, bytes: &[u8], text: bool) -> Option<(usize, &'static s
     }
     let is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
     let tab = is_yaml.then(|| bytes.split(|c| *c == b'\n').position(indented_by_tab)).flatten();
-    tab.map(|line| (line + 1, "is indented with a tab, which YAML does not allow", "indent it with spaces"))
+    tab.map(|line| {
+        (line + 1, "is indented with a tab, which YAML does not allow", "indent it with spaces")
+    })
 }
 
 fn indented_by_tab(line: &[u8]) -> bool {
@@ -68,7 +72,10 @@ fn same_but_for_case(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) 
             if other != at {
                 let what = format!("/{at} and /{other} differ only by case");
                 let file: PathBuf = folder.join(&entry.location.file);
-                faults.push(Fault { line: entry.location.line, ..Fault::of_file(file, what, "rename one of the two") });
+                faults.push(Fault {
+                    line: entry.location.line,
+                    ..Fault::of_file(file, what, "rename one of the two")
+                });
                 break;
             }
         }

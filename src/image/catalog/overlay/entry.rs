@@ -5,7 +5,8 @@ use bytes::Bytes;
 use meshd_types::{SafePath, VarName};
 use std::collections::BTreeMap;
 
-/// Path of the agent on a node, the only path that permits `source = "agent"`. meshd provides the content.
+/// Path of the agent on a node, the only path that permits `source = "agent"`. meshd provides the
+/// content.
 pub const AGENT_PATH: &str = "/usr/bin/mesh-agent";
 
 /// Maximum number of files, links and folders of one overlay.

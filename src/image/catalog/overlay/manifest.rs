@@ -54,13 +54,20 @@ fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations
     let root = document.root();
     let hint = "add: description = \"what it is for, in a line\"";
     let description = root.required("description", root.word("description"), hint);
-    let removed = root.strings("remove").into_iter().filter_map(|at| Some((path(document, &at)?, at.line))).collect();
+    let removed = root
+        .strings("remove")
+        .into_iter()
+        .filter_map(|at| Some((path(document, &at)?, at.line)))
+        .collect();
     paths::read(document, &root, entries);
     let declared = Declarations {
         description: description.map(|text| document.plain_line(text)).unwrap_or_default(),
         packages: names(document, &root, "packages").into_iter().map(|name| name.value).collect(),
         modules: names(document, &root, "modules").into_iter().map(|name| name.value).collect(),
-        services: root.table("services").map(|table| services(document, &table)).unwrap_or_default(),
+        services: root
+            .table("services")
+            .map(|table| services(document, &table))
+            .unwrap_or_default(),
         sysctl: root.table("sysctl").map(|table| sysctl(&table)).unwrap_or_default(),
         variables: root
             .entries_of("variables")
@@ -72,10 +79,20 @@ fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations
     };
     for (at, line) in declared.removed.iter().filter(|(at, _)| entries.contains_key(*at)) {
         let hint = "remove one of the two: a file that is brought replaces an earlier one anyway";
-        document.fault_at(*line, "remove".into(), format!("{at} is removed and brought by the same overlay"), hint);
+        document.fault_at(
+            *line,
+            "remove".into(),
+            format!("{at} is removed and brought by the same overlay"),
+            hint,
+        );
     }
     if entries.len() > MAX_ENTRIES {
-        document.fault_at(0, String::new(), format!("more than {MAX_ENTRIES} entries"), "bring software as packages");
+        document.fault_at(
+            0,
+            String::new(),
+            format!("more than {MAX_ENTRIES} entries"),
+            "bring software as packages",
+        );
     }
     declared
 }
@@ -85,7 +102,11 @@ fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<Located<Strin
     let mut names: Vec<Located<String>> = Vec::new();
     for name in table.strings(key) {
         if names.iter().any(|other| other.value == name.value) {
-            document.fault(&name, format!("`{}` is here twice", name.value), "remove one of the two");
+            document.fault(
+                &name,
+                format!("`{}` is here twice", name.value),
+                "remove one of the two",
+            );
         } else if is_plain_name(&name) {
             names.push(name);
         } else {
@@ -109,10 +130,14 @@ fn services(document: &Document, table: &Table<'_>) -> Services {
             }
         }
     }
-    let lines = |key: &str| names(document, table, key).into_iter().map(|name| (name.value, name.line)).collect();
+    let lines = |key: &str| {
+        names(document, table, key).into_iter().map(|name| (name.value, name.line)).collect()
+    };
     services.removed = lines("remove");
     services.conflicts = lines("conflicts");
-    for (name, line) in services.conflicts.iter().filter(|(name, _)| services.enabled.contains_key(*name)) {
+    for (name, line) in
+        services.conflicts.iter().filter(|(name, _)| services.enabled.contains_key(*name))
+    {
         let what = format!("`{name}` is enabled here and in conflict with this overlay");
         document.fault_at(*line, "services.conflicts".into(), what, "remove one of the two");
     }
@@ -138,7 +163,11 @@ fn sysctl(table: &Table<'_>) -> BTreeMap<String, String> {
             let what = format!("`{}` is no kernel parameter", reader::brief(&key));
             table.fault(&key, what, "write it as \"vm.swappiness\"");
         } else if value.len() > MAX_SYSCTL || value.chars().any(char::is_control) {
-            table.fault(&key, "is not one short line", format!("a value has up to {MAX_SYSCTL} bytes"));
+            table.fault(
+                &key,
+                "is not one short line",
+                format!("a value has up to {MAX_SYSCTL} bytes"),
+            );
         } else {
             values.insert(key.value, value);
         }
@@ -154,7 +183,11 @@ fn golden(document: &Document, table: &Table<'_>) -> Golden {
             let value = table.variable(&key).map(|value| value.value);
             match key.parse::<VarName>() {
                 Ok(name) => drop(value.map(|value| vars.insert(name, value))),
-                Err(error) => document.fault(&key, error.to_string(), "write a variable that is declared here"),
+                Err(error) => document.fault(
+                    &key,
+                    error.to_string(),
+                    "write a variable that is declared here",
+                ),
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Reads and validates overlays from disk.
 //!
-//! An overlay is a folder. `overlay.toml` declares its purpose, modes, owners, links, services, packages, modules and
-//! variables. `rootfs/` contains the node's files; a file ending in `.j2` is a template for the file without that suffix.
-//! `golden/` contains the expected rendering for tests; this module does not read it. `nodes/<node-id>/` is the overlay
-//! of one node, applied after all others.
+//! An overlay is a folder. `overlay.toml` declares its purpose, modes, owners, links, services,
+//! packages, modules and variables. `rootfs/` contains the node's files; a file ending in `.j2` is
+//! a template for the file without that suffix. `golden/` contains the expected rendering for
+//! tests; this module does not read it. `nodes/<node-id>/` is the overlay of one node, applied
+//! after all others.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -48,7 +49,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Files that meshd writes from the declarations of overlays and profile; an overlay must not contain them.
+/// Files that meshd writes from the declarations of overlays and profile; an overlay must not
+/// contain them.
 const RESERVED: [(&str, &str); 9] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
     ("/etc/modules", "list modules in overlay.toml: modules = [\"name\"]"),
@@ -58,7 +60,10 @@ const RESERVED: [(&str, &str); 9] = [
     ("/etc/meshd/manifest.sha256", "remove it"),
     ("/etc/meshd/boot.json", "remove it"),
     ("/etc/meshd/boot.env", "remove it"),
-    ("/etc/network/interfaces.d/boot", "mesh-init writes it on the node; use another name beside it"),
+    (
+        "/etc/network/interfaces.d/boot",
+        "mesh-init writes it on the node; use another name beside it",
+    ),
 ];
 
 /// One valid overlay. Immutable: a reload reads a changed folder into a new snapshot.
@@ -85,7 +90,8 @@ pub struct Overlay {
     pub golden: Golden,
     /// Digest of all inputs of a rendering: the overlay's version.
     pub digest: Digest,
-    /// Plain files, links and folders as one archive member; the first rendering packs it for all nodes.
+    /// Plain files, links and folders as one archive member; the first rendering packs it for all
+    /// nodes.
     pub packed: Arc<OnceLock<Bytes>>,
 }
 
@@ -120,14 +126,20 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     let manifest = folder.join("overlay.toml");
     let real_manifest = real_path(folder, "overlay.toml", &name, faults);
     let tree::RootFs { mut entries, lost } = real_path(folder, "rootfs", &name, faults)
-        .map(|real| tree::read(&folder.join("rootfs"), &real, permissions::reference(&manifest), faults))
+        .map(|real| {
+            tree::read(&folder.join("rootfs"), &real, permissions::reference(&manifest), faults)
+        })
         .unwrap_or_default();
-    let declared = real_manifest.map(|_| manifest::read(&manifest, &mut entries, faults)).unwrap_or_default();
-    let is_declared = |at: &SafePath| entries.get(at).is_some_and(|entry| entry.location.file == paths::MANIFEST);
+    let declared =
+        real_manifest.map(|_| manifest::read(&manifest, &mut entries, faults)).unwrap_or_default();
+    let is_declared =
+        |at: &SafePath| entries.get(at).is_some_and(|entry| entry.location.file == paths::MANIFEST);
     faults.extend(lost.into_iter().filter(|(at, _)| !is_declared(at)).map(|(_, fault)| fault));
     content::check(folder, &entries, faults);
     let reserved = |path: String| {
-        let inside = |at: &str| path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let inside = |at: &str| {
+            path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         let (_, hint) = RESERVED.iter().find(|(at, _)| inside(at))?;
         Some(Fault::of_file(folder, format!("brings {path}, which meshd writes itself"), *hint))
     };
@@ -160,8 +172,9 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     overlay
 }
 
-/// Returns the real path of a part of the overlay. A link may lead to other overlays only: meshd may read files that the overlay's author
-/// may not, and would bring them to nodes, or into a fault that quotes them.
+/// Returns the real path of a part of the overlay. A link may lead to other overlays only: meshd
+/// may read files that the overlay's author may not, and would bring them to nodes, or into a fault
+/// that quotes them.
 fn real_path(folder: &Path, name: &str, layer: &Layer, faults: &mut Vec<Fault>) -> Option<PathBuf> {
     let path = folder.join(name);
     // An absent part is no fault here.
@@ -179,18 +192,28 @@ fn real_path(folder: &Path, name: &str, layer: &Layer, faults: &mut Vec<Fault>) 
         return Some(real);
     }
     let what = "is a link that leaves the folder of overlays";
-    faults.push(Fault::of_file(path, what, "link the overlay as a whole, or copy the target of the link"));
+    faults.push(Fault::of_file(
+        path,
+        what,
+        "link the overlay as a whole, or copy the target of the link",
+    ));
     None
 }
 
 /// Reports files with a secret that users other than root could read.
-fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, Variable>, faults: &mut Vec<Fault>) {
+fn secret_files(
+    folder: &Path,
+    entries: &Entries,
+    variables: &BTreeMap<VarName, Variable>,
+    faults: &mut Vec<Fault>,
+) {
     for (path, entry) in entries {
         let Some(secret) = entry.source.secret(variables) else { continue };
         if !entry.append && (entry.mode, entry.owner) != (0o600, (0, 0)) {
             let what = format!("{path} uses the secret `{secret}` and is not 0600 and root's");
-            let hint =
-                format!("write [files.\"{path}\"] mode = \"0600\"; a service that needs it as another user copies it");
+            let hint = format!(
+                "write [files.\"{path}\"] mode = \"0600\"; a service that needs it as another user copies it"
+            );
             faults.push(Fault {
                 line: entry.location.line,
                 ..Fault::of_file(folder.join(&entry.location.file), what, hint)

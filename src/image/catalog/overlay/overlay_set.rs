@@ -24,8 +24,8 @@ pub struct Overlays {
     pub named: BTreeMap<OverlayName, Overlay>,
     /// Overlays of single nodes.
     pub nodes: BTreeMap<NodeId, Overlay>,
-    /// Placeholder of each secret of the site in a rendering: a mark that changes with the value and does not
-    /// reveal it.
+    /// Placeholder of each secret of the site in a rendering: a mark that changes with the value
+    /// and does not reveal it.
     pub secret_marks: BTreeMap<VarName, Digest>,
     /// The overlays that may use a secret; all may use a secret that is not here.
     pub secret_users: BTreeMap<VarName, BTreeSet<OverlayName>>,
@@ -35,19 +35,24 @@ impl Overlays {
     /// Returns one digest over all overlays.
     pub fn digest(&self) -> Digest {
         let named = self.named.iter().map(|(name, overlay)| (name.to_string(), overlay.digest));
-        let nodes = self.nodes.iter().map(|(id, overlay)| (format!("{NODES}/{id}"), overlay.digest));
+        let nodes =
+            self.nodes.iter().map(|(id, overlay)| (format!("{NODES}/{id}"), overlay.digest));
         let marks = self.secret_marks.iter().map(|(name, mark)| (format!("secret {name}"), *mark));
         let users = self.secret_users.iter().map(|(name, overlays)| {
             let overlays = overlays.iter().map(|overlay| overlay.as_str().as_bytes());
             (format!("users of {name}"), Digest::of_fields(overlays))
         });
         let fields: Vec<(String, Digest)> = named.chain(nodes).chain(marks).chain(users).collect();
-        Digest::of_fields(fields.iter().flat_map(|(name, digest)| [name.as_bytes(), digest.0.as_slice()]))
+        Digest::of_fields(
+            fields.iter().flat_map(|(name, digest)| [name.as_bytes(), digest.0.as_slice()]),
+        )
     }
 
     /// Takes over which overlays may use the secrets of a site.
     pub fn limit_secrets(&mut self, secrets: &BTreeMap<VarName, SecretSource>) {
-        let limited = secrets.iter().filter_map(|(name, source)| Some((name.clone(), source.overlays.clone()?)));
+        let limited = secrets
+            .iter()
+            .filter_map(|(name, source)| Some((name.clone(), source.overlays.clone()?)));
         self.secret_users = limited.collect();
     }
 
@@ -85,7 +90,12 @@ pub fn read_overlays(overlays_dir: &Path) -> Result<Overlays, Faults> {
 /// Reads every overlay of the site and returns valid ones together with all faults.
 pub fn read_all(overlays_dir: &Path) -> Reading {
     let mut reading = Reading::default();
-    let named = folders::<OverlayName>(overlays_dir, MAX_OVERLAYS, "rename the folder", &mut reading.faults);
+    let named = folders::<OverlayName>(
+        overlays_dir,
+        MAX_OVERLAYS,
+        "rename the folder",
+        &mut reading.faults,
+    );
     for (name, folder) in named.into_iter().filter(|(name, _)| name.as_str() != NODES) {
         if let Some(overlay) = reading.read(&folder, Layer::Named(name.clone())) {
             reading.overlays.named.insert(name, overlay);
@@ -115,7 +125,8 @@ impl Reading {
     }
 }
 
-/// Lists the overlays of a folder. Stray files are ignored; a folder with an invalid name is a fault.
+/// Lists the overlays of a folder. Stray files are ignored; a folder with an invalid name is a
+/// fault.
 fn folders<N: FromStr<Err: std::fmt::Display> + Ord>(
     dir: &Path,
     most: usize,
@@ -127,7 +138,13 @@ fn folders<N: FromStr<Err: std::fmt::Display> + Ord>(
         faults.push(Fault::of_file(dir, what, "make it, or set [site].overlays_dir"));
     });
     let mut found = Vec::new();
-    for folder in listing.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
+    for folder in listing
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+    {
         let text = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match text.parse::<N>() {
             Ok(name) => found.push((name, folder)),

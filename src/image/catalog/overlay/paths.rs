@@ -20,9 +20,19 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         if let Some(path) = path(document, &entry.name) {
             let location = location(&entry.name);
             let (mode, owner) = (mode.unwrap_or(0o755), owner.unwrap_or_default());
-            let directory = OverlayEntry { source: Source::Directory, mode, owner, append: false, replace, location };
+            let directory = OverlayEntry {
+                source: Source::Directory,
+                mode,
+                owner,
+                append: false,
+                replace,
+                location,
+            };
             // An empty folder of rootfs/ that is declared, too.
-            if entries.get(&path).is_some_and(|it| it.source == Source::Directory && it.location.file != MANIFEST) {
+            if entries
+                .get(&path)
+                .is_some_and(|it| it.source == Source::Directory && it.location.file != MANIFEST)
+            {
                 entries.remove(&path);
             }
             insert_new(document, &entry.name, path, directory, entries);
@@ -35,16 +45,23 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
                 if target.chars().any(char::is_control) {
                     document.fault(&target, "is not the target of a link", "write a plain path");
                 }
-                let link = OverlayEntry { mode: 0o777, ..plain(Source::Link(target.value), location(&key)) };
+                let link = OverlayEntry {
+                    mode: 0o777,
+                    ..plain(Source::Link(target.value), location(&key))
+                };
                 insert_new(document, &key, path, link, entries);
             }
         }
     }
     if let Some(table) = root.table("append") {
         for key in table.keys() {
-            let lines: String = table.strings(&key).into_iter().map(|line| line.value + "\n").collect();
+            let lines: String =
+                table.strings(&key).into_iter().map(|line| line.value + "\n").collect();
             if let Some(path) = path(document, &key) {
-                let added = OverlayEntry { append: true, ..plain(Source::File(Bytes::from(lines)), location(&key)) };
+                let added = OverlayEntry {
+                    append: true,
+                    ..plain(Source::File(Bytes::from(lines)), location(&key))
+                };
                 insert_new(document, &key, path, added, entries);
             }
         }
@@ -75,7 +92,13 @@ fn plain(source: Source, location: SourceLocation) -> OverlayEntry {
     OverlayEntry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, location }
 }
 
-fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: SafePath, entries: &mut Entries) {
+fn file(
+    document: &Document,
+    table: &Table<'_>,
+    at: &Located<String>,
+    path: SafePath,
+    entries: &mut Entries,
+) {
     let agent = table.choice("source", &[("agent", ())]).is_some();
     let (mode, owner) = (mode(document, table), owner(document, table));
     let (append, replace) = (flag(table, "append"), flag(table, "replace"));
@@ -83,10 +106,16 @@ fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: Safe
     if agent {
         if path.to_string() != AGENT_PATH {
             let hint = "use that path, and a link if it is wanted elsewhere too";
-            return document.fault(at, format!("the agent lies at {AGENT_PATH}, not at {path}"), hint);
+            return document.fault(
+                at,
+                format!("the agent lies at {AGENT_PATH}, not at {path}"),
+                hint,
+            );
         }
         // These keys are refused, because the agent is packed once for all nodes.
-        for key in ["mode", "owner", "append", "omit_empty"].into_iter().filter(|key| table.has(key)) {
+        for key in
+            ["mode", "owner", "append", "omit_empty"].into_iter().filter(|key| table.has(key))
+        {
             table.fault(key, "the agent is 0755 and root's", "leave it out");
         }
         entries.insert(path, OverlayEntry { mode: 0o755, ..plain(Source::Agent, location(at)) });
@@ -97,12 +126,20 @@ fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: Safe
         return document.fault(at, format!("there is no file {path} in rootfs/"), hint);
     };
     if append && (table.has("mode") || table.has("owner")) {
-        table.fault("append", "what is appended has the mode and owner of the file", "remove `mode` and `owner`");
+        table.fault(
+            "append",
+            "what is appended has the mode and owner of the file",
+            "remove `mode` and `owner`",
+        );
     }
     match &mut entry.source {
         Source::Template { omit_empty: declared, .. } => *declared = omit_empty,
-        _ if table.has("omit_empty") => table.fault("omit_empty", "only a template can turn out empty", "leave it out"),
-        Source::Link(_) => document.fault(at, "is a link, which has neither mode nor owner", "leave it out"),
+        _ if table.has("omit_empty") => {
+            table.fault("omit_empty", "only a template can turn out empty", "leave it out")
+        }
+        Source::Link(_) => {
+            document.fault(at, "is a link, which has neither mode nor owner", "leave it out")
+        }
         _ => {}
     }
     entry.mode = mode.unwrap_or(entry.mode);
@@ -112,9 +149,19 @@ fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: Safe
     entry.location.file = MANIFEST.to_owned();
 }
 
-fn insert_new(document: &Document, at: &Located<String>, path: SafePath, entry: OverlayEntry, entries: &mut Entries) {
+fn insert_new(
+    document: &Document,
+    at: &Located<String>,
+    path: SafePath,
+    entry: OverlayEntry,
+    entries: &mut Entries,
+) {
     if entries.contains_key(&path) {
-        return document.fault(at, format!("{path} is in this overlay already"), "remove one of the two");
+        return document.fault(
+            at,
+            format!("{path} is in this overlay already"),
+            "remove one of the two",
+        );
     }
     entries.insert(path, entry);
 }

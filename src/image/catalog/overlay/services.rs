@@ -23,7 +23,8 @@ pub enum Runlevel {
 }
 
 impl Runlevel {
-    pub const ALL: [Runlevel; 4] = [Runlevel::Sysinit, Runlevel::Boot, Runlevel::Default, Runlevel::Shutdown];
+    pub const ALL: [Runlevel; 4] =
+        [Runlevel::Sysinit, Runlevel::Boot, Runlevel::Default, Runlevel::Shutdown];
 
     /// Returns the name of the folder under `/etc/runlevels`.
     pub fn as_str(self) -> &'static str {

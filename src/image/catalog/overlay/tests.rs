@@ -24,7 +24,10 @@ pub(super) fn one(manifest: &str, files: &[&str]) -> tempfile::TempDir {
 fn faults(root: &tempfile::TempDir) -> Vec<String> {
     let Faults(faults) = read_overlays(root.path()).expect_err("has faults");
     let root = format!("{}/", root.path().display());
-    faults.iter().map(|fault| fault.to_string().replace(&root, "").replace("\n  hint: ", "; ")).collect()
+    faults
+        .iter()
+        .map(|fault| fault.to_string().replace(&root, "").replace("\n  hint: ", "; "))
+        .collect()
 }
 
 fn assert_reported(faults: &[String], expected: &[&str]) {
@@ -86,7 +89,10 @@ fn manifest_and_folder_are_combined() {
     assert_eq!(entry(AGENT_PATH).source, Source::Agent);
     assert_eq!(entry("/etc/link").source, Source::Link("../secretive".into()));
     assert_eq!(entry("/etc/localtime").source, Source::Link("/usr/share/zoneinfo/UTC".into()));
-    assert_eq!((&entry("/var/empty").source, entry("/var/empty").mode), (&Source::Directory, 0o700));
+    assert_eq!(
+        (&entry("/var/empty").source, entry("/var/empty").mode),
+        (&Source::Directory, 0o700)
+    );
     assert_eq!(overlay.modules, ["vfio", "vfio_pci"]);
     assert_eq!(overlay.services.enabled["sshd"].0, Runlevel::Default);
 }
@@ -120,7 +126,11 @@ fn overlay_with_escaping_link_or_socket_is_refused() {
     let _socket = UnixListener::bind(rootfs.join("socket")).expect("bound");
     let faults = faults(&root);
     assert_eq!(faults.len(), 4, "{faults:?}");
-    assert!(faults[0].starts_with("one/rootfs/absolute: is a link that leaves the overlay: /etc/shadow"), "{faults:?}");
+    assert!(
+        faults[0]
+            .starts_with("one/rootfs/absolute: is a link that leaves the overlay: /etc/shadow"),
+        "{faults:?}"
+    );
     assert!(faults.iter().any(|fault| fault.contains("socket: is neither a file")), "{faults:?}");
 }
 
@@ -130,11 +140,14 @@ fn overlay_file_that_meshd_writes_or_too_large_is_refused() {
         "description = \"x\"\n",
         &["etc/apk/world", "etc/runlevels/boot/x", "etc/meshd/boot.json", "etc/modules-load.d/x"],
     );
-    fs::write(root.path().join("one/rootfs/large"), vec![0; MAX_FILE as usize + 1]).expect("written");
+    fs::write(root.path().join("one/rootfs/large"), vec![0; MAX_FILE as usize + 1])
+        .expect("written");
     let faults = faults(&root);
     assert_eq!(faults.len(), 4, "{faults:?}");
     assert!(
-        faults.iter().any(|fault| fault.contains("/etc/apk/world") && fault.contains("packages = [")),
+        faults
+            .iter()
+            .any(|fault| fault.contains("/etc/apk/world") && fault.contains("packages = [")),
         "{faults:?}"
     );
 }
@@ -279,17 +292,26 @@ fn declared_variables_services_and_parameters_are_checked() {
 #[test]
 fn broken_node_overlay_does_not_hide_the_others() {
     let root = one("description = \"x\"\n", &["etc/x"]);
-    for (path, manifest) in
-        [("nodes/0123abcd", "description = \"x\"\n"), ("nodes/gpu-1", "description = \"x\"\n"), ("two", "bad = 1\n")]
-    {
+    for (path, manifest) in [
+        ("nodes/0123abcd", "description = \"x\"\n"),
+        ("nodes/gpu-1", "description = \"x\"\n"),
+        ("two", "bad = 1\n"),
+    ] {
         fs::create_dir_all(root.path().join(path)).expect("made");
         fs::write(root.path().join(path).join("overlay.toml"), manifest).expect("written");
     }
     let Reading { overlays, broken, faults } = read_all(root.path());
-    assert_eq!(overlays.all().map(|overlay| overlay.name.to_string()).collect::<Vec<_>>(), ["one", "nodes/0123abcd"]);
+    assert_eq!(
+        overlays.all().map(|overlay| overlay.name.to_string()).collect::<Vec<_>>(),
+        ["one", "nodes/0123abcd"]
+    );
     assert_eq!(broken.iter().map(Layer::to_string).collect::<Vec<_>>(), ["two"]);
     let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    assert!(faults.iter().any(|fault| fault.contains("nodes/gpu-1") && fault.contains("name it by the node's ID")));
+    assert!(
+        faults.iter().any(
+            |fault| fault.contains("nodes/gpu-1") && fault.contains("name it by the node's ID")
+        )
+    );
     assert_eq!(faults.len(), 3, "{faults:?}");
 }
 
@@ -297,7 +319,11 @@ fn broken_node_overlay_does_not_hide_the_others() {
 fn template_of_unbounded_work_is_a_fault_and_not_a_hang() {
     let root = one("description = \"x\"\n[variables.n]\ntype = \"integer\"\ndefault = 1\n", &[]);
     let templates = [
-        ("loop", "{% for a in range(4096) %}{% for b in range(4096) %}{% endfor %}{% endfor %}", "too many steps"),
+        (
+            "loop",
+            "{% for a in range(4096) %}{% for b in range(4096) %}{% endfor %}{% endfor %}",
+            "too many steps",
+        ),
         ("range", "{% for a in range(4097) %}{% endfor %}", "more than 4096"),
         (
             "filters",
@@ -324,7 +350,8 @@ fn template_of_unbounded_work_is_a_fault_and_not_a_hang() {
         put(&root, &format!("etc/{name}.j2"), text.as_bytes());
     }
     let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
-    let sample = crate::overlay::sample::Sample::new(overlays, vec!["one".parse().expect("a name")]);
+    let sample =
+        crate::overlay::sample::Sample::new(overlays, vec!["one".parse().expect("a name")]);
     let faults = sample.render().expect_err("has faults").to_string();
     for (name, _, why) in templates {
         let found = faults.lines().find(|line| line.contains(&format!("etc/{name}.j2")));
@@ -338,11 +365,20 @@ fn mode_or_attribute_that_the_node_would_not_have_is_a_fault() {
     let manifest = "description = \"x\"\n[files.\"/etc/declared\"]\nmode = \"0600\"\n[directories.\"/srv/kept\"]\n";
     let root = one(
         manifest,
-        &["etc/declared", "etc/key", "etc/program", "etc/secret.j2", "etc/open", "etc/plain", "private/x"],
+        &[
+            "etc/declared",
+            "etc/key",
+            "etc/program",
+            "etc/secret.j2",
+            "etc/open",
+            "etc/plain",
+            "private/x",
+        ],
     );
     let rootfs = root.path().join("one/rootfs");
-    let set =
-        |path: &str, mode| fs::set_permissions(rootfs.join(path), fs::Permissions::from_mode(mode)).expect("changed");
+    let set = |path: &str, mode| {
+        fs::set_permissions(rootfs.join(path), fs::Permissions::from_mode(mode)).expect("changed")
+    };
     fs::create_dir_all(rootfs.join("srv/kept")).expect("made");
     let modes = [
         ("etc/declared", 0o600),
@@ -353,7 +389,8 @@ fn mode_or_attribute_that_the_node_would_not_have_is_a_fault() {
         ("private", 0o700),
     ];
     modes.into_iter().for_each(|(path, mode)| set(path, mode));
-    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o644)).expect("changed");
+    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o644))
+        .expect("changed");
     let expected = [
         "one/rootfs/etc/key: has the mode 0600 here, and would have 0644 on the node; git keeps only the execute bit: \
          write [files.\"/etc/key\"] mode = \"0600\" in overlay.toml",
@@ -369,10 +406,21 @@ fn mode_or_attribute_that_the_node_would_not_have_is_a_fault() {
     for path in ["etc/program", "etc/open", "etc/plain"] {
         set(path, 0o600);
     }
-    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o600)).expect("changed");
+    fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o600))
+        .expect("changed");
     assert!(read_overlays(root.path()).is_ok());
-    if rustix::fs::lsetxattr(rootfs.join("etc/plain"), "user.x", b"1", rustix::fs::XattrFlags::empty()).is_ok() {
-        assert_reported(&faults(&root), &["one/rootfs/etc/plain: has the extended attribute user.x"]);
+    if rustix::fs::lsetxattr(
+        rootfs.join("etc/plain"),
+        "user.x",
+        b"1",
+        rustix::fs::XattrFlags::empty(),
+    )
+    .is_ok()
+    {
+        assert_reported(
+            &faults(&root),
+            &["one/rootfs/etc/plain: has the extended attribute user.x"],
+        );
     }
 }
 
@@ -384,8 +432,10 @@ fn empty_folder_of_rootfs_is_on_the_node() {
     }
     let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
     let overlay = &overlays.named[&"one".parse().expect("plain")];
-    let folders: Vec<_> = overlay.entries.iter().map(|(path, entry)| (path.to_string(), entry.mode)).collect();
-    let expected = [("/etc", 0o755), ("/srv/declared", 0o750), ("/var/lib/x", 0o755), ("/var/tmp", 0o1777)];
+    let folders: Vec<_> =
+        overlay.entries.iter().map(|(path, entry)| (path.to_string(), entry.mode)).collect();
+    let expected =
+        [("/etc", 0o755), ("/srv/declared", 0o750), ("/var/lib/x", 0o755), ("/var/tmp", 0o1777)];
     assert_eq!(folders, expected.map(|(path, mode)| (path.to_owned(), mode)));
     assert!(overlay.entries.values().all(|entry| entry.source == Source::Directory));
 }

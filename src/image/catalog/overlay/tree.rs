@@ -29,11 +29,13 @@ pub(super) struct RootFs {
     pub(super) lost: Vec<(SafePath, Fault)>,
 }
 
-/// Reads a regular file below a folder. Follows no link: the author of the overlay may have replaced a folder by one since it was listed.
+/// Reads a regular file below a folder. Follows no link: the author of the overlay may have
+/// replaced a folder by one since it was listed.
 fn read_beneath(folder: &fs::File, relative: &Path) -> io::Result<Vec<u8>> {
     // Opening a pipe must not wait.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = openat2(folder, relative, flags, Mode::empty(), resolve_flags() | ResolveFlags::BENEATH)?;
+    let file =
+        openat2(folder, relative, flags, Mode::empty(), resolve_flags() | ResolveFlags::BENEATH)?;
     let file = fs::File::from(file);
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -41,18 +43,32 @@ fn read_beneath(folder: &fs::File, relative: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MAX_FILE} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it has more than {MAX_FILE} bytes"),
+        ));
     }
     Ok(bytes)
 }
 
 /// Opens a folder by a path without links.
 fn open_folder(real: &Path) -> io::Result<fs::File> {
-    Ok(openat2(CWD, real, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve_flags())?.into())
+    Ok(openat2(
+        CWD,
+        real,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve_flags(),
+    )?
+    .into())
 }
 
 fn resolve_flags() -> ResolveFlags {
-    if failpoint::defends("overlay-links") { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() }
+    if failpoint::defends("overlay-links") {
+        ResolveFlags::NO_SYMLINKS
+    } else {
+        ResolveFlags::empty()
+    }
 }
 
 struct Walk<'a> {
@@ -68,19 +84,26 @@ struct Walk<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// Returns every file, link and empty folder below `rootfs`. Other folders are created with their content, or declared in `overlay.toml`.
-/// `real` is the path of `rootfs` without links.
+/// Returns every file, link and empty folder below `rootfs`. Other folders are created with their
+/// content, or declared in `overlay.toml`. `real` is the path of `rootfs` without links.
 pub(super) fn read(rootfs: &Path, real: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
     let (entries, lost) = (Entries::new(), Vec::new());
     let opened = open_folder(real);
-    let mut walk = Walk { root: rootfs, opened, reference, lost, entries, bytes: 0, seen: 0, faults };
+    let mut walk =
+        Walk { root: rootfs, opened, reference, lost, entries, bytes: 0, seen: 0, faults };
     match fs::metadata(rootfs) {
         Ok(metadata) if metadata.is_dir() => walk.folder(rootfs),
         Ok(_) => {
-            walk.fault::<()>(rootfs, "is not a folder", "make it a folder with the files of the node");
+            walk.fault::<()>(
+                rootfs,
+                "is not a folder",
+                "make it a folder with the files of the node",
+            );
         }
         // An overlay with only services and packages has no rootfs/.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(rootfs).is_err() => {}
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(rootfs).is_err() => {
+        }
         Err(error) => {
             walk.unreadable::<()>(rootfs, &error);
         }
@@ -99,7 +122,8 @@ impl Walk<'_> {
     }
 
     fn folder(&mut self, folder: &Path) {
-        let listing = fs::read_dir(folder).and_then(|listing| listing.collect::<io::Result<Vec<_>>>());
+        let listing =
+            fs::read_dir(folder).and_then(|listing| listing.collect::<io::Result<Vec<_>>>());
         let mut paths: Vec<PathBuf> = match listing {
             Ok(listing) => listing.into_iter().map(|entry| entry.path()).collect(),
             Err(error) => {
@@ -150,7 +174,8 @@ impl Walk<'_> {
         let mode = package_mode(relative).unwrap_or(EXECUTABLE_MODE);
         let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
         let source = Source::Directory;
-        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
+        let entry =
+            OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
         self.entries.insert(at, entry);
     }
 
@@ -165,9 +190,11 @@ impl Walk<'_> {
         let relative = path.strip_prefix(self.root).ok().and_then(Path::to_str).unwrap_or_default();
         let relative = relative.strip_suffix(TEMPLATE_SUFFIX).unwrap_or(relative);
         let Ok(at) = SafePath::new(relative) else { return };
-        let mode = fs::symlink_metadata(path).map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
-        let hint =
-            format!("git keeps only the execute bit: write [{section}.\"{at}\"] mode = \"{mode:04o}\" in overlay.toml");
+        let mode =
+            fs::symlink_metadata(path).map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
+        let hint = format!(
+            "git keeps only the execute bit: write [{section}.\"{at}\"] mode = \"{mode:04o}\" in overlay.toml"
+        );
         self.lost.push((at, Fault::of_file(path, what, hint)));
     }
 
@@ -178,8 +205,13 @@ impl Walk<'_> {
         let mode = if executable { EXECUTABLE_MODE } else { PLAIN_MODE };
         let kind = metadata.file_type();
         if let Some(name) = lost_attribute(path) {
-            let hint = "remove it with `setfattr -x`, and set it on the node when its service starts";
-            return self.fault(path, format!("has the extended attribute {name}, which no archive holds"), hint);
+            let hint =
+                "remove it with `setfattr -x`, and set it on the node when its service starts";
+            return self.fault(
+                path,
+                format!("has the extended attribute {name}, which no archive holds"),
+                hint,
+            );
         }
         if kind.is_file()
             && let Some(what) = lost_mode(metadata, self.reference, mode)
@@ -195,22 +227,30 @@ impl Walk<'_> {
                 None => (relative, Source::File(Bytes::from(bytes))),
             }
         } else {
-            return self.fault(path, "is neither a file, a folder nor a link", "make devices and sockets on the node");
+            return self.fault(
+                path,
+                "is neither a file, a folder nor a link",
+                "make devices and sockets on the node",
+            );
         };
         let at = match SafePath::new(on_node) {
             Ok(at) => at,
             Err(error) => return self.fault(path, error.to_string(), "rename it"),
         };
         let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
-        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
+        let entry =
+            OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
         match self.entries.insert(at, entry) {
             None => Some(()),
-            Some(_) => self.fault(path, "is here as a file and as a template", "remove one of the two"),
+            Some(_) => {
+                self.fault(path, "is here as a file and as a template", "remove one of the two")
+            }
         }
     }
 
     fn content(&mut self, path: &Path, size: u64) -> Option<Vec<u8>> {
-        const HINT: &str = "a file has up to 4 MiB and an overlay 16 MiB: bring software as packages";
+        const HINT: &str =
+            "a file has up to 4 MiB and an overlay 16 MiB: bring software as packages";
         if size > MAX_FILE {
             return self.fault(path, format!("is of {size} bytes"), HINT);
         }
@@ -219,7 +259,11 @@ impl Walk<'_> {
         if self.bytes > MAX_OVERLAY {
             // Report the size fault once, at the file that exceeded the limit.
             if before <= MAX_OVERLAY {
-                self.fault::<()>(path, format!("makes the overlay {} bytes large", self.bytes), HINT);
+                self.fault::<()>(
+                    path,
+                    format!("makes the overlay {} bytes large", self.bytes),
+                    HINT,
+                );
             }
             return None;
         }
@@ -234,9 +278,12 @@ impl Walk<'_> {
     fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {
         let file = format!("rootfs/{relative}");
         match String::from_utf8(bytes) {
-            Ok(text) if !text.contains('\0') => {
-                Some(Source::Template { text, file, omit_empty: false, uses: TemplateInputs::default() })
-            }
+            Ok(text) if !text.contains('\0') => Some(Source::Template {
+                text,
+                file,
+                omit_empty: false,
+                uses: TemplateInputs::default(),
+            }),
             _ => {
                 let what = "is a template, but binary: it is not UTF-8, or holds a NUL";
                 self.fault(path, what, "remove the suffix .j2 if it is not a template")
@@ -244,7 +291,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the target of a link. Links that lead out of the folder are faults, because their targets would differ between hosts.
+    /// Returns the target of a link. Links that lead out of the folder are faults, because their
+    /// targets would differ between hosts.
     fn link_target(&mut self, path: &Path, relative: &str) -> Option<String> {
         let target = match fs::read_link(path) {
             Ok(target) => target,
@@ -267,7 +315,11 @@ impl Walk<'_> {
             Some(text) if stays => Some(text.to_owned()),
             _ => {
                 let what = format!("is a link that leaves the overlay: {}", target.display());
-                self.fault(path, what, "declare it in overlay.toml, under [links]: \"/path\" = \"target\"")
+                self.fault(
+                    path,
+                    what,
+                    "declare it in overlay.toml, under [links]: \"/path\" = \"target\"",
+                )
             }
         }
     }

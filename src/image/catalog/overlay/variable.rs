@@ -33,8 +33,12 @@ pub enum VarKind {
 }
 
 impl VarKind {
-    const ALL: [(&str, VarKind); 4] =
-        [("bool", VarKind::Bool), ("integer", VarKind::Integer), ("text", VarKind::Text), ("list", VarKind::List)];
+    const ALL: [(&str, VarKind); 4] = [
+        ("bool", VarKind::Bool),
+        ("integer", VarKind::Integer),
+        ("text", VarKind::Text),
+        ("list", VarKind::List),
+    ];
 
     /// Returns the type name, as [`VarValue::type_name`].
     pub fn as_str(self) -> &'static str {
@@ -76,16 +80,21 @@ impl Variable {
 }
 
 /// Parses one `[variables.NAME]`.
-pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<(VarName, Variable)> {
+pub(super) fn read(
+    document: &Document,
+    NamedTable { name, table }: NamedTable<'_>,
+) -> Option<(VarName, Variable)> {
     let hint = "say what a value must be: bool, integer, text or list";
     let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
     let (default, required) = (table.variable("default"), table.bool("required"));
     let secret = table.bool("secret").is_some_and(|secret| secret.value);
-    let description = table.word("description").map(|text| document.plain_line(text)).unwrap_or_default();
+    let description =
+        table.word("description").map(|text| document.plain_line(text)).unwrap_or_default();
     let choices = table.strings("choices").into_iter().map(|choice| choice.value).collect();
     let variable = Variable {
         kind: kind?.value,
-        // Secrets are required by default: an absent secret is rarely intended, and an empty one is never safe.
+        // Secrets are required by default: an absent secret is rarely intended, and an empty one is
+        // never safe.
         required: required.as_ref().map_or(secret, |required| required.value),
         default: default.as_ref().map(|default| default.value.clone()),
         secret,
@@ -94,7 +103,10 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
         line: table.own_position().line,
     };
     sound(&table, &variable, required.is_some());
-    let name = name.parse::<VarName>().map_err(|error| document.fault(&name, error.to_string(), "rename it")).ok()?;
+    let name = name
+        .parse::<VarName>()
+        .map_err(|error| document.fault(&name, error.to_string(), "rename it"))
+        .ok()?;
     Some((name, variable))
 }
 
@@ -108,10 +120,18 @@ fn sound(table: &Table<'_>, variable: &Variable, says_required: bool) {
     }
     match &variable.default {
         Some(_) if variable.secret => {
-            table.fault("default", "a secret has no default, because people read this file", "remove it");
+            table.fault(
+                "default",
+                "a secret has no default, because people read this file",
+                "remove it",
+            );
         }
         Some(_) if variable.required => {
-            table.fault("default", "a variable that must be set needs no default", "remove this, or `required`");
+            table.fault(
+                "default",
+                "a variable that must be set needs no default",
+                "remove this, or `required`",
+            );
         }
         Some(default) => {
             if let Err((message, hint)) = variable.check(default) {
@@ -121,7 +141,11 @@ fn sound(table: &Table<'_>, variable: &Variable, says_required: bool) {
         None if says_required || variable.secret => {}
         None => {
             let hint = "write default = .., or required = true; required = false leaves it empty";
-            table.fault("default", "says neither what it is by default nor that it must be set", hint);
+            table.fault(
+                "default",
+                "says neither what it is by default nor that it must be set",
+                hint,
+            );
         }
     }
 }

@@ -10,7 +10,8 @@ use std::io::{self, Read as _};
 /// Maximum unpacked size of an archive, in bytes: four times the size of an overlay with the agent.
 const MAX_UNPACKED: u64 = 128 << 20;
 
-/// Reads all entries of a gzip-compressed tar, ordered by path. The archive does not contain their origins.
+/// Reads all entries of a gzip-compressed tar, ordered by path. The archive does not contain their
+/// origins.
 ///
 /// # Errors
 /// The archive is invalid or truncated, or unpacks to more than 128 MiB.
@@ -26,7 +27,8 @@ pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
         let (digest, kind, size) = match header.entry_type() {
             tar::EntryType::Directory => (Digest::of(b""), Kind::Directory, 0),
             tar::EntryType::Symlink => {
-                let target = String::from_utf8_lossy(&entry.link_name_bytes().unwrap_or_default()).into_owned();
+                let target = String::from_utf8_lossy(&entry.link_name_bytes().unwrap_or_default())
+                    .into_owned();
                 (Digest::of(target.as_bytes()), Kind::Link(target), 0)
             }
             _ => {

@@ -8,7 +8,8 @@ use std::{
     rc::Rc,
 };
 
-/// Maximum size of the headers of one entry, in bytes: the tar crate keeps long names and attributes in memory.
+/// Maximum size of the headers of one entry, in bytes: the tar crate keeps long names and
+/// attributes in memory.
 const MAX_HEADERS: u64 = 64 << 10;
 
 /// Writes a gzip-compressed tar.
@@ -32,7 +33,13 @@ impl<W: Write> Packer<W> {
     ///
     /// # Errors
     /// `content` cannot be read or is shorter than `size`, or the archive cannot be written.
-    pub fn file(&mut self, path: &SafePath, mode: u32, size: u64, content: impl Read) -> io::Result<()> {
+    pub fn file(
+        &mut self,
+        path: &SafePath,
+        mode: u32,
+        size: u64,
+        content: impl Read,
+    ) -> io::Result<()> {
         let mut header = header(tar::EntryType::Regular, mode, size);
         self.0.append_data(&mut header, path.relative(), ExactReader { rest: size, content })
     }
@@ -72,20 +79,28 @@ impl<R: Read> Read for ExactReader<R> {
         let most = buffer.len().min(usize::try_from(self.rest).unwrap_or(usize::MAX));
         let count = self.content.read(&mut buffer[..most])?;
         if count == 0 && most > 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the file became shorter while it was read",
+            ));
         }
         self.rest -= count as u64;
         Ok(count)
     }
 }
 
-/// Calls `each` with every entry of an archive and its permission bits. Reads the archive to its end.
+/// Calls `each` with every entry of an archive and its permission bits. Reads the archive to its
+/// end.
 ///
 /// # Errors
 /// The archive is invalid or truncated, or `each` fails.
-pub fn unpack(input: impl Read, mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>) -> io::Result<()> {
+pub fn unpack(
+    input: impl Read,
+    mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let left = Rc::new(Cell::new(0));
-    let mut archive = tar::Archive::new(HeaderLimit { input: GzDecoder::new(input), left: Rc::clone(&left) });
+    let mut archive =
+        tar::Archive::new(HeaderLimit { input: GzDecoder::new(input), left: Rc::clone(&left) });
     let mut entries = archive.entries()?;
     loop {
         left.set(MAX_HEADERS);
@@ -125,7 +140,9 @@ impl<R: Read> Read for HeaderLimit<R> {
         match self.left.get().checked_sub(count as u64) {
             Some(left) => self.left.set(left),
             None if failpoint::defends("archive-headers") => {
-                return Err(io::Error::other(format!("the headers of an entry have more than {MAX_HEADERS} bytes")));
+                return Err(io::Error::other(format!(
+                    "the headers of an entry have more than {MAX_HEADERS} bytes"
+                )));
             }
             None => {}
         }
@@ -146,7 +163,8 @@ mod tests {
         builder.append(&name, io::repeat(b'a').take(size)).expect("memory takes everything");
         let mut file = header(tar::EntryType::Regular, 0o644, 0);
         builder.append_data(&mut file, "file", io::empty()).expect("memory takes everything");
-        let archive = builder.into_inner().and_then(GzEncoder::finish).expect("memory takes everything");
+        let archive =
+            builder.into_inner().and_then(GzEncoder::finish).expect("memory takes everything");
         let refused = unpack(&archive[..], |_, _, _| Ok(())).expect_err("no path is this long");
         assert!(refused.to_string().contains("headers"), "{refused}");
     }

@@ -1,5 +1,6 @@
-//! Tests whether a machine can boot the result of a merge. Each overlay may be valid alone, and the boot may still lack a part that
-//! the first program, the init or the service manager of its image needs.
+//! Tests whether a machine can boot the result of a merge. Each overlay may be valid alone, and the
+//! boot may still lack a part that the first program, the init or the service manager of its image
+//! needs.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -29,21 +30,41 @@ fn requirements(kind: ImageKindName) -> &'static Requirements {
     }
 }
 
-/// Returns why no machine could boot the merged overlays of a node; empty if one can. Faults of the merge itself are not part of it.
+/// Returns why no machine could boot the merged overlays of a node; empty if one can. Faults of the
+/// merge itself are not part of it.
 pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
     find(input, &merge(input, &mut Vec::new()))
 }
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
     let check = Check { input, merged, requirements: requirements(input.image.kind) };
-    let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent) else {
+    let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent)
+    else {
         return vec![check.absent(AGENT_PATH, "the agent")];
     };
     let mut faults: Vec<Fault> = check.first_program(agent.layer).into_iter().collect();
-    faults.extend(check.requirements.needed.iter().filter_map(|(path, is_program)| check.needed(path, *is_program)));
+    faults.extend(
+        check
+            .requirements
+            .needed
+            .iter()
+            .filter_map(|(path, is_program)| check.needed(path, *is_program)),
+    );
     faults.extend(check.services());
-    faults.extend(check.requirements.needed_lines.iter().filter_map(|(path, line)| check.needed_line(path, line)));
-    faults.extend(check.merged.paths.iter().filter_map(|(path, pieces)| check.misplaced(path, pieces.first()?)));
+    faults.extend(
+        check
+            .requirements
+            .needed_lines
+            .iter()
+            .filter_map(|(path, line)| check.needed_line(path, line)),
+    );
+    faults.extend(
+        check
+            .merged
+            .paths
+            .iter()
+            .filter_map(|(path, pieces)| check.misplaced(path, pieces.first()?)),
+    );
     faults
 }
 
@@ -55,7 +76,11 @@ struct Check<'a, 'i> {
 
 impl<'i> Check<'_, 'i> {
     fn piece(&self, path: &str) -> Option<Piece<'i>> {
-        self.merged.paths.iter().find(|(at, _)| at.to_string() == path).and_then(|(_, pieces)| pieces.first().copied())
+        self.merged
+            .paths
+            .iter()
+            .find(|(at, _)| at.to_string() == path)
+            .and_then(|(_, pieces)| pieces.first().copied())
     }
 
     /// A fault of an overlay, which names the profile.
@@ -66,14 +91,27 @@ impl<'i> Check<'_, 'i> {
 
     /// A fault of a missing part: of the overlay that removes it, else of the profile.
     fn absent(&self, path: &str, what: &str) -> Fault {
-        let message = format!("profile {} would not boot: no overlay brings {what} ({path})", self.input.profile.name);
+        let message = format!(
+            "profile {} would not boot: no overlay brings {what} ({path})",
+            self.input.profile.name
+        );
         let removes = |removed: &SafePath| {
-            path.strip_prefix(&removed.to_string()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            path.strip_prefix(&removed.to_string())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let found = self.merged.layers.iter().rev().find_map(|overlay| {
-            let line = overlay.removed.iter().find(|(removed, _)| removes(removed)).map(|(_, line)| *line)?;
+            let line = overlay
+                .removed
+                .iter()
+                .find(|(removed, _)| removes(removed))
+                .map(|(_, line)| *line)?;
             let location = SourceLocation { file: "overlay.toml".into(), line };
-            Some(fault(overlay, &location, message.clone(), "take it out of `remove`: every node needs it"))
+            Some(fault(
+                overlay,
+                &location,
+                message.clone(),
+                "take it out of `remove`: every node needs it",
+            ))
         });
         let hint = "begin the list with overlays = [\"base\", \"agent\"], or extend a profile that has both";
         found.unwrap_or_else(|| Fault::of_file(&self.input.site.file, message, hint))
@@ -84,10 +122,12 @@ impl<'i> Check<'_, 'i> {
         let Some(piece) = self.piece(first) else {
             return Some(self.absent(first, first.rsplit('/').next().unwrap_or(first)));
         };
-        let is_whole = self.merged.paths.iter().any(|(path, all)| path.to_string() == first && all.len() == 1);
+        let is_whole =
+            self.merged.paths.iter().any(|(path, all)| path.to_string() == first && all.len() == 1);
         if piece.layer != agent_layer || !is_whole {
             let owner = &self.merged.layers[piece.layer].name;
-            let what = format!("{first} is changed by overlay {owner}, which does not bring the agent");
+            let what =
+                format!("{first} is changed by overlay {owner}, which does not bring the agent");
             return Some(self.at(&piece, what, "change it in the overlay that brings the agent"));
         }
         self.needed(first, true)
@@ -97,13 +137,23 @@ impl<'i> Check<'_, 'i> {
     fn needed(&self, path: &str, is_program: bool) -> Option<Fault> {
         let Some(piece) = self.piece(path) else { return Some(self.absent(path, "this file")) };
         if !matches!(piece.entry.source, Source::File(_) | Source::Template { .. }) {
-            return Some(self.at(&piece, format!("{path} is not a file"), "bring a file at this path"));
+            return Some(self.at(
+                &piece,
+                format!("{path} is not a file"),
+                "bring a file at this path",
+            ));
         }
         if is_program && piece.entry.mode & 0o111 == 0 {
             let what = format!("{path} is not executable: its mode is {:04o}", piece.entry.mode);
-            return Some(self.at(&piece, what, format!("write [files.\"{path}\"] mode = \"0755\"")));
+            return Some(self.at(
+                &piece,
+                what,
+                format!("write [files.\"{path}\"] mode = \"0755\""),
+            ));
         }
-        if is_program && matches!(&piece.entry.source, Source::File(bytes) if !is_program_file(bytes)) {
+        if is_program
+            && matches!(&piece.entry.source, Source::File(bytes) if !is_program_file(bytes))
+        {
             let what = format!("{path} is no program: it begins with neither `#!` nor ELF");
             return Some(self.at(
                 &piece,
@@ -114,7 +164,8 @@ impl<'i> Check<'_, 'i> {
         None
     }
 
-    /// A line without which nothing of meshd starts, in a file that the merge has. A template is not known before it is rendered.
+    /// A line without which nothing of meshd starts, in a file that the merge has. A template is
+    /// not known before it is rendered.
     fn needed_line(&self, path: &str, needed: &str) -> Option<Fault> {
         let (_, pieces) = self.merged.paths.iter().find(|(at, _)| at.to_string() == path)?;
         let has_line = |piece: &Piece<'_>| match &piece.entry.source {
@@ -127,26 +178,50 @@ impl<'i> Check<'_, 'i> {
             return None;
         }
         let what = format!("{path} has no line with `{needed}`");
-        Some(self.at(pieces.first()?, what, "begin with the file of the overlay base, and append to it"))
+        Some(self.at(
+            pieces.first()?,
+            what,
+            "begin with the file of the overlay base, and append to it",
+        ))
     }
 
     fn services(&self) -> Option<Fault> {
         let name = &self.input.profile.name;
         let of_profile = |what: &str, hint: &str| {
-            Some(Fault::of_file(&self.input.site.file, format!("profile {name} would not boot: {what}"), hint))
+            Some(Fault::of_file(
+                &self.input.site.file,
+                format!("profile {name} would not boot: {what}"),
+                hint,
+            ))
         };
-        if !self.requirements.init_packages.iter().any(|package| self.merged.packages.contains(package)) {
-            return of_profile("no overlay brings the package alpine-base", "begin the list of overlays with \"base\"");
+        if !self
+            .requirements
+            .init_packages
+            .iter()
+            .any(|package| self.merged.packages.contains(package))
+        {
+            return of_profile(
+                "no overlay brings the package alpine-base",
+                "begin the list of overlays with \"base\"",
+            );
         }
         if !self.merged.services.contains_key(AGENT_SERVICE) {
             let removed = self.merged.layers.iter().find_map(|overlay| {
                 let line = *overlay.services.removed.get(AGENT_SERVICE)?;
-                let what = format!("profile {name} would not boot: the service {AGENT_SERVICE} is removed");
+                let what = format!(
+                    "profile {name} would not boot: the service {AGENT_SERVICE} is removed"
+                );
                 let location = SourceLocation { file: "overlay.toml".into(), line };
-                Some(fault(overlay, &location, what, "take it out of `remove`: every node needs it"))
+                Some(fault(
+                    overlay,
+                    &location,
+                    what,
+                    "take it out of `remove`: every node needs it",
+                ))
             });
             let hint = "write default = [\"mesh-agent\"] under [services] of the overlay that brings the agent";
-            return removed.or_else(|| of_profile("no overlay enables the service mesh-agent", hint));
+            return removed
+                .or_else(|| of_profile("no overlay enables the service mesh-agent", hint));
         }
         None
     }
@@ -159,20 +234,37 @@ impl<'i> Check<'_, 'i> {
             let what = format!("{path} is below /{top}, which is mounted over");
             return Some(self.at(piece, what, "make it when its service starts"));
         }
-        if let Some((link, target)) = self.requirements.package_links.iter().find(|(link, _)| within(link)) {
-            let what = format!("{path} is at or below /{link}, a link to /{target} that a package brings");
-            return Some(self.at(piece, what, format!("make it below /{target}, when its service starts")));
+        if let Some((link, target)) =
+            self.requirements.package_links.iter().find(|(link, _)| within(link))
+        {
+            let what =
+                format!("{path} is at or below /{link}, a link to /{target} that a package brings");
+            return Some(self.at(
+                piece,
+                what,
+                format!("make it below /{target}, when its service starts"),
+            ));
         }
         let is_folder = piece.entry.source == Source::Directory;
         if self.requirements.folders.contains(&relative) && !is_folder {
             return Some(self.at(piece, format!("{path} must be a folder"), "use another path"));
         }
-        let is_loader = Architecture::ALL.iter().any(|architecture| architecture.facts().musl_loader == relative);
+        let is_loader = Architecture::ALL
+            .iter()
+            .any(|architecture| architecture.facts().musl_loader == relative);
         if is_loader || self.requirements.programs.contains(&relative) {
-            return Some(self.at(piece, format!("{path} replaces a program of the system"), "use another path"));
+            return Some(self.at(
+                piece,
+                format!("{path} replaces a program of the system"),
+                "use another path",
+            ));
         }
         if self.requirements.accounts.contains(&relative) && !has_root(&piece.entry.source) {
-            return Some(self.at(piece, format!("{path} has no line of root"), "add the line of root"));
+            return Some(self.at(
+                piece,
+                format!("{path} has no line of root"),
+                "add the line of root",
+            ));
         }
         None
     }
@@ -182,7 +274,8 @@ fn is_program_file(bytes: &[u8]) -> bool {
     bytes.starts_with(b"#!") || bytes.starts_with(b"\x7fELF")
 }
 
-/// Returns whether an account file has a line of root. A template is not known before it is rendered.
+/// Returns whether an account file has a line of root. A template is not known before it is
+/// rendered.
 fn has_root(source: &Source) -> bool {
     match source {
         Source::File(bytes) => bytes.split(|c| *c == b'\n').any(|line| line.starts_with(b"root:")),

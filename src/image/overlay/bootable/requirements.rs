@@ -1,6 +1,7 @@
 //! What the overlays of a node must contain, and must leave alone, so that it boots.
 
-/// The requirements of one kind of image. Paths of `folders` to `accounts` are relative to the root.
+/// The requirements of one kind of image. Paths of `folders` to `accounts` are relative to the
+/// root.
 pub(super) struct Requirements {
     /// The first program of a node, which the overlay with the agent brings.
     pub first_program: &'static str,
@@ -16,7 +17,8 @@ pub(super) struct Requirements {
     pub mounted: &'static [&'static str],
     /// Links of packages. A folder in place of one makes the package manager fail.
     pub package_links: &'static [(&'static str, &'static str)],
-    /// Programs of packages without which nothing starts. The C library's loader is in the facts of the architecture.
+    /// Programs of packages without which nothing starts. The C library's loader is in the facts of
+    /// the architecture.
     pub programs: &'static [&'static str],
     /// Files in which the first program locks the root account.
     pub accounts: &'static [&'static str],

@@ -1,4 +1,5 @@
-//! Tests of the result of a merge: overlays that are valid alone, and that no machine could boot together.
+//! Tests of the result of a merge: overlays that are valid alone, and that no machine could boot
+//! together.
 
 use super::super::{
     boot_faults, render_public,
@@ -52,7 +53,10 @@ fn overlays_that_no_machine_can_boot_are_refused_with_their_fault() {
     ];
     for (manifest, why) in manifests {
         let found = faults(&with_overlay(manifest, &[]), &["base", "agent", "t"]);
-        assert!(found.iter().any(|fault| fault.contains(why)), "{manifest}: {why}\nnot in\n{found:#?}");
+        assert!(
+            found.iter().any(|fault| fault.contains(why)),
+            "{manifest}: {why}\nnot in\n{found:#?}"
+        );
         assert!(found.iter().all(|fault| fault.contains("\n  hint: ")), "{found:?}");
     }
     let files = [
@@ -65,13 +69,21 @@ fn overlays_that_no_machine_can_boot_are_refused_with_their_fault() {
         ("sbin/mesh-init", "/sbin/mesh-init is changed by overlay t"),
     ];
     for (path, why) in files {
-        let mode = if path == "sbin/mesh-init" { "[files.\"/sbin/mesh-init\"]\nmode = \"0755\"" } else { "" };
+        let mode = if path == "sbin/mesh-init" {
+            "[files.\"/sbin/mesh-init\"]\nmode = \"0755\""
+        } else {
+            ""
+        };
         let found = faults(&with_overlay(mode, &[(path, "x\n")]), &["base", "agent", "t"]);
         assert!(found.iter().any(|fault| fault.contains(why)), "{path}: {why}\nnot in\n{found:#?}");
     }
     let blunt = "[files.\"/etc/init.d/mesh-agent\"]\nmode = \"0644\"\nreplace = true";
-    let found = faults(&with_overlay(blunt, &[("etc/init.d/mesh-agent", "x\n")]), &["base", "agent", "t"]);
-    assert!(found.iter().any(|fault| fault.contains("is not executable: its mode is 0644")), "{found:?}");
+    let found =
+        faults(&with_overlay(blunt, &[("etc/init.d/mesh-agent", "x\n")]), &["base", "agent", "t"]);
+    assert!(
+        found.iter().any(|fault| fault.contains("is not executable: its mode is 0644")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -88,7 +100,8 @@ fn file_that_starts_nothing_of_meshd_is_refused() {
         ("etc/init.d/mesh-agent", "", "/etc/init.d/mesh-agent is no program"),
     ];
     for (path, content, why) in files {
-        let found = faults(&with_overlay(&replace(path), &[(path, content)]), &["base", "agent", "t"]);
+        let found =
+            faults(&with_overlay(&replace(path), &[(path, content)]), &["base", "agent", "t"]);
         assert!(found.iter().any(|fault| fault.contains(why)), "{path}: {why}\nnot in\n{found:#?}");
     }
     let more = with_overlay("[append]\n\"/etc/inittab\" = [\"tty1::respawn:/bin/true\"]", &[]);
@@ -99,10 +112,15 @@ fn file_that_starts_nothing_of_meshd_is_refused() {
 fn profile_without_base_or_agent_is_refused_and_shipped_overlays_boot() {
     let root = with_overlay("", &[]);
     assert!(faults(&root, &["base"])[0].contains("no overlay brings the agent"));
-    assert!(faults(&root, &["agent"]).iter().any(|fault| fault.contains("/etc/network/interfaces")));
+    assert!(
+        faults(&root, &["agent"]).iter().any(|fault| fault.contains("/etc/network/interfaces"))
+    );
     assert!(faults(&root, &[])[0].contains("overlays = [\"base\", \"agent\"]"));
     assert_eq!(faults(&root, &["base", "agent", "motd", "t"]), [""; 0]);
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays");
-    let all = ["base", "agent", "motd", "tuning", "ssh", "kvm-host", "vfio", "bridge", "mpi", "k3s", "slurm"];
+    let all = [
+        "base", "agent", "motd", "tuning", "ssh", "kvm-host", "vfio", "bridge", "mpi", "k3s",
+        "slurm",
+    ];
     assert_eq!(boot_faults(&from(&shipped, &all).input()), []);
 }

@@ -1,11 +1,14 @@
 //! Renders a plan or a refusal as an iPXE script. All commands work in every iPXE since 2013.
 //!
-//! No script ends. After a failure the machine waits, repeats DHCP (which refreshes its boot session), and returns to the entry script
-//! without a firmware self test. Scripts use `ifconf --configurator dhcp`, because `dhcp` also waits 16 seconds for an IPv6 router
-//! (observed with the iPXE of 2019).
+//! No script ends. After a failure the machine waits, repeats DHCP (which refreshes its boot
+//! session), and returns to the entry script without a firmware self test. Scripts use
+//! `ifconf --configurator dhcp`, because `dhcp` also waits 16 seconds for an IPv6 router (observed
+//! with the iPXE of 2019).
 
 use super::ipxe_quote;
-use crate::boot::{boot_plan::BootPlan, endpoint::Endpoint, kernel_command_line::command_line, refusal::Refusal};
+use crate::boot::{
+    boot_plan::BootPlan, endpoint::Endpoint, kernel_command_line::command_line, refusal::Refusal,
+};
 use meshd_config::Delivery;
 use meshd_types::NodeId;
 use std::fmt::Write as _;
@@ -19,10 +22,12 @@ const KERNEL_NAME: &str = "kernel";
 /// Length of what iPXE puts before the command line on UEFI, in bytes.
 pub(super) const LINE_PREFIX: usize = KERNEL_NAME.len() + 1;
 
-/// SMBIOS structure 2, string of byte 7. iPXE has the name `board-serial` since 2018; this form works in every version.
+/// SMBIOS structure 2, string of byte 7. iPXE has the name `board-serial` since 2018; this form
+/// works in every version.
 const BOARD_SERIAL: &str = "smbios/2.7.0";
 
-/// Returns the script that boots a node. It contains the capability of the overlay: never log or cache it.
+/// Returns the script that boots a node. It contains the capability of the overlay: never log or
+/// cache it.
 pub(super) fn boot_script(plan: &BootPlan) -> String {
     let BootPlan { public, secret } = plan;
     let (node, profile, session) = (public.node, &public.profile, secret.session);
@@ -44,14 +49,16 @@ pub(super) fn boot_script(plan: &BootPlan) -> String {
     out
 }
 
-/// Returns the kernel arguments that name the initrds: Linux's EFI stub reads them by these names from iPXE.
+/// Returns the kernel arguments that name the initrds: Linux's EFI stub reads them by these names
+/// from iPXE.
 pub(super) fn kernel_args(plan: &BootPlan) -> Vec<String> {
     initrds(plan).iter().map(|(name, _)| format!("initrd={name}")).collect()
 }
 
 /// Returns name and URL of each initrd, with the overlay at the end.
 fn initrds(plan: &BootPlan) -> Vec<(&str, &str)> {
-    let mut initrds: Vec<(&str, &str)> = plan.public.initrds().map(|part| (part.name, part.url.as_str())).collect();
+    let mut initrds: Vec<(&str, &str)> =
+        plan.public.initrds().map(|part| (part.name, part.url.as_str())).collect();
     if plan.public.delivery == Delivery::Initrd {
         // The capability is exposed only to the script of this node.
         initrds.push(("overlay", plan.secret.overlay.expose()));
@@ -59,8 +66,14 @@ fn initrds(plan: &BootPlan) -> Vec<(&str, &str)> {
     initrds
 }
 
-/// Returns the script that shows a refusal and retries. `correlation` identifies the event in the log.
-pub(super) fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
+/// Returns the script that shows a refusal and retries. `correlation` identifies the event in the
+/// log.
+pub(super) fn refusal_script(
+    refusal: &Refusal,
+    endpoint: Endpoint,
+    node: Option<NodeId>,
+    correlation: &str,
+) -> String {
     let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
     let (code, seconds) = (refusal.code(), refusal.wait_seconds());
     let message = ipxe_quote::ipxe_text(&refusal.message());
@@ -73,7 +86,8 @@ pub(super) fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option
     )
 }
 
-/// Returns the script that DHCP announces, the same for every machine of a segment. iPXE substitutes the values of its machine.
+/// Returns the script that DHCP announces, the same for every machine of a segment. iPXE
+/// substitutes the values of its machine.
 pub(super) fn entry_script(endpoint: Endpoint) -> String {
     // Vendor texts are hexadecimal: see `ScriptRequest`.
     format!(
@@ -88,7 +102,8 @@ pub(super) fn entry_script(endpoint: Endpoint) -> String {
     )
 }
 
-/// Returns the last lines of every script except the entry script: wait, repeat DHCP, and load the entry script.
+/// Returns the last lines of every script except the entry script: wait, repeat DHCP, and load the
+/// entry script.
 fn ask_again(entry: &str, seconds: u32) -> String {
     format!(
         ":again\nsleep {seconds}\nifconf --configurator dhcp netX || goto again\nchain --replace --autofree {entry} || goto again\n"

@@ -1,14 +1,16 @@
 //! Quotes values in iPXE scripts. Every value of a script passes through this module.
 //!
-//! iPXE interprets line ends, blanks, quotes, backslashes, `${`, a `#` at the start of a word, and the words `||`, `&&` and `;`. This
-//! module removes or rejects all of these, so a value cannot leave its command.
+//! iPXE interprets line ends, blanks, quotes, backslashes, `${`, a `#` at the start of a word, and
+//! the words `||`, `&&` and `;`. This module removes or rejects all of these, so a value cannot
+//! leave its command.
 
 /// Maximum length of a message in characters.
 const MAX_TEXT: usize = 400;
 /// Maximum length of a word in characters: a kernel argument or a URL.
 const MAX_WORD: usize = 512;
 
-/// Permitted characters besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are excluded on purpose.
+/// Permitted characters besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and
+/// backslash are excluded on purpose.
 const SAFE_MARKS: &str = "-_.,:=/@+()!*~%[]?";
 
 fn is_safe(c: char) -> bool {
@@ -33,7 +35,8 @@ pub(super) fn ipxe_text(text: &str) -> String {
     out
 }
 
-/// Returns whether a word can stand in a script unchanged. An unsafe word is refused, because changing an argument would change the boot.
+/// Returns whether a word can stand in a script unchanged. An unsafe word is refused, because
+/// changing an argument would change the boot.
 pub(super) fn is_ipxe_word(word: &str) -> bool {
     // A word that begins with `--` would be an option of the iPXE command.
     let fits = !word.is_empty() && word.len() <= MAX_WORD && !word.starts_with("--");

@@ -27,14 +27,16 @@ impl Loader {
         }
     }
 
-    /// Returns the script that boots a node. It contains the capability of the overlay: never log or cache it.
+    /// Returns the script that boots a node. It contains the capability of the overlay: never log
+    /// or cache it.
     pub fn boot_script(self, plan: &BootPlan) -> String {
         match self {
             Loader::Ipxe => ipxe::boot_script(plan),
         }
     }
 
-    /// Returns the script that shows a refusal and retries. `correlation` identifies the event in the log.
+    /// Returns the script that shows a refusal and retries. `correlation` identifies the event in
+    /// the log.
     pub fn refusal_script(
         self,
         refusal: &Refusal,

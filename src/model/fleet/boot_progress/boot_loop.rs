@@ -1,7 +1,7 @@
 //! Detects boot loops: a machine that boots repeatedly and never comes online.
 //!
-//! A boot that came online, waited, or was rebooted by an operator ends the sequence. A slow boot and retries of iPXE stay within one
-//! boot session, so neither counts as a loop.
+//! A boot that came online, waited, or was rebooted by an operator ends the sequence. A slow boot
+//! and retries of iPXE stay within one boot session, so neither counts as a loop.
 
 use super::{
     boot_session::{BootSession, Outcome},
@@ -12,7 +12,8 @@ use std::{fmt, time::Duration};
 
 /// Number of boots in a row that stop at the same stage and make a loop.
 pub const LOOP_ALIKE: usize = 3;
-/// Number of boots in a row that stop at any stage and make a loop. Fewer than the stored sessions of one MAC address.
+/// Number of boots in a row that stop at any stage and make a loop. Fewer than the stored sessions
+/// of one MAC address.
 pub const LOOP_UNLIKE: usize = 6;
 /// Age limit of counted boots: a machine that fails once a week is not in a loop.
 const LOOP_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
@@ -40,8 +41,11 @@ impl BootLoop {
 impl fmt::Display for BootLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BootLoop { count, stage, since, .. } = self;
-        let at =
-            if self.alike { format!("each stopped after {stage}") } else { format!("the last stopped after {stage}") };
+        let at = if self.alike {
+            format!("each stopped after {stage}")
+        } else {
+            format!("the last stopped after {stage}")
+        };
         write!(f, "{count} boots in a row since {since} did not come online; {at}")
     }
 }
@@ -57,7 +61,9 @@ pub fn boot_loop<'a>(
         Outcome::Online | Outcome::Ordered | Outcome::Waiting => None,
     });
     let row: Vec<(Timestamp, Stage)> = counted
-        .take_while(|(opened, _)| anew.is_none_or(|anew| *opened > anew) && now.distance(*opened) <= LOOP_WINDOW)
+        .take_while(|(opened, _)| {
+            anew.is_none_or(|anew| *opened > anew) && now.distance(*opened) <= LOOP_WINDOW
+        })
         .collect();
     let (_, stage) = *row.first()?;
     let alike = row.iter().take_while(|(_, other)| *other == stage).count();
@@ -83,7 +89,8 @@ mod tests {
         let boot = |(number, stage): (usize, &Stage)| {
             let opened = at(5 * i64::try_from(number).expect("few"));
             let id = BootSessionId([u8::try_from(number).expect("few"); 12]);
-            let mut session = BootSession::open(id, MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, opened);
+            let mut session =
+                BootSession::open(id, MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, opened);
             for reached in Stage::ALL.into_iter().filter(|reached| reached <= stage) {
                 session.mark(reached, opened);
             }
@@ -103,7 +110,10 @@ mod tests {
         use Stage::*;
         assert_eq!(found(&boots(&[Overlay, Overlay])), None);
         let looping = found(&boots(&[Online, Overlay, Overlay, Overlay])).expect("a loop");
-        assert_eq!((looping.count, looping.stage, looping.alike, looping.since), (3, Overlay, true, at(5)));
+        assert_eq!(
+            (looping.count, looping.stage, looping.alike, looping.since),
+            (3, Overlay, true, at(5))
+        );
         assert!(looping.reaches_script());
         assert!(!found(&boots(&[Loader; 3])).expect("a loop").reaches_script());
     }
@@ -120,13 +130,21 @@ mod tests {
     #[test]
     fn online_waiting_or_ordered_boot_resets_loop_count() {
         use Stage::*;
-        assert_eq!(found(&boots(&[Overlay, Overlay, Online, Overlay, Overlay])), None, "reprovisioned");
+        assert_eq!(
+            found(&boots(&[Overlay, Overlay, Online, Overlay, Overlay])),
+            None,
+            "reprovisioned"
+        );
         let mut waited = boots(&[Script, Script, Script]);
         waited[1].record_wait("image_missing", at(50));
         assert_eq!(found(&waited), None);
         let mut ordered = boots(&[Link, Link, Link]);
         ordered[0].reboot_ordered = true;
-        assert_eq!(found(&ordered), None, "an operator who reboots a node with a failing check is at work on it");
+        assert_eq!(
+            found(&ordered),
+            None,
+            "an operator who reboots a node with a failing check is at work on it"
+        );
     }
 
     #[test]
@@ -136,8 +154,19 @@ mod tests {
         assert_eq!(boot_loop(&looping, Some(at(12)), at(60)), None, "two boots since");
         assert_eq!(boot_loop(&looping, Some(at(10)), at(60)), None);
         assert_eq!(boot_loop(&looping, Some(at(9)), at(60)).map(|found| found.count), Some(3));
-        assert_eq!(boot_loop(&looping, None, at(24 * 60 + 11)), None, "all but two are longer ago than a day");
-        let later: Vec<_> = looping.into_iter().map(|boot| BootSession { opened_at: at(70_000_000), ..boot }).collect();
-        assert_eq!(boot_loop(&later, None, at(0)), None, "the clock was wrong then, or is wrong now");
+        assert_eq!(
+            boot_loop(&looping, None, at(24 * 60 + 11)),
+            None,
+            "all but two are longer ago than a day"
+        );
+        let later: Vec<_> = looping
+            .into_iter()
+            .map(|boot| BootSession { opened_at: at(70_000_000), ..boot })
+            .collect();
+        assert_eq!(
+            boot_loop(&later, None, at(0)),
+            None,
+            "the clock was wrong then, or is wrong now"
+        );
     }
 }

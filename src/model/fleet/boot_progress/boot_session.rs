@@ -1,7 +1,7 @@
 //! A boot session: one power-on of one machine with the time of every stage.
 //!
-//! DHCP opens the session, and meshd grants capabilities within it. The session is stored with the node to explain slow boots later. The
-//! record includes waits and stalls ([`Stall`]).
+//! DHCP opens the session, and meshd grants capabilities within it. The session is stored with the
+//! node to explain slow boots later. The record includes waits and stalls ([`Stall`]).
 
 use super::{
     stage::{Stage, StageMark},
@@ -19,7 +19,8 @@ pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of wait reasons in one session.
 const MAX_WAITS: usize = 16;
 
-/// Minimum interval between updates of a wait's record, because a waiting machine sends many requests a minute.
+/// Minimum interval between updates of a wait's record, because a waiting machine sends many
+/// requests a minute.
 pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 
 /// A wait of the machine: refused, or pending approval.
@@ -45,7 +46,8 @@ impl Wait {
             Wait::APPROVAL => "waits for approval".to_owned(),
             "busy" => "waits in the boot queue".to_owned(),
             Wait::RECENTLY_ONLINE => {
-                "waits until the node, which was just online, is silent for [agent].offline_after".to_owned()
+                "waits until the node, which was just online, is silent for [agent].offline_after"
+                    .to_owned()
             }
             code => format!("refused: {code}"),
         }
@@ -96,7 +98,8 @@ pub struct BootSession {
     /// A relay forwards its DHCP packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_relayed: bool,
-    /// The session was ended because its address changed suspiciously. The machine receives nothing in this session any more.
+    /// The session was ended because its address changed suspiciously. The machine receives nothing
+    /// in this session any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// Reason why `mesh-init` refused to start the node.
@@ -126,7 +129,9 @@ pub enum Outcome {
 }
 
 /// The state of a boot in one word, for listings and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum BootStatus {
@@ -224,7 +229,8 @@ impl BootSession {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
-    /// Returns the newest wait, unless the boot has continued since. A waiting machine only repeats DHCP.
+    /// Returns the newest wait, unless the boot has continued since. A waiting machine only repeats
+    /// DHCP.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
         let has_continued = self.stages.iter().any(|mark| {
@@ -234,19 +240,23 @@ impl BootSession {
         (!has_continued).then_some(newest)
     }
 
-    /// Returns the begin and the end of the wait for approval. The certificate ends the wait; a pending wait ends at `running_until`.
+    /// Returns the begin and the end of the wait for approval. The certificate ends the wait; a
+    /// pending wait ends at `running_until`.
     pub fn approval_wait(&self, running_until: Option<Timestamp>) -> Option<[Timestamp; 2]> {
         let wait = self.waits.iter().find(|wait| wait.code == Wait::APPROVAL)?;
-        let passed = self.stages.iter().find(|mark| mark.stage >= Stage::Enrolled && mark.at >= wait.at);
+        let passed =
+            self.stages.iter().find(|mark| mark.stage >= Stage::Enrolled && mark.at >= wait.at);
         Some([wait.at, passed.map(|mark| mark.at).or(running_until).unwrap_or(wait.last)])
     }
 
-    /// Returns true if the end of this boot was announced: by the order of an operator, or by the node's agent.
+    /// Returns true if the end of this boot was announced: by the order of an operator, or by the
+    /// node's agent.
     pub fn is_end_announced(&self) -> bool {
         self.reboot_ordered || self.agent_stopped
     }
 
-    /// Returns true if the script of this boot was requested while the node could still be running elsewhere.
+    /// Returns true if the script of this boot was requested while the node could still be running
+    /// elsewhere.
     pub fn was_unannounced(&self) -> bool {
         self.waits.iter().any(|wait| wait.code == Wait::RECENTLY_ONLINE)
     }
@@ -279,8 +289,8 @@ impl BootSession {
         }
     }
 
-    /// Returns true while the machine boots from its address, which must stay reserved. Before its script the machine may still decline the
-    /// address.
+    /// Returns true while the machine boots from its address, which must stay reserved. Before its
+    /// script the machine may still decline the address.
     pub fn holds_address(&self, now: Timestamp) -> bool {
         self.script_of_running_boot().is_some_and(|at| now.distance(at) <= LONGEST_BOOT)
     }
@@ -300,26 +310,33 @@ impl BootSession {
         if self.ended {
             return false;
         }
-        // Compare in both directions: after the clock was set back, a time in the future is not fresh.
+        // Compare in both directions: after the clock was set back, a time in the future is not
+        // fresh.
         now.distance(self.refreshed_at) <= SESSION_WINDOW
     }
 
-    /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE after everything was fetched is a new
-    /// power-on. An earlier exchange of iPXE is the same boot: chainloaded, waiting, or retrying.
+    /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE
+    /// after everything was fetched is a new power-on. An earlier exchange of iPXE is the same
+    /// boot: chainloaded, waiting, or retrying.
     pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
-        let has_run =
-            [Stage::Overlay, Stage::OsDhcp, Stage::Enrolled].into_iter().any(|stage| self.reached(stage).is_some());
+        let has_run = [Stage::Overlay, Stage::OsDhcp, Stage::Enrolled]
+            .into_iter()
+            .any(|stage| self.reached(stage).is_some());
         if self.ended {
             return false;
         }
         match exchange {
-            // Before the script step, the DHCP exchange of an operating system is that of a boot from disk: another boot.
+            // Before the script step, the DHCP exchange of an operating system is that of a boot
+            // from disk: another boot.
             DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
             DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
-            // DISCOVER and REQUEST of one firmware exchange are seconds apart. After its loader, the firmware sends no further requests.
+            // DISCOVER and REQUEST of one firmware exchange are seconds apart. After its loader,
+            // the firmware sends no further requests.
             DhcpExchange::Firmware => {
                 let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
-                !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)
+                !has_run
+                    && past.into_iter().all(|stage| self.reached(stage).is_none())
+                    && self.is_fresh(now)
             }
         }
     }

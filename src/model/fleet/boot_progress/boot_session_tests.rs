@@ -69,7 +69,10 @@ fn wait_outcome_ends_with_next_stage() {
     assert!(session.record_wait("image_missing", at(3)));
     assert!(!session.record_wait("image_missing", at(23)));
     assert_eq!(session.outcome(), Outcome::Waiting);
-    assert!(!session.is_new_wait("image_missing", at(82)) && session.is_new_wait("image_missing", at(83)));
+    assert!(
+        !session.is_new_wait("image_missing", at(82))
+            && session.is_new_wait("image_missing", at(83))
+    );
     session.mark(Stage::Script, at(43));
     assert_eq!(session.outcome(), Outcome::Stopped(Stage::Script));
     session.mark(Stage::Online, at(99));

@@ -41,7 +41,8 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, in the order of the chain.
-    pub const ALL: [Stage; Stage::VARIANTS.len()] = *Stage::VARIANTS.first_chunk().expect("the same length");
+    pub const ALL: [Stage; Stage::VARIANTS.len()] =
+        *Stage::VARIANTS.first_chunk().expect("the same length");
 }
 
 as_str!(Stage);

@@ -1,7 +1,7 @@
 //! Detects stalled boots: the overdue stage, since when, and its likely cause.
 //!
-//! Each stage has a timeout. Timeouts allow for slow firmware, a switch port that forwards after a minute, and emulated CPUs. Waits are
-//! not stalls.
+//! Each stage has a timeout. Timeouts allow for slow firmware, a switch port that forwards after a
+//! minute, and emulated CPUs. Waits are not stalls.
 
 use super::{
     boot_session::{BootSession, Wait},
@@ -12,9 +12,11 @@ use meshd_config::{Delivery, Transport};
 use meshd_types::Timestamp;
 use std::time::Duration;
 
-/// Maximum time between retries of a waiting machine; without a retry it is off. The longest retry delay of a refusal is 5 minutes.
+/// Maximum time between retries of a waiting machine; without a retry it is off. The longest retry
+/// delay of a refusal is 5 minutes.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Factor of timeouts with TFTP. Many firmwares use TFTP in lock step: a kernel takes minutes instead of seconds by HTTP.
+/// Factor of timeouts with TFTP. Many firmwares use TFTP in lock step: a kernel takes minutes
+/// instead of seconds by HTTP.
 const TFTP_FACTOR: u32 = 2;
 
 /// The order of stages for one machine.
@@ -24,7 +26,8 @@ pub struct Chain {
     pub transport: Transport,
     /// Delivery of the overlay: by URL, Linux fetches it instead of iPXE.
     pub delivery: Delivery,
-    /// True if meshd leases the address. Otherwise meshd does not receive the DHCP exchange of Linux.
+    /// True if meshd leases the address. Otherwise meshd does not receive the DHCP exchange of
+    /// Linux.
     pub leases: bool,
 }
 
@@ -72,8 +75,14 @@ impl Chain {
     }
 }
 
-/// Detects a stall. Time before `watched_since` does not count, because the central node was down and recorded no stages.
-pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now: Timestamp) -> Option<Stall> {
+/// Detects a stall. Time before `watched_since` does not count, because the central node was down
+/// and recorded no stages.
+pub fn stall(
+    session: &BootSession,
+    chain: Chain,
+    watched_since: Timestamp,
+    now: Timestamp,
+) -> Option<Stall> {
     let last = session.stages.iter().max_by_key(|mark| chain.position(mark.stage))?;
     let (missing, mut bound) = chain.next(last.stage)?;
     let waiting = session.waiting();
@@ -102,10 +111,14 @@ pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now:
 
 /// Returns the likely cause as a hint for the operator.
 fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
-    let again = |what: &str| if tries > 1 { format!("asked {tries} times; {what}") } else { what.to_owned() };
+    let again = |what: &str| {
+        if tries > 1 { format!("asked {tries} times; {what}") } else { what.to_owned() }
+    };
     let bulk = match chain.transport {
         Transport::Http => "does HTTP from the node reach [http].port?",
-        Transport::Tftp => "does UDP from the node to ports above 1023 pass? TFTP answers from such a one",
+        Transport::Tftp => {
+            "does UDP from the node to ports above 1023 pass? TFTP answers from such a one"
+        }
     };
     match missing {
         Stage::Dhcp | Stage::Loader => again(

@@ -13,9 +13,12 @@ fn at(minutes: i64) -> Timestamp {
 
 /// A boot in which every stage up to this one was seen, in the order of the chain, a second apart.
 fn boot(chain: Chain, furthest: Stage) -> BootSession {
-    let mut session = BootSession::open(BootSessionId([7; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(0));
-    let mut stages: Vec<Stage> =
-        Stage::ALL.into_iter().filter(|stage| chain.position(*stage) <= chain.position(furthest)).collect();
+    let mut session =
+        BootSession::open(BootSessionId([7; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(0));
+    let mut stages: Vec<Stage> = Stage::ALL
+        .into_iter()
+        .filter(|stage| chain.position(*stage) <= chain.position(furthest))
+        .collect();
     stages.sort_by_key(|stage| chain.position(*stage));
     for (stage, second) in stages.into_iter().zip(0..) {
         session.mark(stage, Timestamp::from_millis(second * 1000));
@@ -31,7 +34,8 @@ fn missing(session: &BootSession, chain: Chain) -> Option<Stage> {
 fn boot_stopped_after_a_stage_stalls_at_the_next_with_cause() {
     for pair in Stage::ALL.windows(2) {
         let session = boot(CHAIN, pair[0]);
-        let found = stall(&session, CHAIN, NEVER, at(60)).unwrap_or_else(|| panic!("{} stands", pair[0]));
+        let found =
+            stall(&session, CHAIN, NEVER, at(60)).unwrap_or_else(|| panic!("{} stands", pair[0]));
         assert_eq!((found.after, found.missing), (pair[0], pair[1]));
         assert_eq!(Some(found.since), session.stages.last().map(|mark| mark.at));
         assert!(found.cause.len() > 40, "{}", found.cause);
@@ -57,7 +61,11 @@ fn boot_stalls_also_after_the_clock_went_back() {
     session.stages.iter_mut().for_each(|mark| mark.at = at(70_000_000));
     assert_eq!(stall(&session, CHAIN, at(58), at(60)), None, "two minutes are nothing");
     assert!(stall(&session, CHAIN, at(1), at(60)).is_some(), "meshd runs for an hour");
-    assert_eq!(stall(&session, CHAIN, at(1), at(69_999_999)), None, "the clock was corrected by a minute");
+    assert_eq!(
+        stall(&session, CHAIN, at(1), at(69_999_999)),
+        None,
+        "the clock was corrected by a minute"
+    );
 }
 
 #[test]
@@ -108,7 +116,11 @@ fn waiting_machine_is_stalled_only_after_its_last_request() {
     assert_eq!((found.missing, found.since), (Stage::Script, at(59)));
     assert!(found.cause.contains("quarantined"), "{}", found.cause);
     session.mark(Stage::Script, at(70));
-    assert_eq!(stall(&session, CHAIN, NEVER, at(75)), None, "it was let go on, and has its time again");
+    assert_eq!(
+        stall(&session, CHAIN, NEVER, at(75)),
+        None,
+        "it was let go on, and has its time again"
+    );
 }
 
 #[test]

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 const MAX_DETAIL: usize = 1000;
 
 /// Sequence number of an audit record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct AuditSeq(pub u64);
 
@@ -22,7 +24,8 @@ pub enum AuditOutcome {
     Done,
     /// The order was refused without any change; contains the error code of the answer.
     Refused(String),
-    /// The order failed by a fault of meshd, its disk or the node; part of it may have been executed.
+    /// The order failed by a fault of meshd, its disk or the node; part of it may have been
+    /// executed.
     Failed(String),
 }
 
@@ -116,7 +119,10 @@ mod tests {
         audit.add("more than a line holds");
         assert_eq!(audit.detail.len(), MAX_DETAIL);
         let stored = serde_json::to_string(&audit).expect("plain data");
-        assert!(stored.contains(r#""actor":"uid:7","verb":"reload","reason":"new kernel""#), "{stored}");
+        assert!(
+            stored.contains(r#""actor":"uid:7","verb":"reload","reason":"new kernel""#),
+            "{stored}"
+        );
         assert_eq!(serde_json::from_str::<Audit>(&stored).expect("what was written"), audit);
     }
 }

@@ -98,7 +98,8 @@ pub struct AuditContext {
     pub audited: AuditMark,
 }
 
-/// Tells the caller of an order whether the order wrote a line to the audit log. All copies share it; it is no part of the order's value.
+/// Tells the caller of an order whether the order wrote a line to the audit log. All copies share
+/// it; it is no part of the order's value.
 #[derive(Clone, Default)]
 pub struct AuditMark(Arc<AtomicBool>);
 
@@ -129,7 +130,14 @@ impl fmt::Debug for AuditMark {
 impl AuditContext {
     /// Creates a context without reason.
     pub fn new(principal: Principal, verb: Verb, correlation_id: CorrelationId) -> Self {
-        AuditContext { principal, verb, reason: None, forced: false, correlation_id, audited: AuditMark::default() }
+        AuditContext {
+            principal,
+            verb,
+            reason: None,
+            forced: false,
+            correlation_id,
+            audited: AuditMark::default(),
+        }
     }
 }
 
@@ -182,14 +190,21 @@ mod tests {
     fn audit_context_round_trips() {
         let principals = ["uid:0", "uid:1000", "token:ci", "rule:racks", "node", "meshd"];
         for text in principals {
-            assert_eq!(text.parse::<Principal>().map(|principal| principal.to_string()).as_deref(), Ok(text));
+            assert_eq!(
+                text.parse::<Principal>().map(|principal| principal.to_string()).as_deref(),
+                Ok(text)
+            );
         }
         for text in ["", "uid:", "uid:-1", "token:../x", "root", "node:"] {
             assert!(text.parse::<Principal>().is_err(), "{text}");
         }
-        let by = AuditContext::new(Principal::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
+        let by =
+            AuditContext::new(Principal::Operator(0), Verb::AssignProfile, CorrelationId([1; 8]));
         let stored = serde_json::to_string(&by).expect("plain data");
-        assert_eq!(stored, r#"{"actor":"uid:0","verb":"assign-profile","correlation_id":"0101010101010101"}"#);
+        assert_eq!(
+            stored,
+            r#"{"actor":"uid:0","verb":"assign-profile","correlation_id":"0101010101010101"}"#
+        );
         assert_eq!(serde_json::from_str::<AuditContext>(&stored).expect("what was written"), by);
         assert_eq!(Verb::AssignProfile.to_string(), "assign-profile");
     }

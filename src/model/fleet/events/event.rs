@@ -13,12 +13,16 @@ use strum::VariantNames as _;
 pub const MAX_EVENT_DETAIL: usize = 4000;
 
 /// Sequence number of an event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct EventSeq(pub u64);
 
 /// The kinds of events. Conditions use their own words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames,
+)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum EventKind {
@@ -180,10 +184,26 @@ pub(super) fn is_once(count: &u32) -> bool {
 
 impl Event {
     /// Creates an event of an actor or order.
-    pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
+    pub fn new(
+        at: Timestamp,
+        cause: impl Into<Cause>,
+        kind: EventKind,
+        detail: impl Into<String>,
+    ) -> Self {
         let Cause { actor, by } = cause.into();
         let detail = detail.into();
-        Event { at, node: None, session: None, actor, kind, detail, by, count: 1, first_at: None, is_unknown: false }
+        Event {
+            at,
+            node: None,
+            session: None,
+            actor,
+            kind,
+            detail,
+            by,
+            count: 1,
+            first_at: None,
+            is_unknown: false,
+        }
     }
 
     /// Truncates the detail to [`MAX_EVENT_DETAIL`].

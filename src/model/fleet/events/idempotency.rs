@@ -1,4 +1,5 @@
-//! Stored answers by idempotency key: a repeated order returns the answer and is not executed again.
+//! Stored answers by idempotency key: a repeated order returns the answer and is not executed
+//! again.
 
 use meshd_types::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Archived generations: all public contents, with files by digest. Computes the difference of two generations.
+//! Archived generations: all public contents, with files by digest. Computes the difference of two
+//! generations.
 
 use meshd_types::{Digest, ImageName, ProfileName, SafePath};
 use serde::{Deserialize, Serialize};
@@ -124,7 +125,8 @@ impl fmt::Display for FileDiff {
 impl ArchivedGeneration {
     /// Returns the digests of contents that must be archived.
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
-        let has = |file: &&ArchivedFile| matches!(file.kind, ArchivedKind::File | ArchivedKind::Link);
+        let has =
+            |file: &&ArchivedFile| matches!(file.kind, ArchivedKind::File | ArchivedKind::Link);
         self.files.iter().filter(has).map(|file| file.digest)
     }
 
@@ -180,8 +182,11 @@ fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
                     ("owner", old.owner != new.owner),
                     ("kind", old.kind != new.kind),
                 ];
-                let what: Vec<String> =
-                    parts.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what.to_owned()).collect();
+                let what: Vec<String> = parts
+                    .into_iter()
+                    .filter(|(_, differs)| *differs)
+                    .map(|(what, _)| what.to_owned())
+                    .collect();
                 if what.is_empty() { None } else { diff(FileChange::Changed, what, new) }
             }
             (None, None) => None,
@@ -218,13 +223,22 @@ mod tests {
 
     #[test]
     fn generation_diff_lists_exactly_the_changed_files_and_arguments() {
-        let before = archived(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
-        let after = archived(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
+        let before = archived(
+            &["quiet", "a=1"],
+            &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)],
+        );
+        let after = archived(
+            &["a=1", "debug"],
+            &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)],
+        );
         let diff = before.diff(&after);
         let lines: Vec<String> =
             diff.files.iter().map(|file| format!("{file} {}", file.attributes.join(" "))).collect();
         assert_eq!(lines, ["~ /edit content mode", "- /gone ", "+ /new "]);
-        assert_eq!((diff.args_removed.join(" "), diff.args_added.join(" ")), ("quiet".into(), "debug".into()));
+        assert_eq!(
+            (diff.args_removed.join(" "), diff.args_added.join(" ")),
+            ("quiet".into(), "debug".into())
+        );
         assert!(before.diff(&before).is_empty() && !diff.is_empty());
     }
 }

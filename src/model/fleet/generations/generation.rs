@@ -3,7 +3,8 @@
 use meshd_types::{Digest, ParseDigestError};
 use std::{fmt, str::FromStr};
 
-/// Digest that identifies a generation. Two boots of one generation differ only in per-boot secrets.
+/// Digest that identifies a generation. Two boots of one generation differ only in per-boot
+/// secrets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub Digest);
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
-/// Number of newest generations that are archived with all files, in addition to the running and the pinned generation.
+/// Number of newest generations that are archived with all files, in addition to the running and
+/// the pinned generation.
 pub const ARCHIVED_PER_NODE: usize = 4;
 
 /// A generation of a node.
@@ -38,14 +39,15 @@ impl History {
     /// Records that the node fetched an overlay. Generations in `protected` are never removed.
     pub fn record_delivery(&mut self, delivered: DeliveredGeneration, protected: &[Generation]) {
         let earlier = self.find(delivered.generation).map(|at| self.0.remove(at));
-        let earlier =
-            earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration { last_at: delivered.last_at, ..earlier });
+        let earlier = earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration {
+            last_at: delivered.last_at,
+            ..earlier
+        });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
-            let oldest = self
-                .0
-                .iter()
-                .position(|one| one.generation != delivered.generation && !protected.contains(&one.generation));
+            let oldest = self.0.iter().position(|one| {
+                one.generation != delivered.generation && !protected.contains(&one.generation)
+            });
             self.0.remove(oldest.unwrap_or(0));
         }
     }
@@ -86,7 +88,16 @@ mod tests {
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
         let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
         let booted_at = None;
-        DeliveredGeneration { generation, profile, image, version, layers, delivered_at, booted_at, last_at }
+        DeliveredGeneration {
+            generation,
+            profile,
+            image,
+            version,
+            layers,
+            delivered_at,
+            booted_at,
+            last_at,
+        }
     }
 
     #[test]
@@ -110,7 +121,12 @@ mod tests {
         assert!(history.booted(generation(1), Timestamp::from_millis(5)));
         let last = history.0.last().expect("two deliveries");
         assert_eq!(
-            (last.generation, last.delivered_at.millis(), last.booted_at.map(Timestamp::millis), last.last_at.millis()),
+            (
+                last.generation,
+                last.delivered_at.millis(),
+                last.booted_at.map(Timestamp::millis),
+                last.last_at.millis()
+            ),
             (generation(1), 1, Some(2), 5)
         );
         assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never delivered");

@@ -1,5 +1,5 @@
-//! The generation that a node would boot next, and its effect on the conditions of the node. Detects drift: a running generation that
-//! meshd never delivered.
+//! The generation that a node would boot next, and its effect on the conditions of the node.
+//! Detects drift: a running generation that meshd never delivered.
 
 use super::generation::Generation;
 use crate::fleet::{ConditionKind, EventKind, Node, Phase};
@@ -20,7 +20,11 @@ pub enum NextBoot {
 pub type ConditionChanges = Vec<(EventKind, String)>;
 
 /// Updates the conditions of a node for the generation that it would boot now.
-pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
+pub fn update_boot_conditions(
+    node: &mut Node,
+    outlook: &NextBoot,
+    now: Timestamp,
+) -> ConditionChanges {
     use ConditionKind as C;
     let mut changes = ConditionChanges::new();
     match outlook {
@@ -28,7 +32,8 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
             node.generation = Some(*generation);
             update_condition(node, C::ImageMissing, None, now, &mut changes);
             update_condition(node, C::RenderFailed, None, now, &mut changes);
-            // Other phases need no reboot: a node that is off or booting receives the new generation at its boot.
+            // Other phases need no reboot: a node that is off or booting receives the new
+            // generation at its boot.
             use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
             if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
                 return changes;
@@ -40,8 +45,12 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
             });
             update_condition(node, C::RebootRequired, detail, now, &mut changes);
         }
-        NextBoot::ImageMissing(why) => update_condition(node, C::ImageMissing, Some(why.clone()), now, &mut changes),
-        NextBoot::RenderFailed(why) => update_condition(node, C::RenderFailed, Some(why.clone()), now, &mut changes),
+        NextBoot::ImageMissing(why) => {
+            update_condition(node, C::ImageMissing, Some(why.clone()), now, &mut changes)
+        }
+        NextBoot::RenderFailed(why) => {
+            update_condition(node, C::RenderFailed, Some(why.clone()), now, &mut changes)
+        }
     }
     changes
 }
@@ -50,7 +59,8 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
 pub fn update_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
     let mut changes = ConditionChanges::new();
     let unknown = node.booted.filter(|_| !known);
-    let detail = unknown.map(|booted| format!("runs generation {}, which meshd never delivered", booted.0.short()));
+    let detail = unknown
+        .map(|booted| format!("runs generation {}, which meshd never delivered", booted.0.short()));
     update_condition(node, ConditionKind::Drift, detail, now, &mut changes);
     changes
 }
@@ -107,17 +117,29 @@ mod tests {
         let mut node = node(Phase::Online, Some(1));
         assert!(update_boot_conditions(&mut node, &boots(1), at).is_empty());
         assert_eq!(words(&update_boot_conditions(&mut node, &boots(2), at)), ["reboot_required"]);
-        assert!(update_boot_conditions(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
-        assert!(node.conditions[0].detail.contains(&generation(3).0.short()), "{:?}", node.conditions);
+        assert!(
+            update_boot_conditions(&mut node, &boots(3), at).is_empty(),
+            "once, whatever it would boot"
+        );
+        assert!(
+            node.conditions[0].detail.contains(&generation(3).0.short()),
+            "{:?}",
+            node.conditions
+        );
         assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared"]);
         assert_eq!(node.generation, Some(generation(1)));
     }
 
     #[test]
     fn booting_node_and_unknown_generation_raise_no_condition() {
-        for (phase, booted) in [(Phase::Booting, Some(1)), (Phase::Offline, Some(1)), (Phase::Online, None)] {
+        for (phase, booted) in
+            [(Phase::Booting, Some(1)), (Phase::Offline, Some(1)), (Phase::Online, None)]
+        {
             let mut node = node(phase, booted);
-            assert!(update_boot_conditions(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
+            assert!(
+                update_boot_conditions(&mut node, &boots(2), Timestamp::EPOCH).is_empty(),
+                "{phase}"
+            );
             assert_eq!(node.generation, Some(generation(2)));
         }
     }
@@ -134,7 +156,10 @@ mod tests {
             words(&update_boot_conditions(&mut node, &NextBoot::RenderFailed("why".into()), at)),
             ["render_failed"]
         );
-        assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared", "cleared"]);
+        assert_eq!(
+            words(&update_boot_conditions(&mut node, &boots(1), at)),
+            ["cleared", "cleared"]
+        );
     }
 
     #[test]

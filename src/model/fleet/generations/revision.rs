@@ -1,11 +1,13 @@
-//! Revisions of a profile: its contents at one time. A node's own values turn a revision into a generation.
+//! Revisions of a profile: its contents at one time. A node's own values turn a revision into a
+//! generation.
 
 use super::{archive::FileChange, generation::Generation};
 use meshd_types::{BundleName, Digest, ImageName, OverlayName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of revisions of a profile. The oldest are removed first, except the revision in use.
+/// Maximum number of revisions of a profile. The oldest are removed first, except the revision in
+/// use.
 pub const MAX_REVISIONS: usize = 8;
 
 /// A profile at one time, with all contents that its nodes share.
@@ -72,7 +74,8 @@ impl Revisions {
 /// The difference of two revisions of a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionDiff {
-    /// Changed settings by their keys in `site.toml`, and versions of images and bundles, before and after. An empty text means not set.
+    /// Changed settings by their keys in `site.toml`, and versions of images and bundles, before
+    /// and after. An empty text means not set.
     pub changed: BTreeMap<String, [String; 2]>,
     /// Changed files of overlays by their paths: `base/overlay.toml`.
     pub files: BTreeMap<String, FileChange>,
@@ -80,20 +83,31 @@ pub struct RevisionDiff {
 
 impl RevisionDiff {
     /// Compares settings and digests of files.
-    pub fn new(settings: [&BTreeMap<String, String>; 2], files: [&BTreeMap<String, Digest>; 2]) -> Self {
-        let value = |of: &BTreeMap<String, String>, key: &str| of.get(key).cloned().unwrap_or_default();
-        let changed = differing(settings).map(|key| (key.clone(), settings.map(|of| value(of, key)))).collect();
+    pub fn new(
+        settings: [&BTreeMap<String, String>; 2],
+        files: [&BTreeMap<String, Digest>; 2],
+    ) -> Self {
+        let value =
+            |of: &BTreeMap<String, String>, key: &str| of.get(key).cloned().unwrap_or_default();
+        let changed = differing(settings)
+            .map(|key| (key.clone(), settings.map(|of| value(of, key))))
+            .collect();
         let change = |path: &String| match files.map(|of| of.contains_key(path)) {
             [false, _] => FileChange::Added,
             [_, false] => FileChange::Removed,
             _ => FileChange::Changed,
         };
-        RevisionDiff { changed, files: differing(files).map(|path| (path.clone(), change(path))).collect() }
+        RevisionDiff {
+            changed,
+            files: differing(files).map(|path| (path.clone(), change(path))).collect(),
+        }
     }
 }
 
 /// Returns the keys whose values differ, or that only one map contains.
-fn differing<V: PartialEq>([before, after]: [&BTreeMap<String, V>; 2]) -> impl Iterator<Item = &String> {
+fn differing<V: PartialEq>(
+    [before, after]: [&BTreeMap<String, V>; 2],
+) -> impl Iterator<Item = &String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != after.get(*key))
 }
@@ -104,7 +118,12 @@ mod tests {
 
     fn revised(number: u8) -> RevisionSummary {
         let (digest, since) = (Digest([number; 32]), Timestamp::from_millis(i64::from(number)));
-        RevisionSummary { generation: Generation(digest), image: "i".parse().expect("a name"), version: digest, since }
+        RevisionSummary {
+            generation: Generation(digest),
+            image: "i".parse().expect("a name"),
+            version: digest,
+            since,
+        }
     }
 
     #[test]
@@ -124,10 +143,14 @@ mod tests {
             &files(&[("o/same", 1), ("o/edited", 2), ("o/new", 1)]),
         ];
         let diff = RevisionDiff::new(settings, paths);
-        let changed: Vec<_> =
-            diff.changed.iter().map(|(key, [before, after])| (key.as_str(), before.as_str(), after.as_str())).collect();
+        let changed: Vec<_> = diff
+            .changed
+            .iter()
+            .map(|(key, [before, after])| (key.as_str(), before.as_str(), after.as_str()))
+            .collect();
         assert_eq!(changed, [("gone", "x", ""), ("image", "a", "b"), ("new", "", "y")]);
-        let signs: Vec<_> = diff.files.iter().map(|(path, change)| (path.as_str(), change.sign())).collect();
+        let signs: Vec<_> =
+            diff.files.iter().map(|(path, change)| (path.as_str(), change.sign())).collect();
         assert_eq!(signs, [("o/edited", '~'), ("o/gone", '-'), ("o/new", '+')]);
         assert_eq!(RevisionDiff::new([settings[0]; 2], [paths[0]; 2]), RevisionDiff::default());
     }
@@ -143,7 +166,10 @@ mod tests {
             }
         }
         assert_eq!(revisions.all.len(), MAX_REVISIONS);
-        assert_eq!((revisions.effective(), revisions.before()), (Some(revised(2).generation), None));
+        assert_eq!(
+            (revisions.effective(), revisions.before()),
+            (Some(revised(2).generation), None)
+        );
         revisions.pinned = None;
         assert_eq!(revisions.before().map(|one| one.generation), Some(revised(18).generation));
     }

@@ -1,12 +1,18 @@
 //! Rules of the site that approve machines without an operator.
 //!
-//! Rules compare facts that firmware reports unencrypted; docs/security.md describes attacks from the boot network.
+//! Rules compare facts that firmware reports unencrypted; docs/security.md describes attacks from
+//! the boot network.
 
 use super::record::Node;
 use meshd_config::{EnrollCriteria, EnrollRule};
 
-/// Returns the first rule that matches a node. `segment` is the network segment of its boot, if known.
-pub fn matching_rule<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
+/// Returns the first rule that matches a node. `segment` is the network segment of its boot, if
+/// known.
+pub fn matching_rule<'r>(
+    rules: &'r [EnrollRule],
+    node: &Node,
+    segment: Option<&str>,
+) -> Option<&'r EnrollRule> {
     rules.iter().find(|rule| matches(&rule.criteria, node, segment))
 }
 
@@ -16,12 +22,15 @@ fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> boo
         required.as_ref().is_none_or(|required| *required == normalise(reported))
     };
     (criteria.serials.is_empty() || criteria.serials.contains(&normalise(&print.serial)))
-        && (criteria.uuids.is_empty() || print.uuid.is_some_and(|uuid| criteria.uuids.contains(&uuid)))
+        && (criteria.uuids.is_empty()
+            || print.uuid.is_some_and(|uuid| criteria.uuids.contains(&uuid)))
         && (criteria.nodes.is_empty() || criteria.nodes.contains(&node.id))
         && text(&criteria.manufacturer, &print.manufacturer)
         && text(&criteria.product, &print.product)
-        && (criteria.mac_prefixes.is_empty() || criteria.mac_prefixes.iter().any(|prefix| prefix.fits(node.mac)))
-        && (criteria.segments.is_empty() || segment.is_some_and(|segment| criteria.segments.contains(segment)))
+        && (criteria.mac_prefixes.is_empty()
+            || criteria.mac_prefixes.iter().any(|prefix| prefix.fits(node.mac)))
+        && (criteria.segments.is_empty()
+            || segment.is_some_and(|segment| criteria.segments.contains(segment)))
 }
 
 fn normalise(text: &str) -> String {
@@ -38,7 +47,8 @@ mod tests {
 
     fn site(rules: &str) -> Site {
         let sample = include_str!("../../../../site.toml");
-        parse(&format!("{sample}\n{rules}"), Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"))
+        parse(&format!("{sample}\n{rules}"), Path::new("site.toml"))
+            .unwrap_or_else(|faults| panic!("{faults}"))
     }
 
     fn machine(serial: &str) -> Node {
@@ -72,20 +82,32 @@ mod tests {
             ("segments = [\"br0\"]\nserials = [\"SN-6\"]", false),
         ] {
             let site = site(&format!("[[enroll.rule]]\nname = \"r\"\n{facts}"));
-            assert_eq!(matching_rule(&site.enroll.rules, &node, Some("br0")).is_some(), lets_in, "{facts}");
+            assert_eq!(
+                matching_rule(&site.enroll.rules, &node, Some("br0")).is_some(),
+                lets_in,
+                "{facts}"
+            );
         }
         let elsewhere = site("[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]");
-        assert!(matching_rule(&elsewhere.enroll.rules, &node, None).is_none(), "it is not known where it is");
+        assert!(
+            matching_rule(&elsewhere.enroll.rules, &node, None).is_none(),
+            "it is not known where it is"
+        );
         assert!(matching_rule(&[], &node, Some("br0")).is_none());
     }
 
     #[test]
     fn first_matching_rule_is_returned() {
         let rule = |name: &str, profile: &str| {
-            format!("[[enroll.rule]]\nname = \"{name}\"\nmac_prefixes = [\"52\"]\nprofile = \"{profile}\"\n")
+            format!(
+                "[[enroll.rule]]\nname = \"{name}\"\nmac_prefixes = [\"52\"]\nprofile = \"{profile}\"\n"
+            )
         };
         let site = site(&(rule("one", "compute") + &rule("two", "discovery")));
         let found = matching_rule(&site.enroll.rules, &machine(""), None).expect("both fit");
-        assert_eq!((found.name.as_str(), found.profile.as_ref().map(|name| name.as_str())), ("one", Some("compute")));
+        assert_eq!(
+            (found.name.as_str(), found.profile.as_ref().map(|name| name.as_str())),
+            ("one", Some("compute"))
+        );
     }
 }

@@ -3,7 +3,8 @@
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 
-/// A certificate of a node. The record includes the key, because a stolen authority could copy the serial number, but not the key.
+/// A certificate of a node. The record includes the key, because a stolen authority could copy the
+/// serial number, but not the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificate {
     /// Serial number in lower-case hexadecimal.

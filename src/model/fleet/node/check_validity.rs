@@ -5,14 +5,24 @@ use meshd_proto::{Check, CheckReport, CheckStatus, blocks_approval};
 use meshd_types::{BootSessionId, Timestamp};
 
 impl Node {
-    /// Stores check results. Returns false if the results belong to another boot. `linked` is the boot session of the link.
-    pub fn take_checks(&mut self, report: CheckReport, linked: BootSessionId, at: Timestamp) -> bool {
+    /// Stores check results. Returns false if the results belong to another boot. `linked` is the
+    /// boot session of the link.
+    pub fn take_checks(
+        &mut self,
+        report: CheckReport,
+        linked: BootSessionId,
+        at: Timestamp,
+    ) -> bool {
         let session = report.session.unwrap_or(linked);
-        if session != linked || self.boot != Some(session) || !self.runs_kernel(&report.kernel_boot_id) {
+        if session != linked
+            || self.boot != Some(session)
+            || !self.runs_kernel(&report.kernel_boot_id)
+        {
             return false;
         }
         self.checks = report.checks;
-        self.evidence = Some(CheckProvenance { session, kernel_boot_id: report.kernel_boot_id, at });
+        self.evidence =
+            Some(CheckProvenance { session, kernel_boot_id: report.kernel_boot_id, at });
         if let (Some(facts), Some(resources)) = (self.facts.as_mut(), report.resources) {
             facts.units = resources.units;
             facts.disks = resources.disks;
@@ -26,13 +36,15 @@ impl Node {
     /// Returns the checks of the current boot.
     pub fn valid_checks(&self) -> Option<&[Check]> {
         let evidence = self.evidence.as_ref()?;
-        let is_of_now = self.boot == Some(evidence.session) && self.runs_kernel(&evidence.kernel_boot_id);
+        let is_of_now =
+            self.boot == Some(evidence.session) && self.runs_kernel(&evidence.kernel_boot_id);
         is_of_now.then_some(self.checks.as_slice())
     }
 
     /// Returns true if checks of the current boot are known and none fails.
     pub fn passes(&self) -> bool {
-        self.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
+        self.valid_checks()
+            .is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
     }
 
     /// Returns the reason why the node cannot be approved or receive work now (DR-12, DR-13).
@@ -43,14 +55,17 @@ impl Node {
     /// As [`Node::unproven`], but ignores the results of the check `name`.
     pub fn unproven_beside(&self, name: &str) -> Option<String> {
         let Some(checks) = self.valid_checks() else {
-            return Some("its checks have not run in this boot; see `meshd node doctor`".to_owned());
+            return Some(
+                "its checks have not run in this boot; see `meshd node doctor`".to_owned(),
+            );
         };
         let mut others = checks.iter().filter(|check| check.name != name);
         let check = others.find(|check| blocks_approval(std::slice::from_ref(check)).is_some())?;
         Some(format!("check {} says {}: {}", check.name, check.status, check.detail))
     }
 
-    /// Returns whether the node runs this kernel boot. Without boot IDs only the boot session is compared.
+    /// Returns whether the node runs this kernel boot. Without boot IDs only the boot session is
+    /// compared.
     fn runs_kernel(&self, kernel_boot_id: &str) -> bool {
         let known = self.facts.as_ref().map_or("", |facts| facts.system.kernel_boot_id.as_str());
         known.is_empty() || kernel_boot_id.is_empty() || known == kernel_boot_id
@@ -74,10 +89,20 @@ mod tests {
         node
     }
 
-    fn report(session: Option<BootSessionId>, kernel: &str, status: CheckStatus, unproven: bool) -> CheckReport {
+    fn report(
+        session: Option<BootSessionId>,
+        kernel: &str,
+        status: CheckStatus,
+        unproven: bool,
+    ) -> CheckReport {
         let (detail, remediation) = (String::new(), String::new());
         let check = Check { name: "kvm".into(), status, detail, remediation, unproven };
-        CheckReport { checks: vec![check], session, kernel_boot_id: kernel.into(), ..CheckReport::default() }
+        CheckReport {
+            checks: vec![check],
+            session,
+            kernel_boot_id: kernel.into(),
+            ..CheckReport::default()
+        }
     }
 
     #[test]
@@ -92,7 +117,11 @@ mod tests {
         ] {
             let mut node = node();
             let report = report(session, kernel, CheckStatus::Pass, false);
-            assert_eq!(node.take_checks(report, linked, Timestamp::EPOCH), taken, "{session:?} {kernel} {linked}");
+            assert_eq!(
+                node.take_checks(report, linked, Timestamp::EPOCH),
+                taken,
+                "{session:?} {kernel} {linked}"
+            );
             assert_eq!((node.checks.len(), node.unproven().is_none()), (usize::from(taken), taken));
         }
     }
@@ -100,7 +129,11 @@ mod tests {
     #[test]
     fn checks_are_void_after_next_boot_or_kernel() {
         let mut node = node();
-        assert!(node.take_checks(report(Some(BOOT), "a", CheckStatus::Pass, false), BOOT, Timestamp::EPOCH));
+        assert!(node.take_checks(
+            report(Some(BOOT), "a", CheckStatus::Pass, false),
+            BOOT,
+            Timestamp::EPOCH
+        ));
         assert!(node.valid_checks().is_some());
         node.facts.as_mut().expect("facts").system.kernel_boot_id = "b".into();
         assert!(node.valid_checks().is_none() && node.unproven().is_some());
@@ -120,7 +153,11 @@ mod tests {
             (CheckStatus::Skip, false, false),
         ] {
             assert!(node.take_checks(report(None, "a", status, unproven), BOOT, Timestamp::EPOCH));
-            assert_eq!(node.unproven().is_some_and(|why| why.contains("kvm")), blocks, "{status} {unproven}");
+            assert_eq!(
+                node.unproven().is_some_and(|why| why.contains("kvm")),
+                blocks,
+                "{status} {unproven}"
+            );
         }
     }
 

@@ -50,7 +50,8 @@ impl ConditionKind {
     pub const ALL: [ConditionKind; ConditionKind::VARIANTS.len()] =
         *ConditionKind::VARIANTS.first_chunk().expect("the same length");
 
-    /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause any automatic clearing.
+    /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause
+    /// any automatic clearing.
     pub const ALARMS: [ConditionKind; 4] = [
         ConditionKind::CapabilityReplayed,
         ConditionKind::BootImpersonated,

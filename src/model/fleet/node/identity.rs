@@ -17,7 +17,8 @@ pub struct ObservedMachine {
     pub fingerprint: Fingerprint,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// Other bases that a different trust configuration would select. Excludes MAC addresses, because a NIC may be in another machine now.
+    /// Other bases that a different trust configuration would select. Excludes MAC addresses,
+    /// because a NIC may be in another machine now.
     pub other_bases: Vec<Basis>,
 }
 
@@ -70,8 +71,14 @@ impl ObservedMachine {
 }
 
 /// Compares a machine with the node that has its ID. A removed node counts as unknown.
-pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: IdentityConflict) -> Identified {
-    let Some(known) = known.filter(|known| known.phase != Phase::Removed) else { return Identified::New };
+pub fn identify(
+    known: Option<&Node>,
+    sighting: &ObservedMachine,
+    claim: IdentityConflict,
+) -> Identified {
+    let Some(known) = known.filter(|known| known.phase != Phase::Removed) else {
+        return Identified::New;
+    };
     let (stored, observed) = (&known.fingerprint, &sighting.fingerprint);
     let same_nic = stored.macs.contains(&sighting.mac);
     let serials = agree(&stored.serial, &observed.serial);
@@ -79,8 +86,12 @@ pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: Identit
         return Identified::Known;
     }
     let detail = difference(known, sighting);
-    let boards = agree(&stored.board_serial, &observed.board_serial).filter(|_| failpoint::defends("board-serial"));
-    if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true) || boards == Some(true)) {
+    let boards = agree(&stored.board_serial, &observed.board_serial)
+        .filter(|_| failpoint::defends("board-serial"));
+    if claim.link_is_live
+        || claim.boots_elsewhere
+        || !(same_nic || serials == Some(true) || boards == Some(true))
+    {
         return Identified::Collision { detail };
     }
     Identified::HardwareChanged { detail }
@@ -94,7 +105,8 @@ fn agree(one: &str, other: &str) -> Option<bool> {
 }
 
 fn difference(known: &Node, sighting: &ObservedMachine) -> String {
-    let shown = |serial: &str| if serial.is_empty() { "none".to_owned() } else { format!("`{serial}`") };
+    let shown =
+        |serial: &str| if serial.is_empty() { "none".to_owned() } else { format!("`{serial}`") };
     let macs: Vec<String> = known.fingerprint.macs.iter().map(MacAddr::to_string).collect();
     format!(
         "known with MAC {} and serial {}; now MAC {} and serial {}",
@@ -105,18 +117,21 @@ fn difference(known: &Node, sighting: &ObservedMachine) -> String {
     )
 }
 
-/// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise claim every MAC address.
+/// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise
+/// claim every MAC address.
 pub const MAX_MACS: usize = 128;
 /// Maximum number of conflicting machines of a node.
 pub const MAX_CONFLICTING_MACHINES: usize = 8;
-/// Minimum interval between updates of a conflicting machine's record, because it sends two requests a minute.
+/// Minimum interval between updates of a conflicting machine's record, because it sends two
+/// requests a minute.
 pub const CONFLICT_UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl ConflictingMachine {
     /// Returns a description of the machine.
     pub fn words(&self) -> String {
         let Fingerprint { manufacturer, product, serial, .. } = &self.fingerprint;
-        let serial = if serial.is_empty() { "no serial".to_owned() } else { format!("serial {serial}") };
+        let serial =
+            if serial.is_empty() { "no serial".to_owned() } else { format!("serial {serial}") };
         let words = [format!("MAC {}", self.mac), manufacturer.clone(), product.clone(), serial];
         let from = self.address.map(|address| format!("at {address}"));
         words.into_iter().chain(from).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -131,13 +146,16 @@ impl Node {
 
     /// Records a conflicting machine. Returns true if it is new.
     pub fn record_conflict(&mut self, conflicting: ConflictingMachine) -> bool {
-        if let Some(known) = self.conflicting_machines.iter_mut().find(|known| known.mac == conflicting.mac) {
+        if let Some(known) =
+            self.conflicting_machines.iter_mut().find(|known| known.mac == conflicting.mac)
+        {
             *known = ConflictingMachine { since: known.since, ..conflicting };
             return false;
         }
         if self.conflicting_machines.len() >= MAX_CONFLICTING_MACHINES {
             // Replace the machine whose last claim is the oldest.
-            let oldest = (0..self.conflicting_machines.len()).min_by_key(|at| self.conflicting_machines[*at].last);
+            let oldest = (0..self.conflicting_machines.len())
+                .min_by_key(|at| self.conflicting_machines[*at].last);
             oldest.map(|at| self.conflicting_machines.remove(at));
         }
         self.conflicting_machines.push(conflicting);
@@ -157,13 +175,16 @@ impl Node {
         self.conflicting_machines.len() != before
     }
 
-    /// NICs that the node booted from or that an operator accepted, without those that only the node reported.
+    /// NICs that the node booted from or that an operator accepted, without those that only the
+    /// node reported.
     pub fn seen_nics(&self) -> impl Iterator<Item = &MacAddr> + Clone {
-        let is_seen = |mac: &&MacAddr| !self.reported_nics.contains(mac) || !failpoint::defends("hello-nics");
+        let is_seen =
+            |mac: &&MacAddr| !self.reported_nics.contains(mac) || !failpoint::defends("hello-nics");
         self.fingerprint.macs.iter().filter(is_seen)
     }
 
-    /// Adds a NIC that the node booted from or that an operator accepted. Returns true if it was not known so.
+    /// Adds a NIC that the node booted from or that an operator accepted. Returns true if it was
+    /// not known so.
     pub fn add_seen_nic(&mut self, mac: MacAddr) -> bool {
         let was_reported = self.reported_nics.remove(&mac);
         self.fingerprint.macs.insert(mac) || was_reported
@@ -182,17 +203,23 @@ impl Node {
         self.fingerprint.macs.retain(|mac| *mac == own || !reported.contains(mac));
     }
 
-    /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and
-    /// virtual functions.
-    pub fn recognise(&mut self, facts: &Facts, own: impl IntoIterator<Item = MacAddr>) -> Option<String> {
+    /// Records the reported hardware and returns the changed fields. New NICs do not count as
+    /// changes: they come and go with drivers and virtual functions.
+    pub fn recognise(
+        &mut self,
+        facts: &Facts,
+        own: impl IntoIterator<Item = MacAddr>,
+    ) -> Option<String> {
         let print = &mut self.fingerprint;
         let (serial, board) = (facts.system.serial.trim(), facts.system.board_serial.trim());
-        // iPXE and Linux may spell a serial number differently; the script step compares iPXE's spelling.
+        // iPXE and Linux may spell a serial number differently; the script step compares iPXE's
+        // spelling.
         if print.serial.is_empty() {
             serial.clone_into(&mut print.serial);
         }
         let other_board = agree(&print.board_serial, board) == Some(false);
-        let changed = other_board.then(|| format!("board serial `{}`, now `{board}`", print.board_serial));
+        let changed =
+            other_board.then(|| format!("board serial `{}`, now `{board}`", print.board_serial));
         if !board.is_empty() {
             board.clone_into(&mut print.board_serial);
         }
@@ -233,7 +260,8 @@ mod tests {
 
     #[test]
     fn new_nic_of_an_offline_node_is_changed_hardware() {
-        let changed = identify(Some(&known(1, "A")), &sighting(2, "A"), IdentityConflict::default());
+        let changed =
+            identify(Some(&known(1, "A")), &sighting(2, "A"), IdentityConflict::default());
         assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
     }
 
@@ -252,20 +280,31 @@ mod tests {
     #[test]
     fn machine_with_nothing_in_common_is_a_collision() {
         for serial in ["B", ""] {
-            let other = identify(Some(&known(1, "A")), &sighting(2, serial), IdentityConflict::default());
+            let other =
+                identify(Some(&known(1, "A")), &sighting(2, serial), IdentityConflict::default());
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
         }
-        let without_serials = identify(Some(&known(1, "")), &sighting(2, ""), IdentityConflict::default());
-        assert!(matches!(without_serials, Identified::Collision { .. }), "two empty serials do not agree");
+        let without_serials =
+            identify(Some(&known(1, "")), &sighting(2, ""), IdentityConflict::default());
+        assert!(
+            matches!(without_serials, Identified::Collision { .. }),
+            "two empty serials do not agree"
+        );
     }
 
     #[test]
     fn placeholder_serials_do_not_identify_a_machine() {
-        let other =
-            identify(Some(&known(1, "Default string")), &sighting(2, "Default string"), IdentityConflict::default());
+        let other = identify(
+            Some(&known(1, "Default string")),
+            &sighting(2, "Default string"),
+            IdentityConflict::default(),
+        );
         assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
-        let same =
-            identify(Some(&known(1, "SN-1")), &sighting(1, "To be filled by O.E.M."), IdentityConflict::default());
+        let same = identify(
+            Some(&known(1, "SN-1")),
+            &sighting(1, "To be filled by O.E.M."),
+            IdentityConflict::default(),
+        );
         assert_eq!(same, Identified::Known, "its NIC agrees, and one serial is none");
     }
 
@@ -287,7 +326,11 @@ mod tests {
             let other = identify(Some(&node), &other, IdentityConflict::default());
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
         }
-        let live = identify(Some(&node), &same, IdentityConflict { link_is_live: true, ..IdentityConflict::default() });
+        let live = identify(
+            Some(&node),
+            &same,
+            IdentityConflict { link_is_live: true, ..IdentityConflict::default() },
+        );
         assert!(matches!(live, Identified::Collision { .. }), "two machines: {live:?}");
     }
 
@@ -295,7 +338,10 @@ mod tests {
     fn removed_node_counts_as_unknown() {
         let mut gone = known(1, "A");
         gone.phase = Phase::Removed;
-        assert_eq!(identify(Some(&gone), &sighting(2, "B"), IdentityConflict::default()), Identified::New);
+        assert_eq!(
+            identify(Some(&gone), &sighting(2, "B"), IdentityConflict::default()),
+            Identified::New
+        );
     }
 
     #[test]
@@ -309,8 +355,13 @@ mod tests {
             last: at(now),
         };
         let mut node = known(1, "A");
-        assert!(node.record_conflict(conflicting(2, 5)) && !node.record_conflict(conflicting(2, 7)));
-        assert_eq!((node.conflicting_machines[0].since, node.conflicting_machines[0].last), (at(5), at(7)));
+        assert!(
+            node.record_conflict(conflicting(2, 5)) && !node.record_conflict(conflicting(2, 7))
+        );
+        assert_eq!(
+            (node.conflicting_machines[0].since, node.conflicting_machines[0].last),
+            (at(5), at(7))
+        );
         assert!(
             !node.is_conflict_update_due(conflicting(2, 0).mac, at(60_000))
                 && node.is_conflict_update_due(conflicting(2, 0).mac, at(60_007))
@@ -320,7 +371,8 @@ mod tests {
         }
         assert_eq!(node.conflicting_machines.len(), MAX_CONFLICTING_MACHINES);
         assert!(
-            node.remove_conflict(conflicting(19, 0).mac) && !node.remove_conflict(conflicting(2, 0).mac),
+            node.remove_conflict(conflicting(19, 0).mac)
+                && !node.remove_conflict(conflicting(2, 0).mac),
             "the oldest went first"
         );
     }
@@ -339,13 +391,24 @@ mod tests {
         let mut node = known(1, "A");
         let facts = |serial: &str, board: &str| {
             let mut facts = Facts::default();
-            (facts.system.serial, facts.system.board_serial) = (serial.to_owned(), board.to_owned());
+            (facts.system.serial, facts.system.board_serial) =
+                (serial.to_owned(), board.to_owned());
             facts
         };
         assert_eq!(node.recognise(&facts("A", "B-1"), []), None, "first report");
-        assert_eq!(node.recognise(&facts("A", "B-2"), []).as_deref(), Some("board serial `B-1`, now `B-2`"));
+        assert_eq!(
+            node.recognise(&facts("A", "B-2"), []).as_deref(),
+            Some("board serial `B-1`, now `B-2`")
+        );
         assert_eq!(node.recognise(&facts("A", "B-2"), []), None);
-        assert_eq!(node.recognise(&facts("a ", ""), []), None, "a missing board serial is no change");
-        assert_eq!((node.fingerprint.serial.as_str(), node.fingerprint.board_serial.as_str()), ("A", "B-2"));
+        assert_eq!(
+            node.recognise(&facts("a ", ""), []),
+            None,
+            "a missing board serial is no change"
+        );
+        assert_eq!(
+            (node.fingerprint.serial.as_str(), node.fingerprint.board_serial.as_str()),
+            ("A", "B-2")
+        );
     }
 }

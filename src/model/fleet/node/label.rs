@@ -29,7 +29,9 @@ pub enum LabelError {
 fn is_label(text: &str, is_plain: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= MAX_LABEL
-        && [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(|byte| is_plain(*byte)))
+        && [bytes.first(), bytes.last()]
+            .into_iter()
+            .all(|end| end.is_some_and(|byte| is_plain(*byte)))
         && bytes.iter().all(|byte| is_plain(*byte) || b"-_.".contains(byte))
 }
 
@@ -38,7 +40,8 @@ fn brief(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// The key of a label. A key never ends with `-`, because `KEY-` removes a label on the command line.
+/// The key of a label. A key never ends with `-`, because `KEY-` removes a label on the command
+/// line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelKey(String);
 
@@ -50,7 +53,11 @@ impl FromStr for LabelKey {
 
     fn from_str(text: &str) -> Result<Self, LabelError> {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        if is_label(text, is_plain) { Ok(LabelKey(text.to_owned())) } else { Err(LabelError::Key(brief(text))) }
+        if is_label(text, is_plain) {
+            Ok(LabelKey(text.to_owned()))
+        } else {
+            Err(LabelError::Key(brief(text)))
+        }
     }
 }
 
@@ -59,7 +66,11 @@ impl FromStr for LabelValue {
 
     fn from_str(text: &str) -> Result<Self, LabelError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric();
-        if is_label(text, is_plain) { Ok(LabelValue(text.to_owned())) } else { Err(LabelError::Value(brief(text))) }
+        if is_label(text, is_plain) {
+            Ok(LabelValue(text.to_owned()))
+        } else {
+            Err(LabelError::Value(brief(text)))
+        }
     }
 }
 
@@ -123,14 +134,18 @@ mod tests {
             assert!(error.to_string().contains(&brief(text)), "{error}");
         }
         for text in ["rack", "a", "0", "power.feed_1-b", &"a".repeat(MAX_LABEL)] {
-            assert!(text.parse::<LabelKey>().is_ok() && text.parse::<LabelValue>().is_ok(), "{text:?}");
+            assert!(
+                text.parse::<LabelKey>().is_ok() && text.parse::<LabelValue>().is_ok(),
+                "{text:?}"
+            );
         }
         assert!("Row-7.B".parse::<LabelValue>().is_ok());
     }
 
     #[test]
     fn label_change_removes_before_it_sets_and_has_canonical_text() {
-        let label = |key: &str, value: &str| (key.parse().expect("a key"), value.parse().expect("a value"));
+        let label =
+            |key: &str, value: &str| (key.parse().expect("a key"), value.parse().expect("a value"));
         let labels = Labels::from([label("rack", "a"), label("feed", "1")]);
         let unset = vec!["rack".parse().expect("a key"), "gone".parse().expect("a key")];
         let change = LabelChange { set: Labels::from([label("feed", "2")]), unset };

@@ -14,8 +14,9 @@
 //! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
 //! ```
-//! Faults are conditions, not phases. A node becomes `enrolling` when it receives a certificate, or when it links with a valid one. It
-//! stays `enrolling` until it reports checks, because checks that have not run are not failures.
+//! Faults are conditions, not phases. A node becomes `enrolling` when it receives a certificate, or
+//! when it links with a valid one. It stays `enrolling` until it reports checks, because checks
+//! that have not run are not failures.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -103,7 +104,8 @@ meshd_types::hints!(UnlawfulTransition {});
 
 impl Phase {
     /// All phases in the order of the diagram.
-    pub const ALL: [Phase; Phase::VARIANTS.len()] = *Phase::VARIANTS.first_chunk().expect("the same length");
+    pub const ALL: [Phase; Phase::VARIANTS.len()] =
+        *Phase::VARIANTS.first_chunk().expect("the same length");
 
     /// Returns the result of a change.
     pub fn apply(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
@@ -112,16 +114,22 @@ impl Phase {
         let to = match (self, change) {
             (P::Discovered | P::Rejected, C::Approve) => P::Approved,
             (P::Discovered | P::Approved, C::Reject) => P::Rejected,
-            (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
+            (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => {
+                P::Booting
+            }
             (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
             // After an enrolment the node is `enrolling` already when it links.
-            (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
+            (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => {
+                P::Enrolling
+            }
             (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
             (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
             (P::Enrolling | P::Degraded | P::Online | P::Draining, C::Silent) => P::Offline,
             (P::Enrolling | P::Degraded | P::Online, C::Drain) => P::Draining,
             (P::Draining | P::Maintenance, C::Drain) => return Ok(Transition::Stay),
-            (P::Draining | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Drained) => P::Maintenance,
+            (P::Draining | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Drained) => {
+                P::Maintenance
+            }
             (P::Maintenance, C::Drained) => return Ok(Transition::Stay),
             (P::Draining | P::Maintenance, C::Resume) => P::Degraded,
             (P::Quarantined, C::Release) => P::Approved,
@@ -135,7 +143,8 @@ impl Phase {
             // A rejected node stays rejected; the arms below handle the other phases.
             (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
             (_, C::Quarantine) => P::Quarantined,
-            // Reports of a node are permitted in any phase. Without an arrow in the diagram, the phase stays.
+            // Reports of a node are permitted in any phase. Without an arrow in the diagram, the
+            // phase stays.
             (_, C::Boot | C::Enrol | C::LinkUp | C::ChecksPass | C::ChecksFail | C::Silent) => {
                 return Ok(Transition::Stay);
             }
@@ -163,7 +172,9 @@ impl FromStr for Phase {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|phase| phase.as_str() == text);
-        known.ok_or_else(|| format!("`{text}` is not a phase; known: {}", Self::ALL.map(Phase::as_str).join(" ")))
+        known.ok_or_else(|| {
+            format!("`{text}` is not a phase; known: {}", Self::ALL.map(Phase::as_str).join(" "))
+        })
     }
 }
 
@@ -205,15 +216,26 @@ mod tests {
     #[test]
     fn approved_node_reaches_online_through_every_phase() {
         use PhaseChange::*;
-        assert_eq!(walk(Phase::Discovered, &[Boot]), Phase::Discovered, "a boot alone lets nobody in");
+        assert_eq!(
+            walk(Phase::Discovered, &[Boot]),
+            Phase::Discovered,
+            "a boot alone lets nobody in"
+        );
         let mut phase = Phase::Discovered;
         for change in [Approve, Boot, Enrol, LinkUp, ChecksPass] {
             phase = walk(phase, &[change]);
-            assert_ne!(phase, Phase::Degraded, "{change}: checks that have not run yet are not failures");
+            assert_ne!(
+                phase,
+                Phase::Degraded,
+                "{change}: checks that have not run yet are not failures"
+            );
         }
         assert_eq!(phase, Phase::Online);
         assert_eq!(walk(Phase::Enrolling, &[LinkUp, ChecksFail]), Phase::Degraded);
-        assert_eq!(walk(Phase::Degraded, &[ChecksPass, Silent, LinkUp, ChecksPass, Boot]), Phase::Booting);
+        assert_eq!(
+            walk(Phase::Degraded, &[ChecksPass, Silent, LinkUp, ChecksPass, Boot]),
+            Phase::Booting
+        );
     }
 
     #[test]
@@ -231,7 +253,9 @@ mod tests {
 
     #[test]
     fn removed_node_accepts_only_rediscovery() {
-        for change in [PhaseChange::Approve, PhaseChange::LinkUp, PhaseChange::Boot, PhaseChange::Remove] {
+        for change in
+            [PhaseChange::Approve, PhaseChange::LinkUp, PhaseChange::Boot, PhaseChange::Remove]
+        {
             assert!(Phase::Removed.apply(change).is_err(), "{change}");
         }
         assert_eq!(walk(Phase::Removed, &[PhaseChange::Rediscover]), Phase::Discovered);

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::fleet::Generation;
 use meshd_proto::{Check, Facts, Heartbeat};
-use meshd_types::{Basis, BootSessionId, Digest, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
+use meshd_types::{
+    Basis, BootSessionId, Digest, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -38,7 +40,8 @@ pub struct Fingerprint {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckProvenance {
     pub session: BootSessionId,
-    /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine stays in one boot session.
+    /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine
+    /// stays in one boot session.
     #[serde(default)]
     pub kernel_boot_id: String,
     /// Time of the report by the central node's clock.
@@ -56,7 +59,8 @@ pub struct ConflictingMachine {
     pub address: Option<IpAddr>,
     /// Time of the first claim.
     pub since: Timestamp,
-    /// Time of the last claim, accurate to [`CONFLICT_UPDATE_INTERVAL`](crate::fleet::CONFLICT_UPDATE_INTERVAL).
+    /// Time of the last claim, accurate to
+    /// [`CONFLICT_UPDATE_INTERVAL`](crate::fleet::CONFLICT_UPDATE_INTERVAL).
     pub last: Timestamp,
 }
 
@@ -85,7 +89,8 @@ pub struct Node {
     pub generation: Option<Generation>,
     /// Generation that the agent reports.
     pub booted: Option<Generation>,
-    /// Accepted certificates, newest last: one, or two between a renewal and the first use of the new one.
+    /// Accepted certificates, newest last: one, or two between a renewal and the first use of the
+    /// new one.
     pub certificates: Vec<Certificate>,
     pub facts: Option<Facts>,
     pub checks: Vec<Check>,
@@ -130,8 +135,9 @@ pub struct Node {
     /// Switch port at the enrolment; `None` on a local segment, or if the relay does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
-    /// NICs of `fingerprint` that only the node itself reported. They identify the node when it boots from one, and claim nothing from
-    /// others: no address, no name, no boot session, no NIC of a VM.
+    /// NICs of `fingerprint` that only the node itself reported. They identify the node when it
+    /// boots from one, and claim nothing from others: no address, no name, no boot session, no NIC
+    /// of a VM.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reported_nics: BTreeSet<MacAddr>,
     /// The node enrolled on a local segment, without a relay.
@@ -177,7 +183,12 @@ pub struct LinkState {
 
 impl Node {
     /// Creates the record of a new machine.
-    pub fn discovered(basis: Basis, fingerprint: Fingerprint, mac: MacAddr, now: Timestamp) -> Self {
+    pub fn discovered(
+        basis: Basis,
+        fingerprint: Fingerprint,
+        mac: MacAddr,
+        now: Timestamp,
+    ) -> Self {
         let id = basis.node_id();
         let mut node = Node {
             id,
@@ -222,28 +233,43 @@ impl Node {
         node
     }
 
-    /// Returns whether the name is generated, because neither an operator nor the site named the node.
+    /// Returns whether the name is generated, because neither an operator nor the site named the
+    /// node.
     pub fn has_generated_name(&self) -> bool {
         self.name == generated_name(self.id)
     }
 
-    /// Records that the script of a session used the override that was set at `set_at`. Deletes an override that an earlier session used.
-    /// Returns true for the first use.
+    /// Records that the script of a session used the override that was set at `set_at`. Deletes an
+    /// override that an earlier session used. Returns true for the first use.
     pub fn use_boot_override(&mut self, session: BootSessionId, set_at: Option<Timestamp>) -> bool {
         self.boot_override = self.boot_override.take().filter(|order| order.is_for(Some(session)));
-        let Some(order) = self.boot_override.as_mut().filter(|order| Some(order.set_at) == set_at) else {
+        let Some(order) = self.boot_override.as_mut().filter(|order| Some(order.set_at) == set_at)
+        else {
             return false;
         };
         order.used_by.replace(session).is_none()
     }
 
-    /// Returns a digest of the values that operators decide by: name, phase, conditions, profile, pin, variables, labels and override.
-    /// Heartbeats do not change it.
+    /// Returns a digest of the values that operators decide by: name, phase, conditions, profile,
+    /// pin, variables, labels and override. Heartbeats do not change it.
     pub fn revision(&self) -> String {
-        let conditions = self.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ");
-        let vars = self.vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-        let once =
-            self.boot_override.as_ref().map(|once| format!("{} {}", once.set_at, once.words())).unwrap_or_default();
+        let conditions = self
+            .conditions
+            .iter()
+            .map(|condition| condition.kind.as_str())
+            .collect::<Vec<_>>()
+            .join(" ");
+        let vars = self
+            .vars
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+            .join(" ");
+        let once = self
+            .boot_override
+            .as_ref()
+            .map(|once| format!("{} {}", once.set_at, once.words()))
+            .unwrap_or_default();
         let pinned = self.pinned.map(|generation| generation.to_string()).unwrap_or_default();
         let profile = self.profile.as_ref().map(ToString::to_string).unwrap_or_default();
         let labels = label_words(&self.labels);
@@ -252,7 +278,8 @@ impl Node {
         Digest::of_fields(fields.map(str::as_bytes)).short()
     }
 
-    /// Returns the difference between reported and approved units. The first reported units of a profile are approved.
+    /// Returns the difference between reported and approved units. The first reported units of a
+    /// profile are approved.
     pub fn compare_units(&mut self) -> Option<String> {
         let now = self.facts.as_ref().map(UnitMap::from_facts)?;
         match self.units.as_ref().filter(|approved| approved.profile == now.profile) {
@@ -266,13 +293,20 @@ impl Node {
 
     /// Approves the reported units.
     pub fn approve_units(&mut self) {
-        self.units = self.facts.as_ref().map(UnitMap::from_facts).filter(|map| !map.functions.is_empty());
+        self.units =
+            self.facts.as_ref().map(UnitMap::from_facts).filter(|map| !map.functions.is_empty());
     }
 
     /// Raises a condition or updates its detail. Returns true if it is new.
-    pub fn raise(&mut self, kind: ConditionKind, detail: impl Into<String>, now: Timestamp) -> bool {
+    pub fn raise(
+        &mut self,
+        kind: ConditionKind,
+        detail: impl Into<String>,
+        now: Timestamp,
+    ) -> bool {
         let detail = detail.into();
-        if let Some(condition) = self.conditions.iter_mut().find(|condition| condition.kind == kind) {
+        if let Some(condition) = self.conditions.iter_mut().find(|condition| condition.kind == kind)
+        {
             condition.detail = detail;
             return false;
         }
@@ -331,9 +365,16 @@ mod tests {
         let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
         let at = Timestamp::from_millis;
         let mut node = Node::fixture(1);
-        node.boot_override =
-            Some(NextBootOverride { profile: None, kernel_args: vec!["debug".into()], set_at: at(1), used_by: None });
-        assert!(!node.use_boot_override(first, None), "set after the script was rendered: applies to the next boot");
+        node.boot_override = Some(NextBootOverride {
+            profile: None,
+            kernel_args: vec!["debug".into()],
+            set_at: at(1),
+            used_by: None,
+        });
+        assert!(
+            !node.use_boot_override(first, None),
+            "set after the script was rendered: applies to the next boot"
+        );
         assert_eq!(node.boot_override.as_ref().map(|once| once.used_by), Some(None));
         assert!(node.use_boot_override(first, Some(at(1))));
         assert!(!node.use_boot_override(first, Some(at(1))), "second request");

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Sub-options 1 and 2 of option 82 (RFC 3046), in hexadecimal. Other sub-options differ between packets of one client.
+/// Sub-options 1 and 2 of option 82 (RFC 3046), in hexadecimal. Other sub-options differ between
+/// packets of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayPort {
     /// Agent circuit ID.
@@ -14,12 +15,16 @@ pub struct RelayPort {
     pub remote_id: Option<String>,
 }
 
-/// Decodes an ID that is printable text, because many relays send an interface name (isc-dhcp-relay: `eth1`). Binary IDs stay hexadecimal.
+/// Decodes an ID that is printable text, because many relays send an interface name
+/// (isc-dhcp-relay: `eth1`). Binary IDs stay hexadecimal.
 fn readable(hex: &str) -> String {
-    let bytes: Option<Vec<u8>> =
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect();
-    let text =
-        bytes.filter(|bytes| bytes.iter().all(u8::is_ascii_graphic)).and_then(|bytes| String::from_utf8(bytes).ok());
+    let bytes: Option<Vec<u8>> = (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok())
+        .collect();
+    let text = bytes
+        .filter(|bytes| bytes.iter().all(u8::is_ascii_graphic))
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     text.map_or_else(|| hex.to_owned(), |text| format!("`{text}`"))
 }
 
@@ -36,7 +41,8 @@ mod tests {
 
     #[test]
     fn circuit_id_that_is_text_is_shown_as_text() {
-        let shown = |id: &str| RelayPort { circuit_id: Some(id.to_owned()), remote_id: None }.to_string();
+        let shown =
+            |id: &str| RelayPort { circuit_id: Some(id.to_owned()), remote_id: None }.to_string();
         assert_eq!(shown("646f776e31"), "circuit ID `down1`, remote ID none");
         assert_eq!(shown("0004000a"), "circuit ID 0004000a, remote ID none");
         assert_eq!(shown("é"), "circuit ID é, remote ID none");

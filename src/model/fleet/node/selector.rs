@@ -17,7 +17,8 @@ enum Term {
     HasNot(LabelKey),
 }
 
-/// A condition on the labels of a node; every term must match. A node without the key matches `key!=value`.
+/// A condition on the labels of a node; every term must match. A node without the key matches
+/// `key!=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector(Vec<Term>);
 
@@ -25,7 +26,9 @@ pub struct Selector(Vec<Term>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// The selector or one of its terms is empty.
-    #[error("invalid selector `{0}`: empty term; write key=value, key!=value, key or !key, separated by commas")]
+    #[error(
+        "invalid selector `{0}`: empty term; write key=value, key!=value, key or !key, separated by commas"
+    )]
     Empty(String),
     /// The selector has more than [`MAX_TERMS`] terms.
     #[error("invalid selector: {0} terms; use at most {MAX_TERMS}")]
@@ -99,15 +102,19 @@ impl fmt::Display for Selector {
 pub enum NamedNode {
     /// The text names one node.
     One(NodeId),
-    /// The text is ambiguous: at most [`MAX_CANDIDATES`] nodes as `ID (name)`, and the number of all matches.
+    /// The text is ambiguous: at most [`MAX_CANDIDATES`] nodes as `ID (name)`, and the number of
+    /// all matches.
     Several(Vec<String>, usize),
     /// The text names no node.
     None,
 }
 
-/// Finds a node by ID, else by name, else by the beginning of an ID or name. A removed node (third element `false`) is found only by its
-/// complete ID.
-pub fn find_node<'a>(text: &str, nodes: impl Iterator<Item = (NodeId, &'a str, bool)>) -> NamedNode {
+/// Finds a node by ID, else by name, else by the beginning of an ID or name. A removed node (third
+/// element `false`) is found only by its complete ID.
+pub fn find_node<'a>(
+    text: &str,
+    nodes: impl Iterator<Item = (NodeId, &'a str, bool)>,
+) -> NamedNode {
     let whole = text.parse::<NodeId>().ok();
     let (mut named, mut begun) = (Vec::new(), Vec::new());
     for (id, name, is_present) in nodes {
@@ -116,7 +123,10 @@ pub fn find_node<'a>(text: &str, nodes: impl Iterator<Item = (NodeId, &'a str, b
         }
         if is_present && name == text {
             named.push((id, name));
-        } else if is_present && !text.is_empty() && (name.starts_with(text) || id.to_string().starts_with(text)) {
+        } else if is_present
+            && !text.is_empty()
+            && (name.starts_with(text) || id.to_string().starts_with(text))
+        {
             begun.push((id, name));
         }
     }
@@ -124,7 +134,8 @@ pub fn find_node<'a>(text: &str, nodes: impl Iterator<Item = (NodeId, &'a str, b
         [] => NamedNode::None,
         [(id, _)] => NamedNode::One(*id),
         several => {
-            let candidates = several.iter().take(MAX_CANDIDATES).map(|(id, name)| format!("{id} ({name})"));
+            let candidates =
+                several.iter().take(MAX_CANDIDATES).map(|(id, name)| format!("{id} ({name})"));
             NamedNode::Several(candidates.collect(), several.len())
         }
     }
@@ -137,11 +148,16 @@ mod tests {
 
     fn labels(text: &str) -> Labels {
         let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
-        pairs.map(|(key, value)| (key.parse().expect("a key"), value.parse().expect("a value"))).collect()
+        pairs
+            .map(|(key, value)| (key.parse().expect("a key"), value.parse().expect("a value")))
+            .collect()
     }
 
     fn selects(selector: &str, text: &str) -> bool {
-        selector.parse::<Selector>().unwrap_or_else(|error| panic!("{selector}: {error}")).matches(&labels(text))
+        selector
+            .parse::<Selector>()
+            .unwrap_or_else(|error| panic!("{selector}: {error}"))
+            .matches(&labels(text))
     }
 
     #[test]
@@ -167,7 +183,9 @@ mod tests {
     #[test]
     fn malformed_selector_is_refused() {
         let many = vec!["a"; MAX_TERMS + 1].join(",");
-        for text in ["", ",", "a,", "a=", "=a", "!", "!=a", "a==b", "a=b=c", "!a=b", "a!b", "A=b", &many] {
+        for text in
+            ["", ",", "a,", "a=", "=a", "!", "!=a", "a==b", "a=b=c", "!a=b", "a!b", "A=b", &many]
+        {
             assert!(text.parse::<Selector>().is_err(), "{text:?}");
         }
     }
@@ -178,9 +196,18 @@ mod tests {
 
     #[test]
     fn node_is_found_by_id_name_or_unique_prefix_and_several_are_named() {
-        let nodes = [(id(1), "web-1", true), (id(2), "web-10", true), (id(3), "db", true), (id(4), "old", false)];
+        let nodes = [
+            (id(1), "web-1", true),
+            (id(2), "web-10", true),
+            (id(3), "db", true),
+            (id(4), "old", false),
+        ];
         let find = |text: &str| find_node(text, nodes.iter().copied());
-        assert_eq!(find("web-1"), NamedNode::One(id(1)), "a whole name comes before the beginning of another one");
+        assert_eq!(
+            find("web-1"),
+            NamedNode::One(id(1)),
+            "a whole name comes before the beginning of another one"
+        );
         assert_eq!(find("d"), NamedNode::One(id(3)));
         assert_eq!(find(&id(4).to_string()), NamedNode::One(id(4)));
         assert_eq!(find("old"), NamedNode::None, "a removed node has no name");

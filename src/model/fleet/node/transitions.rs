@@ -24,7 +24,10 @@ impl Node {
                 if change == PhaseChange::LinkUp && self.drains {
                     self.phase = Phase::Draining;
                 }
-                if matches!(change, PhaseChange::Drained | PhaseChange::Resume | PhaseChange::Quarantine) {
+                if matches!(
+                    change,
+                    PhaseChange::Drained | PhaseChange::Resume | PhaseChange::Quarantine
+                ) {
                     self.drains = false;
                 }
                 Ok((self.phase != from).then_some((from, self.phase)))
@@ -32,7 +35,8 @@ impl Node {
         }
     }
 
-    /// Starts to drain the node. An offline period does not end the drain. An offline node stays offline and drains when it returns.
+    /// Starts to drain the node. An offline period does not end the drain. An offline node stays
+    /// offline and drains when it returns.
     pub fn drain(&mut self) -> Result<Changed, UnlawfulTransition> {
         if self.phase == Phase::Offline {
             self.drains = true;
@@ -46,7 +50,8 @@ impl Node {
     /// Returns true unless the node is out of service or drains.
     pub fn serves(&self) -> bool {
         use Phase::{Draining, Maintenance, Quarantined, Rejected, Removed};
-        !self.drains && !matches!(self.phase, Draining | Maintenance | Quarantined | Rejected | Removed)
+        !self.drains
+            && !matches!(self.phase, Draining | Maintenance | Quarantined | Rejected | Removed)
     }
 
     /// Revokes all certificates.
@@ -68,7 +73,11 @@ impl Node {
     /// Ends the quarantine. A node that was not approved before stays unapproved.
     pub fn release(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
         let was_approved = self.quarantined_from.is_none_or(Phase::is_admitted);
-        let changed = self.change(if was_approved { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
+        let changed = self.change(if was_approved {
+            PhaseChange::Release
+        } else {
+            PhaseChange::ReleaseUnknown
+        })?;
         (self.quarantined_from, self.quarantine_reason) = (None, None);
         self.released_at = Some(now);
         Ok(changed)
@@ -85,8 +94,15 @@ impl Node {
     pub fn remove(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Remove)?;
         let (discovered_at, last_seen) = (self.discovered_at, self.last_seen);
-        let initial = Node::discovered(self.basis.clone(), self.fingerprint.clone(), self.mac, discovered_at);
-        *self = Node { phase: Phase::Removed, last_seen, released_at: Some(now), conditions: Vec::new(), ..initial };
+        let initial =
+            Node::discovered(self.basis.clone(), self.fingerprint.clone(), self.mac, discovered_at);
+        *self = Node {
+            phase: Phase::Removed,
+            last_seen,
+            released_at: Some(now),
+            conditions: Vec::new(),
+            ..initial
+        };
         Ok(changed)
     }
 
@@ -95,8 +111,8 @@ impl Node {
         std::iter::once(self.id).chain(self.former.iter().copied())
     }
 
-    /// Copies name, profile, variables, labels and replaced IDs of a replaced node. Override and pin are not copied, because they refer to
-    /// boots of the other machine.
+    /// Copies name, profile, variables, labels and replaced IDs of a replaced node. Override and
+    /// pin are not copied, because they refer to boots of the other machine.
     pub fn take_over(&mut self, old: &Node) {
         if !old.has_generated_name() {
             self.name.clone_from(&old.name);
@@ -104,7 +120,8 @@ impl Node {
         self.profile.clone_from(&old.profile);
         self.vars.clone_from(&old.vars);
         self.labels.clone_from(&old.labels);
-        let former: Vec<NodeId> = std::iter::once(old.id).chain(old.former.iter().copied()).collect();
+        let former: Vec<NodeId> =
+            std::iter::once(old.id).chain(old.former.iter().copied()).collect();
         self.former = former.into_iter().filter(|id| *id != self.id).take(MAX_FORMER).collect();
     }
 
@@ -125,8 +142,9 @@ impl Node {
         self.boot_override.clone_from(&old.boot_override);
     }
 
-    /// Accepts the present hardware and returns the conditions to clear. The known switch port changes only if the operator confirms by
-    /// `moved` that the node was moved. The alarm alone does not distinguish a moved node from an attacker.
+    /// Accepts the present hardware and returns the conditions to clear. The known switch port
+    /// changes only if the operator confirms by `moved` that the node was moved. The alarm alone
+    /// does not distinguish a moved node from an attacker.
     pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
         self.conflicting_machines.clear();
@@ -135,9 +153,12 @@ impl Node {
             self.relay_port = None;
             self.is_local = false;
         }
-        let kinds = [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
+        let kinds =
+            [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
         let kinds = kinds.into_iter().chain(ConditionKind::ALARMS);
-        kinds.filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind)).collect()
+        kinds
+            .filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind))
+            .collect()
     }
 }
 
@@ -165,7 +186,10 @@ mod tests {
         known.certificates = vec![Certificate::new("0a", Digest::of(b"key"))];
         assert!(known.quarantine(Some("smells".to_owned())).is_ok());
         assert!(known.certificates.is_empty(), "its certificates are revoked");
-        assert!(known.quarantine(None).is_ok_and(|changed| changed.is_none()), "quarantined already");
+        assert!(
+            known.quarantine(None).is_ok_and(|changed| changed.is_none()),
+            "quarantined already"
+        );
         assert_eq!(known.quarantine_reason.as_deref(), Some("smells"));
         assert!(!known.phase.is_admitted(), "no token while it is quarantined");
         assert!(known.release(Timestamp::EPOCH).is_ok());
@@ -182,9 +206,17 @@ mod tests {
         assert_eq!(drained.drain(), Ok(None), "drained twice");
         assert_eq!(walk(&mut drained, &[Silent]), Phase::Offline);
         assert_eq!(drained.change(LinkUp), Ok(Some((Phase::Offline, Phase::Draining))));
-        assert_eq!(walk(&mut drained, &[ChecksPass]), Phase::Draining, "passing checks do not end the drain");
+        assert_eq!(
+            walk(&mut drained, &[ChecksPass]),
+            Phase::Draining,
+            "passing checks do not end the drain"
+        );
         assert_eq!(walk(&mut drained, &[Drained]), Phase::Maintenance);
-        assert_eq!(walk(&mut drained, &[Resume, Silent, LinkUp, ChecksPass]), Phase::Online, "the drain has ended");
+        assert_eq!(
+            walk(&mut drained, &[Resume, Silent, LinkUp, ChecksPass]),
+            Phase::Online,
+            "the drain has ended"
+        );
     }
 
     #[test]
@@ -195,7 +227,11 @@ mod tests {
             (node.relay_port, node.is_local) = (Some(port.clone()), true);
             node.raise(ConditionKind::RelayPortChanged, "circuit ID 08", Timestamp::EPOCH);
             assert_eq!(node.acknowledged(moved), [ConditionKind::RelayPortChanged]);
-            assert_eq!((node.relay_port.is_some(), node.is_local), (!moved, !moved), "moved: {moved}");
+            assert_eq!(
+                (node.relay_port.is_some(), node.is_local),
+                (!moved, !moved),
+                "moved: {moved}"
+            );
         }
     }
 
@@ -210,13 +246,17 @@ mod tests {
         let new = Node::fixture(1);
         assert_eq!((&gone.name, &gone.profile, gone.boot), (&new.name, &None, None));
         assert!(gone.certificates.is_empty() && gone.conditions.is_empty());
-        assert_eq!((gone.id, &gone.fingerprint, gone.phase), (new.id, &new.fingerprint, Phase::Removed));
+        assert_eq!(
+            (gone.id, &gone.fingerprint, gone.phase),
+            (new.id, &new.fingerprint, Phase::Removed)
+        );
         assert!(gone.remove(Timestamp::EPOCH).is_err());
     }
 
     #[test]
     fn replacement_takes_over_all_former_ids() {
-        let (mut first, mut second, mut third) = (Node::fixture(1), Node::fixture(2), Node::fixture(3));
+        let (mut first, mut second, mut third) =
+            (Node::fixture(1), Node::fixture(2), Node::fixture(3));
         (first.name, first.profile) = ("db1".to_owned(), "compute".parse().ok());
         second.take_over(&first);
         third.take_over(&second);

@@ -21,7 +21,8 @@ pub struct UnitMap {
 pub struct ApprovedFunction {
     /// Vendor and device ID: `10de:2335`.
     pub ids: String,
-    /// First function of the unit, which identifies it, because IOMMU group numbers differ from boot to boot.
+    /// First function of the unit, which identifies it, because IOMMU group numbers differ from
+    /// boot to boot.
     pub unit: String,
 }
 
@@ -33,7 +34,10 @@ impl UnitMap {
             let Some(first) = unit.members.first() else { continue };
             for member in &unit.members {
                 let ids = format!("{}:{}", member.vendor, member.device);
-                functions.insert(member.address.clone(), ApprovedFunction { ids, unit: first.address.clone() });
+                functions.insert(
+                    member.address.clone(),
+                    ApprovedFunction { ids, unit: first.address.clone() },
+                );
             }
         }
         UnitMap { profile: facts.versions.profile.clone(), functions }
@@ -52,13 +56,16 @@ impl UnitMap {
                     differences.push(format!("{address} was {} and is {}", was.ids, is.ids))
                 }
                 Some(is) if is.unit != was.unit => {
-                    differences
-                        .push(format!("{address} was in the unit of {} and is in that of {}", was.unit, is.unit));
+                    differences.push(format!(
+                        "{address} was in the unit of {} and is in that of {}",
+                        was.unit, is.unit
+                    ));
                 }
                 Some(_) => {}
             }
         }
-        let new = now.functions.iter().filter(|(address, _)| !self.functions.contains_key(*address));
+        let new =
+            now.functions.iter().filter(|(address, _)| !self.functions.contains_key(*address));
         differences.extend(new.map(|(address, is)| format!("{address} ({}) is new", is.ids)));
         let more = differences.len().saturating_sub(MAX_DIFFERENCES);
         differences.truncate(MAX_DIFFERENCES);
@@ -91,16 +98,31 @@ mod tests {
 
     #[test]
     fn changed_functions_are_drift_and_a_changed_state_is_not() {
-        let approved =
-            UnitMap::from_facts(&facts("vfio", &[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready)]));
-        let drift = |units: &[(&[&str], UnitState)]| approved.drift(&UnitMap::from_facts(&facts("vfio", units)));
+        let approved = UnitMap::from_facts(&facts(
+            "vfio",
+            &[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready)],
+        ));
+        let drift = |units: &[(&[&str], UnitState)]| {
+            approved.drift(&UnitMap::from_facts(&facts("vfio", units)))
+        };
         assert_eq!(drift(&[(&["1"], UnitState::Wedged), (&["2", "3"], UnitState::InUse)]), None);
-        assert_eq!(drift(&[(&["2", "3"], UnitState::Ready)]).as_deref(), Some("1 (10de:2335) is gone"));
+        assert_eq!(
+            drift(&[(&["2", "3"], UnitState::Ready)]).as_deref(),
+            Some("1 (10de:2335) is gone")
+        );
         let missing = drift(&[(&["1"], UnitState::Missing), (&["2", "3"], UnitState::Ready)]);
         assert_eq!(missing.as_deref(), Some("1 (10de:2335) is gone"));
-        let apart = drift(&[(&["1"], UnitState::Ready), (&["2"], UnitState::Ready), (&["3"], UnitState::Ready)]);
+        let apart = drift(&[
+            (&["1"], UnitState::Ready),
+            (&["2"], UnitState::Ready),
+            (&["3"], UnitState::Ready),
+        ]);
         assert_eq!(apart.as_deref(), Some("3 was in the unit of 2 and is in that of 3"));
-        let more = drift(&[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready), (&["4"], UnitState::Ready)]);
+        let more = drift(&[
+            (&["1"], UnitState::Ready),
+            (&["2", "3"], UnitState::Ready),
+            (&["4"], UnitState::Ready),
+        ]);
         assert_eq!(more.as_deref(), Some("4 (10de:2335) is new"));
         assert_eq!(
             approved.drift(&UnitMap::from_facts(&facts("discovery", &[]))),
@@ -123,11 +145,22 @@ mod tests {
         assert_eq!(report("discovery", &[]), None);
         assert_eq!(report("vfio", &[(&["1"], UnitState::Ready), (&["2"], UnitState::Ready)]), None);
         for _ in 0..2 {
-            assert!(report("vfio", &[(&["1"], UnitState::Ready)]).is_some(), "it stays until it is as it was");
+            assert!(
+                report("vfio", &[(&["1"], UnitState::Ready)]).is_some(),
+                "it stays until it is as it was"
+            );
         }
         assert_eq!(report("vfio", &[(&["1"], UnitState::Ready), (&["2"], UnitState::Ready)]), None);
-        assert_eq!(report("approved", &[(&["1"], UnitState::Ready)]), None, "another profile begins anew");
+        assert_eq!(
+            report("approved", &[(&["1"], UnitState::Ready)]),
+            None,
+            "another profile begins anew"
+        );
         assert!(report("approved", &[(&["2"], UnitState::Ready)]).is_some());
-        assert_eq!(report("approved", &[(&["2"], UnitState::Ready)]), None, "an operator has approved it");
+        assert_eq!(
+            report("approved", &[(&["2"], UnitState::Ready)]),
+            None,
+            "an operator has approved it"
+        );
     }
 }

@@ -9,9 +9,11 @@ use std::collections::BTreeMap;
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Task {
-    /// Returns the order for a node; `None` if the node is not a member, is released, or waits for the head.
+    /// Returns the order for a node; `None` if the node is not a member, is released, or waits for
+    /// the head.
     pub fn order_for(&self, node: NodeId) -> Option<TaskOrder> {
-        let index = self.members.iter().position(|member| member.node == node && member.is_held())?;
+        let index =
+            self.members.iter().position(|member| member.node == node && member.is_held())?;
         let desired_state = match &self.end {
             Some(_) => TaskDesiredState::Gone,
             None => TaskDesiredState::Run(Box::new(TaskRun {
@@ -25,7 +27,8 @@ impl Task {
     }
 
     fn environment(&self, index: usize) -> BTreeMap<String, String> {
-        let addresses: Vec<String> = self.members.iter().map(|member| member.address.to_string()).collect();
+        let addresses: Vec<String> =
+            self.members.iter().map(|member| member.address.to_string()).collect();
         let ranks = self.members.len() * usize::from(self.spec.ranks_per_node);
         let named = [
             ("LANG", "C.UTF-8".to_owned()),
@@ -37,7 +40,8 @@ impl Task {
         ];
         let mut env: BTreeMap<String, String> =
             named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        // Hydra copies the environment of the head to every rank, so node-specific variables work only without it.
+        // Hydra copies the environment of the head to every rank, so node-specific variables work
+        // only without it.
         if self.spec.launcher == Launcher::None {
             env.insert("MESHD_NODE".to_owned(), index.to_string());
         }

@@ -1,12 +1,13 @@
-//! A task: one run of a program on bare metal. A task owns its nodes exclusively until no process of it is left on them.
+//! A task: one run of a program on bare metal. A task owns its nodes exclusively until no process
+//! of it is left on them.
 //!
 //! ```text
 //!            all run            an end: exit, fault, a node lost, cancelled, time over
 //! starting ──────────▶ running ─────────────────▶ ending ──────────▶ succeeded, failed, cancelled, timed_out
 //!     └───────────────────────────────────────────▶┘   every node has reported that it is free, or is lost
 //! ```
-//! The first cause of an end decides the result. A node stays claimed until it reports that nothing is left, boots again, or is removed by
-//! an operator.
+//! The first cause of an end decides the result. A node stays claimed until it reports that nothing
+//! is left, boots again, or is removed by an operator.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -80,7 +81,10 @@ impl TaskState {
 
     /// Returns true if the task ended; only lost nodes may still change.
     pub fn is_final(self) -> bool {
-        matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut)
+        matches!(
+            self,
+            TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut
+        )
     }
 }
 
@@ -227,12 +231,18 @@ impl TaskSpec {
             return Err(format!("{} nodes; a task has 1 to {MAX_NODES}", self.nodes));
         }
         if !(1..=MAX_RANKS_PER_NODE).contains(&self.ranks_per_node) {
-            return Err(format!("{} ranks on a node; a task has 1 to {MAX_RANKS_PER_NODE}", self.ranks_per_node));
+            return Err(format!(
+                "{} ranks on a node; a task has 1 to {MAX_RANKS_PER_NODE}",
+                self.ranks_per_node
+            ));
         }
         if let TaskUser::Uid(uid) = self.user
             && (uid < meshd_proto::task::MIN_UID || uid == u32::MAX)
         {
-            return Err(format!("user {uid} is a system user; use {} or higher, or root", meshd_proto::task::MIN_UID));
+            return Err(format!(
+                "user {uid} is a system user; use {} or higher, or root",
+                meshd_proto::task::MIN_UID
+            ));
         }
         if self.timeout_s == Some(0) {
             return Err("the time limit is 0; omit it for no limit".to_owned());
@@ -242,8 +252,15 @@ impl TaskSpec {
 }
 
 impl Task {
-    /// Creates a task; storing it claims its nodes. `members` contains at least one node, and each node once.
-    pub fn claim(id: TaskId, spec: TaskSpec, owner: String, members: Vec<Member>, now: Timestamp) -> Self {
+    /// Creates a task; storing it claims its nodes. `members` contains at least one node, and each
+    /// node once.
+    pub fn claim(
+        id: TaskId,
+        spec: TaskSpec,
+        owner: String,
+        members: Vec<Member>,
+        now: Timestamp,
+    ) -> Self {
         let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
         debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
         let (state, created_at) = (TaskState::Starting, now);
@@ -270,7 +287,15 @@ impl Task {
 impl Member {
     /// Returns a claimed node.
     pub fn claimed(node: NodeId, session: BootSessionId, address: Ipv4Addr) -> Self {
-        Member { node, session, address, state: MemberState::Claimed, lost: false, code: None, ended_at: None }
+        Member {
+            node,
+            session,
+            address,
+            state: MemberState::Claimed,
+            lost: false,
+            code: None,
+            ended_at: None,
+        }
     }
 
     /// Returns whether the task still holds the node.

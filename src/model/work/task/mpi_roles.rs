@@ -10,7 +10,9 @@ impl Task {
         let ranks = self.spec.ranks_per_node;
         let index = u32::try_from(index).ok()?;
         match self.spec.launcher {
-            Launcher::None => Some(TaskRole::Ranks { count: ranks, first: index * u32::from(ranks) }),
+            Launcher::None => {
+                Some(TaskRole::Ranks { count: ranks, first: index * u32::from(ranks) })
+            }
             Launcher::Mpich if index == 0 => {
                 let hosts = self.members.iter().map(|member| member.address).collect();
                 Some(TaskRole::Head { hosts, ranks_per_node: ranks })

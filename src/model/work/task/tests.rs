@@ -34,7 +34,9 @@ fn spec(launcher: Launcher, nodes: usize) -> TaskSpec {
 }
 
 fn task(launcher: Launcher, nodes: u8) -> Task {
-    let members = (0..nodes).map(|number| Member::claimed(node(number), boot(0), [10, 0, 0, number].into())).collect();
+    let members = (0..nodes)
+        .map(|number| Member::claimed(node(number), boot(0), [10, 0, 0, number].into()))
+        .collect();
     Task::claim(TaskId([1; 4]), spec(launcher, nodes.into()), "uid:0".to_owned(), members, at(0))
 }
 
@@ -56,7 +58,9 @@ fn role(task: &Task, number: u8) -> Option<TaskRole> {
 #[test]
 fn hydra_task_starts_head_then_proxies_and_ends_with_head() {
     let mut task = task(Launcher::Mpich, 2);
-    assert!(matches!(role(&task, 0), Some(TaskRole::Head { hosts, ranks_per_node: 2 }) if hosts.len() == 2));
+    assert!(
+        matches!(role(&task, 0), Some(TaskRole::Head { hosts, ranks_per_node: 2 }) if hosts.len() == 2)
+    );
     assert_eq!(want(&task, 1), None, "nobody waits for it yet");
     task.reported(node(1), Some(&running(Some(launch()))), at(1));
     assert_eq!(task.launch, None, "only the head says how to launch");
@@ -71,7 +75,10 @@ fn hydra_task_starts_head_then_proxies_and_ends_with_head() {
     assert_eq!(task.state, TaskState::Running, "the head has not spoken");
     task.reported(node(0), Some(&TaskNodeState::Exited { code: 7 }), at(4));
     assert_eq!(task.state, TaskState::Ending);
-    assert_eq!((want(&task, 0), want(&task, 1)), (Some(TaskDesiredState::Gone), Some(TaskDesiredState::Gone)));
+    assert_eq!(
+        (want(&task, 0), want(&task, 1)),
+        (Some(TaskDesiredState::Gone), Some(TaskDesiredState::Gone))
+    );
     task.released(node(0), at(5));
     assert!(!task.holds(node(0)) && task.holds(node(1)) && !task.state.is_final());
     task.released(node(1), at(6));
@@ -86,7 +93,10 @@ fn task_without_launcher_ends_with_first_failure_or_all_successes() {
     all.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(1));
     assert_eq!(all.end, None);
     all.reported(node(1), Some(&TaskNodeState::Exited { code: 0 }), at(2));
-    assert_eq!(all.end.as_ref().map(|end| (end.state, end.code)), Some((TaskState::Succeeded, Some(0))));
+    assert_eq!(
+        all.end.as_ref().map(|end| (end.state, end.code)),
+        Some((TaskState::Succeeded, Some(0)))
+    );
     let mut one = task(Launcher::None, 2);
     one.reported(node(1), Some(&TaskNodeState::Exited { code: 3 }), at(1));
     one.reported(node(0), Some(&TaskNodeState::Exited { code: 4 }), at(1));
@@ -100,9 +110,13 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     task.observe(node(1), NodeObservation::Lost("silent".to_owned()), at(1));
     assert_eq!(want(&task, 0), Some(TaskDesiredState::Gone));
     task.released(node(0), at(2));
-    assert_eq!((task.state, task.holds(node(0)), task.holds(node(1))), (TaskState::Failed, false, true));
+    assert_eq!(
+        (task.state, task.holds(node(0)), task.holds(node(1))),
+        (TaskState::Failed, false, true)
+    );
     assert!(task.is_open());
-    // The node was only silent and still runs its part, so it is released after it confirmed the end.
+    // The node was only silent and still runs its part, so it is released after it confirmed the
+    // end.
     let mut back = task.clone();
     back.observe(node(1), NodeObservation::Linked(boot(0)), at(3));
     assert_eq!((want(&back, 1), back.holds(node(1))), (Some(TaskDesiredState::Gone), true));
@@ -164,12 +178,19 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
     assert_eq!(hangs.end, None);
     timer(&mut hangs, at(10 + limit));
     let end = hangs.end.expect("decided");
-    assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::ProxyFailed, Some(node(1))));
+    assert_eq!(
+        (end.state, end.cause, end.node),
+        (TaskState::Failed, TaskCause::ProxyFailed, Some(node(1)))
+    );
     assert!(end.detail.contains("exit code 5"), "{}", end.detail);
     let mut over = exits(5);
     over.reported(node(0), Some(&TaskNodeState::Exited { code: 9 }), at(11));
     timer(&mut over, at(10 + limit));
-    assert_eq!(over.end.map(|end| (end.cause, end.code)), Some((TaskCause::Exited, Some(9))), "the head speaks");
+    assert_eq!(
+        over.end.map(|end| (end.cause, end.code)),
+        Some((TaskCause::Exited, Some(9))),
+        "the head speaks"
+    );
     // The ranks of that node have ended and reported to the head; ranks of another node still run.
     let mut done = exits(0);
     timer(&mut done, at(10 + 2 * limit));
@@ -223,7 +244,8 @@ fn invalid_task_spec_is_refused() {
     for spec in wrong {
         assert!(spec.check().is_err(), "{spec:?}");
     }
-    let colon = TaskSpec { argv: vec!["a".to_owned(), ":".to_owned()], launcher: Launcher::None, ..good };
+    let colon =
+        TaskSpec { argv: vec!["a".to_owned(), ":".to_owned()], launcher: Launcher::None, ..good };
     assert_eq!(colon.check(), Ok(()), "only mpiexec minds it");
 }
 

@@ -1,4 +1,5 @@
-//! Time limits of a task: for the whole task, for its start, and for a head that waits for a lost proxy.
+//! Time limits of a task: for the whole task, for its start, and for a head that waits for a lost
+//! proxy.
 
 use super::{Launcher, Member, MemberState, Task, TaskCause, TaskState};
 use meshd_types::Timestamp;
@@ -7,15 +8,17 @@ use std::time::Duration;
 /// Maximum time until a task runs on all its nodes.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// Maximum time between the failure of a proxy and the exit of the head. A head exits at once when it loses a connected proxy, but waits
-/// without limit for a proxy that never connected.
+/// Maximum time between the failure of a proxy and the exit of the head. A head exits at once when
+/// it loses a connected proxy, but waits without limit for a proxy that never connected.
 pub const HEAD_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
 impl Task {
-    /// Applies the time limits. `age` is the time since the creation: the clock may have jumped meanwhile.
+    /// Applies the time limits. `age` is the time since the creation: the clock may have jumped
+    /// meanwhile.
     pub fn timer(&mut self, age: Duration, now: Timestamp) {
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
-            let detail = format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
+            let detail =
+                format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
             self.ends(TaskState::TimedOut, TaskCause::TimeLimit, detail, None, now);
         } else if self.state == TaskState::Starting && age >= START_LIMIT {
             let late = self.members.iter().find(|member| member.state == MemberState::Claimed);
@@ -27,16 +30,22 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has reported to the head. A failed proxy may
-    /// never have connected.
+    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has
+    /// reported to the head. A failed proxy may never have connected.
     fn fail_on_silent_head(&mut self, now: Timestamp) {
         let failed = |member: &Member| {
-            let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
+            let code =
+                member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
             (now.distance(member.ended_at?) >= HEAD_EXIT_LIMIT).then_some((member.node, code))
         };
         let is_hydra = self.spec.launcher == Launcher::Mpich;
-        let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra) else { return };
-        let detail = format!("the proxy of this node ended with exit code {code}, and the head has not exited since");
+        let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra)
+        else {
+            return;
+        };
+        let detail = format!(
+            "the proxy of this node ended with exit code {code}, and the head has not exited since"
+        );
         self.ends(TaskState::Failed, TaskCause::ProxyFailed, detail, Some(node), now);
     }
 }

@@ -11,7 +11,8 @@ impl Task {
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         member.lost = false;
         match report {
-            // A missing task is a failure only if it ran there. Otherwise the order may be in transit.
+            // A missing task is a failure only if it ran there. Otherwise the order may be in
+            // transit.
             None if member.state == MemberState::Running => {
                 let detail = "the node no longer reports the task".to_owned();
                 let fault = meshd_proto::task::TaskFault::AgentRestarted;
@@ -69,11 +70,14 @@ impl Task {
         self.members.get_mut(index)
     }
 
-    /// Applies the exit on one node. With Hydra, the head decides the result; without Hydra, the first failure or the last exit.
+    /// Applies the exit on one node. With Hydra, the head decides the result; without Hydra, the
+    /// first failure or the last exit.
     fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
         let decides_result = match self.spec.launcher {
             Launcher::Mpich => is_head,
-            Launcher::None => code != 0 || self.members.iter().all(|member| member.state == MemberState::Ended),
+            Launcher::None => {
+                code != 0 || self.members.iter().all(|member| member.state == MemberState::Ended)
+            }
         };
         if !decides_result {
             return;

@@ -13,7 +13,11 @@ impl Vm {
     pub(super) fn left_disks(&self) -> Vec<ReleasedDisk> {
         let left = |volume: &Volume| {
             let disk = volume.source.disk()?.identity()?.clone();
-            Some(ReleasedDisk { disk, wipe: volume.source.is_wiped(), used: self.disks.contains_key(&volume.name) })
+            Some(ReleasedDisk {
+                disk,
+                wipe: volume.source.is_wiped(),
+                used: self.disks.contains_key(&volume.name),
+            })
         };
         self.request.spec.volumes.iter().filter_map(left).collect()
     }
@@ -23,14 +27,22 @@ impl Vm {
         if let Some(owed) = self.pending_wipes.get(&node) {
             return owed.clone();
         }
-        let own = self.left_disks().into_iter().filter(|left| left.wipe && left.used && self.node() == Some(node));
+        let own = self
+            .left_disks()
+            .into_iter()
+            .filter(|left| left.wipe && left.used && self.node() == Some(node));
         own.map(|left| left.disk).collect()
     }
 
-    /// Records the disks of a node that stopped without confirming the release. The disks must be wiped before another VM receives them.
+    /// Records the disks of a node that stopped without confirming the release. The disks must be
+    /// wiped before another VM receives them.
     pub fn record_pending_wipes(&mut self) {
-        let owed: BTreeSet<DiskIdentity> =
-            self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
+        let owed: BTreeSet<DiskIdentity> = self
+            .left_disks()
+            .into_iter()
+            .filter(|left| left.wipe && left.used)
+            .map(|left| left.disk)
+            .collect();
         if let Some(node) = self.node().filter(|_| !owed.is_empty()) {
             self.stray_nodes.insert(node);
             self.pending_wipes.insert(node, owed);
@@ -49,7 +61,8 @@ impl Vm {
         }
     }
 
-    /// Records that a former node confirmed the release. Returns false if no confirmation was pending.
+    /// Records that a former node confirmed the release. Returns false if no confirmation was
+    /// pending.
     pub fn confirm_release(&mut self, node: NodeId) -> bool {
         self.pending_wipes.remove(&node);
         self.stray_nodes.remove(&node)

@@ -1,4 +1,5 @@
-//! Handles a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
+//! Handles a VM that its node lost or refused: restart, placement on another node, or stop with a
+//! reason.
 
 use super::record::{NodeReport, StartOrders, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
@@ -11,12 +12,14 @@ pub const MAX_REFUSED: usize = 8;
 const MAX_REASON: usize = 300;
 
 impl Vm {
-    /// Applies a complete report of the node that does not contain this VM. `serves`: the node is in service.
+    /// Applies a complete report of the node that does not contain this VM. `serves`: the node is
+    /// in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_reported().then_some(())?;
         let fetched = |last: &NodeReport| last.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
-            || self.desired_state == VmDesiredState::Run && self.last_report.as_ref().is_some_and(fetched)
+            || self.desired_state == VmDesiredState::Run
+                && self.last_report.as_ref().is_some_and(fetched)
         {
             // A restarted agent forgets VMs that wait for files, so the order is repeated.
             self.last_report = None;
@@ -25,9 +28,16 @@ impl Vm {
         Some(self.lose("the node no longer reports the VM".to_owned(), serves, now))
     }
 
-    /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is in service.
-    pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmChange> {
-        let placement = self.placement.as_mut().filter(|placement| placement.session != Some(session))?;
+    /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is
+    /// in service.
+    pub fn rebooted(
+        &mut self,
+        session: BootSessionId,
+        serves: bool,
+        now: Timestamp,
+    ) -> Option<VmChange> {
+        let placement =
+            self.placement.as_mut().filter(|placement| placement.session != Some(session))?;
         let was = placement.session.replace(session);
         // The VM was never on the node, or the node was not netbooted before.
         if was.is_none() || !self.is_reported() {
@@ -40,7 +50,9 @@ impl Vm {
     fn lose(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
         let again = match (self.desired_state, self.request.spec.restart.when) {
             (VmDesiredState::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
-            (VmDesiredState::Run, RestartWhen::Never) => self.request.on_node_loss == OnNodeLoss::Restart,
+            (VmDesiredState::Run, RestartWhen::Never) => {
+                self.request.on_node_loss == OnNodeLoss::Restart
+            }
             (VmDesiredState::Stop | VmDesiredState::Release, _) => false,
         };
         self.last_report = None;
@@ -53,10 +65,20 @@ impl Vm {
         }
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
-            let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
+            let failure = VmFailure {
+                kind: VmFailureKind::EndedUnseen,
+                detail: why.clone(),
+                log: Vec::new(),
+            };
             let (state, failure) = (ReportedVmState::Failed, Some(failure));
-            self.last_report =
-                Some(NodeReport { state, failure, restarts: 0, start: None, since: now, is_reported: false });
+            self.last_report = Some(NodeReport {
+                state,
+                failure,
+                restarts: 0,
+                start: None,
+                since: now,
+                is_reported: false,
+            });
         }
         VmChange::Lost(why)
     }
@@ -73,22 +95,29 @@ impl Vm {
     /// Returns true if the VM must be placed without an order of an operator.
     pub fn needs_placement(&self) -> bool {
         self.placement.is_none()
-            && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
+            && (self.may_move()
+                || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
-    /// Withdraws the VM from a node that refused its only start order, so nothing of the VM ran or was written there. Frees the resources.
-    /// The node forgets the VM. The next node is tried, unless it would refuse for the same reason; then the VM stays off.
+    /// Withdraws the VM from a node that refused its only start order, so nothing of the VM ran or
+    /// was written there. Frees the resources. The node forgets the VM. The next node is tried,
+    /// unless it would refuse for the same reason; then the VM stays off.
     pub fn withdraw_refused(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let last = self.last_report.as_ref().filter(|last| {
-            let never_ran = last.is_reported && (last.state, last.restarts) == (ReportedVmState::Failed, 0);
-            never_ran && last.start == Some(self.start) && self.start_orders == StartOrders::Once(self.start)
+            let never_ran =
+                last.is_reported && (last.state, last.restarts) == (ReportedVmState::Failed, 0);
+            never_ran
+                && last.start == Some(self.start)
+                && self.start_orders == StartOrders::Once(self.start)
         })?;
-        let failure = last.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
+        let failure =
+            last.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
         if self.desired_state != VmDesiredState::Run {
             return None;
         }
-        let (why, everywhere) = (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
+        let (why, everywhere) =
+            (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
         self.refused.insert(node, why);
         let again = self.required_node.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
         self.record_pending_wipes();
@@ -121,7 +150,8 @@ impl Vm {
         }
     }
 
-    /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether the VM runs there, elsewhere or not at all.
+    /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether the
+    /// VM runs there, elsewhere or not at all.
     pub fn mark_unconfirmed(&mut self) {
         if self.desired_state == VmDesiredState::Run {
             (self.unconfirmed, self.last_report) = (true, None);

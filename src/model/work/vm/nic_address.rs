@@ -1,4 +1,5 @@
-//! Addresses of a VM's NICs: the network in which an IP address is unique, and the addresses of slots. Pure.
+//! Addresses of a VM's NICs: the network in which an IP address is unique, and the addresses of
+//! slots. Pure.
 //!
 //! | NIC | scope in which its address is unique |
 //! | --- | --- |
@@ -21,7 +22,8 @@ pub struct SlotNic {
     pub address: Option<Ipv4Addr>,
 }
 
-/// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the site use the IP address.
+/// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the
+/// site use the IP address.
 pub fn fill_slot_nics(spec: &mut VmSpec, slot_nics: Vec<SlotNic>) {
     let (uuid, mut slot_nics) = (spec.uuid, slot_nics.into_iter());
     for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| nic.slot) {

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Locality {
-    /// The VM is bound to a NUMA node because its units are there, for as long as it has these units.
+    /// The VM is bound to a NUMA node because its units are there, for as long as it has these
+    /// units.
     pub near: bool,
     /// Units and CPUs are on several NUMA nodes.
     pub mismatch: bool,

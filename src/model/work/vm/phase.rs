@@ -5,7 +5,8 @@ use meshd_proto::vm::ReportedVmState;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 
-/// The phase of a VM for operators: the reported state, and phases that only the central node knows.
+/// The phase of a VM for operators: the reported state, and phases that only the central node
+/// knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[derive(strum::IntoStaticStr, strum::VariantArray)]
@@ -36,7 +37,8 @@ pub enum VmPhase {
 }
 
 impl VmPhase {
-    pub const ALL: [VmPhase; VmPhase::VARIANTS.len()] = *VmPhase::VARIANTS.first_chunk().expect("the same length");
+    pub const ALL: [VmPhase; VmPhase::VARIANTS.len()] =
+        *VmPhase::VARIANTS.first_chunk().expect("the same length");
 }
 
 as_str!(VmPhase);
@@ -60,8 +62,12 @@ impl Vm {
     pub fn phase(&self, is_linked: bool) -> VmPhase {
         match (&self.placement, &self.last_report) {
             (None, _) => VmPhase::Unplaced,
-            (Some(_), _) if self.unconfirmed && self.desired_state == VmDesiredState::Run => VmPhase::Unconfirmed,
-            (Some(_), _) if self.desired_state == VmDesiredState::Release && self.obstacle.is_some() => {
+            (Some(_), _) if self.unconfirmed && self.desired_state == VmDesiredState::Run => {
+                VmPhase::Unconfirmed
+            }
+            (Some(_), _)
+                if self.desired_state == VmDesiredState::Release && self.obstacle.is_some() =>
+            {
                 VmPhase::ReleaseBlocked
             }
             (Some(_), _) if self.desired_state == VmDesiredState::Release => VmPhase::Releasing,

@@ -13,8 +13,8 @@ use meshd_config::vm::VmRequest;
 use meshd_proto::{
     DiskIdentity, DiskUse,
     vm::{
-        MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmReport,
-        VmTargetState, VolumeName,
+        MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder,
+        VmReport, VmTargetState, VolumeName,
     },
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
@@ -107,7 +107,8 @@ pub struct Vm {
     /// The record is from a backup and unconfirmed: the VM may run elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
-    /// Nodes that the VM left without a confirmed release. Each may still run the VM, if it was removed while its machine ran.
+    /// Nodes that the VM left without a confirmed release. Each may still run the VM, if it was
+    /// removed while its machine ran.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub former_nodes: BTreeSet<NodeId>,
     /// Former nodes that did not confirm the release, with disks that must be wiped.
@@ -184,11 +185,13 @@ impl Vm {
         self.placement.as_ref().map(|placement| placement.node)
     }
 
-    /// Returns the complete desired state for the VM's node, or for another node that still has parts of the VM.
+    /// Returns the complete desired state for the VM's node, or for another node that still has
+    /// parts of the VM.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
         let target = if self.stray_nodes.contains(&node) {
             let owed = self.pending_wipes.get(&node).into_iter().flatten();
-            let left = |disk: &DiskIdentity| ReleasedDisk { disk: disk.clone(), wipe: true, used: true };
+            let left =
+                |disk: &DiskIdentity| ReleasedDisk { disk: disk.clone(), wipe: true, used: true };
             VmTargetState::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.request.grace_s;
@@ -203,7 +206,9 @@ impl Vm {
                     slots: Vec::new(),
                     disks: self.disks.clone(),
                 },
-                VmDesiredState::Stop => VmTargetState::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
+                VmDesiredState::Stop => {
+                    VmTargetState::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) }
+                }
                 VmDesiredState::Release => VmTargetState::Release { disks: self.left_disks() },
             }
         } else {
@@ -225,19 +230,22 @@ impl Vm {
                 && last.start == report.start
                 && last.failure == report.failure.clone().map(bound_failure)
         };
-        let known =
-            |(name, reported): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= reported);
+        let known = |(name, reported): (&VolumeName, &DiskUse)| {
+            self.disks.get(name).is_some_and(|disk| disk >= reported)
+        };
         self.last_report.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
-    /// Returns true while the VM runs or starts, according to the node, and before the first report.
+    /// Returns true while the VM runs or starts, according to the node, and before the first
+    /// report.
     pub fn is_up(&self) -> bool {
         self.last_report.is_none() || self.is_running()
     }
 
     /// Returns true while the VM runs or is ordered to run.
     pub fn may_work(&self) -> bool {
-        self.is_running() || self.desired_state == VmDesiredState::Run && !self.unconfirmed && self.is_up()
+        self.is_running()
+            || self.desired_state == VmDesiredState::Run && !self.unconfirmed && self.is_up()
     }
 
     /// Returns true while the guest is paused; a start resumes it.
@@ -247,24 +255,36 @@ impl Vm {
 
     /// Returns true while the node reports a QEMU process or a start of the VM.
     pub fn is_running(&self) -> bool {
-        self.last_report.as_ref().is_some_and(|last| last.state.is_live() || last.state == ReportedVmState::Waiting)
+        self.last_report
+            .as_ref()
+            .is_some_and(|last| last.state.is_live() || last.state == ReportedVmState::Waiting)
     }
 
-    /// Returns true once the node reports the desired state of the newest order. Until then meshd repeats the order.
+    /// Returns true once the node reports the desired state of the newest order. Until then meshd
+    /// repeats the order.
     pub fn is_settled(&self) -> bool {
-        let off = |state: ReportedVmState| matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed);
+        let off = |state: ReportedVmState| {
+            matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed)
+        };
         self.stray_nodes.is_empty()
             && match (self.desired_state, &self.last_report) {
                 (VmDesiredState::Run, Some(last)) => {
-                    last.state != ReportedVmState::Stopping && last.start.is_none_or(|start| start == self.start)
+                    last.state != ReportedVmState::Stopping
+                        && last.start.is_none_or(|start| start == self.start)
                 }
                 (VmDesiredState::Stop, last) => last.as_ref().is_none_or(|last| off(last.state)),
                 (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
             }
     }
 
-    /// Places the VM on a node with these units. `disks` are the disks of its slots, in the order of the volumes.
-    pub fn assign(&mut self, placement: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
+    /// Places the VM on a node with these units. `disks` are the disks of its slots, in the order
+    /// of the volumes.
+    pub fn assign(
+        &mut self,
+        placement: Placement,
+        units: Vec<PciAddress>,
+        disks: Vec<DiskIdentity>,
+    ) {
         self.request.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
@@ -281,10 +301,12 @@ impl Vm {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Stop, grace_s);
     }
 
-    /// Returns true if a report of this node forbids to start the VM elsewhere: the record may be wrong about it. The claim of any other
-    /// node is its own affair. A full set of former nodes excludes no node, because some may be missing in it.
+    /// Returns true if a report of this node forbids to start the VM elsewhere: the record may be
+    /// wrong about it. The claim of any other node is its own affair. A full set of former nodes
+    /// excludes no node, because some may be missing in it.
     pub fn may_run_on(&self, node: NodeId) -> bool {
-        let is_former = self.former_nodes.contains(&node) || self.former_nodes.len() >= MAX_FORMER_NODES;
+        let is_former =
+            self.former_nodes.contains(&node) || self.former_nodes.len() >= MAX_FORMER_NODES;
         self.unconfirmed || is_former || !failpoint::defends("vm-claim")
     }
 
@@ -292,8 +314,11 @@ impl Vm {
     pub fn run(&mut self) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
         self.start = self.start.saturating_add(1);
-        self.start_orders =
-            if self.start_orders == StartOrders::Nothing { StartOrders::Once(self.start) } else { StartOrders::Often };
+        self.start_orders = if self.start_orders == StartOrders::Nothing {
+            StartOrders::Once(self.start)
+        } else {
+            StartOrders::Often
+        };
         self.last_report = self.last_report.take().filter(|last| last.is_reported);
     }
 
@@ -306,9 +331,11 @@ impl Vm {
             self.obstacle = None;
         }
         let before = self.last_report.as_ref();
-        let is_new_start = |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
-        let is_same =
-            before.is_some_and(|last| (last.state, last.restarts) == (state, restarts) && !is_new_start(last));
+        let is_new_start =
+            |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
+        let is_same = before.is_some_and(|last| {
+            (last.state, last.restarts) == (state, restarts) && !is_new_start(last)
+        });
         if is_same && before.is_some_and(|last| last.failure == failure && last.start == start) {
             return None;
         }
@@ -326,7 +353,8 @@ impl Vm {
         if state == ReportedVmState::Running {
             self.refused.clear();
         }
-        self.last_report = Some(NodeReport { state, failure, restarts, start, since, is_reported: true });
+        self.last_report =
+            Some(NodeReport { state, failure, restarts, start, since, is_reported: true });
         change
     }
 
@@ -355,7 +383,10 @@ impl Vm {
 /// Truncates a reported failure, because the agent is not trusted.
 fn bound_failure(mut failure: VmFailure) -> VmFailure {
     let cut = |text: &mut String| {
-        let end = (0..=MAX_FAILURE_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let end = (0..=MAX_FAILURE_TEXT.min(text.len()))
+            .rev()
+            .find(|end| text.is_char_boundary(*end))
+            .unwrap_or(0);
         text.truncate(end);
     };
     cut(&mut failure.detail);

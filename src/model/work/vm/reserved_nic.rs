@@ -34,8 +34,15 @@ impl Vm {
 
     /// Returns the NICs of the VM except those that wait for the addresses of a slot.
     pub fn own_nics(&self) -> impl Iterator<Item = &Nic> {
-        let has_none = |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
-        self.request.spec.nics.iter().enumerate().filter(move |nic| !has_none(nic)).map(|(_, nic)| nic)
+        let has_none =
+            |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
+        self.request
+            .spec
+            .nics
+            .iter()
+            .enumerate()
+            .filter(move |nic| !has_none(nic))
+            .map(|(_, nic)| nic)
     }
 
     /// Returns true if both VMs have the same name and NICs.

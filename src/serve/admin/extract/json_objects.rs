@@ -1,5 +1,5 @@
-//! Reads JSON into types and refuses an array in place of an object. `serde` alone takes the values of an array as the fields of a
-//! structure, in their order.
+//! Reads JSON into types and refuses an array in place of an object. `serde` alone takes the values
+//! of an array as the fields of a structure, in their order.
 
 use serde::{
     Deserializer,
@@ -48,7 +48,9 @@ impl<'de> Deserializer<'de> for Objects {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
-            Value::Array(items) => SeqDeserializer::new(items.into_iter().map(Objects)).deserialize_any(visitor),
+            Value::Array(items) => {
+                SeqDeserializer::new(items.into_iter().map(Objects)).deserialize_any(visitor)
+            }
             Value::Object(fields) => {
                 let fields = fields.into_iter().map(|(name, value)| (name, Objects(value)));
                 MapDeserializer::new(fields).deserialize_any(visitor)
@@ -61,7 +63,11 @@ impl<'de> Deserializer<'de> for Objects {
         if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -87,7 +93,8 @@ impl<'de> Deserializer<'de> for Objects {
         match self.0 {
             Value::Object(fields) => {
                 let fields = fields.into_iter().map(|(name, value)| (name, Objects(value)));
-                MapAccessDeserializer::new(MapDeserializer::new(fields)).deserialize_enum(name, variants, visitor)
+                MapAccessDeserializer::new(MapDeserializer::new(fields))
+                    .deserialize_enum(name, variants, visitor)
             }
             scalar => scalar.deserialize_enum(name, variants, visitor),
         }
@@ -102,7 +109,10 @@ impl<'de> Deserializer<'de> for Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshd_api::{AcceptNic, Approve, BulkRequest, ChangeLabels, ChangeVars, CreateApiToken, CreateVm, RunTask};
+    use meshd_api::{
+        AcceptNic, Approve, BulkRequest, ChangeLabels, ChangeVars, CreateApiToken, CreateVm,
+        RunTask,
+    };
     use serde_json::json;
 
     #[test]
@@ -110,7 +120,8 @@ mod tests {
         fn refused<T: DeserializeOwned>(value: Value) {
             let bytes = value.to_string();
             assert!(serde_json::from_str::<T>(&bytes).is_ok(), "serde takes it: {bytes}");
-            let error = from_slice::<T>(bytes.as_bytes()).err().unwrap_or_else(|| panic!("{bytes}"));
+            let error =
+                from_slice::<T>(bytes.as_bytes()).err().unwrap_or_else(|| panic!("{bytes}"));
             assert!(error.to_string().contains("expected a JSON object"), "{bytes}: {error}");
         }
         refused::<CreateApiToken>(json!(["rr", "viewer", 60]));
@@ -123,12 +134,15 @@ mod tests {
     #[test]
     fn objects_are_read_as_before() {
         let vars: ChangeVars =
-            from_slice(br#"{"set":{"a":true,"b":7,"c":"x","d":["y"]},"unset":["e"]}"#).expect("valid");
+            from_slice(br#"{"set":{"a":true,"b":7,"c":"x","d":["y"]},"unset":["e"]}"#)
+                .expect("valid");
         assert_eq!((vars.set.len(), vars.unset.len()), (4, 1));
-        let labels: ChangeLabels = from_slice(br#"{"set":{"rack":"a"},"unset":["feed"]}"#).expect("valid");
+        let labels: ChangeLabels =
+            from_slice(br#"{"set":{"rack":"a"},"unset":["feed"]}"#).expect("valid");
         assert_eq!(labels.change.set.len(), 1);
         for user in [r#""root""#, r#"{"uid":1000}"#] {
-            let text = format!(r#"{{"group":"g","argv":["a","b"],"launcher":"none","user":{user}}}"#);
+            let text =
+                format!(r#"{{"group":"g","argv":["a","b"],"launcher":"none","user":{user}}}"#);
             assert_eq!(from_slice::<RunTask>(text.as_bytes()).expect("valid").argv.len(), 2);
         }
         let vm = meshd_config::vm::parse(

@@ -1,4 +1,5 @@
-//! Extractors of requests: the body, the query, and the node in the path. Each rejection is a [`Refused`].
+//! Extractors of requests: the body, the query, and the node in the path. Each rejection is a
+//! [`Refused`].
 //!
 //! | module | content |
 //! | --- | --- |
@@ -44,7 +45,8 @@ impl FromRequest<ApiState> for JsonBody {
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Refused> {
         let is_json = is_json(request.headers());
         let bytes = Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|error| Refused::rejection(error.status(), &error.body_text()))?;
+        let bytes =
+            bytes.map_err(|error| Refused::rejection(error.status(), &error.body_text()))?;
         match is_json {
             Some(true) => Ok(JsonBody(bytes)),
             None if bytes.is_empty() => Ok(JsonBody(Bytes::from_static(b"null"))),
@@ -68,7 +70,9 @@ impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &ApiState) -> Result<Self, Refused> {
         let query = Query::try_from_uri(&parts.uri);
-        query.map(|Query(query)| QueryOf(query)).map_err(|error| Refused::bad_request(error.body_text()))
+        query
+            .map(|Query(query)| QueryOf(query))
+            .map_err(|error| Refused::bad_request(error.body_text()))
     }
 }
 
@@ -84,7 +88,11 @@ impl FromRequestParts<ApiState> for TargetNode {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Response> {
         let path = Path::<String>::from_request_parts(parts, state).await;
         let Path(name) = path.map_err(|error| error.into_response())?;
-        let id = state.central.nodes.resolve(&name).map_err(|error| Refused::from(error).into_response())?;
+        let id = state
+            .central
+            .nodes
+            .resolve(&name)
+            .map_err(|error| Refused::from(error).into_response())?;
         Ok(TargetNode { central: state.central.clone(), id })
     }
 }

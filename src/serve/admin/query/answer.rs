@@ -94,9 +94,12 @@ impl<T: Serialize> Listing<T> {
     pub(crate) fn answer(self, request: &HeaderMap) -> Result<Response, Refused> {
         let bytes = match &self.fields {
             None => self.encoding.bytes(&self.rows),
-            Some(fields) => selected(&self.rows, fields).and_then(|rows| self.encoding.bytes(&rows)),
+            Some(fields) => {
+                selected(&self.rows, fields).and_then(|rows| self.encoding.bytes(&rows))
+            }
         };
-        let bytes = bytes.map_err(|error| Refused::internal(format!("a list cannot be written: {error}")))?;
+        let bytes = bytes
+            .map_err(|error| Refused::internal(format!("a list cannot be written: {error}")))?;
         let total = self.total.map(|total| total.to_string());
         let tag = tag(&bytes, self.next.as_deref(), total.as_deref());
         let mut response = if is_known(request, &tag) {
@@ -116,7 +119,8 @@ impl<T: Serialize> Listing<T> {
     }
 }
 
-/// Returns the response of a list route: one page of the rows, in the requested order. Parameters are checked before `rows` is called.
+/// Returns the response of a list route: one page of the rows, in the requested order. Parameters
+/// are checked before `rows` is called.
 pub(crate) fn list<T: Serialize>(
     rows: impl FnOnce() -> Result<Vec<T>, Refused>,
     key: fn(&T, &str) -> OrderKey,
@@ -130,11 +134,16 @@ pub(crate) fn list<T: Serialize>(
 }
 
 fn plain(text: &str) -> Result<HeaderValue, Refused> {
-    HeaderValue::from_str(text).map_err(|_| Refused::internal("a header of a list is not plain text"))
+    HeaderValue::from_str(text)
+        .map_err(|_| Refused::internal("a header of a list is not plain text"))
 }
 
-/// Returns rows with the selected fields only. A field that a row lacks is omitted, as in a complete row.
-pub(crate) fn selected<T: Serialize>(rows: &[T], fields: &[&str]) -> Result<Vec<Value>, serde_json::Error> {
+/// Returns rows with the selected fields only. A field that a row lacks is omitted, as in a
+/// complete row.
+pub(crate) fn selected<T: Serialize>(
+    rows: &[T],
+    fields: &[&str],
+) -> Result<Vec<Value>, serde_json::Error> {
     let select = |row: &T| {
         let mut row = serde_json::to_value(row)?;
         if let Some(object) = row.as_object_mut() {
@@ -145,7 +154,8 @@ pub(crate) fn selected<T: Serialize>(rows: &[T], fields: &[&str]) -> Result<Vec<
     rows.iter().map(select).collect()
 }
 
-/// Returns the entity tag of a response. The tag changes with the rows, the cursor and the number of rows.
+/// Returns the entity tag of a response. The tag changes with the rows, the cursor and the number
+/// of rows.
 pub(crate) fn tag(body: &[u8], next: Option<&str>, total: Option<&str>) -> String {
     let fields = [body, next.unwrap_or_default().as_bytes(), total.unwrap_or_default().as_bytes()];
     format!("\"{}\"", hex(&Digest::of_fields(fields).0[..TAG_BYTES]))

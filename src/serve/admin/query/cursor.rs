@@ -24,7 +24,8 @@ pub(crate) struct CursorError;
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = serde_json::to_vec(&[&self.sort, &self.key, &self.id]).map_err(|_| fmt::Error)?;
+        let parts =
+            serde_json::to_vec(&[&self.sort, &self.key, &self.id]).map_err(|_| fmt::Error)?;
         f.write_str(&hex(&parts))
     }
 }
@@ -44,7 +45,8 @@ impl FromStr for Cursor {
 
 /// Decodes hexadecimal digits of any length.
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digit =
+        |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);
     pairs
         .map(|pair| match pair {

@@ -29,13 +29,24 @@ pub(crate) struct LeaseFilter {
 impl LeaseFilter {
     /// Reads all filters except the node, because only the central node can resolve its name.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
-        Ok(LeaseFilter { states: parameters.words("state", &STATES)?, node: None, text: parameters.needle()? })
+        Ok(LeaseFilter {
+            states: parameters.words("state", &STATES)?,
+            node: None,
+            text: parameters.needle()?,
+        })
     }
 
     pub(crate) fn takes(&self, lease: &LeaseView) -> bool {
         let has = |text: &Needle| {
-            let (node, vm) = (lease.node.map(|node| node.to_string()), lease.vm.map(|vm| vm.to_string()));
-            let texts = [Some(lease.address.to_string()), Some(lease.mac.to_string()), lease.name.clone(), node, vm];
+            let (node, vm) =
+                (lease.node.map(|node| node.to_string()), lease.vm.map(|vm| vm.to_string()));
+            let texts = [
+                Some(lease.address.to_string()),
+                Some(lease.mac.to_string()),
+                lease.name.clone(),
+                node,
+                vm,
+            ];
             texts.iter().flatten().any(|found| text.is_in(found))
         };
         self.states.as_ref().is_none_or(|states| states.contains(&lease.state.as_str()))

@@ -83,16 +83,21 @@ impl LogRequest {
         };
         let limit = match parameters.number("limit")? {
             None => DEFAULT_RECORDS,
-            Some(number) => {
-                usize::try_from(number).ok().filter(|limit| (1..=MAX_RECORDS).contains(limit)).ok_or_else(|| {
-                    ParameterError::invalid("limit", format!("{number} is out of range; use 1 to {MAX_RECORDS}"))
-                })?
-            }
+            Some(number) => usize::try_from(number)
+                .ok()
+                .filter(|limit| (1..=MAX_RECORDS).contains(limit))
+                .ok_or_else(|| {
+                    ParameterError::invalid(
+                        "limit",
+                        format!("{number} is out of range; use 1 to {MAX_RECORDS}"),
+                    )
+                })?,
         };
         Ok(LogRequest { direction, after: parameters.number("after")?, limit })
     }
 
-    /// Returns the number of records to read: one more than a page, which shows whether another page follows.
+    /// Returns the number of records to read: one more than a page, which shows whether another
+    /// page follows.
     pub(crate) fn records(&self) -> usize {
         if self.direction == Direction::Newest { self.limit } else { self.limit + 1 }
     }
@@ -101,11 +106,14 @@ impl LogRequest {
     pub(crate) fn range(&self) -> (u64, Option<u64>) {
         match self.direction {
             Direction::Backward => (0, self.after),
-            Direction::Newest | Direction::Forward => (self.after.map_or(0, |after| after.saturating_add(1)), None),
+            Direction::Newest | Direction::Forward => {
+                (self.after.map_or(0, |after| after.saturating_add(1)), None)
+            }
         }
     }
 
-    /// Cuts the page out of records in ascending order. Also returns the number at which the next page continues.
+    /// Cuts the page out of records in ascending order. Also returns the number at which the next
+    /// page continues.
     pub(crate) fn cut<T>(&self, mut records: Vec<(u64, T)>) -> (Vec<(u64, T)>, Option<u64>) {
         if self.direction == Direction::Newest {
             return (records, None);

@@ -1,4 +1,5 @@
-//! Queries of lists: parameters, filters, order, cursors, selected fields, entity tags, and the search over everything.
+//! Queries of lists: parameters, filters, order, cursors, selected fields, entity tags, and the
+//! search over everything.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -67,25 +67,38 @@ impl NodeFilter {
         })
     }
 
-    /// Returns true if the filter selects a node. `default` is the profile of a node without an assigned profile.
+    /// Returns true if the filter selects a node. `default` is the profile of a node without an
+    /// assigned profile.
     pub(crate) fn takes(&self, node: &Node, default: &ProfileName) -> bool {
         (self.removed || node.phase != Phase::Removed)
             && self.phases.as_ref().is_none_or(|phases| phases.contains(&node.phase))
-            && self.profiles.as_ref().is_none_or(|all| all.contains(node.profile.as_ref().unwrap_or(default)))
+            && self
+                .profiles
+                .as_ref()
+                .is_none_or(|all| all.contains(node.profile.as_ref().unwrap_or(default)))
             && self.label.as_ref().is_none_or(|label| label.matches(&node.labels))
-            && self.text.as_ref().is_none_or(|text| texts(node).any(|(_, found)| text.is_in(&found)))
+            && self
+                .text
+                .as_ref()
+                .is_none_or(|text| texts(node).any(|(_, found)| text.is_in(&found)))
     }
 }
 
 /// Returns the searchable texts of a node: the name of the field, and its text.
 pub(crate) fn texts(node: &Node) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let print = &node.fingerprint;
-    let plain = [("name", node.name.as_str()), ("serial", &print.serial), ("board_serial", &print.board_serial)];
+    let plain = [
+        ("name", node.name.as_str()),
+        ("serial", &print.serial),
+        ("board_serial", &print.board_serial),
+    ];
     let plain = plain.into_iter().map(|(field, text)| (field, Cow::Borrowed(text)));
     let ids = std::iter::once(node.id).chain(node.former.iter().copied());
     let ids = ids.map(|id| ("id", Cow::Owned(id.to_string())));
     let others = print.macs.iter().copied().filter(|mac| *mac != node.mac);
-    let macs = std::iter::once(node.mac).chain(others).map(|mac: MacAddr| ("mac", Cow::Owned(mac.to_string())));
+    let macs = std::iter::once(node.mac)
+        .chain(others)
+        .map(|mac: MacAddr| ("mac", Cow::Owned(mac.to_string())));
     let uuid = print.uuid.map(|uuid| ("uuid", Cow::Owned(uuid.to_string())));
     let address = node.address.map(|address: IpAddr| ("address", Cow::Owned(address.to_string())));
     plain.chain(ids).chain(macs).chain(uuid).chain(address)

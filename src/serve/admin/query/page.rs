@@ -57,7 +57,11 @@ pub(crate) fn cut<T>(mut rows: Vec<(OrderKey, T)>, request: &PageRequest) -> Res
     let more = rows.len() > limit;
     rows.truncate(limit);
     let sort = request.sort.to_string();
-    let next = rows.last().filter(|_| more).map(|((key, id), _)| Cursor { sort, key: key.clone(), id: id.clone() });
+    let next = rows.last().filter(|_| more).map(|((key, id), _)| Cursor {
+        sort,
+        key: key.clone(),
+        id: id.clone(),
+    });
     ResultPage { rows: rows.into_iter().map(|(_, row)| row).collect(), next, total }
 }
 

@@ -49,7 +49,10 @@ pub(crate) struct Parameters(BTreeMap<String, String>);
 
 impl Parameters {
     /// Checks names and lengths.
-    pub(crate) fn read(pairs: Vec<(String, String)>, known: &[&'static str]) -> Result<Self, ParameterError> {
+    pub(crate) fn read(
+        pairs: Vec<(String, String)>,
+        known: &[&'static str],
+    ) -> Result<Self, ParameterError> {
         let mut all = BTreeMap::new();
         for (name, value) in pairs {
             let Some(name) = known.iter().copied().find(|known| *known == name) else {
@@ -57,7 +60,8 @@ impl Parameters {
                 return Err(ParameterError::Unknown { name: brief(&name), hint });
             };
             if value.len() > MAX_QUERY_VALUE {
-                let cause = format!("{} bytes are too long; use at most {MAX_QUERY_VALUE}", value.len());
+                let cause =
+                    format!("{} bytes are too long; use at most {MAX_QUERY_VALUE}", value.len());
                 return Err(ParameterError::invalid(name, cause));
             }
             if all.insert(name.to_owned(), value).is_some() {
@@ -86,20 +90,24 @@ impl Parameters {
         match self.get(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(other) => {
-                Err(ParameterError::invalid(name, format!("`{}` is not a boolean; use true or false", brief(other))))
-            }
+            Some(other) => Err(ParameterError::invalid(
+                name,
+                format!("`{}` is not a boolean; use true or false", brief(other)),
+            )),
         }
     }
 
     /// Parses a whole number.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<u64>, ParameterError> {
-        let odd = |text: &str| format!("`{}` is not a number; use a whole number from 0 on", brief(text));
-        let number = |text: &str| text.parse().map_err(|_| ParameterError::invalid(name, odd(text)));
+        let odd =
+            |text: &str| format!("`{}` is not a number; use a whole number from 0 on", brief(text));
+        let number =
+            |text: &str| text.parse().map_err(|_| ParameterError::invalid(name, odd(text)));
         self.get(name).map(number).transpose()
     }
 
-    /// Parses a comma-separated list of distinct words, at least one. Returns `None` without the parameter.
+    /// Parses a comma-separated list of distinct words, at least one. Returns `None` without the
+    /// parameter.
     pub(crate) fn words(
         &self,
         name: &'static str,
@@ -123,7 +131,8 @@ impl Parameters {
         T::Err: Display,
     {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let parsed = |word: &str| word.parse().map_err(|error: T::Err| ParameterError::invalid(name, error));
+        let parsed =
+            |word: &str| word.parse().map_err(|error: T::Err| ParameterError::invalid(name, error));
         pieces(name, text)?.into_iter().map(parsed).collect::<Result<_, _>>().map(Some)
     }
 
@@ -138,12 +147,17 @@ impl Parameters {
         let after: Option<Cursor> = self.parsed("after")?;
         let sort = sort.unwrap_or(SortBy { key: spec.sorts[0], descending: false });
         if after.as_ref().is_some_and(|cursor| cursor.sort != sort.to_string()) {
-            let cause = format!("the cursor belongs to another order than `{sort}`; repeat `sort` on every page");
+            let cause = format!(
+                "the cursor belongs to another order than `{sort}`; repeat `sort` on every page"
+            );
             return Err(ParameterError::invalid("after", cause));
         }
         let limit = self.number("limit")?.map(|limit| match usize::try_from(limit) {
             Ok(limit @ 1..=MAX_PAGE) => Ok(limit),
-            _ => Err(ParameterError::invalid("limit", format!("{limit} is out of range; use 1 to {MAX_PAGE}"))),
+            _ => Err(ParameterError::invalid(
+                "limit",
+                format!("{limit} is out of range; use 1 to {MAX_PAGE}"),
+            )),
         });
         let mut limit = limit.transpose()?;
         if after.is_some() {
@@ -161,13 +175,20 @@ impl Parameters {
     }
 
     /// Parses the selected fields of each row; `None` for all.
-    pub(crate) fn fields(&self, spec: &ListSpec) -> Result<Option<Vec<&'static str>>, ParameterError> {
+    pub(crate) fn fields(
+        &self,
+        spec: &ListSpec,
+    ) -> Result<Option<Vec<&'static str>>, ParameterError> {
         self.words("fields", spec.fields)
     }
 }
 
 /// Returns the known word that equals `word`.
-fn known_word(name: &'static str, word: &str, known: &[&'static str]) -> Result<&'static str, ParameterError> {
+fn known_word(
+    name: &'static str,
+    word: &str,
+    known: &[&'static str],
+) -> Result<&'static str, ParameterError> {
     known.iter().copied().find(|known| *known == word).ok_or_else(|| {
         let hint = suggest(word, known.iter().copied());
         ParameterError::invalid(name, format!("`{}` is unknown; {hint}", brief(word)))
@@ -176,7 +197,12 @@ fn known_word(name: &'static str, word: &str, known: &[&'static str]) -> Result<
 
 /// Splits a comma-separated list into words.
 fn pieces<'t>(name: &'static str, text: &'t str) -> Result<Vec<&'t str>, ParameterError> {
-    let words: Vec<&str> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).take(MAX_WORDS + 1).collect();
+    let words: Vec<&str> = text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .take(MAX_WORDS + 1)
+        .collect();
     match words.len() {
         0 => Err(ParameterError::invalid(name, "no word; write words with commas between them")),
         count if count > MAX_WORDS => {

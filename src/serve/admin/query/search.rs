@@ -27,7 +27,9 @@ impl SearchRun {
     }
 
     pub(crate) fn node(&mut self, node: &Node) {
-        self.add("node", nodes::texts(node), || (node.id.to_string(), node.name.clone(), node.phase.to_string()));
+        self.add("node", nodes::texts(node), || {
+            (node.id.to_string(), node.name.clone(), node.phase.to_string())
+        });
     }
 
     pub(crate) fn vm(&mut self, vm: &VmView) {
@@ -36,11 +38,13 @@ impl SearchRun {
     }
 
     pub(crate) fn task(&mut self, task: &TaskView) {
-        let view = || (task.id.to_string(), short(&task.argv.join(" ")), task.state.as_str().to_owned());
+        let view =
+            || (task.id.to_string(), short(&task.argv.join(" ")), task.state.as_str().to_owned());
         self.add("task", task_texts(task), view);
     }
 
-    /// Adds an object if one of its texts matches, with the first of the best matches. `view` returns ID, name and state.
+    /// Adds an object if one of its texts matches, with the first of the best matches. `view`
+    /// returns ID, name and state.
     fn add<'t>(
         &mut self,
         kind: &str,
@@ -54,14 +58,18 @@ impl SearchRun {
         self.found.push((fit, SearchHit { kind, id, name, state, field, value }));
     }
 
-    /// Returns the best hits: exact matches before prefixes before other parts, then by kind, name and ID.
+    /// Returns the best hits: exact matches before prefixes before other parts, then by kind, name
+    /// and ID.
     pub(crate) fn finish(mut self) -> SearchView {
         let total = self.found.len();
         self.found.sort_by(|(one_fit, one), (other_fit, other)| {
             let key = |hit: &SearchHit| (hit.kind.clone(), hit.name.clone(), hit.id.clone());
             one_fit.cmp(other_fit).then_with(|| key(one).cmp(&key(other)))
         });
-        SearchView { hits: self.found.into_iter().take(MAX_HITS).map(|(_, hit)| hit).collect(), total }
+        SearchView {
+            hits: self.found.into_iter().take(MAX_HITS).map(|(_, hit)| hit).collect(),
+            total,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tests of queries: walks over pages, cursors and parameters of any text, filters, fields and entity tags.
+//! Tests of queries: walks over pages, cursors and parameters of any text, filters, fields and
+//! entity tags.
 
 use super::{
     answer::{is_known, list, selected, tag},
@@ -23,7 +24,8 @@ use std::{collections::BTreeSet, time::Instant};
 const NAME: &str = "name";
 
 fn read(spec: &ListSpec, pairs: &[(&str, &str)]) -> Result<Parameters, String> {
-    let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let pairs =
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Parameters::read(pairs, spec.parameters).map_err(|error| error.to_string())
 }
 
@@ -40,7 +42,8 @@ fn node(number: u32) -> Node {
     let [a, b, c, d] = number.to_be_bytes();
     let mac = MacAddr([2, 0, a, b, c, d]);
     let print = Fingerprint { serial: format!("SN{number:06}"), ..Fingerprint::default() };
-    let mut node = Node::discovered(Basis::Mac(mac), print, mac, Timestamp::from_millis(i64::from(number)));
+    let mut node =
+        Node::discovered(Basis::Mac(mac), print, mac, Timestamp::from_millis(i64::from(number)));
     node.name = format!("n{number:05}");
     node.phase = Phase::ALL[number as usize % 3];
     node
@@ -53,7 +56,8 @@ fn profile() -> ProfileName {
 /// Returns the nodes of a page.
 fn page_of<'n>(nodes: &'n [Node], filter: &NodeFilter, page: &PageRequest) -> ResultPage<&'n Node> {
     let nodes = nodes.iter().filter(|node| filter.takes(node, &profile()));
-    let rows = nodes.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node));
+    let rows =
+        nodes.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node));
     cut(rows.collect(), page)
 }
 
@@ -230,7 +234,9 @@ fn filters_select_nodes_by_phase_profile_and_text() {
     nodes[4].profile = Some("compute".parse().expect("a name"));
     nodes[5].phase = Phase::Removed;
     nodes[6].address = Some([10, 77, 0, 9].into());
-    let found = |pairs: &[(&str, &str)]| walk(&nodes, &[pairs, &[("sort", "name"), ("limit", "2")]].concat());
+    let found = |pairs: &[(&str, &str)]| {
+        walk(&nodes, &[pairs, &[("sort", "name"), ("limit", "2")]].concat())
+    };
     assert_eq!(found(&[("phase", "discovered")]), ["n00000", "n00003", "n00006"]);
     assert_eq!(found(&[("phase", "removed")]), ["n00005"]);
     assert_eq!(found(&[("profile", "compute")]), ["n00004"]);
@@ -244,13 +250,17 @@ fn filters_select_nodes_by_phase_profile_and_text() {
 #[test]
 fn log_limit_out_of_range_is_refused() {
     let request = |pairs: &[(&str, &str)]| {
-        LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT).map_err(|error| error.to_string())
+        LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT)
+            .map_err(|error| error.to_string())
     };
     assert_eq!(request(&[]).map(|log| (log.direction, log.limit)), Ok((Direction::Newest, 100)));
     assert!(request(&[("limit", "99999999999999999999")]).is_err());
     assert_eq!(request(&[("limit", "10000")]).map(|log| log.limit), Ok(MAX_RECORDS));
     assert!(request(&[("limit", "10001")]).is_err_and(|error| error.contains("use 1 to 10000")));
-    assert_eq!(request(&[("sort", "-seq"), ("after", "7")]).map(|log| log.range()), Ok((0, Some(7))));
+    assert_eq!(
+        request(&[("sort", "-seq"), ("after", "7")]).map(|log| log.range()),
+        Ok((0, Some(7)))
+    );
     assert_eq!(request(&[("sort", "seq"), ("after", "7")]).map(|log| log.range()), Ok((8, None)));
     for pairs in [&[("limit", "0")][..], &[("sort", "seq"), ("limit", "0")]] {
         assert!(request(pairs).is_err_and(|error| error.contains("`limit`")), "{pairs:?}");
@@ -271,7 +281,10 @@ fn selectable_fields_equal_schema_properties() {
         (EVENTS, fields("EventView")),
         (LEASES, fields("LeaseView")),
     ] {
-        assert_eq!(spec.fields.iter().map(|field| (*field).to_owned()).collect::<BTreeSet<_>>(), schema);
+        assert_eq!(
+            spec.fields.iter().map(|field| (*field).to_owned()).collect::<BTreeSet<_>>(),
+            schema
+        );
     }
 }
 
@@ -315,7 +328,8 @@ fn search_ranks_exact_matches_first_and_is_bounded() {
 
 #[test]
 fn time_keys_sort_chronologically() {
-    let times = [i64::MIN, -1, 0, 1, 1_700_000_000_000].map(|millis| time_key(Timestamp::from_millis(millis)));
+    let times = [i64::MIN, -1, 0, 1, 1_700_000_000_000]
+        .map(|millis| time_key(Timestamp::from_millis(millis)));
     assert!(times.is_sorted(), "{times:?}");
 }
 
@@ -323,7 +337,8 @@ fn time_keys_sort_chronologically() {
 #[test]
 fn page_of_10000_nodes_is_found_by_text() {
     let nodes: Vec<Node> = (0..10_000).map(node).collect();
-    let (filter, page) = node_query(&[("q", "sn0099"), ("sort", "-last_seen"), ("limit", "50")]).expect("valid");
+    let (filter, page) =
+        node_query(&[("q", "sn0099"), ("sort", "-last_seen"), ("limit", "50")]).expect("valid");
     let begun = Instant::now();
     let found = page_of(&nodes, &filter, &page);
     println!("one page of 10000 nodes, filtered by text: {:?}", begun.elapsed());
@@ -337,7 +352,8 @@ fn page_of_10000_nodes_is_found_by_text() {
 
 #[test]
 fn list_with_invalid_limit_is_refused_before_rows_are_read() {
-    let query = Parameters::read(vec![("limit".into(), "x".into())], VMS.parameters).expect("known parameters");
+    let query = Parameters::read(vec![("limit".into(), "x".into())], VMS.parameters)
+        .expect("known parameters");
     let rows = || -> Result<Vec<()>, Refused> { panic!("rows were read") };
     let key = |(): &(), _: &str| unreachable!("there are no rows");
     assert!(list(rows, key, &VMS, &query, &HeaderMap::new()).is_err());

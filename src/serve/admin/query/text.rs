@@ -13,7 +13,9 @@ pub(crate) struct Needle(String);
 
 /// The search text is too short, too long or not one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters")]
+#[error(
+    "cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
+)]
 pub(crate) struct NeedleError(usize);
 
 /// Quality of a match, best first.
@@ -51,7 +53,10 @@ impl Needle {
         let needle = self.0.as_bytes();
         let (at, length) = if self.0.is_ascii() {
             // Avoids an allocation for short ASCII texts, which are the common case.
-            let found = text.as_bytes().windows(needle.len()).position(|part| part.eq_ignore_ascii_case(needle));
+            let found = text
+                .as_bytes()
+                .windows(needle.len())
+                .position(|part| part.eq_ignore_ascii_case(needle));
             (found?, text.len())
         } else {
             let text = text.to_lowercase();

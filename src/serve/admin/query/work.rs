@@ -84,13 +84,17 @@ impl VmFilter {
     pub(crate) fn takes(&self, vm: &VmView) -> bool {
         self.states.as_ref().is_none_or(|states| states.contains(&vm.state.as_str()))
             && self.node.is_none_or(|node| vm.node == Some(node))
-            && self.text.as_ref().is_none_or(|text| vm_texts(vm).any(|(_, found)| text.is_in(&found)))
+            && self
+                .text
+                .as_ref()
+                .is_none_or(|text| vm_texts(vm).any(|(_, found)| text.is_in(&found)))
     }
 }
 
 /// Returns the searchable texts of a VM: the name of the field, and its text.
 pub(crate) fn vm_texts(vm: &VmView) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
-    let names = [("name", Cow::Borrowed(vm.name.as_str())), ("uuid", Cow::Owned(vm.uuid.to_string()))];
+    let names =
+        [("name", Cow::Borrowed(vm.name.as_str())), ("uuid", Cow::Owned(vm.uuid.to_string()))];
     let nics = vm.nics.iter().flat_map(|nic| {
         let address = nic.address.map(|address| ("address", Cow::Owned(address.to_string())));
         std::iter::once(("mac", Cow::Owned(nic.mac.to_string()))).chain(address)
@@ -135,13 +139,17 @@ impl TaskFilter {
         self.states.as_ref().is_none_or(|states| states.contains(&task.state.as_str()))
             && self.group.as_ref().is_none_or(|group| *group == task.group)
             && self.node.is_none_or(|node| task.nodes.iter().any(|member| member.node == node))
-            && self.text.as_ref().is_none_or(|text| task_texts(task).any(|(_, found)| text.is_in(&found)))
+            && self
+                .text
+                .as_ref()
+                .is_none_or(|text| task_texts(task).any(|(_, found)| text.is_in(&found)))
     }
 }
 
 /// Returns the searchable texts of a task: the name of the field, and its text.
 pub(crate) fn task_texts(task: &TaskView) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
-    let words = [("id", Cow::Owned(task.id.to_string())), ("group", Cow::Borrowed(task.group.as_str()))];
+    let words =
+        [("id", Cow::Owned(task.id.to_string())), ("group", Cow::Borrowed(task.group.as_str()))];
     words.into_iter().chain(task.argv.iter().map(|word| ("argv", Cow::Borrowed(word.as_str()))))
 }
 

@@ -47,7 +47,8 @@ pub(crate) async fn backup(
             }
         }
     });
-    let stream = futures_util::stream::unfold(out, |mut out| async move { Some((out.recv().await?, out)) });
+    let stream =
+        futures_util::stream::unfold(out, |mut out| async move { Some((out.recv().await?, out)) });
     Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(stream)).into_response())
 }
 
@@ -57,7 +58,9 @@ struct Pipe(mpsc::Sender<io::Result<Bytes>>);
 impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
-        sent.map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection"))?;
+        sent.map_err(|_| {
+            io::Error::new(io::ErrorKind::BrokenPipe, "the client closed the connection")
+        })?;
         Ok(bytes.len())
     }
 

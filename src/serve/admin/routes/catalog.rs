@@ -15,8 +15,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{
-    GENERATION_HEADER, ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, PROFILE_HEADER,
-    SettingView, routes as api,
+    GENERATION_HEADER, ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView,
+    PROFILE_HEADER, SettingView, routes as api,
 };
 use meshd_central::{Rendered, Shared};
 use meshd_config::Site;
@@ -49,11 +49,15 @@ async fn overlays(State(central): State<Shared>) -> Json<Vec<OverlayView>> {
 fn find_overlay<'a>(overlays: &'a Overlays, name: &str) -> Result<&'a Overlay, Refused> {
     overlays.all().find(|overlay| overlay.name.to_string() == name).ok_or_else(|| {
         let name: String = name.chars().take(80).collect();
-        Refused::not_found(format!("there is no overlay `{name}`")).with_hint("see `meshd overlay list`")
+        Refused::not_found(format!("there is no overlay `{name}`"))
+            .with_hint("see `meshd overlay list`")
     })
 }
 
-async fn show_overlay(State(central): State<Shared>, Path(name): Path<String>) -> Answer<OverlayDetail> {
+async fn show_overlay(
+    State(central): State<Shared>,
+    Path(name): Path<String>,
+) -> Answer<OverlayDetail> {
     let snapshot = central.env.snapshot();
     Ok(Json(OverlayDetail::new(find_overlay(snapshot.catalog.overlays(), &name)?, &snapshot.site)))
 }
@@ -65,7 +69,8 @@ pub(crate) struct SourceQuery {
     path: Option<String>,
 }
 
-/// Returns files as of the last reload. The handler reads nothing from disk, so no path or link leads out of the overlay.
+/// Returns files as of the last reload. The handler reads nothing from disk, so no path or link
+/// leads out of the overlay.
 async fn source_files(
     State(central): State<Shared>,
     Path(name): Path<String>,
@@ -75,15 +80,21 @@ async fn source_files(
     let overlay = find_overlay(snapshot.catalog.overlays(), &name)?;
     let Some(path) = query.path else {
         let entries = overlay.entries.iter();
-        return Ok(Json(entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect()));
+        return Ok(Json(
+            entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect(),
+        ));
     };
     let path = SafePath::new(&path).map_err(|error| Refused::unreadable(&error))?;
     let entry = overlay.entries.get(&path);
-    let entry = entry.ok_or_else(|| Refused::not_found(format!("overlay {name} has no file {path}")))?;
+    let entry =
+        entry.ok_or_else(|| Refused::not_found(format!("overlay {name} has no file {path}")))?;
     Ok(Json(vec![OverlaySourceView::with_text(&path, entry, overlay)]))
 }
 
-async fn settings(State(central): State<Shared>, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
+async fn settings(
+    State(central): State<Shared>,
+    Path(name): Path<String>,
+) -> Answer<Vec<SettingView>> {
     let (named, site) = (profile_name(&name)?, central.site());
     let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
     Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
@@ -111,7 +122,11 @@ pub(crate) struct OverlayFilesQuery {
 }
 
 /// Renders the node's current boot, or its boot with another profile.
-async fn rendered(state: ApiState, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
+async fn rendered(
+    state: ApiState,
+    node: &str,
+    profile: Option<String>,
+) -> Result<Rendered, Refused> {
     let ApiState { central, boot_address, .. } = state;
     let id = central.nodes.resolve(node)?;
     let mut node = central.nodes.node(id).ok_or_else(|| node_removed(id))?;
@@ -132,7 +147,8 @@ async fn overlay(
     Path(node): Path<String>,
     QueryOf(query): QueryOf<OverlayQuery>,
 ) -> Result<Response, Refused> {
-    let Rendered { generation, contents, overlay, .. } = rendered(state, &node, query.profile).await?;
+    let Rendered { generation, contents, overlay, .. } =
+        rendered(state, &node, query.profile).await?;
     let bytes = blocking("packing", move || overlay.to_targz()).await?;
     let headers = [
         (CONTENT_TYPE.as_str(), "application/gzip".to_owned()),
@@ -149,8 +165,11 @@ async fn overlay_files(
     QueryOf(query): QueryOf<OverlayFilesQuery>,
 ) -> Answer<Vec<OverlayFileView>> {
     let overlay = rendered(state, &node, query.profile).await?.overlay;
-    let Some(path) = query.path else { return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect())) };
+    let Some(path) = query.path else {
+        return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect()));
+    };
     let file = overlay.files.iter().find(|file| file.path.to_string() == path);
-    let file = file.ok_or_else(|| Refused::not_found(format!("the overlay of {node} has no file {path}")))?;
+    let file = file
+        .ok_or_else(|| Refused::not_found(format!("the overlay of {node} has no file {path}")))?;
     Ok(Json(vec![OverlayFileView::with_text(file)]))
 }

@@ -1,5 +1,5 @@
-//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a guest may print secrets.
-//! Binary frames contain bytes, text frames contain notes.
+//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator
+//! role, because a guest may print secrets. Binary frames contain bytes, text frames contain notes.
 
 use crate::serve::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
@@ -64,8 +64,10 @@ async fn console(
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
     let ApiState { central, shutdown, tasks, .. } = state;
     let context = AuditContext::new(caller.principal.clone(), Verb::VmConsole, correlation);
-    let session =
-        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&context)).await?;
+    let session = central
+        .workloads
+        .open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&context))
+        .await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
@@ -122,7 +124,8 @@ async fn listen(
             Message::Close(_) => return,
             _ => continue,
         };
-        // A guest that reads nothing must not hold a console for longer than an operator who is gone.
+        // A guest that reads nothing must not hold a console for longer than an operator who is
+        // gone.
         let limit = if failpoint::defends("ui-console-ends") { silence } else { Duration::MAX };
         if !matches!(timeout(limit, typed.send(bytes)).await, Ok(Ok(()))) {
             return;
@@ -147,8 +150,10 @@ async fn logs(
 ) -> Result<Response, Refused> {
     let ApiState { central, shutdown, .. } = state;
     let history = query.tail.unwrap_or(u64::MAX);
-    let session =
-        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None).await?;
+    let session = central
+        .workloads
+        .open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None)
+        .await?;
     let tail = (session, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
         let (session, central, caller, shutdown) = &mut tail;
@@ -162,8 +167,9 @@ async fn logs(
                 ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
                 ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
-                    let note =
-                        format!("\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n");
+                    let note = format!(
+                        "\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n"
+                    );
                     return Some((Ok(note.into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}

@@ -1,4 +1,5 @@
-//! `/v1/events`: recorded and new events; `/v1/events/stream`: new events as server-sent events; `/v1/audit`: the audit log.
+//! `/v1/events`: recorded and new events; `/v1/events/stream`: new events as server-sent events;
+//! `/v1/audit`: the audit log.
 
 use crate::serve::admin::{
     ApiState,
@@ -52,9 +53,14 @@ pub(crate) async fn stream(
 ) -> Result<Response, Refused> {
     let query = parameters(query, STREAM_EVENTS.spec().query)?;
     let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
-    let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let invalid =
-        |_| Refused::bad_request("the header last-event-id is not the number of an event").with_hint("omit it");
+    let last = headers
+        .get(LAST_EVENT_ID)
+        .and_then(|value| value.to_str().ok())
+        .filter(|text| !text.is_empty());
+    let invalid = |_| {
+        Refused::bad_request("the header last-event-id is not the number of an event")
+            .with_hint("omit it")
+    };
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
     let after = last.or(query.number("after")?).map(EventSeq);
     let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::ServerSent);
@@ -81,7 +87,9 @@ async fn stored_events(
     let (first, before) = log.range();
     let after = first.checked_sub(1).map(EventSeq);
     let (before, oldest) = (before.map(EventSeq), log.direction == Direction::Forward);
-    let found = read(central, EventFilter { after, before, oldest, limit: log.records(), ..filter }).await?;
+    let found =
+        read(central, EventFilter { after, before, oldest, limit: log.records(), ..filter })
+            .await?;
     let (found, next) = log.cut(found.into_iter().map(|(seq, event)| (seq.0, event)).collect());
     let rows = found.iter().map(|(seq, event)| EventView::new(EventSeq(*seq), event)).collect();
     let next = next.map(|next| next.to_string());
@@ -96,7 +104,8 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
         None => Ok(words),
         Some(word) => {
             let shown = meshd_config::reader::brief(word);
-            let cause = format!("unknown event kind `{shown}`; {}", suggest(word, EventKind::words()));
+            let cause =
+                format!("unknown event kind `{shown}`; {}", suggest(word, EventKind::words()));
             Err(ParameterError::invalid("kind", cause).into())
         }
     }
@@ -108,7 +117,8 @@ pub(crate) async fn audit(
     query: RawQuery,
 ) -> Result<Response, Refused> {
     let query = parameters(query, AUDIT.parameters)?;
-    let (log, fields, text) = (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
+    let (log, fields, text) =
+        (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
     // A removed node keeps its audit lines, by node ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
     let node = query.get("node").map(by_name).transpose()?;
@@ -127,7 +137,8 @@ pub(crate) async fn audit(
     let read = tokio::task::spawn_blocking(move || central.env.audit_lines(&filter)).await;
     let lines = read.map_err(|_| Refused::internal("reading the audit log was interrupted"))??;
     let (lines, next) = log.cut(lines.into_iter().map(|(seq, audit)| (seq.0, audit)).collect());
-    let rows = lines.into_iter().map(|(seq, audit)| AuditView { seq: AuditSeq(seq), audit }).collect();
+    let rows =
+        lines.into_iter().map(|(seq, audit)| AuditView { seq: AuditSeq(seq), audit }).collect();
     let next = next.map(|next| next.to_string());
     Listing { rows, fields, next, total: None, encoding: Encoding::Array }.answer(&headers)
 }

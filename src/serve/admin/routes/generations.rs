@@ -10,14 +10,17 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{DiffView, GenerationView, NodeView, ReloadView, RevisionDiffView, RevisionView, Rollback};
+use meshd_api::{
+    DiffView, GenerationView, NodeView, ReloadView, RevisionDiffView, RevisionView, Rollback,
+};
 use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use serde::Deserialize;
 
 pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Vec<GenerationView>> {
     let node = central.nodes.node(id);
-    let (booted, next, pinned) = node.map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default();
+    let (booted, next, pinned) =
+        node.map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default();
     let view = |(delivered, archived): (meshd_model::fleet::DeliveredGeneration, bool)| {
         let is = |other| other == Some(delivered.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
@@ -30,12 +33,16 @@ pub(crate) async fn diff(
     State(ApiState { boot_address, .. }): State<ApiState>,
     TargetNode { central, id }: TargetNode,
 ) -> Answer<DiffView> {
-    let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
+    let (runs, next, diff) =
+        central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
     let Json(NodeView { pinned, rolled_back, .. }) = node_view(&central, id)?;
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 
-pub(crate) async fn revisions(State(central): State<Shared>, Path(name): Path<String>) -> Answer<Vec<RevisionView>> {
+pub(crate) async fn revisions(
+    State(central): State<Shared>,
+    Path(name): Path<String>,
+) -> Answer<Vec<RevisionView>> {
     let revisions = central.generations.revisions(&profile_name(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
@@ -62,7 +69,8 @@ pub(crate) async fn compare(
     QueryOf(RevisionPair { from, to }): QueryOf<RevisionPair>,
 ) -> Answer<RevisionDiffView> {
     let name = profile_name(&name)?;
-    let diff = blocking("reading", move || central.generations.compare(&name, [&from, &to])).await??;
+    let diff =
+        blocking("reading", move || central.generations.compare(&name, [&from, &to])).await??;
     Ok(Json(RevisionDiffView { diff }))
 }
 
@@ -81,8 +89,16 @@ pub(crate) async fn rollback(
     revisions(State(central), Path(name)).await
 }
 
-pub(crate) async fn reload(State(central): State<Shared>, context: AuditContext) -> Json<ReloadView> {
+pub(crate) async fn reload(
+    State(central): State<Shared>,
+    context: AuditContext,
+) -> Json<ReloadView> {
     let reload = central.generations.reload(&context).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
-    Json(ReloadView { faults: reload.faults, changed: reload.changed, restart, warnings: reload.warnings })
+    Json(ReloadView {
+        faults: reload.faults,
+        changed: reload.changed,
+        restart,
+        warnings: reload.warnings,
+    })
 }

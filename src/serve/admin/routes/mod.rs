@@ -62,8 +62,13 @@ pub(crate) async fn blocking<T: Send + 'static>(
     action: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Refused> {
-    let interrupted =
-        |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", format!("{action} was interrupted"));
+    let interrupted = |_| {
+        Refused::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "interrupted",
+            format!("{action} was interrupted"),
+        )
+    };
     tokio::task::spawn_blocking(work).await.map_err(interrupted)
 }
 
@@ -71,7 +76,9 @@ pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerV
     Json(CallerView { name: caller.principal.to_string(), role: caller.role })
 }
 
-pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): State<ApiState>) -> Json<StatusView> {
+pub(crate) async fn status(
+    State(ApiState { central, https_fingerprint, .. }): State<ApiState>,
+) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
     let (mut nodes, mut units) = (0, UnitCount::default());
     central.nodes.read(|fleet| {
@@ -81,10 +88,15 @@ pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): S
             for condition in &node.conditions {
                 *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
             }
-            let units_of_node = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-            let ready =
-                units_of_node.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
-            units = UnitCount { ready: units.ready + ready.count(), total: units.total + units_of_node.len() };
+            let units_of_node =
+                node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+            let ready = units_of_node
+                .iter()
+                .filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
+            units = UnitCount {
+                ready: units.ready + ready.count(),
+                total: units.total + units_of_node.len(),
+            };
         }
     });
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
@@ -92,7 +104,9 @@ pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): S
     if let Err(error) = central.env.storage_ready().await {
         found.push(Finding::fail_of("store", &error));
     }
-    let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
+    let of = |status| {
+        found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>()
+    };
     let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
     let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
     Json(StatusView {
@@ -144,13 +158,17 @@ pub(crate) async fn timeline(
         let records = fleet.node(id)?;
         let boots = records.boots();
         let newest = boots.first().map(|boot| boot.id);
-        let timeline = session.or(newest).and_then(|session| TimelineView::new(records.node, session, &boots, now));
+        let timeline = session
+            .or(newest)
+            .and_then(|session| TimelineView::new(records.node, session, &boots, now));
         Some(timeline.map(|timeline| timeline.with_tasks(records.site_tasks())))
     });
     let missing = || match session {
         Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
             .with_hint(format!("`meshd node timeline {id}` lists those that are kept")),
-        None => Refused::not_found(format!("node {id} has no boot on record")).with_hint("power it on"),
+        None => {
+            Refused::not_found(format!("node {id} has no boot on record")).with_hint("power it on")
+        }
     };
     timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
 }
@@ -171,8 +189,16 @@ pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileV
 pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
-        let view = NodeView::new(records.node, records.boot(), &central.site(), &central.links.link_state(id));
-        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(records.active_work()))
+        let view = NodeView::new(
+            records.node,
+            records.boot(),
+            &central.site(),
+            &central.links.link_state(id),
+        );
+        Some(
+            view.rolled_back(|profile| central.generations.rolled_back(profile))
+                .working(records.active_work()),
+        )
     });
     view.map(Json).ok_or_else(|| node_removed(id))
 }

@@ -39,13 +39,18 @@ async fn fence(
 ) -> Answer<NodeView> {
     let name = node_view(&central, id)?.0.name;
     if order.confirm != name && failpoint::defends("fence-confirmation") {
-        return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
+        return Err(Refused::bad_request(format!(
+            "cannot fence node {id}: `confirm` is not its name, `{name}`"
+        )));
     }
     central.nodes.fence(id, &context).await?;
     node_view(&central, id)
 }
 
-async fn doctor(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<DoctorView> {
+async fn doctor(
+    TargetNode { central, id }: TargetNode,
+    context: AuditContext,
+) -> Answer<DoctorView> {
     let report = central.links.node_doctor(id, &context).await?;
     Ok(Json(DoctorView { node: id, report }))
 }
@@ -77,12 +82,15 @@ async fn replace(
     Ok(Json(Replaced { node, outdated_settings }))
 }
 
-/// Returns the settings in the site file that still refer to the old hardware: addresses reserved for its NICs.
+/// Returns the settings in the site file that still refer to the old hardware: addresses reserved
+/// for its NICs.
 fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>, Refused> {
     let macs = central.nodes.node(old).map(|node| node.fingerprint.macs).unwrap_or_default();
     let site = central.site();
     let reserved = site.reservations.iter().filter_map(|reservation| match reservation.owner {
-        Owner::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),
+        Owner::Mac(mac) if macs.contains(&mac) => {
+            Some(format!("{} is reserved for {mac}", reservation.address))
+        }
         _ => None,
     });
     Ok(reserved.collect())

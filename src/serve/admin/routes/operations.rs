@@ -57,14 +57,22 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::CANCEL_OPERATION, cancel)
 }
 
-async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
+async fn list(
+    State(central): State<Shared>,
+    headers: HeaderMap,
+    query: RawQuery,
+) -> Result<Response, Refused> {
     use OperationState::{Cancelled, Done, Failed, Running};
     let query = parameters(query, OPERATIONS.parameters)?;
-    let states = query.words("state", &[Running, Done, Failed, Cancelled].map(OperationState::as_str))?;
+    let states =
+        query.words("state", &[Running, Done, Failed, Cancelled].map(OperationState::as_str))?;
     let rows = || {
-        let is_listed =
-            |view: &OperationView| states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()));
-        let view = |(head, counts): (&Operation, StateCounts)| Some(OperationView::new(head, counts)).filter(is_listed);
+        let is_listed = |view: &OperationView| {
+            states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()))
+        };
+        let view = |(head, counts): (&Operation, StateCounts)| {
+            Some(OperationView::new(head, counts)).filter(is_listed)
+        };
         Ok(central.nodes.collect_operations(view))
     };
     answer::list(rows, operation_key, &OPERATIONS, &query, &headers)
@@ -90,9 +98,12 @@ async fn nodes(
     let states = query.words("state", &NodeOperationState::ALL.map(NodeOperationState::as_str))?;
     let id = view(&central, &operation)?.id;
     let rows = || {
-        let is_listed =
-            |view: &NodeOperationView| states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()));
-        Ok(central.nodes.collect_operation_nodes(id, |record| Some(record.into()).filter(is_listed)))
+        let is_listed = |view: &NodeOperationView| {
+            states.as_ref().is_none_or(|states| states.contains(&view.state.as_str()))
+        };
+        Ok(central
+            .nodes
+            .collect_operation_nodes(id, |record| Some(record.into()).filter(is_listed)))
     };
     answer::list(rows, node_key, &NODES, &query, &headers)
 }
@@ -106,7 +117,10 @@ fn node_key(view: &NodeOperationView, sort: &str) -> OrderKey {
     (key, view.node.to_string())
 }
 
-async fn show(State(central): State<Shared>, Path(operation): Path<String>) -> Answer<OperationView> {
+async fn show(
+    State(central): State<Shared>,
+    Path(operation): Path<String>,
+) -> Answer<OperationView> {
     view(&central, &operation).map(Json)
 }
 

@@ -1,6 +1,8 @@
 //! Routes of slots.
 
-use crate::serve::admin::{ApiState, bind_handlers::Binder, error::Refused, extract::Body, routes::Answer};
+use crate::serve::admin::{
+    ApiState, bind_handlers::Binder, error::Refused, extract::Body, routes::Answer,
+};
 use axum::{
     Json,
     extract::{FromRequestParts, Path, State},
@@ -42,7 +44,9 @@ impl FromRequestParts<ApiState> for TargetSlot {
 }
 
 fn slot_id(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
-    let unit = unit.parse().map_err(|error: meshd_types::ParsePciAddressError| Refused::unreadable(&error))?;
+    let unit = unit
+        .parse()
+        .map_err(|error: meshd_types::ParsePciAddressError| Refused::unreadable(&error))?;
     Ok(SlotId { node: central.nodes.resolve(&node)?, unit })
 }
 
@@ -65,10 +69,15 @@ async fn approve(
         return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
     let (id, nic) = (slot_id(&central, path)?, mac.map(|mac| SlotNic { mac, address }));
-    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into()))
+    Ok(Json(
+        central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into(),
+    ))
 }
 
-async fn disable(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
+async fn disable(
+    TargetSlot { central, id }: TargetSlot,
+    context: AuditContext,
+) -> Answer<SlotView> {
     Ok(Json(central.workloads.disable_slot(id, &context).await?.into()))
 }
 
@@ -76,6 +85,9 @@ async fn enable(TargetSlot { central, id }: TargetSlot, context: AuditContext) -
     Ok(Json(central.workloads.enable_slot(id, &context).await?.into()))
 }
 
-async fn release(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
+async fn release(
+    TargetSlot { central, id }: TargetSlot,
+    context: AuditContext,
+) -> Answer<SlotView> {
     Ok(Json(central.workloads.release_slot(id, &context).await?.into()))
 }

@@ -1,5 +1,5 @@
-//! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at any
-//! pace and never blocks a writer.
+//! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a
+//! boot. A reader reads from the files at any pace and never blocks a writer.
 
 use crate::serve::admin::{
     ApiState, error::Refused, extract::QueryOf, routes::node_removed, transport::caller::Caller,
@@ -46,20 +46,27 @@ pub(crate) async fn boot_log(
 ) -> Result<Response, Refused> {
     let node = state.central.nodes.resolve(&node)?;
     let boots = boots(&state.central, node).ok_or_else(|| node_removed(node))?;
-    let session = session.map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
+    let session = session
+        .map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
     let none = || {
         Refused::not_found("no such boot on record")
             .with_hint(format!("`meshd node timeline {node}` lists those that are kept"))
     };
     let session = session.ok_or_else(none)?;
-    let grows =
-        state.central.boot.watch_boot_log(session).await.map_err(|error| Refused::internal(error.to_string()))?;
+    let grows = state
+        .central
+        .boot
+        .watch_boot_log(session)
+        .await
+        .map_err(|error| Refused::internal(error.to_string()))?;
     Ok(LogReader::new(state, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
 }
 
 /// Returns the boots of a node, the newest first; `None` if there is no such node.
 fn boots(central: &Shared, node: NodeId) -> Option<Vec<BootSessionId>> {
-    central.nodes.read(|fleet| Some(fleet.node(node)?.boots().into_iter().map(|boot| boot.id).collect()))
+    central
+        .nodes
+        .read(|fleet| Some(fleet.node(node)?.boots().into_iter().map(|boot| boot.id).collect()))
 }
 
 /// Output of a task, or log of a boot.
@@ -72,7 +79,9 @@ impl StoredLog {
     /// Returns true if no more lines will be written.
     fn is_complete(&self, central: &Shared) -> bool {
         match self {
-            StoredLog::Task(task) => central.tasks.task_record(*task).is_ok_and(|task| task.state.is_final()),
+            StoredLog::Task(task) => {
+                central.tasks.task_record(*task).is_ok_and(|task| task.state.is_final())
+            }
             StoredLog::Boot(node, session) => {
                 let newest = boots(central, *node).and_then(|boots| boots.first().copied());
                 newest != Some(*session)
@@ -82,7 +91,9 @@ impl StoredLog {
 
     async fn read(&self, central: &Shared, from: u64) -> io::Result<Chunk> {
         match self {
-            StoredLog::Task(task) => central.tasks.task_output(*task, from).await.map_err(io::Error::other),
+            StoredLog::Task(task) => {
+                central.tasks.task_output(*task, from).await.map_err(io::Error::other)
+            }
             StoredLog::Boot(_, session) => central.boot.boot_log(*session, from).await,
         }
     }
@@ -98,17 +109,24 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    pub(crate) fn new(state: ApiState, caller: Caller, log: StoredLog, grows: watch::Receiver<u64>) -> Self {
+    pub(crate) fn new(
+        state: ApiState,
+        caller: Caller,
+        log: StoredLog,
+        grows: watch::Receiver<u64>,
+    ) -> Self {
         LogReader { central: state.central, caller, log, grows, shutdown: state.shutdown }
     }
 
     /// Returns the response with all lines from an offset; with `follow`, also with later lines.
     pub(crate) fn answer(self, from: u64, follow: bool) -> Response {
-        let stream =
-            Body::from_stream(futures_util::stream::unfold((self, from), move |(mut reader, from)| async move {
+        let stream = Body::from_stream(futures_util::stream::unfold(
+            (self, from),
+            move |(mut reader, from)| async move {
                 let (bytes, next) = reader.next(from, follow).await?;
                 Some((Ok::<_, Infallible>(bytes), (reader, next)))
-            }));
+            },
+        ));
         ([(CONTENT_TYPE, "application/x-ndjson")], stream).into_response()
     }
 
@@ -119,7 +137,8 @@ impl LogReader {
             if !self.caller.still_may(&self.central) {
                 return None;
             }
-            // The check precedes the read, because the last lines are stored before the log becomes complete.
+            // The check precedes the read, because the last lines are stored before the log becomes
+            // complete.
             let complete = self.log.is_complete(&self.central);
             self.grows.mark_unchanged();
             let chunk = self.log.read(&self.central, from).await.ok()?;
@@ -149,7 +168,8 @@ fn with_gap(dropped: u64, lines: Vec<u8>) -> Bytes {
     if dropped == 0 {
         return lines.into();
     }
-    let mut line = serde_json::to_vec(&TaskOutput::Dropped { dropped }).expect("a number is plain data");
+    let mut line =
+        serde_json::to_vec(&TaskOutput::Dropped { dropped }).expect("a number is plain data");
     line.push(b'\n');
     line.extend(lines);
     line.into()

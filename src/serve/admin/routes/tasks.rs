@@ -41,7 +41,11 @@ fn id(text: &str) -> Result<TaskId, Refused> {
     text.parse().map_err(|error| Refused::unknown(&error))
 }
 
-async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
+async fn list(
+    State(central): State<Shared>,
+    headers: HeaderMap,
+    query: RawQuery,
+) -> Result<Response, Refused> {
     let query = parameters(query, TASKS.parameters)?;
     let mut filter = TaskFilter::read(&query)?;
     let tasks = || {

@@ -24,8 +24,10 @@ pub(crate) async fn create(
     context: AuditContext,
     Body(CreateApiToken { name, role, expires_in }): Body<CreateApiToken>,
 ) -> Result<Response, Refused> {
-    let (text, token) =
-        central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &context).await?;
+    let (text, token) = central
+        .admin
+        .create_api_token(name, role, expires_in.map(Duration::from_secs), &context)
+        .await?;
     let token = ApiTokenView::new(&token, central.now());
     let created = Json(CreatedApiToken { token, secret: text.expose().clone() });
     Ok(([(CACHE_CONTROL, "no-store")], created).into_response())

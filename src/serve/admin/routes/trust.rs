@@ -22,7 +22,13 @@ use std::time::Duration;
 /// Returns a root with the number of nodes whose certificates depend on it.
 fn root_view(state: AuthorityState) -> RootView {
     let AuthorityState { root, nodes } = state;
-    RootView { active: root.until.is_none(), until: root.until, has_key: root.has_key, root: root.root, nodes }
+    RootView {
+        active: root.until.is_none(),
+        until: root.until,
+        has_key: root.has_key,
+        root: root.root,
+        nodes,
+    }
 }
 
 impl From<TokenError> for Refused {
@@ -45,8 +51,12 @@ impl From<RotateError> for Refused {
             other => other,
         };
         let (status, code) = match &error {
-            RotateError::Grace | RotateError::NeedsNoEnrolment => (StatusCode::BAD_REQUEST, "bad_request"),
-            RotateError::Trust(TrustError::NoRootKey { .. }) => (StatusCode::CONFLICT, "no_root_key"),
+            RotateError::Grace | RotateError::NeedsNoEnrolment => {
+                (StatusCode::BAD_REQUEST, "bad_request")
+            }
+            RotateError::Trust(TrustError::NoRootKey { .. }) => {
+                (StatusCode::CONFLICT, "no_root_key")
+            }
             RotateError::Trust(_) | RotateError::Store(_) | RotateError::Interrupted => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "ca")
             }
@@ -68,14 +78,15 @@ pub(crate) async fn create_token(
         (Some(node), None) => node_basis(&central, &node)?,
         (None, Some(basis)) => basis,
         _ => {
-            return Err(
-                Refused::bad_request("a token is for a node or for another machine").with_hint("name one of them")
-            );
+            return Err(Refused::bad_request("a token is for a node or for another machine")
+                .with_hint("name one of them"));
         }
     };
     let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
-    let (ticket, token) = central.enrolment.create_token(basis, life, boot_address, &context).await?;
-    Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket })).into_response())
+    let (ticket, token) =
+        central.enrolment.create_token(basis, life, boot_address, &context).await?;
+    Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket }))
+        .into_response())
 }
 
 fn node_basis(central: &Shared, node: &str) -> Result<Basis, Refused> {
@@ -105,7 +116,10 @@ pub(crate) async fn rotate_ca(
     Ok(Json(roots.into_iter().map(root_view).collect()))
 }
 
-pub(crate) async fn revoke_node(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeDetail> {
+pub(crate) async fn revoke_node(
+    TargetNode { central, id }: TargetNode,
+    context: AuditContext,
+) -> Answer<NodeDetail> {
     central.nodes.revoke(id, &context).await?;
     detail(&central, id)
 }

@@ -39,7 +39,11 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::DELETE_VM, delete)
 }
 
-async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
+async fn list(
+    State(central): State<Shared>,
+    headers: HeaderMap,
+    query: RawQuery,
+) -> Result<Response, Refused> {
     let query = parameters(query, VMS.parameters)?;
     let mut filter = VmFilter::read(&query)?;
     let vms = || {
@@ -55,7 +59,13 @@ pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     for vm in &mut all {
         central.workloads.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
-    all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::orphan(node, report)));
+    all.extend(
+        central
+            .workloads
+            .orphan_vms()
+            .into_iter()
+            .map(|(node, report)| VmView::orphan(node, report)),
+    );
     all
 }
 
@@ -79,7 +89,9 @@ async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<V
     }
     let orphan = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
     let orphan = orphan.map(|(node, report)| Json(VmView::orphan(node, report)));
-    orphan.ok_or_else(|| Refused::not_found(format!("there is no VM `{vm}`")).with_hint("see `meshd vm list`"))
+    orphan.ok_or_else(|| {
+        Refused::not_found(format!("there is no VM `{vm}`")).with_hint("see `meshd vm list`")
+    })
 }
 
 fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {

@@ -35,7 +35,11 @@ async fn list(State(central): State<Shared>) -> Answer<Vec<VolumeView>> {
     Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
 }
 
-async fn remove(State(central): State<Shared>, Path(volume): Path<String>, _: AuditContext) -> Answer<VolumeView> {
+async fn remove(
+    State(central): State<Shared>,
+    Path(volume): Path<String>,
+    _: AuditContext,
+) -> Answer<VolumeView> {
     let info = central.workloads.remove_volume(&volume).await?;
     Ok(Json(VolumeView::new(info, Vec::new())))
 }

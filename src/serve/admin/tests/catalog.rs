@@ -1,4 +1,5 @@
-//! Tests of activities, overlay files, origins of profile values, and boot settings of several nodes.
+//! Tests of activities, overlay files, origins of profile values, and boot settings of several
+//! nodes.
 
 use super::*;
 use meshd_api::{ActivitiesView, OverlayDetail, OverlaySourceView, SettingView};
@@ -14,7 +15,11 @@ use serde_json::{Value, json};
 async fn activities_list_running_boots_and_drains() {
     let fixture = Fixture::start().await;
     let (_, found) = fixture.get::<ActivitiesView>("GET", "/v1/activities", "").await;
-    assert_eq!(found, ActivitiesView { activities: Vec::new(), rest: 0 }, "the boot of 1970 is over");
+    assert_eq!(
+        found,
+        ActivitiesView { activities: Vec::new(), rest: 0 },
+        "the boot of 1970 is over"
+    );
     let now = fixture.central.now();
     let (mac, node) = (MacAddr([2, 0, 0, 0, 0, 8]), fixture.node);
     let stored = fixture.central.store().commit(|tx| {
@@ -38,8 +43,12 @@ async fn activities_list_running_boots_and_drains() {
     });
     stored.await.expect("stored");
     let (_, ActivitiesView { activities, rest }) = fixture.get("GET", "/v1/activities", "").await;
-    let of =
-        |kind| activities.iter().find(|activity| activity.kind == kind).unwrap_or_else(|| panic!("{activities:?}"));
+    let of = |kind| {
+        activities
+            .iter()
+            .find(|activity| activity.kind == kind)
+            .unwrap_or_else(|| panic!("{activities:?}"))
+    };
     let (drain, boot) = (of(ActivityKind::Drain), of(ActivityKind::Boot));
     assert_eq!((activities.len(), rest), (2, 0), "{activities:?}");
     assert_eq!(
@@ -47,7 +56,10 @@ async fn activities_list_running_boots_and_drains() {
         (&*node.to_string(), Some(at(5_000)), ActivityState::Accepted)
     );
     assert!(drain.reason.as_ref().is_some_and(|reason| reason.contains("no link")), "{drain:?}");
-    assert_eq!((boot.object, boot.id.as_str(), boot.since), (ObjectKind::Machine, "02:00:00:00:00:08", Some(now)));
+    assert_eq!(
+        (boot.object, boot.id.as_str(), boot.since),
+        (ObjectKind::Machine, "02:00:00:00:00:08", Some(now))
+    );
 }
 
 #[tokio::test]
@@ -56,16 +68,27 @@ async fn overlay_files_hide_secrets_and_refuse_path_traversal() {
     let (_, overlays) = fixture.get::<Vec<Value>>("GET", "/v1/overlays", "").await;
     let mut secrets = 0;
     for overlay in &overlays {
-        let path = format!("/v1/overlays/{}", meshd_api::segment(overlay["name"].as_str().expect("a name")));
+        let path = format!(
+            "/v1/overlays/{}",
+            meshd_api::segment(overlay["name"].as_str().expect("a name"))
+        );
         let (_, detail) = fixture.get::<OverlayDetail>("GET", &path, "").await;
-        assert!(detail.declares.iter().all(|variable| !variable.secret || variable.default.is_none()), "{path}");
-        let (_, files) = fixture.get::<Vec<OverlaySourceView>>("GET", &format!("{path}/files"), "").await;
+        assert!(
+            detail.declares.iter().all(|variable| !variable.secret || variable.default.is_none()),
+            "{path}"
+        );
+        let (_, files) =
+            fixture.get::<Vec<OverlaySourceView>>("GET", &format!("{path}/files"), "").await;
         assert!(files.iter().all(|file| file.text.is_none()), "{path}");
         for file in files {
             let one = format!("{path}/files?path={}", meshd_api::segment(&file.path));
             let (_, found) = fixture.get::<Vec<OverlaySourceView>>("GET", &one, "").await;
             let [found] = found.as_slice() else { panic!("{one}: {found:?}") };
-            assert!(!found.secret || (found.text.is_none() && found.hidden.as_deref() == Some("secret")), "{found:?}");
+            assert!(
+                !found.secret
+                    || (found.text.is_none() && found.hidden.as_deref() == Some("secret")),
+                "{found:?}"
+            );
             assert!(found.kind != "link" || found.text.is_none(), "{found:?}");
             secrets += usize::from(found.secret);
         }
@@ -83,14 +106,17 @@ async fn overlay_files_hide_secrets_and_refuse_path_traversal() {
         let (found, error) = fixture.get::<ErrorView>("GET", path, "").await;
         assert_eq!(found.as_u16(), status, "{path}: {error:?}");
     }
-    let (_, motd) = fixture.get::<Vec<OverlaySourceView>>("GET", "/v1/overlays/motd/files?path=/etc/motd", "").await;
+    let (_, motd) = fixture
+        .get::<Vec<OverlaySourceView>>("GET", "/v1/overlays/motd/files?path=/etc/motd", "")
+        .await;
     assert!(motd[0].kind == "template" && motd[0].text.is_some(), "{motd:?}");
 }
 
 #[tokio::test]
 async fn profile_settings_name_the_profile_that_set_them() {
     let fixture = Fixture::start().await;
-    let (_, settings) = fixture.get::<Vec<SettingView>>("GET", "/v1/profiles/compute/settings", "").await;
+    let (_, settings) =
+        fixture.get::<Vec<SettingView>>("GET", "/v1/profiles/compute/settings", "").await;
     let by = |name: &str| settings.iter().any(|setting| setting.by.as_str() == name);
     assert!(by("discovery") && by("compute"), "{settings:?}");
 }
@@ -100,14 +126,21 @@ async fn bulk_boot_settings_are_refused_as_a_whole_or_per_node() {
     let fixture = Fixture::start().await;
     let bulk = async |verb: &str, order: Value| {
         let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
-        let nodes: Vec<_> = nodes.iter().map(|node| json!({ "id": node.id, "revision": node.revision })).collect();
+        let nodes: Vec<_> =
+            nodes.iter().map(|node| json!({ "id": node.id, "revision": node.revision })).collect();
         let body = json!({ "nodes": nodes, "order": order }).to_string();
         let (status, _, done) = fixture.order(&format!("/v1/bulk/nodes/{verb}"), &body, &[]).await;
         (status, done)
     };
-    let once =
-        || fixture.central.store().read(|model| model.node(fixture.node).and_then(|node| node.boot_override.clone()));
-    for order in [json!({}), json!({ "profile": "none" }), json!({ "kernel_args": ["init=/bin/sh"] })] {
+    let once = || {
+        fixture
+            .central
+            .store()
+            .read(|model| model.node(fixture.node).and_then(|node| node.boot_override.clone()))
+    };
+    for order in
+        [json!({}), json!({ "profile": "none" }), json!({ "kernel_args": ["init=/bin/sh"] })]
+    {
         let (status, refused) = bulk("boot-once", order).await;
         assert!((400..500).contains(&status), "{refused}");
         assert_eq!(once(), None, "nothing was changed");
@@ -118,7 +151,9 @@ async fn bulk_boot_settings_are_refused_as_a_whole_or_per_node() {
     let (status, done) = bulk("boot-once", json!({ "clear": true })).await;
     assert_eq!((status, &done["failed"], once()), (200, &json!(0), None), "{done}");
     // The node has not said what it runs, and has no link.
-    for (verb, order) in [("pin", Value::Null), ("pin", json!({ "off": true })), ("doctor", Value::Null)] {
+    for (verb, order) in
+        [("pin", Value::Null), ("pin", json!({ "off": true })), ("doctor", Value::Null)]
+    {
         let (status, done) = bulk(verb, order).await;
         assert_eq!((status, &done["failed"]), (200, &json!(1)), "{verb}: {done}");
         assert!(done["results"][0]["error"]["code"].is_string(), "{verb}: {done}");

@@ -1,5 +1,5 @@
-//! Fetches every route of a populated rack and validates each answer against the OpenAPI document with Python's `jsonschema`, which
-//! shares no code with the server.
+//! Fetches every route of a populated rack and validates each answer against the OpenAPI document
+//! with Python's `jsonschema`, which shares no code with the server.
 
 use super::*;
 use meshd_model::{
@@ -10,7 +10,8 @@ use meshd_types::{Digest, SystemUuid};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, process::Command};
 
-/// Prints one line for each contradiction between the answers and the document in the folder of its argument.
+/// Prints one line for each contradiction between the answers and the document in the folder of its
+/// argument.
 const VALIDATE: &str = r#"
 import json, sys
 from jsonschema import Draft202012Validator
@@ -49,10 +50,19 @@ struct Answers {
 }
 
 impl Answers {
-    async fn send(&mut self, fixture: &Fixture, (method, path): (&str, &str), url: &str, body: &str) -> u16 {
+    async fn send(
+        &mut self,
+        fixture: &Fixture,
+        (method, path): (&str, &str),
+        url: &str,
+        body: &str,
+    ) -> u16 {
         let response = fixture.send(method, url, body).await;
         let status = response.status().as_u16();
-        let media = response.headers().get("content-type").map(|value| value.to_str().expect("plain").to_owned());
+        let media = response
+            .headers()
+            .get("content-type")
+            .map(|value| value.to_str().expect("plain").to_owned());
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let body = String::from_utf8_lossy(&bytes);
         if status == 200 {
@@ -68,13 +78,17 @@ impl Answers {
     fn contradictions(&self, document: &Value) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, value) in [("document", document), ("answers", &json!(self.all))] {
-            std::fs::write(folder.path().join(format!("{name}.json")), value.to_string()).expect("written");
+            std::fs::write(folder.path().join(format!("{name}.json")), value.to_string())
+                .expect("written");
         }
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = cache.unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("a home")).join(".cache"));
+        let cache = cache.unwrap_or_else(|| {
+            PathBuf::from(std::env::var_os("HOME").expect("a home")).join(".cache")
+        });
         let python = cache.join("meshd/python/bin/python3");
         let output = Command::new(&python).args(["-c", VALIDATE]).arg(folder.path()).output();
-        let output = output.unwrap_or_else(|error| panic!("{}: {error}; run .ci/setup test", python.display()));
+        let output = output
+            .unwrap_or_else(|error| panic!("{}: {error}; run .ci/setup test", python.display()));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -109,21 +123,25 @@ fn task(node: NodeId, user: &Value) -> Task {
 fn fill(node: &mut Node) {
     let unit = json!({ "group": 4, "state": "ready", "selected": [UNIT],
         "members": [{ "address": UNIT, "vendor": "10de", "device": "2335", "class": "0302" }] });
-    node.facts = serde_json::from_value(json!({ "cpu": { "threads": 8 }, "units": [unit] })).expect("facts");
+    node.facts =
+        serde_json::from_value(json!({ "cpu": { "threads": 8 }, "units": [unit] })).expect("facts");
     node.phase = Phase::Quarantined;
     node.quarantine_reason = Some("a test".to_owned());
-    let condition = Condition { kind: ConditionKind::Drift, since: at(2_000), detail: "differs".to_owned() };
+    let condition =
+        Condition { kind: ConditionKind::Drift, since: at(2_000), detail: "differs".to_owned() };
     node.conditions.push(condition);
     let check = json!({ "name": "kvm", "status": "FAIL", "detail": "no /dev/kvm", "remediation": "enable it" });
     node.checks = vec![serde_json::from_value(check).expect("a check")];
-    let evidence = json!({ "session": BootSessionId([7; 12]), "kernel_boot_id": "1", "at": at(3_000) });
+    let evidence =
+        json!({ "session": BootSessionId([7; 12]), "kernel_boot_id": "1", "at": at(3_000) });
     node.evidence = serde_json::from_value(evidence).expect("evidence");
     let once = json!({ "profile": "compute", "kernel_args": ["x"], "set_at": at(3_000) });
     node.boot_override = serde_json::from_value(once).expect("an override");
     let rival = json!({ "fingerprint": Fingerprint::default(), "mac": MacAddr([2, 0, 0, 0, 0, 2]), "address": "10.77.0.8",
         "since": at(1_000), "last": at(2_000) });
     node.conflicting_machines = vec![serde_json::from_value(rival).expect("a rival")];
-    node.vars = serde_json::from_value(json!({ "a": true, "b": 7, "c": "x", "d": ["y"] })).expect("variables");
+    node.vars = serde_json::from_value(json!({ "a": true, "b": 7, "c": "x", "d": ["y"] }))
+        .expect("variables");
     node.labels = serde_json::from_value(json!({ "rack": "a" })).expect("labels");
     node.pinned = Some(Generation(Digest([1; 32])));
     (node.generation, node.booted) = (node.pinned, Some(Generation(Digest([2; 32]))));
@@ -157,7 +175,11 @@ async fn populate_rack(fixture: &Fixture) {
 
 /// Orders whose answers are validated. Some of them are refused.
 const ORDERS: [(&str, &str, &str); 22] = [
-    ("/v1/api-tokens/create", "/v1/api-tokens/create", r#"{"name":"eyes","role":"viewer","expires_in":3600}"#),
+    (
+        "/v1/api-tokens/create",
+        "/v1/api-tokens/create",
+        r#"{"name":"eyes","role":"viewer","expires_in":3600}"#,
+    ),
     ("/v1/tokens", "/v1/tokens", r#"{"basis":"mac:02:00:00:00:00:09"}"#),
     ("/v1/tokens/{token}/revoke", "/v1/tokens/none/revoke", "null"),
     ("/v1/nodes/{node}/release", "", "null"),
@@ -181,7 +203,8 @@ const ORDERS: [(&str, &str, &str); 22] = [
     ("/v1/ca/rotate", "/v1/ca/rotate", "{}"),
 ];
 
-/// Reads that have no successful answer here: the rack has no image, no agent and no archived generations.
+/// Reads that have no successful answer here: the rack has no image, no agent and no archived
+/// generations.
 const REFUSED: [&str; 5] = [
     "GET /v1/nodes/{node}/diff",
     "GET /v1/overlay/{node}",
@@ -197,7 +220,13 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
     let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
     let node = fixture.node.to_string();
     let real = |path: &str, name: &str| {
-        let parts = [("{node}", &*node), ("{task}", TASK), ("{vm}", VM), ("{unit}", UNIT), ("{name}", name)];
+        let parts = [
+            ("{node}", &*node),
+            ("{task}", TASK),
+            ("{vm}", VM),
+            ("{unit}", UNIT),
+            ("{name}", name),
+        ];
         parts.iter().fold(path.to_owned(), |path, (part, value)| path.replace(part, value))
     };
     let mut answers = Answers::default();
@@ -224,20 +253,32 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
                 "/v1/leases" => "mac",
                 _ => "name",
             };
-            let status = answers.send(&fixture, ("GET", path), &format!("{url}?fields={field}"), "").await;
+            let status =
+                answers.send(&fixture, ("GET", path), &format!("{url}?fields={field}"), "").await;
             assert_eq!(status, 200, "{url}");
-            assert_eq!(answers.send(&fixture, ("GET", path), &format!("{url}?limit=0"), "").await, 400, "{url}");
+            assert_eq!(
+                answers.send(&fixture, ("GET", path), &format!("{url}?limit=0"), "").await,
+                400,
+                "{url}"
+            );
         }
         if !REFUSED.contains(&&*format!("GET {path}")) {
             assert!(answers.succeeded.contains(&format!("GET {path}")), "{:?}", answers.all.last());
         }
     }
-    let timeline = fixture.get::<TimelineView>("GET", &format!("/v1/nodes/{node}/timeline"), "").await.1;
-    let steps: Vec<_> = timeline.tasks.iter().map(|step| (step.id.to_string(), step.start_ms, step.run_ms)).collect();
+    let timeline =
+        fixture.get::<TimelineView>("GET", &format!("/v1/nodes/{node}/timeline"), "").await.1;
+    let steps: Vec<_> = timeline
+        .tasks
+        .iter()
+        .map(|step| (step.id.to_string(), step.start_ms, step.run_ms))
+        .collect();
     assert_eq!(steps, [(TASK.to_owned(), Some(1_000), Some(1_000))]);
     let overlays = fixture.get::<Vec<Value>>("GET", "/v1/overlays", "").await.1;
     for overlay in overlays.iter().filter_map(|overlay| overlay["name"].as_str()) {
-        answers.send(&fixture, ("GET", "/v1/overlays/{name}"), &format!("/v1/overlays/{overlay}"), "").await;
+        answers
+            .send(&fixture, ("GET", "/v1/overlays/{name}"), &format!("/v1/overlays/{overlay}"), "")
+            .await;
     }
     for profile in ["compute", "vfio-host"] {
         let path = "/v1/profiles/{name}/settings";
@@ -262,16 +303,23 @@ async fn every_error_response_is_json() {
         ("PUT", "/v1/nodes".to_owned(), "", 405),
     ];
     for spec in meshd_api::routes::specs().filter(|spec| spec.path.contains('{')) {
-        let parts = spec.path.split('/').map(|part| if part.starts_with('{') { "%ff" } else { part });
+        let parts =
+            spec.path.split('/').map(|part| if part.starts_with('{') { "%ff" } else { part });
         let method = if spec.verb.is_some() { "POST" } else { "GET" };
         requests.push((method, parts.collect::<Vec<_>>().join("/"), "null", 400));
     }
     for (method, path, body, status) in requests {
         let response = fixture.send(method, &path, body).await;
-        assert_eq!(response.headers()["content-type"], "application/json", "{method} {path}: {}", response.status());
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/json",
+            "{method} {path}: {}",
+            response.status()
+        );
         let found = response.status().as_u16();
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
-        let error: ErrorView = serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let error: ErrorView =
+            serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert!(!error.message.is_empty() && error.correlation_id.len() == 16, "{error:?}");
         assert_eq!(found, status, "{method} {path}: {error:?}");
     }
@@ -282,11 +330,15 @@ async fn order_with_a_precondition_is_refused_and_not_executed() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}", fixture.node);
     for header in ["if-match", "if-none-match"] {
-        let (status, _, error) = fixture.order(&format!("{path}/approve"), "null", &[(header, "\"x\"")]).await;
+        let (status, _, error) =
+            fixture.order(&format!("{path}/approve"), "null", &[(header, "\"x\"")]).await;
         assert_eq!((status, &error["code"]), (412, &"no_precondition".into()), "{error}");
     }
     assert_eq!(fixture.get::<NodeView>("GET", &path, "").await.1.phase.as_str(), "discovered");
-    assert_eq!(fixture.request("GET", "/v1/nodes", "", &[("if-match", "\"x\"")]).await.status(), 412);
+    assert_eq!(
+        fixture.request("GET", "/v1/nodes", "", &[("if-match", "\"x\"")]).await.status(),
+        412
+    );
     let known = fixture.request("GET", "/v1/nodes", "", &[("if-none-match", "*")]).await.status();
     assert_eq!(known, StatusCode::NOT_MODIFIED, "lists evaluate it");
 }

@@ -17,7 +17,8 @@ async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    let request = request.extension(From(IpAddr::from(from))).body(Body::empty()).expect("a request");
+    let request =
+        request.extension(From(IpAddr::from(from))).body(Body::empty()).expect("a request");
     api.clone().oneshot(request).await.expect("infallible").status().as_u16()
 }
 
@@ -25,8 +26,11 @@ async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
 async fn token_guesses_are_rate_limited_but_valid_tokens_are_not() {
     let fixture = Fixture::start().await;
     let context = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
-    let made =
-        fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &context).await;
+    let made = fixture
+        .central
+        .admin
+        .create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &context)
+        .await;
     let token = made.expect("made").0;
     let (api, shared) = (api(&fixture), [10, 78, 0, 2]);
     let guess = |n: u32| ["meshd_", &format!("{n:064x}")].concat();
@@ -39,6 +43,14 @@ async fn token_guesses_are_rate_limited_but_valid_tokens_are_not() {
     }
     assert_eq!(status(&api, shared, None).await, 429);
     assert_eq!(status(&api, [10, 78, 0, 3], Some(&guess(1))).await, 401, "another address");
-    assert_eq!(status(&api, shared, Some(token.expose())).await, 200, "who shares the address is not locked out");
-    assert_eq!(status(&api, shared, Some(&guess(60))).await, 429, "a valid token does not end the limit");
+    assert_eq!(
+        status(&api, shared, Some(token.expose())).await,
+        200,
+        "who shares the address is not locked out"
+    );
+    assert_eq!(
+        status(&api, shared, Some(&guess(60))).await,
+        429,
+        "a valid token does not end the limit"
+    );
 }

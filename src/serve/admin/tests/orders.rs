@@ -30,7 +30,10 @@ async fn requests_are_audited_with_actor_verb_reason_and_outcome() {
     assert_eq!(fixture.order("/v1/nodes/nobody/reboot", "null", &[]).await.0, 404);
     assert_eq!(fixture.order(&path("assign-profile"), "{", &[]).await.0, 400);
     let lines = log(&fixture);
-    let seen: Vec<_> = lines.iter().map(|line| (line.by.verb, line.outcome.code(), line.target.as_deref())).collect();
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| (line.by.verb, line.outcome.code(), line.target.as_deref()))
+        .collect();
     let own = node.to_string();
     assert_eq!(
         seen,
@@ -45,16 +48,31 @@ async fn requests_are_audited_with_actor_verb_reason_and_outcome() {
     assert!(lines.iter().all(|line| line.by.principal == own_uid()), "{lines:?}");
     assert_eq!(lines[0].by.reason.as_deref(), Some(why[0].1));
     assert_eq!(lines[0].detail, "discovered -> approved");
-    let events = fixture.central.store().events(EventFilter { limit: 10, ..EventFilter::default() }).expect("read");
-    let of = events.iter().find_map(|(_, event)| event.by.as_ref()).expect("the change of phase came of an order");
+    let events = fixture
+        .central
+        .store()
+        .events(EventFilter { limit: 10, ..EventFilter::default() })
+        .expect("read");
+    let of = events
+        .iter()
+        .find_map(|(_, event)| event.by.as_ref())
+        .expect("the change of phase came of an order");
     assert_eq!(*of, lines[0].by, "event and audit log say the same, with one correlation ID");
-    let (_, seen) = fixture.get::<Value>("GET", &format!("/v1/audit?node={node}&limit=2"), "").await;
-    assert_eq!((seen.as_array().map(Vec::len), &seen[1]["verb"]), (Some(2), &"assign-profile".into()));
+    let (_, seen) =
+        fixture.get::<Value>("GET", &format!("/v1/audit?node={node}&limit=2"), "").await;
+    assert_eq!(
+        (seen.as_array().map(Vec::len), &seen[1]["verb"]),
+        (Some(2), &"assign-profile".into())
+    );
     assert_eq!(seen[1]["outcome"]["refused"], "bad_request");
     let (_, none) = fixture.get::<Value>("GET", "/v1/audit?actor=token:nobody", "").await;
     assert_eq!(none, json!([]));
     let long = "x".repeat(501);
-    assert_eq!(fixture.order(&path("approve"), "null", &[(REASON_HEADER, &long)]).await.0, 400, "a reason is bounded");
+    assert_eq!(
+        fixture.order(&path("approve"), "null", &[(REASON_HEADER, &long)]).await.0,
+        400,
+        "a reason is bounded"
+    );
 }
 
 #[tokio::test]
@@ -64,11 +82,15 @@ async fn repeated_request_with_idempotency_key_runs_once() {
     let key = [(KEY_HEADER, "0b6f")];
     let order = || fixture.order(&path, r#"{"set":{"mpi_slots":8}}"#, &key);
     let (first, second, third) = tokio::join!(order(), order(), order());
-    let done = [&first, &second, &third].into_iter().filter(|(status, again, _)| *status == 200 && !again).count();
+    let done = [&first, &second, &third]
+        .into_iter()
+        .filter(|(status, again, _)| *status == 200 && !again)
+        .count();
     assert_eq!(done, 1, "{first:?} {second:?} {third:?}");
     let (status, again, body) = order().await;
     assert_eq!((status, again, &body["vars"]["mpi_slots"]), (200, true, &8.into()));
-    let changes = log(&fixture).into_iter().filter(|line| line.detail.contains("mpi_slots=8")).count();
+    let changes =
+        log(&fixture).into_iter().filter(|line| line.detail.contains("mpi_slots=8")).count();
     assert_eq!(changes, 1, "one transaction changed it");
     let (status, _, refused) = fixture.order(&path, r#"{"set":{"mpi_slots":9}}"#, &key).await;
     assert_eq!((status, &refused["code"]), (409, &"key_reused".into()));
@@ -97,17 +119,23 @@ async fn request_interrupted_by_crash_is_never_executed_again() {
     let (status, _, refused) = fixture.order(&path, "null", &[(KEY_HEADER, "k")]).await;
     assert_eq!((status, &refused["code"]), (409, &"outcome_unknown".into()));
     assert!(matches!(log(&fixture)[0].outcome, AuditOutcome::Refused(_)));
-    assert_eq!(fixture.order(&path, "null", &[(KEY_HEADER, "l")]).await.0, 200, "a new key is a new order");
+    assert_eq!(
+        fixture.order(&path, "null", &[(KEY_HEADER, "l")]).await.0,
+        200,
+        "a new key is a new order"
+    );
 }
 
 #[tokio::test]
 async fn token_secret_is_shown_once_despite_repeated_request() {
     let fixture = Fixture::start().await;
     let order = r#"{"name":"ci","role":"viewer","expires_in":60}"#;
-    let (status, _, made) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
+    let (status, _, made) =
+        fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
     let secret = made["secret"].as_str().expect("its text").to_owned();
     assert_eq!((status, &made["token"]["name"]), (200, &"ci".into()));
-    let (status, _, again) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
+    let (status, _, again) =
+        fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
     assert_eq!((status, &again["code"]), (409, &"answer_not_kept".into()));
     let (status, _, taken) = fixture.order("/v1/api-tokens/create", order, &[]).await;
     assert_eq!((status, &taken["code"]), (409, &"bad_token".into()));
@@ -125,13 +153,22 @@ async fn token_with_name_of_revoked_token_is_another_caller() {
     let made = async || {
         let order = r#"{"name":"ci","role":"viewer"}"#;
         let (_, _, made) = fixture.order("/v1/api-tokens/create", order, &[]).await;
-        Caller::with(fixture.central.admin.api_token(made["secret"].as_str().expect("its text")).expect("honoured"))
+        Caller::with(
+            fixture
+                .central
+                .admin
+                .api_token(made["secret"].as_str().expect("its text"))
+                .expect("honoured"),
+        )
     };
     let first = made().await;
     assert!(first.still_may(&fixture.central));
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
     let second = made().await;
-    assert!(!first.still_may(&fixture.central) && second.still_may(&fixture.central), "a stream of the first one ends");
+    assert!(
+        !first.still_may(&fixture.central) && second.still_may(&fixture.central),
+        "a stream of the first one ends"
+    );
     assert_ne!(first.identity(), second.identity(), "it is not answered what the other one asked");
 }
 
@@ -151,7 +188,10 @@ async fn bulk_request_with_stale_revision_changes_nothing() {
     };
     let seen = async || {
         let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
-        nodes.iter().map(|node| json!({ "id": node.id, "revision": node.revision })).collect::<Vec<_>>()
+        nodes
+            .iter()
+            .map(|node| json!({ "id": node.id, "revision": node.revision }))
+            .collect::<Vec<_>>()
     };
     let bulk = async |verb: &str, nodes: &[Value], order: Value| {
         let body = json!({ "nodes": nodes, "order": order }).to_string();
@@ -161,8 +201,16 @@ async fn bulk_request_with_stale_revision_changes_nothing() {
     assert_eq!(fixture.order(&format!("/v1/nodes/{other}/approve"), "null", &[]).await.0, 200);
     let (status, _, refused) = bulk("label", &before, json!({ "set": { "rack": "a" } })).await;
     assert_eq!((status, &refused["code"]), (409, &"changed_since".into()), "{refused}");
-    assert!(refused["message"].as_str().is_some_and(|text| text.contains(&other.to_string())), "{refused}");
-    let phases = |id| fixture.central.store().read(|model| model.node(id).map(|node| (node.phase, node.labels.len())));
+    assert!(
+        refused["message"].as_str().is_some_and(|text| text.contains(&other.to_string())),
+        "{refused}"
+    );
+    let phases = |id| {
+        fixture
+            .central
+            .store()
+            .read(|model| model.node(id).map(|node| (node.phase, node.labels.len())))
+    };
     assert_eq!(phases(fixture.node), Some((Phase::Discovered, 0)), "nothing was changed");
     let (status, _, done) = bulk("label", &seen().await, json!({ "set": { "rack": "a" } })).await;
     assert_eq!((status, &done["failed"]), (200, &0.into()), "{done}");
@@ -197,22 +245,39 @@ async fn orders_for_an_offline_node_are_refused_or_accepted_as_documented() {
     let message = error["message"].as_str().expect("a message");
     assert!(status == 409 && message.contains("cannot run the checks of node"), "{error}");
     let (_, _, error) = fixture.order(&path("reboot"), "null", &[]).await;
-    assert!(error["message"].as_str().is_some_and(|text| text.contains("cannot reboot node")), "{error}");
+    assert!(
+        error["message"].as_str().is_some_and(|text| text.contains("cannot reboot node")),
+        "{error}"
+    );
     let (status, _, drained) = fixture.order(&path("drain"), "null", &[]).await;
-    assert_eq!((status, &drained["phase"]), (200, &"maintenance".into()), "nothing runs there: {drained}");
+    assert_eq!(
+        (status, &drained["phase"]),
+        (200, &"maintenance".into()),
+        "nothing runs there: {drained}"
+    );
 }
 
 #[tokio::test]
 async fn node_is_not_given_a_reserved_name() {
     let fixture = Fixture::start().await;
     let (path, own) = (format!("/v1/nodes/{}/rename", fixture.node), fixture.node.to_string());
-    for name in ["localhost", "ip6-loopback", "2130706433", "0x7f000001", "0123abcd", "node-0123abcd"] {
-        let (status, _, error) = fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await;
+    for name in
+        ["localhost", "ip6-loopback", "2130706433", "0x7f000001", "0123abcd", "node-0123abcd"]
+    {
+        let (status, _, error) =
+            fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await;
         let message = error["message"].as_str().expect("a message");
-        assert!(status == 400 && message.contains(&format!("`{name}` is reserved")), "{name}: {error}");
+        assert!(
+            status == 400 && message.contains(&format!("`{name}` is reserved")),
+            "{name}: {error}"
+        );
     }
     for name in [own.clone(), format!("node-{own}"), "localhost-1".to_owned()] {
-        assert_eq!(fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await.0, 200, "{name}");
+        assert_eq!(
+            fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await.0,
+            200,
+            "{name}"
+        );
     }
 }
 
@@ -221,22 +286,34 @@ async fn events_of_orders_nodes_and_timers_have_reason_and_correlation_id() {
     let fixture = Fixture::start().await;
     let (node, session) = (fixture.node, BootSessionId([7; 12]));
     let stored = fixture.central.store().commit(|tx| {
-        for (actor, from, to) in
-            [(Actor::Node, Phase::Degraded, Phase::Online), (Actor::Central, Phase::Online, Phase::Offline)]
-        {
-            tx.event(Event::new(at(5_000), actor, EventKind::Phase { from, to }, "").of_node(node).in_session(session));
+        for (actor, from, to) in [
+            (Actor::Node, Phase::Degraded, Phase::Online),
+            (Actor::Central, Phase::Online, Phase::Offline),
+        ] {
+            tx.event(
+                Event::new(at(5_000), actor, EventKind::Phase { from, to }, "")
+                    .of_node(node)
+                    .in_session(session),
+            );
         }
         Ok::<_, StoreError>(())
     });
     stored.await.expect("stored");
-    let order = fixture.order(&format!("/v1/nodes/{node}/approve"), "null", &[(REASON_HEADER, "moved in")]).await;
+    let order = fixture
+        .order(&format!("/v1/nodes/{node}/approve"), "null", &[(REASON_HEADER, "moved in")])
+        .await;
     assert_eq!(order.0, 200, "{}", order.2);
     let response = fixture.send("GET", "/v1/events?kind=phase", "").await;
     let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let events: Vec<EventView> = lines.map(|line| serde_json::from_slice(line).expect("an event")).collect();
-    let reasons: Vec<&str> = events.iter().map(|event| event.reason.as_deref().expect("a reason")).collect();
-    assert_eq!(reasons, ["all readiness checks pass", "no message came within [agent].offline_after", "moved in"]);
+    let events: Vec<EventView> =
+        lines.map(|line| serde_json::from_slice(line).expect("an event")).collect();
+    let reasons: Vec<&str> =
+        events.iter().map(|event| event.reason.as_deref().expect("a reason")).collect();
+    assert_eq!(
+        reasons,
+        ["all readiness checks pass", "no message came within [agent].offline_after", "moved in"]
+    );
     for event in &events[..2] {
         assert_eq!(event.correlation_id, Some(session.to_string()));
     }

@@ -1,5 +1,5 @@
-//! Authentication and roles. Write access to the socket grants the admin role. Each HTTPS request contains a token, so revocation takes
-//! effect at once.
+//! Authentication and roles. Write access to the socket grants the admin role. Each HTTPS request
+//! contains a token, so revocation takes effect at once.
 
 use crate::serve::admin::{
     ApiState,
@@ -20,12 +20,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of unknown tokens from one address per [`WINDOW`]. Beyond it, unknown tokens and requests without a token are refused
-/// until the window ends. Valid tokens still work, because other users may share the address.
+/// Maximum number of unknown tokens from one address per [`WINDOW`]. Beyond it, unknown tokens and
+/// requests without a token are refused until the window ends. Valid tokens still work, because
+/// other users may share the address.
 const MAX_FAILURES: u32 = 20;
 /// Period in which failures count.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Maximum number of tracked addresses. When the table is full, unknown tokens from all other addresses are refused.
+/// Maximum number of tracked addresses. When the table is full, unknown tokens from all other
+/// addresses are refused.
 const MAX_ADDRESSES: usize = 4096;
 /// Maximum length of a token that meshd checks, in bytes.
 const MAX_TOKEN: usize = 256;
@@ -53,7 +55,11 @@ impl Failures {
 }
 
 /// Admits authenticated requests, and adds the caller to the request.
-pub(crate) async fn authenticate(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authenticate(
+    State(state): State<ApiState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     if request.extensions().get::<Caller>().is_none() {
         match by_token(&state, &request) {
             Ok(caller) => drop(request.extensions_mut().insert(caller)),
@@ -78,7 +84,8 @@ fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::too_many(WINDOW));
     }
     let text = bearer(request.headers());
-    // The lookup precedes the limit. Tokens have 256 random bits, so the limit only bounds the work and log lines of guesses.
+    // The lookup precedes the limit. Tokens have 256 random bits, so the limit only bounds the work
+    // and log lines of guesses.
     if let Some(token) = text.and_then(|text| state.central.admin.api_token(text)) {
         return Ok(Caller::with(token));
     }
@@ -86,9 +93,8 @@ fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::too_many(WINDOW));
     }
     if text.is_none() {
-        return Err(
-            Refused::unauthorized("the request has no token").with_hint("send one as `Authorization: Bearer TOKEN`")
-        );
+        return Err(Refused::unauthorized("the request has no token")
+            .with_hint("send one as `Authorization: Bearer TOKEN`"));
     }
     state.failures.count(from, now);
     tracing::warn!(%from, "a request has an invalid token");
@@ -124,13 +130,20 @@ mod tests {
 
     #[test]
     fn authorization_header_accepts_only_bearer_tokens() {
-        for (value, found) in
-            [("Bearer abc", Some("abc")), ("bearer  abc", Some("abc")), ("Basic abc", None), ("abc", None), ("", None)]
-        {
+        for (value, found) in [
+            ("Bearer abc", Some("abc")),
+            ("bearer  abc", Some("abc")),
+            ("Basic abc", None),
+            ("abc", None),
+            ("", None),
+        ] {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().expect("plain"))]);
             assert_eq!(bearer(&headers), found, "{value}");
         }
         let long = format!("Bearer {}", "x".repeat(MAX_TOKEN + 1));
-        assert_eq!(bearer(&HeaderMap::from_iter([(AUTHORIZATION, long.parse().expect("plain"))])), None);
+        assert_eq!(
+            bearer(&HeaderMap::from_iter([(AUTHORIZATION, long.parse().expect("plain"))])),
+            None
+        );
     }
 }

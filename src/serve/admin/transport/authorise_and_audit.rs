@@ -54,7 +54,8 @@ where
     get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(authorise))
 }
 
-/// Converts an error response of the framework, which is plain text, to a [`Refused`]. Runs within idempotency and audit log.
+/// Converts an error response of the framework, which is plain text, to a [`Refused`]. Runs within
+/// idempotency and audit log.
 async fn errors_as_json(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();
@@ -90,7 +91,11 @@ async fn authorise(required: Role, request: Request, next: Next) -> Response {
 }
 
 /// Adds the correlation ID to the request, its log lines and its response.
-pub(crate) async fn with_correlation_id(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn with_correlation_id(
+    State(state): State<ApiState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let correlation = state.central.env.new_correlation();
     request.extensions_mut().insert(correlation);
     request.extensions_mut().insert(state);
@@ -101,7 +106,8 @@ pub(crate) async fn with_correlation_id(State(state): State<ApiState>, mut reque
             None => response,
         }
     };
-    let mut response = answer.instrument(tracing::info_span!("admin", correlation_id = %correlation)).await;
+    let mut response =
+        answer.instrument(tracing::info_span!("admin", correlation_id = %correlation)).await;
     if let Ok(value) = HeaderValue::from_str(&correlation.to_string()) {
         response.headers_mut().insert(CORRELATION_HEADER, value);
     }
@@ -115,10 +121,18 @@ async fn audit_order(verb: Verb, required: Role, request: Request, next: Next) -
     };
     let tasks = state.tasks.clone();
     let work = tasks.spawn(run_order(state, verb, required, request, next).in_current_span());
-    work.await.unwrap_or_else(|_| Refused::internal("executing the order was interrupted").into_response())
+    work.await.unwrap_or_else(|_| {
+        Refused::internal("executing the order was interrupted").into_response()
+    })
 }
 
-async fn run_order(state: ApiState, verb: Verb, required: Role, request: Request, next: Next) -> Response {
+async fn run_order(
+    state: ApiState,
+    verb: Verb,
+    required: Role,
+    request: Request,
+    next: Next,
+) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
     parts.extensions.insert(AuditMark::default());
@@ -141,11 +155,16 @@ async fn run_order(state: ApiState, verb: Verb, required: Role, request: Request
     };
     let result = match response.extensions().get::<Refused>() {
         Some(refused) => OrderResult::Refused(refused.clone()),
-        None if response.extensions().get::<idempotency::Replayed>().is_some() => OrderResult::Replayed,
+        None if response.extensions().get::<idempotency::Replayed>().is_some() => {
+            OrderResult::Replayed
+        }
         None => OrderResult::Done,
     };
     if let Err(error) = store(&state, context, target, result).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot write an order to the audit log");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot write an order to the audit log"
+        );
     }
     response
 }
@@ -173,7 +192,10 @@ async fn read_body(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes,
 /// Returns the target of an order: the first parameter of its path.
 async fn target(parts: &mut Parts) -> Option<String> {
     let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
-    params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
+    params
+        .iter()
+        .next()
+        .map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
 }
 
 enum OrderResult {
@@ -195,7 +217,8 @@ async fn store(
             (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned())
         }
         OrderResult::Replayed => {
-            "repeated idempotency key: returned the stored response, not executed again".clone_into(&mut audit.detail)
+            "repeated idempotency key: returned the stored response, not executed again"
+                .clone_into(&mut audit.detail)
         }
         OrderResult::Done if audit.by.audited.is_set() => return Ok(()),
         OrderResult::Done => {}
@@ -210,7 +233,9 @@ impl FromRequestParts<ApiState> for AuditContext {
 
     async fn from_request_parts(parts: &mut Parts, _: &ApiState) -> Result<Self, Refused> {
         let known = parts.extensions.get::<Caller>().zip(parts.extensions.get::<Verb>());
-        let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
+        let Some(((caller, verb), correlation)) =
+            known.zip(parts.extensions.get::<CorrelationId>())
+        else {
             return Err(Refused::internal("the request has no caller, verb or correlation ID"));
         };
         let mut context = AuditContext::new(caller.principal.clone(), *verb, *correlation);
@@ -233,11 +258,14 @@ fn read_force_header(headers: &HeaderMap) -> Result<bool, Refused> {
 /// Parses the header with the reason of the order.
 fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     let Some(value) = headers.get(REASON_HEADER) else { return Ok(None) };
-    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;
     let text = text.trim();
     if text.chars().count() > MAX_REASON || text.chars().any(char::is_control) {
-        return Err(Refused::bad_request(format!("a reason is one line of at most {MAX_REASON} characters"))
-            .with_hint("shorten it"));
+        return Err(Refused::bad_request(format!(
+            "a reason is one line of at most {MAX_REASON} characters"
+        ))
+        .with_hint("shorten it"));
     }
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }

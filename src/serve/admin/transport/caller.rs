@@ -9,7 +9,8 @@ use meshd_types::Digest;
 pub(crate) struct Caller {
     pub(crate) principal: Principal,
     pub(crate) role: Role,
-    /// Hash of the caller's token. The name alone is not unique, because a later token may reuse it.
+    /// Hash of the caller's token. The name alone is not unique, because a later token may reuse
+    /// it.
     token: Option<Digest>,
 }
 
@@ -21,7 +22,11 @@ impl Caller {
 
     /// Returns a caller with a token.
     pub(crate) fn with(token: ApiToken) -> Self {
-        Caller { principal: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
+        Caller {
+            principal: Principal::Token(token.name),
+            role: token.role,
+            token: Some(token.hash),
+        }
     }
 
     /// Returns false once the token is revoked or has expired.
@@ -37,7 +42,8 @@ impl Caller {
         }
     }
 
-    /// Returns a unique identity of the caller. It distinguishes a token from an earlier token with an equal name.
+    /// Returns a unique identity of the caller. It distinguishes a token from an earlier token with
+    /// an equal name.
     pub(crate) fn identity(&self) -> String {
         match self.token {
             None => self.principal.to_string(),

@@ -1,5 +1,5 @@
-//! One connection of the admin API. The connection ends when the token of its request is revoked, even if the client neither reads nor
-//! writes.
+//! One connection of the admin API. The connection ends when the token of its request is revoked,
+//! even if the client neither reads nor writes.
 
 use crate::serve::admin::transport::caller::Caller;
 use crate::serve::connections::limiter::{ConnectionPermit, Meter};
@@ -27,8 +27,8 @@ use tower::ServiceExt as _;
 
 /// Timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Time to finish a response in memory after its token is revoked, because a token that revokes itself receives a response. Streams end at
-/// once.
+/// Time to finish a response in memory after its token is revoked, because a token that revokes
+/// itself receives a response. Streams end at once.
 const RESPONSE_TIME: Duration = Duration::from_millis(300);
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -46,7 +46,8 @@ impl AdminConnection {
         AdminConnection { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
     }
 
-    /// Records the caller of a request. The connection counts for the caller from now on, and ends with the caller's token.
+    /// Records the caller of a request. The connection counts for the caller from now on, and ends
+    /// with the caller's token.
     pub(crate) fn set_caller(&self, caller: &Caller) {
         self.permit.meter.request_started();
         self.permit.trust(caller.identity());
@@ -135,13 +136,21 @@ struct Metered<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(bytes)) = written {
             self.meter.wrote(bytes);

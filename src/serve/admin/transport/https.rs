@@ -1,4 +1,5 @@
-//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each request contains a token.
+//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each
+//! request contains a token.
 
 use crate::serve::{
     admin::{
@@ -51,7 +52,9 @@ pub enum HttpsError {
         interface: String,
     },
     /// No interface has the address.
-    #[error("[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml")]
+    #[error(
+        "[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml"
+    )]
     NotHere(std::net::Ipv4Addr),
 }
 
@@ -66,14 +69,16 @@ pub struct Https {
 /// Opens the listener if the site configures one. Needs a tokio runtime.
 ///
 /// # Errors
-/// The address is on a boot network without permission, the port is taken, or certificate or key is unusable.
+/// The address is on a boot network without permission, the port is taken, or certificate or key is
+/// unusable.
 pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, HttpsError> {
     let Some(configured) = &site.admin.https else { return Ok(None) };
     let AdminHttps { address, port, boot_network, .. } = *configured;
     let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };
-    // Linux accepts packets for any local address on any interface. A listener bound to one interface is not reachable from the boot
-    // network.
-    let listener = WatchedListener::bind(Service::Admin, interface, SocketAddrV4::new(address, port))?;
+    // Linux accepts packets for any local address on any interface. A listener bound to one
+    // interface is not reachable from the boot network.
+    let listener =
+        WatchedListener::bind(Service::Admin, interface, SocketAddrV4::new(address, port))?;
     let identity = match &configured.files {
         Some((certificate, key)) => WebIdentity::read(certificate, key)?,
         None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
@@ -89,8 +94,11 @@ fn own_folder(site: &Site) -> PathBuf {
 
 /// Returns the interface of an address. Refuses an interface on which machines boot.
 fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String, HttpsError> {
-    let boots = |interface: &str| site.segments.iter().any(|segment| segment.interface() == Some(interface));
-    let refused = |interface: &str| HttpsError::OnBootNetwork { address, interface: interface.to_owned() };
+    let boots = |interface: &str| {
+        site.segments.iter().any(|segment| segment.interface() == Some(interface))
+    };
+    let refused =
+        |interface: &str| HttpsError::OnBootNetwork { address, interface: interface.to_owned() };
     if address.is_unspecified() {
         return Err(refused("every interface"));
     }
@@ -121,15 +129,31 @@ async fn accept(
     drain: Duration,
 ) {
     let shutdown = serving.shutdown.clone();
-    let accept = AcceptLoop { api: "admin-https", limiter: &limiter, shutdown: &shutdown, drain: Some(drain) };
+    let accept = AcceptLoop {
+        api: "admin-https",
+        limiter: &limiter,
+        shutdown: &shutdown,
+        drain: Some(drain),
+    };
     accept
-        .run(listener, |(stream, peer), permit| Some(serve(acceptor.clone(), stream, peer, permit, serving.clone())))
+        .run(listener, |(stream, peer), permit| {
+            Some(serve(acceptor.clone(), stream, peer, permit, serving.clone()))
+        })
         .await;
 }
 
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permit: ConnectionPermit, serving: Serving) {
+async fn serve(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    peer: SocketAddr,
+    permit: ConnectionPermit,
+    serving: Serving,
+) {
     let eviction = permit.eviction.clone();
-    let Some(Some(stream)) = eviction.run_until_cancelled(handshake(&acceptor, stream, peer)).await else { return };
+    let Some(Some(stream)) = eviction.run_until_cancelled(handshake(&acceptor, stream, peer)).await
+    else {
+        return;
+    };
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(From(peer.ip()));

@@ -40,7 +40,10 @@ pub(crate) async fn execute_once(
         Ok(None) => return next.run(Request::from_parts(parts, Body::from(bytes))).await,
         Err(refused) => return refused.into_response(),
     };
-    let caller = parts.extensions.get::<Caller>().map_or_else(|| context.principal.to_string(), Caller::identity);
+    let caller = parts
+        .extensions
+        .get::<Caller>()
+        .map_or_else(|| context.principal.to_string(), Caller::identity);
     let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
     let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
@@ -66,7 +69,11 @@ fn replay(request: Digest, before: IdempotencyRecord, is_running: bool) -> Respo
         Refused::new(StatusCode::CONFLICT, code, message).with_hint(hint).into_response()
     };
     if before.request != request {
-        return refused("key_reused", "the Idempotency-Key belongs to another order", "use a new one");
+        return refused(
+            "key_reused",
+            "the Idempotency-Key belongs to another order",
+            "use a new one",
+        );
     }
     let Some(StoredResponse { status, body }) = before.answer else {
         return if is_running {
@@ -103,7 +110,8 @@ async fn end(
 ) -> Response {
     let status = response.status().as_u16();
     let secret = response.headers().get(CACHE_CONTROL).is_some_and(|value| value == "no-store");
-    let plain = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
+    let plain =
+        response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
     let (stored, response) = match response.extensions().get::<Refused>() {
         Some(refused) => (Some(refused.to_json(correlation)), response),
         // A stream is passed through and not stored.
@@ -121,7 +129,10 @@ async fn end(
     };
     let answer = StoredResponse { status, body: stored };
     if let Err(error) = state.central.admin.store_answer(slot, request, answer).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot store the response of an idempotency key");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot store the response of an idempotency key"
+        );
     }
     response
 }

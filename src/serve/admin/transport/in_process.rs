@@ -1,4 +1,5 @@
-//! WebSockets of the admin API for the web UI in this process: a connection in memory between the API and its client.
+//! WebSockets of the admin API for the web UI in this process: a connection in memory between the
+//! API and its client.
 
 use super::connection::AdminConnection;
 use axum::{
@@ -26,7 +27,8 @@ pub(crate) fn opener(api: Router, tasks: TaskTracker) -> OpenSocket {
 }
 
 fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Extensions) -> Opening {
-    // The WebSocket outlives the request of the page, so it must not keep the permit of that connection.
+    // The WebSocket outlives the request of the page, so it must not keep the permit of that
+    // connection.
     origin.remove::<AdminConnection>();
     let (near, far) = tokio::io::duplex(BUFFER);
     let router = api.map_request(move |mut request: Request<Incoming>| {
@@ -41,10 +43,13 @@ fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Exte
     // The task ends when the client drops its side.
     tasks.spawn(async move { drop(connection.await) });
     Box::pin(async move {
-        let limits = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(MAX_MESSAGE))
+            .max_frame_size(Some(MAX_MESSAGE));
         meshd_client::upgrade(Box::new(near), request, limits).await.map_err(|error| match error {
             ClientError::Rejected { status, body } => {
-                let view = serde_json::from_slice(&body).unwrap_or_else(|_| failure(&format!("status {status}")));
+                let view = serde_json::from_slice(&body)
+                    .unwrap_or_else(|_| failure(&format!("status {status}")));
                 (status, view)
             }
             error => (StatusCode::BAD_GATEWAY, failure(&error.to_string())),
@@ -73,7 +78,10 @@ mod tests {
     #[derive(Clone)]
     struct Office(&'static str);
 
-    async fn echo(Extension(Office(office)): Extension<Office>, upgrade: WebSocketUpgrade) -> Response {
+    async fn echo(
+        Extension(Office(office)): Extension<Office>,
+        upgrade: WebSocketUpgrade,
+    ) -> Response {
         if office != "ours" {
             return (StatusCode::NOT_FOUND, axum::Json(failure("no such office"))).into_response();
         }
@@ -101,7 +109,10 @@ mod tests {
         let tasks = TaskTracker::new();
         let mut socket = opened("ours", &tasks).await.expect("opened");
         socket.send(Message::Binary("ls\r".into())).await.expect("sent");
-        assert_eq!(socket.next().await.expect("a message").expect("read"), Message::Binary("ls\r".into()));
+        assert_eq!(
+            socket.next().await.expect("a message").expect("read"),
+            Message::Binary("ls\r".into())
+        );
         drop(socket);
         tasks.close();
         tasks.wait().await;

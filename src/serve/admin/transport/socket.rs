@@ -23,7 +23,9 @@ pub enum SocketError {
     #[error("{0} is not a socket; remove it, or write another path into [admin].socket")]
     Foreign(PathBuf),
     /// The folder or the socket cannot be created.
-    #[error("cannot make the admin socket {path}; write a path that meshd may use into [admin].socket")]
+    #[error(
+        "cannot make the admin socket {path}; write a path that meshd may use into [admin].socket"
+    )]
     Make { path: PathBuf, source: io::Error },
 }
 
@@ -58,14 +60,18 @@ impl Drop for Socket {
 /// Another process listens at the path, or the file system refuses.
 pub fn bind(path: &Path) -> Result<Socket, SocketError> {
     let failed = |source| SocketError::Make { path: path.to_owned(), source };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+    if let Some(folder) =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+    {
         fs::create_dir_all(folder).map_err(failed)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(failed)?;
     }
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => return Err(SocketError::Foreign(path.to_owned())),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(SocketError::Foreign(path.to_owned()));
+        }
         Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(SocketError::Taken(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
@@ -94,9 +100,13 @@ mod tests {
         let first = bind(&path).expect("a free path");
         assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, MODE);
         let refused = bind(&path).expect_err("it is alive").to_string();
-        assert!(refused.contains("another meshd answers") && refused.contains("[admin].socket"), "{refused}");
+        assert!(
+            refused.contains("another meshd answers") && refused.contains("[admin].socket"),
+            "{refused}"
+        );
         // A killed process leaves the file without a listener.
-        let dead = std::os::unix::net::UnixListener::bind(folder.path().join("dead")).expect("a free path");
+        let dead = std::os::unix::net::UnixListener::bind(folder.path().join("dead"))
+            .expect("a free path");
         drop((first, dead));
         assert!(!path.exists(), "a socket that is closed in order is gone");
         fs::rename(folder.path().join("dead"), &path).expect("same folder");

@@ -50,9 +50,15 @@ async fn blob_has_etag_and_matching_client_gets_304() {
     assert_eq!(answer.header("cache-control"), Some("public, max-age=31536000, immutable"));
     let part = server.ask("GET", &path(), "range: bytes=2-3\r\n").await;
     assert_eq!(part.header("content-range"), Some("bytes 2-3/10"));
-    assert_eq!(server.ask("GET", &path(), "range: bytes=10-\r\n").await.header("content-range"), Some("bytes */10"));
+    assert_eq!(
+        server.ask("GET", &path(), "range: bytes=10-\r\n").await.header("content-range"),
+        Some("bytes */10")
+    );
     for method in ["GET", "HEAD"] {
-        assert_eq!(server.ask(method, &path(), &format!("if-none-match: {etag}\r\n")).await.status, 304);
+        assert_eq!(
+            server.ask(method, &path(), &format!("if-none-match: {etag}\r\n")).await.status,
+            304
+        );
     }
     assert!(server.events.try_recv().is_err(), "nothing was fetched whole");
 }
@@ -62,13 +68,23 @@ async fn head_has_content_length_of_get_or_none() {
     let server = Server::start(Limits::default(), BLOB, "an overlay");
     let failed = format!("/boot/failed?session={SESSION}&reason=no%20packages");
     let overlay = format!("/overlay/{CAPABILITY}/overlay.cpio.gz");
-    let paths =
-        ["/boot.ipxe", "/boot/script?mac=52:54:00:12:34:56", "/boot/junk", "/healthz", "/loader/snponly.efi", "/no"];
+    let paths = [
+        "/boot.ipxe",
+        "/boot/script?mac=52:54:00:12:34:56",
+        "/boot/junk",
+        "/healthz",
+        "/loader/snponly.efi",
+        "/no",
+    ];
     for path in paths.into_iter().chain([path().as_str(), &failed, &overlay]) {
         let head = server.ask("HEAD", path, "").await;
         let get = server.ask("GET", path, "").await;
         let length = head.header("content-length");
-        assert!(length.is_none() || length == get.header("content-length"), "{path}: {}", head.head);
+        assert!(
+            length.is_none() || length == get.header("content-length"),
+            "{path}: {}",
+            head.head
+        );
         assert_eq!(head.header("content-type"), get.header("content-type"), "{path}");
     }
 }
@@ -87,7 +103,11 @@ async fn request_without_a_single_host_gets_400() {
         let mut stream = server.connect().await;
         stream.write_all(request.as_bytes()).await.expect("the server reads");
         let method = request.split(' ').next().expect("a method");
-        assert_eq!(read_answer(&mut BufReader::new(stream), method).await.status, status, "{request:?}");
+        assert_eq!(
+            read_answer(&mut BufReader::new(stream), method).await.status,
+            status,
+            "{request:?}"
+        );
     }
 }
 
@@ -106,7 +126,12 @@ async fn routes_answer_with_documented_status_and_body() {
         ("GET", "/healthz".to_owned(), 200, "ok"),
         ("GET", "/boot.ipxe".to_owned(), 200, "#!ipxe"),
         ("GET", "/boot.ipxe?x".to_owned(), 200, "#!ipxe"),
-        ("GET", "/boot/script?mac=52:54:00:12:34:56".to_owned(), 200, "#!ipxe\n# 52:54:00:12:34:56 at 127.0.0.1"),
+        (
+            "GET",
+            "/boot/script?mac=52:54:00:12:34:56".to_owned(),
+            200,
+            "#!ipxe\n# 52:54:00:12:34:56 at 127.0.0.1",
+        ),
         ("GET", "/boot/script".to_owned(), 200, "#!ipxe\n# `mac` is missing"),
         ("GET", "/boot/junk".to_owned(), 200, "#!ipxe\n# refusal bad_request"),
         ("GET", format!("/boot/failed?session={SESSION}&reason=no%20packages"), 200, "Recorded"),
@@ -147,9 +172,14 @@ async fn routes_answer_with_documented_status_and_body() {
 async fn head_request_has_no_side_effect() {
     let mut server = Server::start(Limits::default(), BLOB, "overlay");
     let overlay = format!("/overlay/{CAPABILITY}/overlay.cpio.gz");
-    for path in
-        ["/boot.ipxe", "/boot/script?mac=52:54:00:12:34:56", "/loader/snponly.efi", "/healthz", &overlay, &path()]
-    {
+    for path in [
+        "/boot.ipxe",
+        "/boot/script?mac=52:54:00:12:34:56",
+        "/loader/snponly.efi",
+        "/healthz",
+        &overlay,
+        &path(),
+    ] {
         assert_eq!(server.ask("HEAD", path, "").await.status, 200, "{path}");
     }
     assert_eq!(server.ask("HEAD", "/overlay/junk/overlay.cpio.gz", "").await.status, 404);
@@ -191,7 +221,8 @@ async fn large_blob_is_equal_from_memory_and_file() {
     let mut server = Server::start(Limits::default(), blob.clone(), "");
     let fetched = format!("blob {}", Digest::of(&blob).short());
     let mut stream = BufReader::new(server.connect().await);
-    // The first ones are answered from memory, the later ones from the file that was made meanwhile.
+    // The first ones are answered from memory, the later ones from the file that was made
+    // meanwhile.
     for round in 0..20 {
         for (range, first, last) in [
             ("", 0, blob.len() - 1),
@@ -215,7 +246,9 @@ async fn pipelined_requests_are_answered_in_order() {
     let server = Server::start(Limits::default(), blob.clone(), "");
     let mut stream = BufReader::new(server.connect().await);
     for _ in 0..3 {
-        for (path, range) in [(path.as_str(), "range: bytes=0-99999\r\n"), ("/healthz", ""), (path.as_str(), "")] {
+        for (path, range) in
+            [(path.as_str(), "range: bytes=0-99999\r\n"), ("/healthz", ""), (path.as_str(), "")]
+        {
             send(stream.get_mut(), "GET", path, range).await;
         }
         assert!(read_answer(&mut stream, "GET").await.body == blob[..100_000]);
@@ -227,9 +260,17 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn unknown_paths_get_404_and_script_names_local_address() {
     let server = Server::start(Limits::default(), BLOB, "");
-    for path in
-        ["/boot.ipxe/", "//boot.ipxe", "/boot", "/blob/", "/loader", "/loader/", "/overlay", "/healthz/", "/x/../"]
-    {
+    for path in [
+        "/boot.ipxe/",
+        "//boot.ipxe",
+        "/boot",
+        "/blob/",
+        "/loader",
+        "/loader/",
+        "/overlay",
+        "/healthz/",
+        "/x/../",
+    ] {
         let answer = server.ask("GET", path, "").await;
         assert_eq!((answer.status, answer.header("location")), (404, None), "{path}");
     }

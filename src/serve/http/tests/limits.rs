@@ -22,7 +22,8 @@ async fn connection_without_complete_head_is_closed() {
 #[tokio::test]
 async fn connection_is_reused_and_closed_when_idle() {
     // Longer than a busy machine takes from an answer to the next request.
-    let server = Server::start(Limits { head: Duration::from_secs(3), ..Limits::default() }, "", "");
+    let server =
+        Server::start(Limits { head: Duration::from_secs(3), ..Limits::default() }, "", "");
     let mut stream = BufReader::new(server.connect().await);
     for _ in 0..3 {
         send(stream.get_mut(), "GET", "/healthz", "").await;
@@ -56,7 +57,10 @@ async fn oversized_requests_and_bodies_are_refused() {
 async fn malformed_request_closes_only_its_connection() {
     let server = Server::start(Limits::default(), "", "");
     let mut stream = server.connect().await;
-    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.expect("it reads");
+    stream
+        .write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        .await
+        .expect("it reads");
     closed(stream).await;
     assert_eq!(server.ask("GET", "/healthz", "").await.status, 200);
 }
@@ -76,7 +80,8 @@ async fn connection_above_limit_waits_for_active_ones() {
             read_answer(&mut first, "GET").await.status
         };
         tokio::select! {
-            // A connection that was idle for so long, as after a pause of this machine, may be evicted.
+            // A connection that was idle for so long, as after a pause of this machine, may be
+            // evicted.
             answer = &mut second => {
                 assert!(started.elapsed() >= ARRIVING, "it was served although the limit is reached");
                 return assert_eq!(answer.status, 200);
@@ -121,7 +126,8 @@ async fn idle_connection_is_evicted_at_limit() {
 #[tokio::test]
 async fn response_below_minimum_rate_is_aborted() {
     const LARGE: usize = 64 << 20;
-    let timeouts = WriteTimeouts { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().timeouts };
+    let timeouts =
+        WriteTimeouts { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().timeouts };
     let mut server = Server::start(Limits { timeouts, ..Limits::default() }, "", vec![7; LARGE]);
     let mut stream = server.connect().await;
     send(&mut stream, "GET", &format!("/overlay/{CAPABILITY}/apkovl.tar.gz"), "").await;

@@ -105,7 +105,12 @@ impl BootApi for Arc<Fake> {
         });
     }
 
-    async fn script(&self, request: Result<ScriptRequest, QueryError>, from: LanClient, _: Endpoint) -> String {
+    async fn script(
+        &self,
+        request: Result<ScriptRequest, QueryError>,
+        from: LanClient,
+        _: Endpoint,
+    ) -> String {
         let _ = self.events.send("script".into());
         match request {
             Ok(request) => format!("#!ipxe\n# {} at {from}\n", request.mac),
@@ -118,10 +123,19 @@ impl BootApi for Arc<Fake> {
         failure.reason != "unknown"
     }
 
-    async fn open_overlay(&self, text: &str, _: Delivery, _: LanClient) -> Result<FakeTransfer, OverlayDenied> {
+    async fn open_overlay(
+        &self,
+        text: &str,
+        _: Delivery,
+        _: LanClient,
+    ) -> Result<FakeTransfer, OverlayDenied> {
         self.probe_overlay(text, Ipv4Addr::LOCALHOST.into()).await?;
         *self.state.lock().expect("no panic elsewhere") = State::Busy;
-        Ok(FakeTransfer { bytes: self.overlay.clone(), state: self.state.clone(), events: self.events.clone() })
+        Ok(FakeTransfer {
+            bytes: self.overlay.clone(),
+            state: self.state.clone(),
+            events: self.events.clone(),
+        })
     }
 
     async fn probe_overlay(&self, text: &str, _: LanClient) -> Result<(), OverlayDenied> {
@@ -151,8 +165,8 @@ impl Drop for Server {
 impl Server {
     fn start(limits: Limits, blob: impl Into<Bytes>, overlay: impl Into<Bytes>) -> Self {
         let (api, events) = Fake::new(blob.into(), overlay.into());
-        let listener =
-            bind::tcp(Service::Http, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("port 0 is free");
+        let listener = bind::tcp(Service::Http, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
+            .expect("port 0 is free");
         let at = listener.local_addr().expect("it is bound");
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(run(limits, api, listener, shutdown.clone()));
@@ -201,7 +215,8 @@ async fn read_answer(stream: &mut BufReader<TcpStream>, method: &str) -> Answer 
             head.push(stream.read_u8().await.expect("a head comes"));
         }
         let head = String::from_utf8(head).expect("ASCII");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let status =
+            head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
         let mut answer = Answer { status, head, body: Vec::new() };
         let length = answer.header("content-length").and_then(|length| length.parse().ok());
         if method != "HEAD" && status != 304 {

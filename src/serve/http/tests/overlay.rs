@@ -13,7 +13,11 @@ fn path() -> String {
 async fn overlay_capability_is_spent_after_last_byte() {
     let mut server = Server::start(Limits::default(), "", "an overlay");
     let answer = server.ask("GET", &path(), "range: bytes=0-1\r\n").await;
-    assert_eq!((answer.status, answer.body.as_slice()), (200, b"an overlay".as_slice()), "a range is not read");
+    assert_eq!(
+        (answer.status, answer.body.as_slice()),
+        (200, b"an overlay".as_slice()),
+        "a range is not read"
+    );
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(server.event().await, "spent");
     assert_eq!(server.ask("GET", &path(), "").await.status, 410);

@@ -27,7 +27,9 @@ fn second_source_in_a_connection_is_foreign_and_reported_once() {
     assert!(table.observe(START, segment(1, false), MACHINE, anybody).is_empty());
     assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true));
     let foreign = table.observe(START, segment(1, false), STRANGER, anybody);
-    let [ForeignSegment { source: STRANGER, expected: Some(MACHINE), fate: reported, .. }] = &foreign[..] else {
+    let [ForeignSegment { source: STRANGER, expected: Some(MACHINE), fate: reported, .. }] =
+        &foreign[..]
+    else {
         panic!("{foreign:?}")
     };
     assert!(Arc::ptr_eq(reported, &fate) && reported.claim_alarm(None) && !fate.claim_alarm(None));
@@ -43,7 +45,10 @@ fn fragment_makes_sources_of_its_client_uncertain_and_ends_no_connection() {
     let machine = |_: Ipv4Addr| Expected::Machine(Some(MACHINE));
     let fragment = Seen::Fragment { client: *ends(1).client.ip() };
     let foreign = table.observe(START, fragment, STRANGER, machine);
-    assert!(foreign.len() == 1 && !Arc::ptr_eq(&foreign[0].fate, &fate), "one alarm, and no connection ends");
+    assert!(
+        foreign.len() == 1 && !Arc::ptr_eq(&foreign[0].fate, &fate),
+        "one alarm, and no connection ends"
+    );
     assert!(table.observe(START, fragment, STRANGER, machine).is_empty(), "reported once");
     assert_eq!(table.sources(&ends(1)), (vec![MACHINE, STRANGER], false));
     table.observe(START, segment(2, true), MACHINE, anybody);
@@ -93,13 +98,18 @@ fn syn_of_another_machine_does_not_spoil_the_next_connection() {
     table.observe(START, segment(1, true), STRANGER, anybody);
     assert!(table.observe(START, segment(1, true), MACHINE, anybody).is_empty());
     assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true));
-    assert_eq!(table.observe(START, segment(1, false), STRANGER, anybody).len(), 1, "a segment of the first one");
+    assert_eq!(
+        table.observe(START, segment(1, false), STRANGER, anybody).len(),
+        1,
+        "a segment of the first one"
+    );
 }
 
 #[test]
 fn syn_of_the_machine_does_not_hide_segments_of_another_one_before_the_accept() {
     let mut table = SegmentTable::default();
-    // The kernel has established the stranger's connection, with its request, when the machine uses the same port.
+    // The kernel has established the stranger's connection, with its request, when the machine uses
+    // the same port.
     table.observe(START, segment(1, true), STRANGER, anybody);
     table.observe(START, segment(1, false), STRANGER, anybody);
     assert_eq!(table.observe(START, segment(1, true), MACHINE, anybody).len(), 1);
@@ -116,15 +126,23 @@ fn reused_port_is_observed_until_its_own_end() {
     table.close(START, ends(1));
     table.observe(HANDSHAKE, segment(1, true), MACHINE, anybody);
     table.observe(later, segment(2, true), MACHINE, anybody);
-    assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true), "the entry of the former connection has expired");
-    // The machine was reset: the server accepts its next connection before it notices the end of the former one.
+    assert_eq!(
+        table.sources(&ends(1)),
+        (vec![MACHINE], true),
+        "the entry of the former connection has expired"
+    );
+    // The machine was reset: the server accepts its next connection before it notices the end of
+    // the former one.
     table.accept(ends(1));
     table.observe(later, segment(1, true), MACHINE, anybody);
     let fate = table.accept(ends(1));
     table.close(later, ends(1));
     table.observe(later * 3, segment(3, true), MACHINE, anybody);
     let foreign = table.observe(later * 3, segment(1, false), STRANGER, anybody);
-    assert!(foreign.iter().all(|foreign| Arc::ptr_eq(&foreign.fate, &fate)) && foreign.len() == 1, "{foreign:?}");
+    assert!(
+        foreign.iter().all(|foreign| Arc::ptr_eq(&foreign.fate, &fate)) && foreign.len() == 1,
+        "{foreign:?}"
+    );
     table.close(later * 3, ends(1));
     assert!(!table.entries.contains_key(&ends(1)));
 }
@@ -184,7 +202,11 @@ fn connection_ends_with_its_server_or_its_handshake() {
     assert_eq!(table.entries.keys().copied().collect::<Vec<_>>(), [ends(1), ends(3)]);
     table.observe(later, segment(1, true), MACHINE, anybody);
     table.close(later, ends(1));
-    assert_eq!(table.sources(&ends(1)), (vec![MACHINE], true), "the next connection of the same ends");
+    assert_eq!(
+        table.sources(&ends(1)),
+        (vec![MACHINE], true),
+        "the next connection of the same ends"
+    );
     table.accept(ends(1));
     table.close(later, ends(1));
     assert_eq!(table.entries.len(), 1);

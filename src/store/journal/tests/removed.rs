@@ -6,11 +6,16 @@ use super::*;
 fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
     let sampled = tempfile::tempdir().expect("a folder");
     let before = sample(sampled.path());
-    let altered = fs::read(sampled.path().join(files::COMMIT_MARKER)).expect("read").iter().map(|byte| !byte).collect();
+    let altered = fs::read(sampled.path().join(files::COMMIT_MARKER))
+        .expect("read")
+        .iter()
+        .map(|byte| !byte)
+        .collect();
     for marker in [None, Some(Vec::new()), Some(altered)] {
         let dir = tempfile::tempdir().expect("a folder");
         copy(sampled.path(), dir.path());
-        // The last change is cut off where a change ends: without the marker, nothing shows that it was there.
+        // The last change is cut off where a change ends: without the marker, nothing shows that it
+        // was there.
         let path = Kind::Journal.path(dir.path(), 3);
         let bytes = fs::read(&path).expect("read");
         let last = Frames::new(&bytes).last().expect("a frame").at - HEAD;
@@ -22,7 +27,8 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
         }
         let (files_before, error) = (files_of(dir.path()), refused(dir.path()).to_string());
         assert!(
-            error.contains("acknowledged changes may be missing") && error.contains("accept-without-marker"),
+            error.contains("acknowledged changes may be missing")
+                && error.contains("accept-without-marker"),
             "{error}"
         );
         assert_eq!(files_of(dir.path()), files_before, "nothing was changed");
@@ -51,7 +57,9 @@ fn store_with_blank_marker_and_no_journal_starts_empty() {
 /// Removes all events but every tenth.
 fn thin(journal: &Journal, until: u64) {
     let mut batch = Batch::default();
-    (0..until).filter(|number| number % 10 != 0).for_each(|number| batch.remove(EVENTS.key(number)));
+    (0..until)
+        .filter(|number| number % 10 != 0)
+        .for_each(|number| batch.remove(EVENTS.key(number)));
     journal.append(vec![batch]).expect("flushed");
 }
 
@@ -63,8 +71,9 @@ fn removed_events_stay_removed_after_compaction_and_restart() {
     journal.compact().expect("renewed");
     thin(&journal, 95);
     let kept: Vec<u64> = (0..95).filter(|number| number % 10 == 0).chain(95..100).rev().collect();
-    let numbers =
-        |journal: &Journal| journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read").0).collect::<Vec<_>>();
+    let numbers = |journal: &Journal| {
+        journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read").0).collect::<Vec<_>>()
+    };
     assert_eq!(numbers(&journal), kept);
     journal.compact().expect("renewed");
     journal.compact().expect("renewed");
@@ -93,11 +102,15 @@ fn files_with_more_removed_than_kept_are_merged_into_one() {
     }
     let numbered = files_of(dir.path()).iter().filter(|name| name.starts_with("numbered-")).count();
     assert!(numbered < 5, "{numbered} files");
-    let before: Vec<_> = journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read")).collect();
+    let before: Vec<_> =
+        journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read")).collect();
     assert_eq!(before.len(), 10);
     drop(journal);
     let (journal, _) = open(dir.path());
-    assert_eq!(journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read")).collect::<Vec<_>>(), before);
+    assert_eq!(
+        journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read")).collect::<Vec<_>>(),
+        before
+    );
 }
 
 #[test]
@@ -107,7 +120,10 @@ fn failed_write_is_cut_off_and_the_journal_continues() {
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     let valid = fs::metadata(&path).expect("there").len();
-    let writable = std::mem::replace(&mut lock(&journal.disk).file, Arc::new(File::open(&path).expect("opened")));
+    let writable = std::mem::replace(
+        &mut lock(&journal.disk).file,
+        Arc::new(File::open(&path).expect("opened")),
+    );
     let mut batch = Batch::default();
     batch.insert("b", "2");
     journal.append(vec![batch]).expect_err("it is read-only");
@@ -129,7 +145,11 @@ fn follower_has_the_records_of_the_log() {
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     journal.compact().expect("compacted");
-    assert_eq!(journal.changes_after(Position(0)).expect("read"), None, "the change is part of the first records");
+    assert_eq!(
+        journal.changes_after(Position(0)).expect("read"),
+        None,
+        "the change is part of the first records"
+    );
     let LogSnapshot { position, .. } = journal.snapshot().expect("taken");
     assert_eq!(journal.changes_after(position).expect("read"), Some(Vec::new()));
     change(&journal, "b", "2");
@@ -140,5 +160,9 @@ fn follower_has_the_records_of_the_log() {
     assert_eq!(changes.iter().map(|change| change.position.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(changes[0].records[0], (b"b".to_vec(), Some(b"2".to_vec())));
     assert_eq!(changes[1].records, [(b"a".to_vec(), None)]);
-    assert_eq!(journal.changes_after(Position(9)).expect("read"), None, "a position that the log does not have");
+    assert_eq!(
+        journal.changes_after(Position(9)).expect("read"),
+        None,
+        "a position that the log does not have"
+    );
 }

@@ -29,8 +29,10 @@ fn certificate_signed_through_former_issuer_is_refused() {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let beside = params.clone().signed_by(&between, &stolen.issuer).expect("signed").der().clone();
-    let mut leaf = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "0a").expect("params");
-    leaf.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
+    let mut leaf = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "0a")
+        .expect("params");
+    leaf.subject_alt_names =
+        vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
     let own = certificates::new_key().expect("key");
     let leaf = leaf.signed_by(&own, &Issuer::new(params, between)).expect("signed").der().clone();
 

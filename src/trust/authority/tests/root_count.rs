@@ -5,16 +5,26 @@ use super::*;
 #[test]
 fn rotation_beyond_eight_trusted_roots_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
-    let mut authority = CertificateAuthority::load_or_create(dir.path(), "rack", now()).expect("made");
+    let mut authority =
+        CertificateAuthority::load_or_create(dir.path(), "rack", now()).expect("made");
     for _ in 1..MAX_ROOTS {
         authority = authority.rotated(GRACE, now()).expect("rotated");
     }
     let refused = authority.rotated(GRACE, now()).expect_err("a ninth root");
-    assert!(matches!(refused, TrustError::TooManyRoots { until } if until == now().after(GRACE)), "{refused}");
+    assert!(
+        matches!(refused, TrustError::TooManyRoots { until } if until == now().after(GRACE)),
+        "{refused}"
+    );
     assert_eq!(authority.roots(now()).len(), MAX_ROOTS, "no changes");
     let later = now().after(GRACE + Duration::from_secs(1));
-    assert_eq!(authority.rotated(GRACE, later).expect("the first ones are over").roots(later).len(), 2);
-    assert_eq!(authority.rotated(Duration::ZERO, now()).expect("no trust in others").roots(now()).len(), 1);
+    assert_eq!(
+        authority.rotated(GRACE, later).expect("the first ones are over").roots(later).len(),
+        2
+    );
+    assert_eq!(
+        authority.rotated(Duration::ZERO, now()).expect("no trust in others").roots(now()).len(),
+        1
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Creates and revokes tokens, and replaces the root of the certificate authority. Requires the admin role.
+//! Creates and revokes tokens, and replaces the root of the certificate authority. Requires the
+//! admin role.
 
 use crate::{
     PREFIX,
@@ -31,8 +32,9 @@ fn seconds(fields: &Fields, name: &str) -> Result<Option<u64>, ApiError> {
         return Ok(None);
     }
     let days = text.parse().ok().filter(|days| *days <= MAX_DAYS);
-    let days: u64 =
-        days.ok_or_else(|| ApiError::bad_request("invalid number of days", "write a whole number, at most 3650"))?;
+    let days: u64 = days.ok_or_else(|| {
+        ApiError::bad_request("invalid number of days", "write a whole number, at most 3650")
+    })?;
     Ok(Some(days * SECONDS_PER_DAY))
 }
 
@@ -83,20 +85,27 @@ pub(super) fn rotate_form() -> Markup {
     }
 }
 
-/// Creates a token and shows it. The text of a token appears only in this response, so the response is not a redirect.
-pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+/// Creates a token and shows it. The text of a token appears only in this response, so the response
+/// is not a redirect.
+pub(crate) async fn create_api_token(
+    client: ApiClient,
+    headers: HeaderMap,
+    request: Request<Body>,
+) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
     let role = Role::ALL.into_iter().find(|role| role.as_str() == fields.text("role"));
     let order = CreateApiToken {
-        name: fields
-            .text("name")
-            .parse()
-            .map_err(|error| failed(ApiError::bad_request(format!("{error}"), "go back and correct it")))?,
-        role: role.ok_or_else(|| failed(ApiError::bad_request("choose a role", "go back and choose one")))?,
+        name: fields.text("name").parse().map_err(|error| {
+            failed(ApiError::bad_request(format!("{error}"), "go back and correct it"))
+        })?,
+        role: role.ok_or_else(|| {
+            failed(ApiError::bad_request("choose a role", "go back and choose one"))
+        })?,
         expires_in: seconds(&fields, "days").map_err(failed)?,
     };
-    let created = client.order(api::CREATE_API_TOKEN.path([]), &order, &actions::notes(&fields)).await;
+    let created =
+        client.order(api::CREATE_API_TOKEN.path([]), &order, &actions::notes(&fields)).await;
     let created = created.map_err(failed)?;
     let content = html! {
         h1 { "API token " (display_text(created.token.name.as_str())) }
@@ -104,10 +113,15 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
         pre tabindex="0" { (display_text(&created.secret)) }
         p { a href=(format!("{PREFIX}/access")) { "Access" } }
     };
-    Ok(Page { client: &client, title: "API token".to_owned(), nav_path: "/access", content }.answer(&headers))
+    Ok(Page { client: &client, title: "API token".to_owned(), nav_path: "/access", content }
+        .answer(&headers))
 }
 
-pub(crate) async fn revoke_api_token(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn revoke_api_token(
+    client: ApiClient,
+    Path(name): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     revoke(&client, api::REVOKE_API_TOKEN.path([&name]), request).await
 }
 
@@ -131,6 +145,9 @@ pub(crate) async fn rotate_ca(client: ApiClient, request: Request<Body>) -> Answ
 
 async fn revoke<R>(client: &ApiClient, path: PostPath<Empty, R>, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
-    client.order_untyped(path.with_body(&()), &actions::notes(&fields)).await.map_err(|error| client.failed(&error))?;
+    client
+        .order_untyped(path.with_body(&()), &actions::notes(&fields))
+        .await
+        .map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/access")))
 }

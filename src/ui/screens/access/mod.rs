@@ -6,7 +6,9 @@
 
 mod credential_changes;
 
-pub(crate) use credential_changes::{create_api_token, revoke_api_token, revoke_enrolment_token, rotate_ca};
+pub(crate) use credential_changes::{
+    create_api_token, revoke_api_token, revoke_enrolment_token, rotate_ca,
+};
 
 use super::Answer;
 use crate::{
@@ -22,7 +24,8 @@ use meshd_trust::Role;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let content = content(&client).await.map_err(|error| client.failed(&error))?;
-    Ok(Page { client: &client, title: "Access".to_owned(), nav_path: "/access", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Access".to_owned(), nav_path: "/access", content }
+        .answer(&headers))
 }
 
 async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
@@ -51,7 +54,11 @@ fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
             Some(at) => html! { (time(at)) @if token.expired { " " (html::badge("bad", "over")) } },
             None => html! { "until revoked" },
         };
-        let revoke = if is_admin { revoke_form("api-tokens", token.name.as_str()) } else { Markup::default() };
+        let revoke = if is_admin {
+            revoke_form("api-tokens", token.name.as_str())
+        } else {
+            Markup::default()
+        };
         vec![plain(&token.name), plain(token.role), time(token.created_at), end, revoke]
     };
     let rows: Vec<_> = tokens.iter().map(row).collect();
@@ -63,7 +70,11 @@ fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
 
 fn enrolment_tokens(tokens: &[TokenView], names: &NodeNames, is_admin: bool) -> Markup {
     let row = |token: &TokenView| {
-        let revoke = if is_admin { revoke_form("tokens", &token.hash.to_string()) } else { Markup::default() };
+        let revoke = if is_admin {
+            revoke_form("tokens", &token.hash.to_string())
+        } else {
+            Markup::default()
+        };
         vec![
             code(token.hash.short()),
             names.link(token.node),
@@ -79,7 +90,11 @@ fn enrolment_tokens(tokens: &[TokenView], names: &NodeNames, is_admin: bool) -> 
 
 fn authority(roots: &[RootView], is_admin: bool) -> Markup {
     let row = |root: &RootView| {
-        let state = if root.active { html::badge("good", "active") } else { html::badge("idle", "still trusted") };
+        let state = if root.active {
+            html::badge("good", "active")
+        } else {
+            html::badge("idle", "still trusted")
+        };
         vec![code(&root.root), state, root.until.map(time).unwrap_or_default(), plain(root.nodes)]
     };
     let rows: Vec<_> = roots.iter().map(row).collect();

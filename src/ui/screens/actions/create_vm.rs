@@ -38,18 +38,24 @@ const FORM: CreationForm = CreationForm {
 
 /// Shows the empty form with a volume of this site.
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let volumes = client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
+    let volumes =
+        client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
     let text = match volumes.first() {
-        Some(volume) => {
-            SAMPLE.replace("FORMAT", &html::word(&volume.kind)).replace("DIGEST", &volume.digest.to_string())
-        }
+        Some(volume) => SAMPLE
+            .replace("FORMAT", &html::word(&volume.kind))
+            .replace("DIGEST", &volume.digest.to_string()),
         None => SAMPLE.replace("FORMAT", "qcow2"),
     };
     let fields = Fields(vec![("file".to_owned(), text), ("start".to_owned(), "1".to_owned())]);
     form(&client, &headers, &fields, None).await
 }
 
-async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: Option<&ApiError>) -> Answer {
+async fn form(
+    client: &ApiClient,
+    headers: &HeaderMap,
+    fields: &Fields,
+    error: Option<&ApiError>,
+) -> Answer {
     let nodes = node_choice(client, fields.text("node"), "any suitable node").await?;
     let inputs = html! {
         label for="file" { "Specification (vm.toml)" }
@@ -61,7 +67,8 @@ async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: O
     Ok(FORM.answer(client, headers, &inputs, error))
 }
 
-/// Creates the VM of the form. On an error, shows the error above the form and keeps the submitted text.
+/// Creates the VM of the form. On an error, shows the error above the form and keeps the submitted
+/// text.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     match create(&client, &fields).await {
@@ -73,7 +80,8 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
 
 async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError> {
     let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await?;
-    let templates = templates.into_iter().map(|TemplateView { name, template }| (name, template)).collect();
+    let templates =
+        templates.into_iter().map(|TemplateView { name, template }| (name, template)).collect();
     // Browsers send CR LF.
     let text = fields.text("file").replace("\r\n", "\n");
     let vm = parse_with(&text, Path::new("vm.toml"), uuid(fields.text("key")), Some(&templates));
@@ -83,7 +91,8 @@ async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError>
     client.order(api::CREATE_VM.path([]), &order, &notes(fields)).await
 }
 
-/// Derives a UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice creates one VM.
+/// Derives a UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice
+/// creates one VM.
 fn uuid(key: &str) -> SystemUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Digest::of(key.as_bytes()).0[..16]);

@@ -20,7 +20,8 @@ pub(super) struct CreationForm {
 }
 
 impl CreationForm {
-    /// Returns the page of the form. `error` rejected the last submission; it is shown above the form and sets the status.
+    /// Returns the page of the form. `error` rejected the last submission; it is shown above the
+    /// form and sets the status.
     pub(super) fn answer(
         &self,
         client: &ApiClient,
@@ -45,7 +46,9 @@ impl CreationForm {
                 p { (self.denied) }
             }
         };
-        let mut answer = Page { client, title: self.title.to_owned(), nav_path: self.list, content }.answer(headers);
+        let mut answer =
+            Page { client, title: self.title.to_owned(), nav_path: self.list, content }
+                .answer(headers);
         if let Some(error) = error {
             *answer.status_mut() = error.status;
         }

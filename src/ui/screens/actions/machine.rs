@@ -25,8 +25,12 @@ pub(super) struct Machine {
     segment: Option<String>,
 }
 
-/// Returns the machines of the site for an action that decides about new machines: an operator compares them with their stickers.
-pub(super) async fn to_compare(client: &ApiClient, action: &Action) -> Result<Vec<Machine>, ApiError> {
+/// Returns the machines of the site for an action that decides about new machines: an operator
+/// compares them with their stickers.
+pub(super) async fn to_compare(
+    client: &ApiClient,
+    action: &Action,
+) -> Result<Vec<Machine>, ApiError> {
     if !matches!(action.word().as_str(), "approve" | "reject") {
         return Ok(Vec::new());
     }

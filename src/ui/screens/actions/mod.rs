@@ -29,8 +29,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy, NodeView, Pin,
-    ProfileView,
+    Approve, AssignProfile, BootOnce, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain,
+    DrainPolicy, NodeView, Pin, ProfileView,
     routes::{self as api, BulkPost},
 };
 use meshd_trust::Role;
@@ -73,11 +73,21 @@ impl Action {
     }
 }
 
-const fn action(route: BulkPost, title: &'static str, input: ActionInput, effect: &'static str) -> Action {
+const fn action(
+    route: BulkPost,
+    title: &'static str,
+    input: ActionInput,
+    effect: &'static str,
+) -> Action {
     Action { route, title, effect, input, is_dangerous: false }
 }
 
-const fn dangerous(route: BulkPost, title: &'static str, input: ActionInput, effect: &'static str) -> Action {
+const fn dangerous(
+    route: BulkPost,
+    title: &'static str,
+    input: ActionInput,
+    effect: &'static str,
+) -> Action {
     Action { route, title, effect, input, is_dangerous: true }
 }
 
@@ -89,7 +99,12 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Moved,
         "Takes effect immediately: a waiting machine receives its credentials now. Alarms of a known node are acknowledged.",
     ),
-    dangerous(api::REJECT_NODES, "Reject", ActionInput::Nothing, "Boots of the machine are refused."),
+    dangerous(
+        api::REJECT_NODES,
+        "Reject",
+        ActionInput::Nothing,
+        "Boots of the machine are refused.",
+    ),
     action(
         api::ASSIGN_NODES_PROFILE,
         "Assign profile",
@@ -108,7 +123,12 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Drain,
         "The node takes no new work, and enters maintenance when its work has ended.",
     ),
-    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node leaves service now."),
+    dangerous(
+        api::START_NODES_MAINTENANCE,
+        "Maintenance",
+        ActionInput::Nothing,
+        "The node leaves service now.",
+    ),
     action(api::RESUME_NODES, "Resume", ActionInput::Nothing, "The node returns to service."),
     action(api::LABEL_NODES, "Label", ActionInput::Labels, "Labels are set and removed."),
     action(
@@ -135,14 +155,26 @@ const ACTIONS: [Action; 15] = [
         ActionInput::Nothing,
         "The agent of the node runs its checks now.",
     ),
-    dangerous(api::QUARANTINE_NODES, "Quarantine", ActionInput::Nothing, "The node has no link until it is released."),
+    dangerous(
+        api::QUARANTINE_NODES,
+        "Quarantine",
+        ActionInput::Nothing,
+        "The node has no link until it is released.",
+    ),
     action(api::RELEASE_NODES, "Release", ActionInput::Nothing, "The node may boot again."),
-    dangerous(api::REMOVE_NODES, "Remove", ActionInput::Nothing, "The node loses its link, and its record is deleted."),
+    dangerous(
+        api::REMOVE_NODES,
+        "Remove",
+        ActionInput::Nothing,
+        "The node loses its link, and its record is deleted.",
+    ),
 ];
 
 fn find(word: &str) -> Result<&'static Action, ApiError> {
     let action = ACTIONS.iter().find(|action| action.word() == word);
-    action.ok_or_else(|| ApiError::bad_request("choose an action", "go back and press one of the buttons"))
+    action.ok_or_else(|| {
+        ApiError::bad_request("choose an action", "go back and press one of the buttons")
+    })
 }
 
 /// Returns true if the user's role permits orders.
@@ -160,7 +192,8 @@ const MAX_NODES: usize = 1000;
 
 /// Renders the choice of one node of the site. `none` describes the effect of no choice.
 async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Markup, Response> {
-    let nodes = client.list(api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_NODES)).await;
+    let nodes =
+        client.list(api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_NODES)).await;
     let nodes = nodes.map_err(|error| client.failed(&error))?;
     Ok(html! {
         label for="node" { "Node" }
@@ -174,7 +207,8 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
     })
 }
 
-/// Renders buttons for every action except those in `without`, which have separate forms on the page.
+/// Renders buttons for every action except those in `without`, which have separate forms on the
+/// page.
 pub(super) fn bar(without: &[&str]) -> Markup {
     html! {
         div.actions role="group" aria-label="Actions for selected nodes" {
@@ -197,11 +231,16 @@ fn read_selection(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
         let mut parts = str::splitn(value, 3, '~');
         let parts = (parts.next(), parts.next(), parts.next());
         let (Some(id), Some(revision), Some(name)) = parts else { return None };
-        Some(Chosen { value, target: BulkTarget { id: id.parse().ok()?, revision: Some(revision.to_owned()) }, name })
+        Some(Chosen {
+            value,
+            target: BulkTarget { id: id.parse().ok()?, revision: Some(revision.to_owned()) },
+            name,
+        })
     };
     let nodes: Option<Vec<_>> = fields.all("node").map(read).collect();
-    let nodes =
-        nodes.ok_or_else(|| ApiError::bad_request("the form contains an invalid node", "open the list anew"))?;
+    let nodes = nodes.ok_or_else(|| {
+        ApiError::bad_request("the form contains an invalid node", "open the list anew")
+    })?;
     if nodes.is_empty() {
         return Err(ApiError::bad_request("no node is selected", "select at least one node"));
     }
@@ -209,13 +248,19 @@ fn read_selection(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
 }
 
 /// Shows the effect of an action, and requests its input.
-pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+pub(crate) async fn preview(
+    client: ApiClient,
+    headers: HeaderMap,
+    request: Request<Body>,
+) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
     let action = find(fields.text("action")).map_err(failed)?;
     let nodes = read_selection(&fields).map_err(failed)?;
     let profiles: Vec<ProfileView> = match action.input {
-        ActionInput::Profile | ActionInput::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
+        ActionInput::Profile | ActionInput::Once => {
+            client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?
+        }
         _ => Vec::new(),
     };
     let compared = machine::to_compare(&client, action).await.map_err(failed)?;
@@ -242,7 +287,8 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         }
         p.quiet { "No node is changed if one of them changed since the list was shown." }
     };
-    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }
+        .answer(&headers))
 }
 
 /// Renders the idempotency key of a form.
@@ -250,7 +296,8 @@ fn key_input(client: &ApiClient) -> Markup {
     html! { input type="hidden" name="key" value=(hex(&(client.environment.random)())); }
 }
 
-/// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order that would end work.
+/// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order
+/// that would end work.
 pub(super) fn force_box() -> Markup {
     html! { label { input type="checkbox" name="force" value="1"; " Force: VMs and tasks of the node are lost" } }
 }
@@ -300,12 +347,20 @@ fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
     let value = match action.input {
         ActionInput::Nothing => Ok(Value::Null),
         ActionInput::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),
-        ActionInput::Profile => serde_json::to_value(AssignProfile { profile: fields.text("profile").to_owned() }),
+        ActionInput::Profile => {
+            serde_json::to_value(AssignProfile { profile: fields.text("profile").to_owned() })
+        }
         ActionInput::Drain => {
-            let workloads = if fields.text("workloads") == "stop" { DrainPolicy::Stop } else { DrainPolicy::Wait };
+            let workloads = if fields.text("workloads") == "stop" {
+                DrainPolicy::Stop
+            } else {
+                DrainPolicy::Wait
+            };
             serde_json::to_value(Drain { workloads, grace_s: None })
         }
-        ActionInput::Pin => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
+        ActionInput::Pin => {
+            serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") })
+        }
         ActionInput::Once => serde_json::to_value(boot_once(fields)),
         ActionInput::Labels => Ok(labels(fields.text("labels"))),
         ActionInput::Variables => {
@@ -380,10 +435,14 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let action = find(fields.text("action")).map_err(failed)?;
     let nodes = read_selection(&fields).map_err(failed)?;
     let order = body(action, &fields).map_err(failed)?;
-    let request = BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
-    let done = client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;
+    let request =
+        BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
+    let done =
+        client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;
     let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);
-    let row = |result: &BulkNode| vec![html::node_link(&result.id.to_string(), name(result.id)), outcome(result)];
+    let row = |result: &BulkNode| {
+        vec![html::node_link(&result.id.to_string(), name(result.id)), outcome(result)]
+    };
     let rows: Vec<_> = done.results.iter().map(row).collect();
     let content = html! {
         h1 { (action.title) }
@@ -398,5 +457,6 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
         @if let Some(id) = done.operation { p { a href=(format!("{PREFIX}/operations/{id}")) { "Operation " (id) } } }
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
-    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }
+        .answer(&headers))
 }

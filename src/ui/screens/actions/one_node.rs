@@ -21,7 +21,9 @@ fn order_of(node: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiE
     let text = |name| fields.text(name).to_owned();
     Ok(match verb {
         "rename" => api::RENAME_NODE.path([&node]).with_body(&Rename { name: text("name") }),
-        "pin" => api::PIN_NODE.path([&node]).with_body(&Pin { generation: None, off: fields.is_ticked("off") }),
+        "pin" => api::PIN_NODE
+            .path([&node])
+            .with_body(&Pin { generation: None, off: fields.is_ticked("off") }),
         "doctor" => api::RUN_NODE_CHECKS.path([&node]).with_body(&()),
         "revoke" => api::REVOKE_NODE_CERTIFICATE.path([&node]).with_body(&()),
         "boot-once" => api::SET_NODE_BOOT_ONCE.path([&node]).with_body(&once(fields)),
@@ -99,7 +101,13 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
 }
 
 /// Renders a collapsed form with the effect of the order, its input and the reason.
-fn details_form(to: &str, title: &str, effect: &str, inputs: &Markup, is_dangerous: bool) -> Markup {
+fn details_form(
+    to: &str,
+    title: &str,
+    effect: &str,
+    inputs: &Markup,
+    is_dangerous: bool,
+) -> Markup {
     let id = format!("reason-{}", to.rsplit('/').next().unwrap_or_default());
     html! {
         details {

@@ -35,7 +35,12 @@ fn input(fields: &Fields, name: &str, label: &str, example: &str) -> Markup {
     }
 }
 
-async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: Option<&ApiError>) -> Answer {
+async fn form(
+    client: &ApiClient,
+    headers: &HeaderMap,
+    fields: &Fields,
+    error: Option<&ApiError>,
+) -> Answer {
     let nodes = node_choice(client, fields.text("node"), "nodes of the group").await?;
     let inputs = html! {
         label for="argv" { "Program and arguments, one on each line, without a shell" }
@@ -58,7 +63,8 @@ async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: O
     Ok(FORM.answer(client, headers, &inputs, error))
 }
 
-/// Runs the task of the form. On an error, shows the error above the form and keeps the submitted fields.
+/// Runs the task of the form. On an error, shows the error above the form and keeps the submitted
+/// fields.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     match order(&client, &fields).await {
@@ -74,7 +80,8 @@ async fn order(client: &ApiClient, fields: &Fields) -> Result<TaskView, ApiError
     client.order(api::RUN_TASK.path([]), &task, &notes(fields)).await
 }
 
-/// Parses the task of a form. An error contains the label of the invalid field and its expected value.
+/// Parses the task of a form. An error contains the label of the invalid field and its expected
+/// value.
 fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
     let text = |name| Some(fields.text(name)).filter(|text| !text.is_empty());
     // Browsers send CR LF.
@@ -91,7 +98,8 @@ fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
         Some(id) => TaskUser::Uid(id.parse().map_err(|_| ("user ID", "write a number, or root"))?),
     };
     let timeout_s = text("timeout").map(|text| parse_duration(text).ok_or(text)).transpose();
-    let timeout_s = timeout_s.map_err(|_| ("time limit", "write a number and one of s, m, h, d, such as 90s"))?;
+    let timeout_s = timeout_s
+        .map_err(|_| ("time limit", "write a number and one of s, m, h, d, such as 90s"))?;
     let nodes = text("nodes").map(str::parse).transpose();
     let ranks = text("ranks_per_node").map(str::parse).transpose();
     Ok(RunTask {

@@ -27,7 +27,8 @@ fn words<T: ToString>(words: &[T]) -> Markup {
 }
 
 pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
-    let images = client.get(api::LIST_IMAGES.path([])).await.map_err(|error| client.failed(&error))?;
+    let images =
+        client.get(api::LIST_IMAGES.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |view: &ImageView| {
         let image = &view.image;
         let problem = image.problem.as_deref().unwrap_or_default();
@@ -44,5 +45,6 @@ pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Images" }
         (html::table(&["Name", "State", "Version", "Versions kept", "Profiles"], &rows, "The site has no image."))
     };
-    Ok(Page { client: &client, title: "Images".to_owned(), nav_path: "/images", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Images".to_owned(), nav_path: "/images", content }
+        .answer(&headers))
 }

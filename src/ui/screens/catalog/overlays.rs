@@ -13,13 +13,17 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::{OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, routes as api};
+use meshd_api::{
+    OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, routes as api,
+};
 use meshd_trust::Role;
 
 pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
-    let overlays = client.get(api::LIST_OVERLAYS.path([])).await.map_err(|error| client.failed(&error))?;
+    let overlays =
+        client.get(api::LIST_OVERLAYS.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |overlay: &OverlayView| {
-        let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
+        let services =
+            overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
         vec![
             html! { a href=(overlay_page(&overlay.name)) { (display_text(&overlay.name)) } },
             plain(&overlay.description),
@@ -35,7 +39,8 @@ pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Overlays" }
         (html::table(&["Name", "Purpose", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
     };
-    Ok(Page { client: &client, title: "Overlays".to_owned(), nav_path: "/overlays", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Overlays".to_owned(), nav_path: "/overlays", content }
+        .answer(&headers))
 }
 
 /// Shows one overlay, or one of its files.
@@ -68,7 +73,10 @@ pub(crate) async fn overlay(
             }
         }
         path => {
-            let files = client.get(api::LIST_OVERLAY_FILES.path([&name]).with("path", path)).await.map_err(failed)?;
+            let files = client
+                .get(api::LIST_OVERLAY_FILES.path([&name]).with("path", path))
+                .await
+                .map_err(failed)?;
             html! {
                 h1 { "Overlay " (display_text(&name)) }
                 p { a href=(here) { "All files" } }
@@ -76,7 +84,8 @@ pub(crate) async fn overlay(
             }
         }
     };
-    Ok(Page { client: &client, title: format!("Overlay {name}"), nav_path: "/overlays", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Overlay {name}"), nav_path: "/overlays", content }
+        .answer(&headers))
 }
 
 fn overlay_page(name: &str) -> String {
@@ -85,14 +94,18 @@ fn overlay_page(name: &str) -> String {
 
 fn facts(detail: &OverlayDetail) -> Markup {
     let overlay = &detail.overlay;
-    let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
+    let services =
+        overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
     html::facts(&[
         ("Purpose", plain(&overlay.description)),
         ("Digest", code(overlay.digest)),
         ("Packages", words(&overlay.packages)),
         ("Services", plain(services.collect::<Vec<_>>().join("; "))),
         ("Removes", words(&detail.removes)),
-        ("Profiles", html! { @for name in &overlay.profiles { (profile_link(name.as_str())) " " } }),
+        (
+            "Profiles",
+            html! { @for name in &overlay.profiles { (profile_link(name.as_str())) " " } },
+        ),
     ])
 }
 
@@ -112,7 +125,11 @@ fn variables(declares: &[VariableView]) -> Markup {
         ]
     };
     let rows: Vec<_> = declares.iter().map(row).collect();
-    html::table(&["Name", "Type", "Default", "Notes", "Choices", "Purpose"], &rows, "It declares no variable.")
+    html::table(
+        &["Name", "Type", "Default", "Notes", "Choices", "Purpose"],
+        &rows,
+        "It declares no variable.",
+    )
 }
 
 fn file_table(files: &[OverlaySourceView], here: &str) -> Markup {

@@ -14,14 +14,18 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::{ProfileView, RevisionDiffView, RevisionView, Rollback, SettingView, routes as api};
+use meshd_api::{
+    ProfileView, RevisionDiffView, RevisionView, Rollback, SettingView, routes as api,
+};
 use meshd_model::fleet::FileChange;
 
 pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
-    let profiles = client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
+    let profiles =
+        client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |profile: &ProfileView| {
         let name = html! { (profile_link(profile.name.as_str())) @if profile.default { " " (html::badge("idle", "default")) } };
-        let nodes = html! { a href=(format!("{PREFIX}/nodes?profile={}", profile.name)) { "nodes" } };
+        let nodes =
+            html! { a href=(format!("{PREFIX}/nodes?profile={}", profile.name)) { "nodes" } };
         vec![
             name,
             html::maybe(profile.extends.as_ref()),
@@ -36,10 +40,15 @@ pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Profiles" }
         (html::table(&["Name", "Extends", "Image", "Overlays", "VFIO", "Nodes"], &rows, "The site has no profile."))
     };
-    Ok(Page { client: &client, title: "Profiles".to_owned(), nav_path: "/profiles", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Profiles".to_owned(), nav_path: "/profiles", content }
+        .answer(&headers))
 }
 
-pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers: HeaderMap) -> Answer {
+pub(crate) async fn profile(
+    client: ApiClient,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
     let failed = |error| client.failed(&error);
     let settings = client.get(api::LIST_PROFILE_SETTINGS.path([&name])).await.map_err(failed)?;
     let revisions = client.get(api::LIST_PROFILE_REVISIONS.path([&name])).await.map_err(failed)?;
@@ -118,7 +127,9 @@ pub(crate) async fn profile_diff(
     let path = api::COMPARE_PROFILE_REVISIONS.path([&name]).with("from", from).with("to", to);
     let found = client.get(path).await;
     let RevisionDiffView { diff } = found.map_err(|error| client.failed(&error))?;
-    let setting = |(key, [before, after]): (&String, &[String; 2])| vec![code(key), plain(before), plain(after)];
+    let setting = |(key, [before, after]): (&String, &[String; 2])| {
+        vec![code(key), plain(before), plain(after)]
+    };
     let settings: Vec<_> = diff.changed.iter().map(setting).collect();
     let file = |(path, change): (&String, &FileChange)| vec![plain(change.sign()), code(path)];
     let files: Vec<_> = diff.files.iter().map(file).collect();
@@ -132,10 +143,17 @@ pub(crate) async fn profile_diff(
         p { "+ added, - removed, ~ changed" }
         (html::table(&["Change", "File"], &files, "No file differs."))
     };
-    Ok(Page { client: &client, title: format!("Changes of {name}"), nav_path: "/profiles", content }.answer(&headers))
+    Ok(Page {
+        client: &client,
+        title: format!("Changes of {name}"),
+        nav_path: "/profiles",
+        content,
+    }
+    .answer(&headers))
 }
 
-/// Renders the form that rolls the profile back to a revision. Selecting the site file's revision ends a rollback.
+/// Renders the form that rolls the profile back to a revision. Selecting the site file's revision
+/// ends a rollback.
 fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Markup {
     html! {
         @if view.boots {
@@ -155,10 +173,16 @@ fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Mark
     }
 }
 
-pub(crate) async fn rollback(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn rollback(
+    client: ApiClient,
+    Path(name): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     let fields = fields(request).await?;
     let to = Some(fields.text("to").to_owned()).filter(|to| !to.is_empty());
-    let order = api::ROLL_BACK_PROFILE.path([&name]).with_body(&Rollback { to, off: fields.is_ticked("off") });
+    let order = api::ROLL_BACK_PROFILE
+        .path([&name])
+        .with_body(&Rollback { to, off: fields.is_ticked("off") });
     let done = client.order_untyped(order, &actions::notes(&fields)).await;
     done.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/profiles/{}", encoded(&name))))

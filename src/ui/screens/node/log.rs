@@ -17,7 +17,8 @@ use meshd_api::{BootLogLine, TimelineView, routes as api};
 use meshd_proto::log::LogSource;
 use std::collections::BTreeMap;
 
-/// Maximum number of log bytes to read, from the newest records. The stored log of one boot is smaller.
+/// Maximum number of log bytes to read, from the newest records. The stored log of one boot is
+/// smaller.
 const MAX_LOG: usize = 1 << 20;
 /// Maximum number of lines on the page. Newer lines have priority.
 const MAX_LINES: usize = 5000;
@@ -78,10 +79,12 @@ fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
         text.extend(piece.data.into_bytes().unwrap_or_default());
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let complete: Vec<u8> = text.drain(..whole).collect();
-        lines.extend(String::from_utf8_lossy(&complete).lines().map(|line| (source, visible(line))));
+        lines
+            .extend(String::from_utf8_lossy(&complete).lines().map(|line| (source, visible(line))));
     }
     for (source, rest) in partial {
-        lines.extend((!rest.is_empty()).then(|| (source, visible(&String::from_utf8_lossy(&rest)))));
+        lines
+            .extend((!rest.is_empty()).then(|| (source, visible(&String::from_utf8_lossy(&rest)))));
     }
     lines
 }
@@ -90,9 +93,11 @@ fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
 fn matching(lines: &[(LogSource, String)], source: &str, text: &str) -> Vec<String> {
     let text = text.to_lowercase();
     let is_match = |(own, line): &&(LogSource, String)| {
-        (source.is_empty() || own.as_str() == source) && (text.is_empty() || line.to_lowercase().contains(&text))
+        (source.is_empty() || own.as_str() == source)
+            && (text.is_empty() || line.to_lowercase().contains(&text))
     };
-    let matching: Vec<String> = lines.iter().filter(is_match).map(|(_, line)| display_text(line)).collect();
+    let matching: Vec<String> =
+        lines.iter().filter(is_match).map(|(_, line)| display_text(line)).collect();
     matching[matching.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 

@@ -24,7 +24,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView, routes as api,
+    DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView,
+    routes as api,
 };
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus, Heartbeat};
@@ -50,24 +51,43 @@ struct Related {
 fn absent_to_none<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) => Ok(None),
+        Err(error) if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
 
-async fn load_related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Result<Related, ApiError> {
+async fn load_related(
+    client: &ApiClient,
+    detail: &NodeDetail,
+    session: &str,
+) -> Result<Related, ApiError> {
     let id = detail.node.id;
-    let differs = detail.node.generation.is_some() && detail.node.generation != detail.node.next_generation;
+    let differs =
+        detail.node.generation.is_some() && detail.node.generation != detail.node.next_generation;
     let slots = client.get(api::LIST_SLOTS.path([])).await?;
     let prefix = format!("{id}/");
     let (events, tasks) = (api::LIST_EVENTS.path([]), api::LIST_TASKS.path([]));
     Ok(Related {
-        boot: absent_to_none(client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await)?,
+        boot: absent_to_none(
+            client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await,
+        )?,
         history: client.get(api::LIST_NODE_GENERATIONS.path([&id])).await?,
-        diff: if differs { absent_to_none(client.get(api::COMPARE_NODE_GENERATIONS.path([&id])).await)? } else { None },
-        events: client.lines(events.with("node", id).with("sort", "-seq").with("limit", EVENTS)).await?.rows,
+        diff: if differs {
+            absent_to_none(client.get(api::COMPARE_NODE_GENERATIONS.path([&id])).await)?
+        } else {
+            None
+        },
+        events: client
+            .lines(events.with("node", id).with("sort", "-seq").with("limit", EVENTS))
+            .await?
+            .rows,
         vms: client.list(api::LIST_VMS.path([]).with("node", id).with("limit", 100)).await?.rows,
-        tasks: client.list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10)).await?.rows,
+        tasks: client
+            .list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10))
+            .await?
+            .rows,
         slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
         names: client.node_names().await?,
     })
@@ -104,7 +124,8 @@ pub(crate) async fn page(
             p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
         }
     };
-    Ok(Page { client: &client, title: view.name.clone(), nav_path: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: view.name.clone(), nav_path: "/nodes", content }
+        .answer(&headers))
 }
 
 /// Returns the part of the page, or the events, that explain a condition.
@@ -119,7 +140,10 @@ fn about_condition(node: NodeId, condition: &str) -> String {
 
 /// Renders problems and their hints. Each links to what it is about.
 fn conditions(detail: &NodeDetail) -> Markup {
-    let failing = detail.checks.iter().filter(|check| check.status == CheckStatus::Fail && detail.checks_count);
+    let failing = detail
+        .checks
+        .iter()
+        .filter(|check| check.status == CheckStatus::Fail && detail.checks_count);
     html! {
         @for condition in &detail.node.conditions {
             div.alert.bad {
@@ -141,7 +165,8 @@ fn summary(detail: &NodeDetail) -> Markup {
     let node = &detail.node;
     let groups = detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ");
     let value = |value| serde_json::to_string(value).unwrap_or_default();
-    let vars: Vec<_> = detail.vars.iter().map(|(name, own)| format!("{name}={}", value(own))).collect();
+    let vars: Vec<_> =
+        detail.vars.iter().map(|(name, own)| format!("{name}={}", value(own))).collect();
     let origin = if node.assigned { "assigned" } else { "the site's default" };
     html::facts(&[
         ("ID", code(node.id)),
@@ -156,20 +181,36 @@ fn summary(detail: &NodeDetail) -> Markup {
         ("Variables", plain(vars.join(", "))),
         ("Groups", plain(groups)),
         ("Work", plain(node.work.join(", "))),
-        ("Boot once", maybe(detail.boot_override.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
+        (
+            "Boot once",
+            maybe(detail.boot_override.as_ref().map(meshd_model::fleet::NextBootOverride::words)),
+        ),
         ("Boot deferred", maybe(detail.deferred.as_ref())),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),
         ("Last seen", time(node.last_seen)),
         ("Discovered", time(detail.discovered_at)),
         (
             "Memory available",
-            maybe(detail.heartbeat.as_ref().map(|beat| format!("{} MiB", beat.memory_available_kib >> 10))),
+            maybe(
+                detail
+                    .heartbeat
+                    .as_ref()
+                    .map(|beat| format!("{} MiB", beat.memory_available_kib >> 10)),
+            ),
         ),
-        ("Up since", detail.heartbeat.as_ref().map(|beat| time(up_since(node.last_seen, beat))).unwrap_or_default()),
+        (
+            "Up since",
+            detail
+                .heartbeat
+                .as_ref()
+                .map(|beat| time(up_since(node.last_seen, beat)))
+                .unwrap_or_default(),
+        ),
     ])
 }
 
-/// Returns the start of the system to the minute. A duration would stand still while the node is silent.
+/// Returns the start of the system to the minute. A duration would stand still while the node is
+/// silent.
 fn up_since(last_seen: Timestamp, beat: &Heartbeat) -> Timestamp {
     let started = last_seen.before(Duration::from_secs(beat.uptime_s)).millis();
     Timestamp::from_millis(started - started.rem_euclid(60_000))
@@ -186,8 +227,14 @@ fn check_badge(check: &Check) -> Markup {
 }
 
 fn checks(detail: &NodeDetail) -> Markup {
-    let row =
-        |check: &Check| vec![plain(&check.name), check_badge(check), plain(&check.detail), plain(&check.remediation)];
+    let row = |check: &Check| {
+        vec![
+            plain(&check.name),
+            check_badge(check),
+            plain(&check.detail),
+            plain(&check.remediation),
+        ]
+    };
     let rows: Vec<_> = detail.checks.iter().map(row).collect();
     html! {
         @if !detail.checks_count && !rows.is_empty() { p.quiet { "From an earlier boot; no longer valid." } }
@@ -260,8 +307,14 @@ fn hardware(detail: &NodeDetail) -> Markup {
         ("Serial number", code(&print.serial)),
         ("Board serial", code(&print.board_serial)),
         ("UUID", print.uuid.map(code).unwrap_or_default()),
-        ("MAC addresses", plain(print.macs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))),
-        ("Processor", maybe(facts.map(|facts| format!("{}, {} threads", facts.cpu.model, facts.cpu.threads)))),
+        (
+            "MAC addresses",
+            plain(print.macs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+        ),
+        (
+            "Processor",
+            maybe(facts.map(|facts| format!("{}, {} threads", facts.cpu.model, facts.cpu.threads))),
+        ),
         ("Memory", maybe(facts.map(|facts| format!("{} MiB", facts.memory.total_kib >> 10)))),
         ("PCI devices", maybe(facts.map(|facts| facts.pci.len()))),
         ("Disks", maybe(facts.map(|facts| facts.disks.len()))),

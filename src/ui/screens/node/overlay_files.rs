@@ -22,7 +22,8 @@ pub(crate) async fn page(
     headers: HeaderMap,
 ) -> Answer {
     let path = query.text("path");
-    let files = client.get(api::LIST_NODE_OVERLAY_FILES.path([&node]).with_nonempty("path", path)).await;
+    let files =
+        client.get(api::LIST_NODE_OVERLAY_FILES.path([&node]).with_nonempty("path", path)).await;
     let files = files.map_err(|error| client.failed(&error))?;
     let here = format!("{PREFIX}/nodes/{}/overlay", encoded(&node));
     let content = html! {
@@ -32,7 +33,8 @@ pub(crate) async fn page(
             _ => (list(&files, &here)),
         }
     };
-    Ok(Page { client: &client, title: format!("Overlay of {node}"), nav_path: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Overlay of {node}"), nav_path: "/nodes", content }
+        .answer(&headers))
 }
 
 fn list(files: &[OverlayFileView], here: &str) -> Markup {
@@ -43,7 +45,14 @@ fn list(files: &[OverlayFileView], here: &str) -> Markup {
             @if let Some(target) = &file.target { " → " (display_text(target)) }
             @if file.secret { " " (html::badge("warn", "secret")) }
         };
-        vec![path, plain(&file.kind), plain(&file.origin), code(&file.mode), code(&file.owner), plain(file.size)]
+        vec![
+            path,
+            plain(&file.kind),
+            plain(&file.origin),
+            code(&file.mode),
+            code(&file.owner),
+            plain(file.size),
+        ]
     };
     let rows: Vec<_> = files.iter().map(row).collect();
     html! {

@@ -45,7 +45,8 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
             table.stages {
                 thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "Total" } th.wide scope="col" { "Share of the boot" } } }
                 tbody { @for (index, stage) in boot.stages.iter().enumerate() {
-                    // The system started before the wait for approval, which ends with the certificate.
+                    // The system started before the wait for approval, which ends with the
+                    // certificate.
                     @let before = index.checked_sub(1).and_then(|index| boot.stages.get(index));
                     @let wait = before.filter(|before| before.stage == TimelineView::APPROVAL).map_or(0, |wait| wait.duration_ms);
                     (bar(stage, wait, boot.total_ms))
@@ -63,7 +64,8 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
 fn bar(stage: &StageView, wait: u64, total: u64) -> Markup {
     let scaled = |millis: u64| (millis * WIDTH).checked_div(total).unwrap_or(0).min(WIDTH);
     let width = scaled(stage.duration_ms).max(MIN_WIDTH);
-    let start = scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms + wait)).min(WIDTH - width);
+    let start =
+        scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms + wait)).min(WIDTH - width);
     html! {
         tr {
             th scope="row" { (display_text(&stage.stage)) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }

@@ -16,7 +16,8 @@ use crate::plain_text::visible;
 
 /// Number of rows per page.
 const ROWS: usize = 200;
-/// Maximum number of characters of a console or an output on a page. The page shows the last characters.
+/// Maximum number of characters of a console or an output on a page. The page shows the last
+/// characters.
 const MAX_OUTPUT: usize = 64 * 1024;
 
 /// Returns the end of an output as plain text.

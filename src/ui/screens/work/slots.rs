@@ -22,9 +22,17 @@ use meshd_api::{
 use meshd_model::work::SlotState;
 use std::{fmt::Display, str::FromStr};
 
-pub(in crate::screens) fn slot_table(slots: &[SlotView], names: &NodeNames, may_order: bool) -> Markup {
+pub(in crate::screens) fn slot_table(
+    slots: &[SlotView],
+    names: &NodeNames,
+    may_order: bool,
+) -> Markup {
     let row = |slot: &SlotView| {
-        let functions = slot.functions.iter().map(|(address, id)| format!("{address} ({id})")).collect::<Vec<_>>();
+        let functions = slot
+            .functions
+            .iter()
+            .map(|(address, id)| format!("{address} ({id})"))
+            .collect::<Vec<_>>();
         vec![
             names.link(slot.id.node),
             code(&slot.id.unit),
@@ -40,7 +48,18 @@ pub(in crate::screens) fn slot_table(slots: &[SlotView], names: &NodeNames, may_
     };
     let rows: Vec<_> = slots.iter().map(row).collect();
     html::table(
-        &["Node", "Unit", "State", "Functions", "NUMA node", "Disk", "Fabric", "NIC", "Mismatch", "Actions"],
+        &[
+            "Node",
+            "Unit",
+            "State",
+            "Functions",
+            "NUMA node",
+            "Disk",
+            "Fabric",
+            "NIC",
+            "Mismatch",
+            "Actions",
+        ],
         &rows,
         "No node reports a slot.",
     )
@@ -56,7 +75,9 @@ fn device<T: ToString>(own: Option<&T>, nearest: Option<&str>) -> Markup {
 }
 
 fn orders(slot: &SlotView) -> Markup {
-    let to = |verb: &str| format!("{PREFIX}/slots/{}/{}/{verb}", slot.id.node, encoded(&slot.id.unit.to_string()));
+    let to = |verb: &str| {
+        format!("{PREFIX}/slots/{}/{}/{verb}", slot.id.node, encoded(&slot.id.unit.to_string()))
+    };
     let field = |name: &str, label: &str, value: &str, example: &str| {
         let id = format!("{name}-{}", slot.id);
         html! {
@@ -67,7 +88,10 @@ fn orders(slot: &SlotView) -> Markup {
     let text = |own: Option<String>, nearest: Option<&str>| {
         own.unwrap_or_else(|| nearest.map_or("", |_| "nearest").to_owned())
     };
-    let disk = text(slot.disk.as_ref().map(ToString::to_string), slot.near_disk.as_deref().filter(|_| !slot.approved));
+    let disk = text(
+        slot.disk.as_ref().map(ToString::to_string),
+        slot.near_disk.as_deref().filter(|_| !slot.approved),
+    );
     let fabric = text(slot.fabric.clone(), slot.near_fabric.as_deref().filter(|_| !slot.approved));
     html! {
         div.actions {
@@ -96,11 +120,13 @@ fn orders(slot: &SlotView) -> Markup {
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let slots = client.get(api::LIST_SLOTS.path([])).await.map_err(|error| client.failed(&error))?;
+    let slots =
+        client.get(api::LIST_SLOTS.path([])).await.map_err(|error| client.failed(&error))?;
     let names = client.node_names().await.map_err(|error| client.failed(&error))?;
     let table = slot_table(&slots, &names, actions::may_order(&client));
     let content = html! { h1 { "Slots" } div id="rows" data-live { (table) } };
-    Ok(Page { client: &client, title: "Slots".to_owned(), nav_path: "/slots", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Slots".to_owned(), nav_path: "/slots", content }
+        .answer(&headers))
 }
 
 /// Parses an optional field.

@@ -16,7 +16,8 @@ use axum::{
 use maud::{Markup, html};
 use meshd_api::{TaskOutput, TaskView, routes as api};
 
-/// Maximum number of output record bytes to read, from the end. Each record contains a line's text and its source.
+/// Maximum number of output record bytes to read, from the end. Each record contains a line's text
+/// and its source.
 const MAX_LINES: usize = 4 * MAX_OUTPUT;
 
 pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
@@ -42,14 +43,16 @@ pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let tasks = client.list(api::LIST_TASKS.path([]).with("sort", "-created_at").with("limit", ROWS)).await;
+    let tasks =
+        client.list(api::LIST_TASKS.path([]).with("sort", "-created_at").with("limit", ROWS)).await;
     let tasks = tasks.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Tasks" }
         @if actions::may_order(&client) { p { a.button href=(format!("{PREFIX}/tasks/new")) { "Run task…" } } }
         div id="rows" data-live { (task_table(&tasks.rows)) }
     };
-    Ok(Page { client: &client, title: "Tasks".to_owned(), nav_path: "/tasks", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Tasks".to_owned(), nav_path: "/tasks", content }
+        .answer(&headers))
 }
 
 pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: HeaderMap) -> Answer {
@@ -61,7 +64,9 @@ pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: He
     let nodes: Vec<_> = task
         .nodes
         .iter()
-        .map(|node| vec![names.link(node.node), plain(node.address), plain(&node.state), maybe(node.code)])
+        .map(|node| {
+            vec![names.link(node.node), plain(node.address), plain(&node.state), maybe(node.code)]
+        })
         .collect();
     let content = html! {
         h1 { "Task " (task.id) " " (html::badge("idle", task.state.as_str())) }
@@ -75,7 +80,8 @@ pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: He
         h2 { "Output" }
         div id="output" data-live { pre.output tabindex="0" { (tail(&task_output(&output))) } }
     };
-    Ok(Page { client: &client, title: format!("Task {}", task.id), nav_path: "/tasks", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Task {}", task.id), nav_path: "/tasks", content }
+        .answer(&headers))
 }
 
 /// Returns the text of records, each on a line. Omits the first record if its beginning is cut.
@@ -92,7 +98,11 @@ fn task_output(records: &[u8]) -> String {
         .collect()
 }
 
-pub(crate) async fn cancel(client: ApiClient, Path(task): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn cancel(
+    client: ApiClient,
+    Path(task): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     fields(request).await?;
     let order = api::CANCEL_TASK.path([&task]).with_body(&());
     let done = client.order_untyped(order, &OrderNotes::default()).await;

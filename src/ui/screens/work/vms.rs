@@ -24,7 +24,12 @@ pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup 
             @if let Some(failure) = &vm.failure { (html::word(&failure.kind)) ": " (display_text(&failure.detail)) " " }
             @if let Some(obstacle) = &vm.obstacle { (display_text(obstacle)) }
         };
-        let addresses = vm.nics.iter().filter_map(|nic| nic.address).map(|it| it.to_string()).collect::<Vec<_>>();
+        let addresses = vm
+            .nics
+            .iter()
+            .filter_map(|nic| nic.address)
+            .map(|it| it.to_string())
+            .collect::<Vec<_>>();
         vec![
             name,
             plain(vm.state.as_str()),
@@ -37,7 +42,11 @@ pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup 
         ]
     };
     let rows: Vec<_> = vms.iter().map(row).collect();
-    html::table(&["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Problem"], &rows, "There is no VM.")
+    html::table(
+        &["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Problem"],
+        &rows,
+        "There is no VM.",
+    )
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
@@ -51,7 +60,8 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         div id="rows" data-live { (vm_table(&vms.rows, &names)) }
     };
-    Ok(Page { client: &client, title: "VMs".to_owned(), nav_path: "/vms", content }.answer(&headers))
+    Ok(Page { client: &client, title: "VMs".to_owned(), nav_path: "/vms", content }
+        .answer(&headers))
 }
 
 pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
@@ -92,7 +102,8 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
             p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
         }
     };
-    Ok(Page { client: &client, title: vm.name.to_string(), nav_path: "/vms", content }.answer(&headers))
+    Ok(Page { client: &client, title: vm.name.to_string(), nav_path: "/vms", content }
+        .answer(&headers))
 }
 
 pub(crate) async fn order(

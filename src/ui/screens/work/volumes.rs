@@ -16,7 +16,8 @@ use maud::{Markup, html};
 use meshd_api::{VolumeView, routes as api};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let volumes = client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
+    let volumes =
+        client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
     let may_order = actions::may_order(&client);
     let rows: Vec<_> = volumes.iter().map(|volume| row(volume, may_order)).collect();
     let content = html! {
@@ -28,7 +29,8 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             "The site has no volume.",
         ))
     };
-    Ok(Page { client: &client, title: "Volumes".to_owned(), nav_path: "/volumes", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Volumes".to_owned(), nav_path: "/volumes", content }
+        .answer(&headers))
 }
 
 fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
@@ -61,7 +63,11 @@ fn remove_form(volume: &VolumeView) -> Markup {
     }
 }
 
-pub(crate) async fn remove(client: ApiClient, Path(volume): Path<String>, request: Request<Body>) -> Answer {
+pub(crate) async fn remove(
+    client: ApiClient,
+    Path(volume): Path<String>,
+    request: Request<Body>,
+) -> Answer {
     let fields = fields(request).await?;
     let order = api::REMOVE_VOLUME.path([&volume]).with_body(&());
     let removed = client.order_untyped(order, &actions::notes(&fields)).await;

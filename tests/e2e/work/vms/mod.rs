@@ -1,6 +1,7 @@
-//! A netbooted node runs VMs under its own KVM: one with a GPU given whole, one that reaches beyond the node by the private
-//! network, one on the site's own with a slot and its disk. Its console from here to the guest and back, what befalls the network, the death
-//! of the agent, the death of QEMU, and the end of KVM. One boot.
+//! A netbooted node runs VMs under its own KVM: one with a GPU given whole, one that reaches beyond
+//! the node by the private network, one on the site's own with a slot and its disk. Its console
+//! from here to the guest and back, what befalls the network, the death of the agent, the death of
+//! QEMU, and the end of KVM. One boot.
 
 pub mod guest;
 mod networks;
@@ -25,8 +26,8 @@ const NODE: u8 = 1;
 /// How often a node says that it is there, by default.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// A service of the node that interferes with its VMs. The steps wait for letters that the test types at the guest's console: the guest
-/// answers each with the next letter of the alphabet.
+/// A service of the node that interferes with its VMs. The steps wait for letters that the test
+/// types at the guest's console: the guest answers each with the next letter of the alphabet.
 const TRIAL: &str = include_str!("trial.initd");
 
 /// The repository's overlays, and one that prepares the node for the test.
@@ -49,7 +50,8 @@ fn reaches(rack: &Rack, after: Duration, what: &str, is: impl Fn(&Value) -> bool
 }
 
 fn tried(serial: &str, word: &str) -> String {
-    let line = serial.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
+    let line =
+        serial.lines().find_map(|line| line.split_once(&format!("{word} ")).map(|(_, rest)| rest));
     line.unwrap_or_else(|| panic!("the node wrote no {word}")).trim().to_owned()
 }
 
@@ -72,8 +74,9 @@ fn create_with_gpu(rack: &Rack, digest: &str, toml: &Path) {
 /// The folder of blobs is shared with other tests.
 fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
     rack.wait(SOON, "nothing is left", |rack| {
-        let output = [digest, cd]
-            .map(|digest| rack.run_cli(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
+        let output = [digest, cd].map(|digest| {
+            rack.run_cli(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string())
+        });
         let left = rack.query(&["volume", "list"])?.to_string();
         let is_gone = !left.contains(digest) && !left.contains(cd);
         Ok(Wait::some(is_gone.then_some(()), format!("{output:?}")))
@@ -83,15 +86,18 @@ fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
 
 /// Without KVM its own check says so, and it takes no work: neither what it has nor anything new.
 fn takes_no_work(rack: &Rack, toml: &Path) {
-    // Degraded alone it is after each link, too, until its checks are there; and then an order waits.
+    // Degraded alone it is after each link, too, until its checks are there; and then an order
+    // waits.
     let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("cannot open /dev/kvm");
     rack.wait_node(NODE, DEADLINE, "degraded for want of KVM", lacks_kvm).or_end();
-    let refused = |output: Result<String, LabError>| output.expect_err("there is no KVM").to_string();
+    let refused =
+        |output: Result<String, LabError>| output.expect_err("there is no KVM").to_string();
     let output = refused(rack.run_cli(&["vm", "start", "one"]));
     assert!(output.contains("degraded"), "{output}");
     let other = fs::read_to_string(toml).expect("there").replace("\"one\"", "\"two\"");
     fs::write(toml, other).expect("written");
-    let output = refused(rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
+    let output =
+        refused(rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
     assert!(output.contains("kvm_missing"), "{output}");
 }
 
@@ -119,7 +125,8 @@ fn run_machines() {
     });
     let (image, toml, site) = files.expect("made");
     let rack = &mut test.rack;
-    let digest = rack.run_cli(&["volume", "add", image.to_str().expect("plain")]).or_end().trim().to_owned();
+    let digest =
+        rack.run_cli(&["volume", "add", image.to_str().expect("plain")]).or_end().trim().to_owned();
     until_phase(rack, NODE, "online", BOOT);
     let dir = toml.parent().expect("a folder");
     let (server, cd) = start_server(rack, dir);

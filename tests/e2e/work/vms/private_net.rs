@@ -1,5 +1,6 @@
-//! What the private network of a node's machines is tried with: a guest that has a network stack, a server beyond the node, and a
-//! program that takes the masquerade rule away as somebody does who clears all rules.
+//! What the private network of a node's machines is tried with: a guest that has a network stack, a
+//! server beyond the node, and a program that takes the masquerade rule away as somebody does who
+//! clears all rules.
 
 use meshd_types::Digest;
 use std::{
@@ -21,11 +22,13 @@ pub const ANSWERED: &str = "the guest was answered";
 /// What was asked of the server: by whom, and what.
 type Requests = Arc<Mutex<Vec<(Ipv4Addr, String)>>>;
 
-/// Where the server listens, in a network of the rack's own. It stands on the CD, whose digest is so the same in each run: the folder of
-/// volumes is shared with other tests, and one that failed leaves it there.
+/// Where the server listens, in a network of the rack's own. It stands on the CD, whose digest is
+/// so the same in each run: the folder of volumes is shared with other tests, and one that failed
+/// leaves it there.
 const PORT: u16 = 9080;
 
-/// A server of HTTP whose answer is a script that asks again, for ever. It lives until the test ends.
+/// A server of HTTP whose answer is a script that asks again, for ever. It lives until the test
+/// ends.
 pub struct Server {
     requests: Requests,
 }
@@ -36,7 +39,8 @@ impl Server {
         let listener = TcpListener::bind((address, PORT)).expect("nobody else listens there");
         let requests = Requests::default();
         let sink = requests.clone();
-        let again = format!("chain --autofree --replace http://{address}:{PORT}/again?ip=${{net0/ip}}");
+        let again =
+            format!("chain --autofree --replace http://{address}:{PORT}/again?ip=${{net0/ip}}");
         let script = format!("#!ipxe\necho {ANSWERED}\n:again\nsleep 2\n{again} || goto again\n");
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -49,7 +53,9 @@ impl Server {
                         sink.lock().expect("whole").push((*who.ip(), path));
                     }
                     let length = script.len();
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+                    );
                     let _ = stream.write_all(format!("{head}{script}").as_bytes());
                 }
             }
@@ -62,20 +68,24 @@ impl Server {
     }
 }
 
-/// A CD that boots iPXE, which asks for an address and then the server. It is Debian's own with another configuration of its loader.
+/// A CD that boots iPXE, which asks for an address and then the server. It is Debian's own with
+/// another configuration of its loader.
 pub fn cd(dir: &Path, server: Ipv4Addr) -> PathBuf {
     const SECTOR: usize = 2048;
     let mut iso = fs::read("/usr/lib/ipxe/ipxe.iso").expect("Debian's ipxe");
-    let find =
-        |iso: &[u8], text: &[u8]| iso.windows(text.len()).position(|window| window == text).expect("it is there");
+    let find = |iso: &[u8], text: &[u8]| {
+        iso.windows(text.len()).position(|window| window == text).expect("it is there")
+    };
     let place = find(&iso, b"# These default options");
     assert_eq!(place % SECTOR, 0, "a file begins with a sector");
     let url = format!("http://{server}:{PORT}/first?ip=${{net0/ip}}");
-    let configuration = format!("DEFAULT x\nLABEL x\n KERNEL ipxe.krn\n APPEND dhcp && chain {url}\n");
+    let configuration =
+        format!("DEFAULT x\nLABEL x\n KERNEL ipxe.krn\n APPEND dhcp && chain {url}\n");
     let mut sector = configuration.clone().into_bytes();
     sector.resize(SECTOR, 0);
     iso[place..place + SECTOR].copy_from_slice(&sector);
-    // Its length stands in its directory record (ECMA-119 9.1), 23 bytes before its name, in both byte orders.
+    // Its length stands in its directory record (ECMA-119 9.1), 23 bytes before its name, in both
+    // byte orders.
     let length = u32::try_from(configuration.len()).expect("short");
     let record = find(&iso, b"ISOLINUX.CFG;1") - 23;
     iso[record..record + 4].copy_from_slice(&length.to_le_bytes());
@@ -86,7 +96,8 @@ pub fn cd(dir: &Path, server: Ipv4Addr) -> PathBuf {
     file
 }
 
-/// Deletes the table `meshd-nat` (linux/netfilter/nfnetlink.h): a batch's begin, NFT_MSG_DELTABLE, its end. Gives the kernel's answer.
+/// Deletes the table `meshd-nat` (linux/netfilter/nfnetlink.h): a batch's begin, NFT_MSG_DELTABLE,
+/// its end. Gives the kernel's answer.
 const FORGET: &str = r#"
 #include <linux/netlink.h>
 #include <string.h>
@@ -123,5 +134,6 @@ pub fn add_forget(overlay: &Path) {
     assert!(compiler.wait().expect("it ends").success());
     let manifest = overlay.join("overlay.toml");
     let text = fs::read_to_string(&manifest).expect("there");
-    fs::write(manifest, text + "\n[files.\"/usr/sbin/forget-nat\"]\nmode = \"0755\"\n").expect("written");
+    fs::write(manifest, text + "\n[files.\"/usr/sbin/forget-nat\"]\nmode = \"0755\"\n")
+        .expect("written");
 }

@@ -1,5 +1,5 @@
-//! Every firmware there could be: its questions by DHCP, written from RFC 2131, RFC 4578 and the PXE specification alone, and
-//! everything in the answers that could be the name of a file.
+//! Every firmware there could be: its questions by DHCP, written from RFC 2131, RFC 4578 and the
+//! PXE specification alone, and everything in the answers that could be the name of a file.
 
 use crate::world::{DEADLINE, World};
 use meshd_types::MacAddr;
@@ -68,7 +68,8 @@ impl Named {
             let (data, more) = more.split_at(usize::from(*length).min(more.len()));
             if *code == 8 {
                 let addresses = data.get(3..).unwrap_or_default().chunks_exact(4);
-                servers.extend(addresses.map(|a| Ipv4Addr::new(a[0], a[1], a[2], a[3]).to_string()));
+                servers
+                    .extend(addresses.map(|a| Ipv4Addr::new(a[0], a[1], a[2], a[3]).to_string()));
             }
             rest = more;
         }
@@ -80,10 +81,14 @@ impl Named {
     }
 }
 
-/// All answers that clients get on their way: to their DISCOVER, to their REQUEST for the address, and in proxy mode to their
-/// REQUEST to the boot server's port. Nothing for one that is not answered, as one that is not booted here; but those that `must` be
-/// are waited for.
-pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool) -> Vec<(Firmware, Vec<Named>)> {
+/// All answers that clients get on their way: to their DISCOVER, to their REQUEST for the address,
+/// and in proxy mode to their REQUEST to the boot server's port. Nothing for one that is not
+/// answered, as one that is not booted here; but those that `must` be are waited for.
+pub fn walk(
+    clients: &[Firmware],
+    proxy: bool,
+    must: impl Fn(&Firmware) -> bool,
+) -> Vec<(Firmware, Vec<Named>)> {
     let socket = open();
     let discover = |client| Some((packet(client, 1, &[]), (Ipv4Addr::BROADCAST, 67)));
     let offers = exchange(&socket, clients, 2, &must, discover);
@@ -94,13 +99,16 @@ pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool)
         let requested_address = (50, offer.address.octets().to_vec());
         Some(match proxy {
             true => (packet(client, 3, &[(54, server)]), boot_server),
-            false => (packet(client, 3, &[requested_address, (54, server)]), (Ipv4Addr::BROADCAST, 67)),
+            false => {
+                (packet(client, 3, &[requested_address, (54, server)]), (Ipv4Addr::BROADCAST, 67))
+            }
         })
     };
     // Beside another DHCP server not everybody asks the boot server's port.
     let acks = exchange(&socket, clients, 5, |client| !proxy && must(client), requests);
-    let both =
-        |client: &Firmware| [&offers, &acks].into_iter().filter_map(|all| all.get(&client.mac).cloned()).collect();
+    let both = |client: &Firmware| {
+        [&offers, &acks].into_iter().filter_map(|all| all.get(&client.mac).cloned()).collect()
+    };
     clients.iter().map(|client| (*client, both(client))).collect()
 }
 
@@ -112,9 +120,11 @@ pub fn walk_each(
     must: impl Fn(&Firmware) -> bool + Sync,
 ) -> Vec<(Firmware, Vec<Named>)> {
     let must = &must;
-    let walk_one = |client: Firmware| world.host(client.mac).inside(|| walk(&[client], proxy, must)).unwrap();
+    let walk_one =
+        |client: Firmware| world.host(client.mac).inside(|| walk(&[client], proxy, must)).unwrap();
     thread::scope(|scope| {
-        let walks: Vec<_> = clients.iter().map(|client| scope.spawn(move || walk_one(*client))).collect();
+        let walks: Vec<_> =
+            clients.iter().map(|client| scope.spawn(move || walk_one(*client))).collect();
         walks.into_iter().flat_map(|walk| walk.join().expect("no panic")).collect()
     })
 }
@@ -204,8 +214,11 @@ fn packet(firmware: Firmware, kind: u8, more: &[(u8, Vec<u8>)]) -> Vec<u8> {
 }
 
 fn parse(packet: &[u8]) -> Named {
-    let address = |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
-    let text = |field: &[u8]| field.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect();
+    let address =
+        |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
+    let text = |field: &[u8]| {
+        field.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
+    };
     let mut named = Named {
         address: address(16),
         next_server: address(20),

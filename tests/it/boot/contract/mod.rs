@@ -1,5 +1,6 @@
-//! Everything that any answer can name is served, whole and right: each client that there could be asks the real daemon by DHCP, in
-//! each mode; what its answers name is fetched as it would fetch it, then what that names, to the modloop.
+//! Everything that any answer can name is served, whole and right: each client that there could be
+//! asks the real daemon by DHCP, in each mode; what its answers name is fetched as it would fetch
+//! it, then what that names, to the modloop.
 
 pub mod ask;
 
@@ -39,7 +40,8 @@ impl Site {
             true => "mode = \"proxy\"".to_owned(),
             false => dhcp.replace("-10.77.0.110", "-10.77.0.250"),
         };
-        let text = text.replace(dhcp, &new).replace("[boot]\n", &format!("[boot]\n{}\n", self.boot));
+        let text =
+            text.replace(dhcp, &new).replace("[boot]\n", &format!("[boot]\n{}\n", self.boot));
         fs::write(world.path("site.toml"), text).unwrap();
         // Loaders that differ, of sizes around the ends of a TFTP block.
         for (number, name) in (0u8..).zip(loaders()) {
@@ -66,7 +68,8 @@ impl Names {
 
     /// The addresses in a script, but for those in what it says to people.
     fn add_script(&mut self, text: &str, by: &str) {
-        let commands = text.lines().filter(|line| !line.starts_with("echo") && !line.starts_with('#'));
+        let commands =
+            text.lines().filter(|line| !line.starts_with("echo") && !line.starts_with('#'));
         for word in commands.flat_map(str::split_whitespace) {
             if let Some(at) = word.find("http://").or_else(|| word.find("tftp://")) {
                 self.add(word[at..].to_owned(), by);
@@ -83,10 +86,18 @@ fn assert_named_files_are_served(site: &Site) {
     for name in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         names.add(name.to_owned(), "the contract");
     }
-    let entry = names.0.keys().find(|name| name.ends_with("/boot.ipxe")).expect("iPXE is given its script").clone();
+    let entry = names
+        .0
+        .keys()
+        .find(|name| name.ends_with("/boot.ipxe"))
+        .expect("iPXE is given its script")
+        .clone();
     let scripts = scripts(&machine, &entry, site.proxy);
     assert!(scripts.values().any(|script| script.contains("/overlay/")), "a boot: {scripts:?}");
-    assert!(scripts.values().any(|script| script.contains("arch_mismatch")), "a refusal: {scripts:?}");
+    assert!(
+        scripts.values().any(|script| script.contains("arch_mismatch")),
+        "a refusal: {scripts:?}"
+    );
     for (build, script) in &scripts {
         names.add_script(script, &format!("the script for {build}"));
     }
@@ -98,11 +109,15 @@ fn assert_named_files_are_served(site: &Site) {
         let part = name.rsplit('/').next().unwrap_or(name);
         parts.insert(part.split('?').next().unwrap_or(part).to_owned());
         match expected(&world, name) {
-            Some(expected) => assert!(bytes == expected, "{name}, named by {by}: not what lies on the disk"),
+            Some(expected) => {
+                assert!(bytes == expected, "{name}, named by {by}: not what lies on the disk")
+            }
             None => assert!(!bytes.is_empty(), "{name}, named by {by}, is empty"),
         }
     }
-    for part in ["kernel", "initramfs", "packages", "modloop", "boot.ipxe", "undionly.kpxe", "snponly.efi"] {
+    for part in
+        ["kernel", "initramfs", "packages", "modloop", "boot.ipxe", "undionly.kpxe", "snponly.efi"]
+    {
         assert!(parts.contains(part), "nobody named {part}: {parts:?}");
     }
 }
@@ -113,14 +128,19 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
         let mac = MacAddr([0x52, 0x54, 0, 1, client, u8::try_from(arch).unwrap()]);
         Firmware { arch, client: Client::ALL[usize::from(client)], mac }
     };
-    let clients: Vec<_> = (0u8..3).flat_map(|client| ARCHES.map(move |arch| (client, arch))).map(firmware).collect();
-    let answers = ask::walk_each(world, &clients, proxy, |one| MUST.contains(&(one.arch, one.client)));
+    let clients: Vec<_> =
+        (0u8..3).flat_map(|client| ARCHES.map(move |arch| (client, arch))).map(firmware).collect();
+    let answers =
+        ask::walk_each(world, &clients, proxy, |one| MUST.contains(&(one.arch, one.client)));
     let mut names = Names::default();
     let mut answered = BTreeSet::new();
     for (Firmware { arch, client, .. }, answers) in answers {
         for answer in answers {
             assert!(proxy == answer.address.is_unspecified(), "{client:?} {arch}: {answer:?}");
-            assert!(answer.servers().iter().all(|server| server == CENTRAL), "{client:?} {arch}: {answer:?}");
+            assert!(
+                answer.servers().iter().all(|server| server == CENTRAL),
+                "{client:?} {arch}: {answer:?}"
+            );
             for file in answer.files() {
                 answered.insert((arch, format!("{client:?}")));
                 names.add(file, format!("DHCP to {client:?} with option 93 = {arch}"));
@@ -128,12 +148,16 @@ fn named_by_dhcp(world: &World, proxy: bool) -> Names {
         }
     }
     for (arch, client) in MUST {
-        assert!(answered.contains(&(arch, format!("{client:?}"))), "{client:?} {arch} boots nothing: {answered:?}");
+        assert!(
+            answered.contains(&(arch, format!("{client:?}"))),
+            "{client:?} {arch} boots nothing: {answered:?}"
+        );
     }
     names
 }
 
-/// What iPXE of each build is told, after its own DHCP and the entry script. Its overlay is fetched here.
+/// What iPXE of each build is told, after its own DHCP and the entry script. Its overlay is fetched
+/// here.
 fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static str, String> {
     let ipxe = Firmware { arch: 7, client: Client::Ipxe, mac: machine.mac };
     let answers = machine.host().inside(|| ask::walk(&[ipxe], proxy, |_| true)).unwrap();
@@ -145,12 +169,17 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
         machine.address.set(Some(address));
     }
     let entry = machine.get(entry).unwrap().text();
-    let asks = entry.split_whitespace().find(|word| word.contains("/boot/script?")).expect("it asks for a script");
+    let asks = entry
+        .split_whitespace()
+        .find(|word| word.contains("/boot/script?"))
+        .expect("it asks for a script");
     let (mac, uuid) = (machine.mac.to_string(), machine.uuid.to_string());
     let mut scripts = BTreeMap::new();
     for build in BUILDS {
         // Each boot begins with DHCP.
-        let dhcp = || if proxy { ask::take(ipxe, ADDRESS) } else { drop(ask::walk(&[ipxe], proxy, |_| true)) };
+        let dhcp = || {
+            if proxy { ask::take(ipxe, ADDRESS) } else { drop(ask::walk(&[ipxe], proxy, |_| true)) }
+        };
         machine.host().inside(dhcp).unwrap();
         let known = [
             ("${netX/mac}", mac.as_str()),
@@ -161,21 +190,34 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
             ("${serial:hexhyp}", "53-4e"),
             ("${smbios/2.7.0:hexhyp}", "42-31"),
         ];
-        let url = known.into_iter().fold(asks.to_owned(), |url, (name, value)| url.replace(name, value));
+        let url =
+            known.into_iter().fold(asks.to_owned(), |url, (name, value)| url.replace(name, value));
         assert!(!url.contains("${"), "a setting that this test does not know: {url}");
         // What was said to everybody is heard a moment later.
         let answer = eventually("its address is known", || {
             let answer = machine.get(&url).unwrap();
             // This test asks faster than a machine may.
-            if answer.status == 429 || answer.text().contains("no_session") { Err(answer.text()) } else { Ok(answer) }
+            if answer.status == 429 || answer.text().contains("no_session") {
+                Err(answer.text())
+            } else {
+                Ok(answer)
+            }
         });
-        assert!(answer.status == 200 && answer.text().starts_with("#!ipxe"), "{url}: {}", answer.text());
+        assert!(
+            answer.status == 200 && answer.text().starts_with("#!ipxe"),
+            "{url}: {}",
+            answer.text()
+        );
         let mut named = Names::default();
         named.add_script(&answer.text(), build);
         for overlay in named.0.keys().filter(|name| name.contains("/overlay/")) {
             let bytes = fetch(machine, overlay, build);
             // Both forms are gzip, and hold the agent.
-            assert!(bytes.starts_with(&[0x1f, 0x8b]) && bytes.len() > 1000, "{overlay}: {} bytes", bytes.len());
+            assert!(
+                bytes.starts_with(&[0x1f, 0x8b]) && bytes.len() > 1000,
+                "{overlay}: {} bytes",
+                bytes.len()
+            );
         }
         scripts.insert(build, answer.text());
     }
@@ -190,23 +232,35 @@ fn fetch(machine: &PxeNode<'_>, name: &str, by: &str) -> Vec<u8> {
         let from = machine.address.get();
         let size = machine.host().inside(|| tftp::size(server, name, from)).unwrap();
         let size = size.unwrap_or_else(|error| panic!("tsize of {name}, named by {by}: {error}"));
-        let bytes = machine.tftp(name).unwrap_or_else(|error| panic!("{name}, named by {by}: {error}"));
+        let bytes =
+            machine.tftp(name).unwrap_or_else(|error| panic!("{name}, named by {by}: {error}"));
         assert_eq!(size, bytes.len(), "tsize of {name}");
         return bytes;
     }
     let head = machine.head(name).unwrap();
     let answer = machine.get(name).unwrap();
     assert_eq!((head.status, answer.status), (200, 200), "{name}, named by {by}");
-    assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()), "{name}");
+    assert_eq!(
+        answer.header("content-length"),
+        Some(answer.body.len().to_string().as_str()),
+        "{name}"
+    );
     // The length of what is made for one request is not known before.
     let made = ["/boot/script", "/overlay/"].iter().any(|route| name.contains(route));
-    assert!(made || head.header("content-length") == answer.header("content-length"), "HEAD of {name}: {}", head.head);
+    assert!(
+        made || head.header("content-length") == answer.header("content-length"),
+        "HEAD of {name}: {}",
+        head.head
+    );
     answer.body
 }
 
-/// What a file must be, by the disk of the central node; `None` for what is made when it is asked for.
+/// What a file must be, by the disk of the central node; `None` for what is made when it is asked
+/// for.
 fn expected(world: &World, name: &str) -> Option<Vec<u8>> {
-    let read = |path: &str| fs::read(world.path(path)).unwrap_or_else(|error| panic!("{name}: {path}: {error}"));
+    let read = |path: &str| {
+        fs::read(world.path(path)).unwrap_or_else(|error| panic!("{name}: {path}: {error}"))
+    };
     if let Some((_, rest)) = name.split_once("blob/") {
         let digest = rest.split('/').next().unwrap();
         let bytes = read(&format!("state/blobs/sha256/{digest}"));

@@ -1,4 +1,5 @@
-//! Who is who: two machines that show the same, one machine that shows something else than before, cards that move.
+//! Who is who: two machines that show the same, one machine that shows something else than before,
+//! cards that move.
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
@@ -25,7 +26,11 @@ async fn duplicate_uuid_is_refused_and_shown_on_the_first_node() {
     let mut second = duplicate_of(&rig, 2, &first);
     second.boot(Stage::Script).await;
     assert!(second.script.contains("# refusal id_collision"), "{}", second.script);
-    assert!(second.script.contains("SN-1") && second.script.contains("SN-2"), "both sides: {}", second.script);
+    assert!(
+        second.script.contains("SN-1") && second.script.contains("SN-2"),
+        "both sides: {}",
+        second.script
+    );
     for _ in 0..20 {
         rig.clock.turn(Duration::from_secs(30));
         assert!(first.heartbeat(0).await);
@@ -33,19 +38,28 @@ async fn duplicate_uuid_is_refused_and_shown_on_the_first_node() {
         second.step(Stage::Script).await;
     }
     let node = rig.node(id);
-    assert_eq!((node.phase, node.mac, &node.certificates), (Phase::Online, first.mac, &before.certificates));
+    assert_eq!(
+        (node.phase, node.mac, &node.certificates),
+        (Phase::Online, first.mac, &before.certificates)
+    );
     assert_eq!(node.fingerprint, before.fingerprint, "nothing of the second one is in it");
     let [rival] = node.conflicting_machines.as_slice() else { panic!("one rival: {node:?}") };
     assert_eq!((rival.mac, rival.fingerprint.serial.as_str()), (second.mac, "SN-2"));
     assert!(rival.last > rival.since, "it asks all the while");
-    let weak = rig.condition(id, ConditionKind::WeakIdentity).expect("the UUID is known to be shared");
+    let weak =
+        rig.condition(id, ConditionKind::WeakIdentity).expect("the UUID is known to be shared");
     assert!(weak.contains("deny_uuids") && weak.contains("SN-2"), "{weak}");
-    assert_eq!((rig.events("id_collision").len(), rig.events("weak_identity").len()), (1, 1), "told once");
+    assert_eq!(
+        (rig.events("id_collision").len(), rig.events("weak_identity").len()),
+        (1, 1),
+        "told once"
+    );
 
     rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     let node = rig.node(id);
     assert!(
-        node.conflicting_machines.is_empty() && rig.condition(id, ConditionKind::IdCollision).is_none(),
+        node.conflicting_machines.is_empty()
+            && rig.condition(id, ConditionKind::IdCollision).is_none(),
         "an operator has seen it"
     );
 }
@@ -57,7 +71,11 @@ async fn denied_uuid_gives_both_machines_new_ids_and_keeps_node_state() {
     let mut first = Machine::new(&rig, 1);
     first.boot_approved(Stage::Online).await;
     let old = first.id();
-    rig.central.nodes.assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central
+        .nodes
+        .assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile))
+        .await
+        .unwrap();
     let mut second = duplicate_of(&rig, 2, &first);
     second.boot(Stage::Script).await;
     assert!(second.script.contains("id_collision"), "{}", second.script);
@@ -78,7 +96,10 @@ async fn denied_uuid_gives_both_machines_new_ids_and_keeps_node_state() {
     first.boot(Stage::Online).await;
     let (new, node) = (first.id(), rig.node(first.id()));
     assert_ne!(new, old);
-    assert_eq!((node.phase, node.basis.to_string()), (Phase::Online, "serial:qemu|world|sn-1".to_owned()));
+    assert_eq!(
+        (node.phase, node.basis.to_string()),
+        (Phase::Online, "serial:qemu|world|sn-1".to_owned())
+    );
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     assert_eq!((node.former.as_slice(), rig.node(old).phase), ([old].as_slice(), Phase::Removed));
     assert_eq!(rig.events("replaced").len(), 1);
@@ -114,11 +135,19 @@ async fn new_nic_keeps_node_id_and_profile_and_old_nic_as_alias() {
     machine.facts.system.board_serial = "B-1".to_owned();
     machine.boot(Stage::Online).await;
     let (id, old) = (machine.id(), machine.mac);
-    rig.central.nodes.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central
+        .nodes
+        .assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile))
+        .await
+        .unwrap();
     machine.power_off().await;
     machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
     machine.boot(Stage::Script).await;
-    assert!(machine.script.contains("id_collision"), "it was there a moment ago: {}", machine.script);
+    assert!(
+        machine.script.contains("id_collision"),
+        "it was there a moment ago: {}",
+        machine.script
+    );
     rig.pass(Duration::from_secs(30)).await;
     machine.step(Stage::IpxeDhcp).await;
     for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
@@ -141,7 +170,9 @@ async fn new_nic_keeps_node_id_and_profile_and_old_nic_as_alias() {
     machine.facts.system.board_serial = "B-2".to_owned();
     machine.boot(Stage::Online).await;
     assert!(
-        rig.events("hardware_changed").iter().any(|event| event.detail.contains("B-1") && event.detail.contains("B-2"))
+        rig.events("hardware_changed")
+            .iter()
+            .any(|event| event.detail.contains("B-1") && event.detail.contains("B-2"))
     );
     rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.condition(id, ConditionKind::HardwareChanged), None);
@@ -157,9 +188,14 @@ async fn booting_node_is_not_taken_over_before_its_script_is_sent() {
     machine.power_off().await;
     rig.pass(Duration::from_secs(3600)).await;
     machine.step(Stage::Dhcp).await;
-    let mut other = Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
+    let mut other =
+        Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
     other.boot(Stage::Script).await;
-    assert!(other.script.contains("id_collision"), "the first one has begun to boot: {}", other.script);
+    assert!(
+        other.script.contains("id_collision"),
+        "the first one has begun to boot: {}",
+        other.script
+    );
     machine.boot(Stage::Online).await;
     assert_eq!((rig.node(id).phase, rig.node(id).mac), (Phase::Online, machine.mac));
 }
@@ -179,7 +215,8 @@ async fn concurrent_machines_with_one_uuid_yield_one_boot() {
     }
     futures_util::future::join_all(machines.iter_mut().map(Machine::ask_script)).await;
     let boots = machines.iter().filter(|machine| machine.script.contains("/overlay/")).count();
-    let collides = machines.iter().filter(|machine| machine.script.contains("id_collision")).count();
+    let collides =
+        machines.iter().filter(|machine| machine.script.contains("id_collision")).count();
     assert_eq!((boots, collides), (1, 7));
     let node = rig.central.store().read(|model| model.nodes().next().cloned()).expect("one");
     assert_eq!((node.fingerprint.macs.len(), node.conflicting_machines.len()), (1, 7), "{node:?}");
@@ -194,7 +231,8 @@ async fn node_in_maintenance_is_not_taken_over_during_short_link_loss() {
     let id = machine.id();
     rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
     machine.power_off().await;
-    let mut other = Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
+    let mut other =
+        Machine { uuid: machine.uuid, serial: machine.serial.clone(), ..Machine::new(&rig, 2) };
     other.boot(Stage::Script).await;
     assert!(other.script.contains("id_collision"), "it was there a moment ago: {}", other.script);
     assert!(!rig.node(id).fingerprint.macs.contains(&other.mac));
@@ -231,13 +269,20 @@ async fn power_cycled_node_boots_and_node_with_live_link_is_refused() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let id = machine.id();
-    assert!(rig.central.links.link_state(id).since.is_some(), "the link looks alive: nobody has said goodbye");
+    assert!(
+        rig.central.links.link_state(id).since.is_some(),
+        "the link looks alive: nobody has said goodbye"
+    );
     machine.boot(Stage::Script).await;
     assert!(machine.script.contains("/overlay/"), "{}", machine.script);
     machine.answers = true;
     machine.boot(Stage::Online).await;
     machine.boot(Stage::Script).await;
-    assert!(machine.script.contains("# refusal no_session"), "somebody else speaks for it: {}", machine.script);
+    assert!(
+        machine.script.contains("# refusal no_session"),
+        "somebody else speaks for it: {}",
+        machine.script
+    );
     assert_eq!(rig.node(id).phase, Phase::Online);
 }
 
@@ -281,7 +326,11 @@ async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
     assert!(refused.to_string().contains("still answers"), "{refused}");
     swap_nic(&rig, &mut machine).await;
     assert!(machine.script.contains("# refusal id_collision"), "{}", machine.script);
-    assert!(machine.script.contains("accept-nic"), "the refusal names the way out: {}", machine.script);
+    assert!(
+        machine.script.contains("accept-nic"),
+        "the refusal names the way out: {}",
+        machine.script
+    );
     let mut other = Machine::new(&rig, 2);
     other.boot(Stage::Script).await;
     let refused = accept(other.mac).await.expect_err("the card of another node");
@@ -292,7 +341,10 @@ async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
     machine.step(Stage::Script).await;
     assert!(machine.script.contains("/overlay/"), "{}", machine.script);
     let node = rig.node(id);
-    assert_eq!((machine.id(), node.mac, node.fingerprint.macs.len(), node.conflicting_machines.len()), (id, new, 2, 0));
+    assert_eq!(
+        (machine.id(), node.mac, node.fingerprint.macs.len(), node.conflicting_machines.len()),
+        (id, new, 2, 0)
+    );
     let events = rig.events("nic_accepted");
     assert_eq!(events[0].by.as_ref().map(|by| by.verb), Some(Verb::AcceptNic));
 }
@@ -309,11 +361,16 @@ fn id5_accept_nic_command_lets_the_machine_boot() {
     let usage = world.meshd(&["node", "accept-nic", &id, "junk"]);
     assert_eq!(usage.status.code(), Some(2));
     machine.mac = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
-    let accepted = world.meshd(&["node", "accept-nic", &id, &machine.mac.to_string(), "--reason", "new card"]);
+    let accepted =
+        world.meshd(&["node", "accept-nic", &id, &machine.mac.to_string(), "--reason", "new card"]);
     assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
     machine.address.set(None);
     let script = machine.power_on().unwrap();
-    assert!(script.0.contains(&format!("# node {id}")) && script.overlay().is_some(), "{}", script.0);
+    assert!(
+        script.0.contains(&format!("# node {id}")) && script.overlay().is_some(),
+        "{}",
+        script.0
+    );
     let audit = world.json(&["audit", "-o", "json"]).to_string();
     assert!(audit.contains("accept-nic") && audit.contains("new card"), "{audit}");
 }

@@ -18,13 +18,18 @@ fn refusal(world: &World, from: &Namespace, at: &str, arguments: &[&str]) -> Str
     command.arg(script).args(at.split(':')).args(arguments);
     let child = from.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{at} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{at} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 #[test]
 fn refusal_of_a_slow_upload_reaches_the_client_on_every_api() {
-    let office = Office::open_with(&format!("[metrics]\naddress = \"{ADMIN}\"\nport = {METRICS_PORT}"));
+    let office =
+        Office::open_with(&format!("[metrics]\naddress = \"{ADMIN}\"\nport = {METRICS_PORT}"));
     let world = &office.world;
     world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
     let token = fs::read_to_string(office.token("eyes", "viewer")).unwrap();
@@ -33,7 +38,15 @@ fn refusal_of_a_slow_upload_reaches_the_client_on_every_api() {
     let metrics = format!("{ADMIN}:{METRICS_PORT}");
     let none = "x: y";
     for (from, at, transport, part, path, header, status) in [
-        (&office.desk, format!("{ADMIN}:{PORT}"), "tls", "body", "/v1/reload", token.as_str(), "403"),
+        (
+            &office.desk,
+            format!("{ADMIN}:{PORT}"),
+            "tls",
+            "body",
+            "/v1/reload",
+            token.as_str(),
+            "403",
+        ),
         (&office.desk, format!("{ADMIN}:{PORT}"), "tls", "body", "/v1/reload", none, "401"),
         (&office.desk, format!("{ADMIN}:{PORT}"), "tls", "head", "/v1/reload", none, "431"),
         (&office.desk, metrics, "plain", "body", "/metrics", none, "405"),
@@ -41,6 +54,10 @@ fn refusal_of_a_slow_upload_reaches_the_client_on_every_api() {
         (&world.nodes, boot.clone(), "plain", "body", "/boot.ipxe", none, "405"),
         (&world.nodes, boot, "plain", "head", "/boot.ipxe", none, "431"),
     ] {
-        assert_eq!(refusal(world, from, &at, &[transport, part, path, header]), status, "{at} {part} {path}");
+        assert_eq!(
+            refusal(world, from, &at, &[transport, part, path, header]),
+            status,
+            "{at} {part} {path}"
+        );
     }
 }

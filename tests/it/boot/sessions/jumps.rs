@@ -1,4 +1,5 @@
-//! Somebody sets the clock, far forwards or far back: nobody becomes offline, and machines boot as before.
+//! Somebody sets the clock, far forwards or far back: nobody becomes offline, and machines boot as
+//! before.
 
 use super::rig::{Machine, Rig};
 use crate::world::World;
@@ -25,9 +26,17 @@ async fn clock_jump_keeps_nodes_online_and_able_to_boot() {
             let before = machine.session();
             machine.power_off().await;
             machine.boot(Stage::Online).await;
-            assert_ne!(machine.session(), before, "a power-on is a new session, boot {boot} after a jump of {jump} ms");
+            assert_ne!(
+                machine.session(),
+                before,
+                "a power-on is a new session, boot {boot} after a jump of {jump} ms"
+            );
             let node = rig.node(id);
-            assert_eq!(node.phase, Phase::Online, "boot {boot} after a jump of {jump} ms: {node:?}");
+            assert_eq!(
+                node.phase,
+                Phase::Online,
+                "boot {boot} after a jump of {jump} ms: {node:?}"
+            );
             // Nobody ordered its reboots, which is an alarm of its own.
             let mut others = node.conditions.iter().map(|condition| condition.kind);
             assert!(others.all(|kind| kind == ConditionKind::CertificateReplaced), "{node:?}");

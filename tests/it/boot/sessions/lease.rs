@@ -1,5 +1,5 @@
-//! What a node does with its address when its DHCP server falls silent, refuses it or changes it: the script of the overlay `base`, called by
-//! BusyBox's client.
+//! What a node does with its address when its DHCP server falls silent, refuses it or changes it:
+//! the script of the overlay `base`, called by BusyBox's client.
 
 use crate::world::{World, eventually, write_program};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +18,8 @@ use std::{
 
 /// The shortest lease that BusyBox's client takes as it is, in seconds.
 const LEASE_S: u32 = 16;
-/// What the server does: nothing, or refuse; anything else is the last byte of the address that it gives.
+/// What the server does: nothing, or refuse; anything else is the last byte of the address that it
+/// gives.
 const SILENT: u32 = 0;
 const REFUSES: u32 = 255;
 
@@ -112,10 +113,17 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn start(world: &'a World) -> Self {
         let place = |name: &str| world.path(name).display().to_string();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
+        let script =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
         let script = fs::read_to_string(script).unwrap();
-        let script = script.replace("/usr/share/udhcpc/default.script", &place("alpine")).replace("/run/", &place(""));
-        let calls = format!("#!/bin/sh\necho \"$1\" >>{}\nexec {} \"$@\"\n", place("calls"), place("script"));
+        let script = script
+            .replace("/usr/share/udhcpc/default.script", &place("alpine"))
+            .replace("/run/", &place(""));
+        let calls = format!(
+            "#!/bin/sh\necho \"$1\" >>{}\nexec {} \"$@\"\n",
+            place("calls"),
+            place("script")
+        );
         for (name, text) in [("alpine", ALPINE), ("script", &script), ("called", &calls)] {
             write_program(&world.path(name), text);
         }
@@ -142,7 +150,9 @@ impl<'a> Client<'a> {
         let args = ["-n", self.world.nodes.name(), "-o", "-4", "address", "show", "dev", "eth0"];
         let shown = Command::new("ip").args(args).output().unwrap();
         let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-        text.lines().filter_map(|line| Some(line.split("inet ").nth(1)?.split('/').next()?.to_owned())).collect()
+        text.lines()
+            .filter_map(|line| Some(line.split("inet ").nth(1)?.split('/').next()?.to_owned()))
+            .collect()
     }
 
     fn has(&self, expected: &[&str]) {
@@ -167,7 +177,8 @@ fn node_address_outlives_its_lease_until_a_server_changes_or_refuses_it() {
     server.does(50);
     let client = Client::start(&world);
     client.has(&["10.77.0.50"]);
-    // The initramfs's address is not taken away as the client starts, and the lease's is not when it ends.
+    // The initramfs's address is not taken away as the client starts, and the lease's is not when
+    // it ends.
     assert_eq!(client.calls("deconfig"), 1);
     server.does(SILENT);
     client.is_called("deconfig", 2);

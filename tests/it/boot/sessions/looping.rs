@@ -24,15 +24,26 @@ async fn boot_loop_is_quarantined_in_ipxe_until_released() {
     let id = machine.id();
     let held = rig.node(id);
     assert_eq!(held.phase, Phase::Quarantined, "{held:?}");
-    assert!(machine.script.contains("quarantined") && machine.script.contains("boot_loop"), "{}", machine.script);
+    assert!(
+        machine.script.contains("quarantined") && machine.script.contains("boot_loop"),
+        "{}",
+        machine.script
+    );
     assert!(machine.script.contains("meshd node release"), "{}", machine.script);
     let session = machine.session();
     for _ in 0..3 * 60 {
         rig.pass(Duration::from_secs(20)).await;
         for again in ["sleep ", "ifconf ", "chain "] {
-            assert!(machine.script.lines().any(|line| line.starts_with(again)), "{again} in {}", machine.script);
+            assert!(
+                machine.script.lines().any(|line| line.starts_with(again)),
+                "{again} in {}",
+                machine.script
+            );
         }
-        assert!(!machine.script.contains("reboot") && !machine.script.contains("exit"), "no way through the self test");
+        assert!(
+            !machine.script.contains("reboot") && !machine.script.contains("exit"),
+            "no way through the self test"
+        );
         machine.step(Stage::IpxeDhcp).await;
         machine.step(Stage::Script).await;
         assert!(!machine.script.contains("/overlay/"), "no capability while it is held");
@@ -112,13 +123,19 @@ async fn boot_loop_without_script_request_is_reported_by_mac() {
         rig.pass(Duration::from_secs(60)).await;
         let loops = rig.events("boot_loop");
         assert_eq!(loops.len(), 1, "{loops:?}");
-        assert!(loops[0].node.is_none() && loops[0].detail.contains(&machine.mac.to_string()), "{loops:?}");
+        assert!(
+            loops[0].node.is_none() && loops[0].detail.contains(&machine.mac.to_string()),
+            "{loops:?}"
+        );
         machine.mac.to_string()
     };
     world.start();
     let findings = doctor(&world);
     let found = finding(&findings, "boot loops");
-    assert!(found["status"] == "warn" && found["found"].as_str().unwrap().contains(&mac), "{found}");
+    assert!(
+        found["status"] == "warn" && found["found"].as_str().unwrap().contains(&mac),
+        "{found}"
+    );
 }
 
 #[test]
@@ -137,20 +154,30 @@ fn quarantined_machine_waits_in_ipxe_and_boots_after_cli_release() {
     world.start();
     let machine = PxeNode::new(&world, 1);
     let refused = machine.power_on().unwrap();
-    assert!(refused.overlay().is_none() && refused.0.contains("# refusal quarantined"), "{}", refused.0);
+    assert!(
+        refused.overlay().is_none() && refused.0.contains("# refusal quarantined"),
+        "{}",
+        refused.0
+    );
     let node = world.wait_for_phase("quarantined");
     let id = node["id"].as_str().unwrap();
     assert!(conditions(&world).contains(&"boot_loop".to_owned()), "{node}");
     assert_eq!(finding(&doctor(&world), "quarantine")["status"], "warn");
     let timeline = world.json(&["node", "timeline", id, "-o", "json"]);
     assert_eq!(timeline["boots"].as_array().map(Vec::len), Some(4), "{timeline}");
-    assert_eq!((&timeline["result"], &timeline["waits"][0]["code"]), (&"waiting".into(), &"quarantined".into()));
+    assert_eq!(
+        (&timeline["result"], &timeline["waits"][0]["code"]),
+        (&"waiting".into(), &"quarantined".into())
+    );
     let older = timeline["boots"][1]["session"].as_str().unwrap();
     let before = world.json(&["node", "timeline", id, "--session", older, "-o", "json"]);
     assert_eq!((&before["session"], &before["result"]), (&older.into(), &"stopped".into()));
     let shown = world.meshd(&["node", "timeline", id]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.contains("quarantined") && shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    assert!(
+        shown.contains("quarantined") && shown.lines().all(|line| line.chars().count() <= 100),
+        "{shown}"
+    );
     let released = world.meshd(&["node", "release", id]);
     assert!(released.status.success(), "{released:?}");
     assert!(!world.meshd(&["node", "release", id]).status.success(), "it is not held any more");

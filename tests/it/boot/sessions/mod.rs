@@ -1,5 +1,6 @@
-//! Boots that stand still and boots that go round in circles, and who is told. Time is an argument: the central node runs in
-//! this process with a clock that is turned by hand, and then as the real daemon on the same store.
+//! Boots that stand still and boots that go round in circles, and who is told. Time is an argument:
+//! the central node runs in this process with a clock that is turned by hand, and then as the real
+//! daemon on the same store.
 
 mod jumps;
 mod lease;
@@ -15,7 +16,10 @@ use serde_json::Value;
 
 fn conditions(world: &World) -> Vec<String> {
     let conditions = world.node()["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.iter().filter_map(|condition| condition["kind"].as_str().map(str::to_owned)).collect()
+    conditions
+        .iter()
+        .filter_map(|condition| condition["kind"].as_str().map(str::to_owned))
+        .collect()
 }
 
 fn doctor(world: &World) -> Value {

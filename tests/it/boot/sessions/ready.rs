@@ -1,4 +1,5 @@
-//! Is a node ready? Its checks of this boot say so, when it tells them and when an operator asks; those of an earlier boot do not.
+//! Is a node ready? Its checks of this boot say so, when it tells them and when an operator asks;
+//! those of an earlier boot do not.
 
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 fn report(session: Option<BootSessionId>, status: CheckStatus) -> CheckReport {
     let text = String::new;
-    let check = Check { name: "kvm".into(), status, detail: text(), remediation: text(), unproven: false };
+    let check =
+        Check { name: "kvm".into(), status, detail: text(), remediation: text(), unproven: false };
     CheckReport { checks: vec![check], session, ..CheckReport::default() }
 }
 
@@ -25,7 +27,10 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Link).await;
     let (id, first) = (machine.id(), machine.session());
-    assert_eq!(rig.node(id).unproven().as_deref().map(|why| why.contains("have not run")), Some(true));
+    assert_eq!(
+        rig.node(id).unproven().as_deref().map(|why| why.contains("have not run")),
+        Some(true)
+    );
     assert!(machine.say(checks_message(Some(BootSessionId([9; 12])), CheckStatus::Pass)).await);
     assert_eq!(rig.node(id).phase, Phase::Enrolling, "checks of a boot that nobody knows");
     assert!(machine.say(checks_message(Some(first), CheckStatus::Pass)).await);
@@ -44,8 +49,10 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     machine.link = old;
     machine.say(checks_message(Some(first), CheckStatus::Pass)).await;
     machine.say(checks_message(None, CheckStatus::Pass)).await;
-    let reached =
-        rig.central.store().read(|model| model.newest_session(machine.mac).expect("it boots").reached(Stage::Online));
+    let reached = rig
+        .central
+        .store()
+        .read(|model| model.newest_session(machine.mac).expect("it boots").reached(Stage::Online));
     assert_eq!(reached, None, "the new boot is not online by the old one's word");
     assert!(rig.node(id).unproven().is_some());
 }
@@ -62,7 +69,11 @@ async fn node_doctor_returns_only_checks_run_after_the_request() {
     let (report_or_error, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {
         let request_id = check_requests.recv().await.expect("a request");
         // What ran before the question is no answer to it.
-        rig.central.agents.link_message(link, checks_message(None, CheckStatus::Pass)).await.expect("taken");
+        rig.central
+            .agents
+            .link_message(link, checks_message(None, CheckStatus::Pass))
+            .await
+            .expect("taken");
         let fresh = CheckReport { request_id: Some(request_id), ..report(None, CheckStatus::Fail) };
         rig.central.agents.link_message(link, FromAgent::Checks(Box::new(fresh))).await
     });
@@ -93,7 +104,10 @@ async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
     node.version = meshd_proto::VERSION;
     node.link_up().await;
     assert_eq!(rig.condition(id, ConditionKind::AgentOutdated), None);
-    assert!(!meshd_proto::is_supported_version(0) && !meshd_proto::is_supported_version(meshd_proto::VERSION + 1));
+    assert!(
+        !meshd_proto::is_supported_version(0)
+            && !meshd_proto::is_supported_version(meshd_proto::VERSION + 1)
+    );
 }
 
 #[tokio::test]
@@ -113,7 +127,10 @@ async fn node_without_recent_checks_is_degraded_while_linked() {
     assert_eq!(rig.node(node.id()).phase, Phase::Online);
     pass(&node, 3 * 60).await;
     assert_eq!(rig.node(node.id()).phase, Phase::Degraded);
-    assert!(rig.condition(node.id(), ConditionKind::CheckFailed).is_some_and(|why| why.contains("16 minutes")));
+    assert!(
+        rig.condition(node.id(), ConditionKind::CheckFailed)
+            .is_some_and(|why| why.contains("16 minutes"))
+    );
     node.step(Stage::Online).await;
     assert_eq!(rig.node(node.id()).phase, Phase::Online);
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 fn renewal() -> FromAgent {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    FromAgent::Renew { csr_pem: CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap() }
+    FromAgent::Renew {
+        csr_pem: CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap(),
+    }
 }
 
 #[tokio::test]
@@ -24,16 +26,33 @@ async fn certificate_renewed_over_a_link_keeps_it_and_voids_the_old_one() {
     let reply = rig.central.agents.link_message(link, renewal()).await;
     assert!(matches!(reply, Ok(Some(FromCentral::Certificate(_)))), "{reply:?}");
     let both = rig.node(id).certificates;
-    assert_eq!(both.len(), 2, "its answer may be lost: the old one counts until the new one is kept");
+    assert_eq!(
+        both.len(),
+        2,
+        "its answer may be lost: the old one counts until the new one is kept"
+    );
     assert!(rig.central.enrolment.check_certificate(id, &old).is_ok());
     assert!(matches!(rig.central.agents.link_message(link, FromAgent::Renewed).await, Ok(None)));
     assert_eq!(rig.node(id).certificates, both[1..]);
-    assert!(matches!(rig.central.enrolment.check_certificate(id, &old), Err(AgentApiError::Unauthorized)));
+    assert!(matches!(
+        rig.central.enrolment.check_certificate(id, &old),
+        Err(AgentApiError::Unauthorized)
+    ));
     let heartbeat = || FromAgent::Heartbeat(Heartbeat::default());
-    assert!(matches!(rig.central.agents.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
-    assert!(matches!(rig.central.agents.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
+    assert!(
+        matches!(rig.central.agents.link_message(link, heartbeat()).await, Ok(None)),
+        "the link goes on"
+    );
+    assert!(
+        matches!(rig.central.agents.link_message(link, renewal()).await, Ok(Some(_))),
+        "also for the next renewal"
+    );
 
-    let by = AuditContext::new(Principal::Meshd, Verb::CertificateRevoke, rig.central.env.new_correlation());
+    let by = AuditContext::new(
+        Principal::Meshd,
+        Verb::CertificateRevoke,
+        rig.central.env.new_correlation(),
+    );
     assert_eq!(rig.central.nodes.revoke(id, &by).await.expect("revoked").certificates, Vec::new());
     assert!(rig.central.links.link_state(id).since.is_none(), "gone before it returns");
     for message in [heartbeat(), renewal(), FromAgent::Renewed] {
@@ -50,7 +69,11 @@ async fn ca_rotation_without_grace_removes_node_certificates() {
     machine.boot(Stage::Online).await;
     let (id, before) = (machine.id(), rig.node(machine.id()).certificates);
     let by = AuditContext::new(Principal::Meshd, Verb::CaRotate, rig.central.env.new_correlation());
-    rig.central.enrolment.rotate_authority(Duration::from_secs(60), false, &by).await.expect("rotated");
+    rig.central
+        .enrolment
+        .rotate_authority(Duration::from_secs(60), false, &by)
+        .await
+        .expect("rotated");
     assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
     rig.central.enrolment.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
@@ -110,5 +133,8 @@ async fn ca_rotation_without_grace_voids_earlier_enrolment_tokens() {
     rig.central.enrolment.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     machine.token = Some(token.expose().clone());
     let hash = meshd_trust::enrol_token::hash(token.expose());
-    assert!(rig.central.store().read(|model| model.token(&hash).is_none()), "only a boot brings the node back");
+    assert!(
+        rig.central.store().read(|model| model.token(&hash).is_none()),
+        "only a boot brings the node back"
+    );
 }

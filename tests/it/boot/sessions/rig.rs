@@ -1,14 +1,18 @@
-//! The central node in this process, with a clock that is turned by hand, and machines without a network.
+//! The central node in this process, with a clock that is turned by hand, and machines without a
+//! network.
 
 use crate::world::{World, unpack};
 use meshd::daemon;
 use meshd_central::{
-    Clock, DhcpChange, DhcpObservation, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour, Shared,
+    Clock, DhcpChange, DhcpObservation, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour,
+    Shared,
 };
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
-    fleet::{AuditContext, ConditionKind, DhcpExchange, Event, Lease, Node, Principal, Stage, Verb},
+    fleet::{
+        AuditContext, ConditionKind, DhcpExchange, Event, Lease, Node, Principal, Stage, Verb,
+    },
 };
 use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
 use meshd_store::EventFilter;
@@ -37,8 +41,8 @@ pub fn ordered(verb: Verb) -> AuditContext {
 /// Longer than any stage may take.
 pub const LONG: Duration = Duration::from_secs(25 * 60);
 
-/// A clock that is turned by hand, in milliseconds; by how much the wall clock jumped beside it; and what happens when somebody
-/// looks at it next.
+/// A clock that is turned by hand, in milliseconds; by how much the wall clock jumped beside it;
+/// and what happens when somebody looks at it next.
 #[derive(Clone)]
 pub struct HandClock(Arc<AtomicI64>, Arc<AtomicI64>, Arc<Mutex<Option<Deed>>>);
 
@@ -48,7 +52,11 @@ impl HandClock {
     /// It begins three hours ago, so that what happens by it is past for the real daemon.
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-        HandClock(Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)), Arc::default(), Arc::default())
+        HandClock(
+            Arc::new(AtomicI64::new(i64::try_from(now).unwrap() - 3 * 3_600_000)),
+            Arc::default(),
+            Arc::default(),
+        )
     }
 
     pub fn turn(&self, by: Duration) {
@@ -94,14 +102,21 @@ impl Wire {
 
 impl Lan for Wire {
     fn neighbour(&self, address: Ipv4Addr) -> Neighbour {
-        self.0.lock().unwrap().get(&address).map_or(Neighbour::Routed, |mac| Neighbour::Machine(*mac))
+        self.0
+            .lock()
+            .unwrap()
+            .get(&address)
+            .map_or(Neighbour::Routed, |mac| Neighbour::Machine(*mac))
     }
 
     fn router_to(&self, _: Ipv4Addr) -> Option<MacAddr> {
         None
     }
 
-    fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
+    fn holders(
+        &self,
+        address: Ipv4Addr,
+    ) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         let found = self.0.lock().unwrap().get(&address).copied();
         Box::pin(async move { found.into_iter().collect() })
     }
@@ -125,7 +140,8 @@ impl Rig {
 
     fn with(world: &World, clock: HandClock, wire: Wire) -> Self {
         let site = meshd_config::load(&world.path("site.toml")).unwrap();
-        let central = daemon::build_with(site, Box::new(clock.clone()), Box::new(wire.clone())).unwrap();
+        let central =
+            daemon::build_with(site, Box::new(clock.clone()), Box::new(wire.clone())).unwrap();
         Rig { central, clock, wire }
     }
 
@@ -143,7 +159,11 @@ impl Rig {
     }
 
     pub fn events(&self, kind: &str) -> Vec<Event> {
-        let all = self.central.store().events(EventFilter { limit: 10_000, ..EventFilter::default() }).unwrap();
+        let all = self
+            .central
+            .store()
+            .events(EventFilter { limit: 10_000, ..EventFilter::default() })
+            .unwrap();
         all.into_iter().map(|(_, event)| event).filter(|event| event.kind.word() == kind).collect()
     }
 
@@ -152,7 +172,11 @@ impl Rig {
     }
 
     pub fn condition(&self, id: NodeId, kind: ConditionKind) -> Option<String> {
-        self.node(id).conditions.into_iter().find(|condition| condition.kind == kind).map(|condition| condition.detail)
+        self.node(id)
+            .conditions
+            .into_iter()
+            .find(|condition| condition.kind == kind)
+            .map(|condition| condition.detail)
     }
 }
 
@@ -233,7 +257,11 @@ impl<'a> Machine<'a> {
     }
 
     pub fn session(&self) -> BootSessionId {
-        self.rig.central.store().read(|model| model.newest_session(self.mac).map(|boot| boot.id)).expect("it boots")
+        self.rig
+            .central
+            .store()
+            .read(|model| model.newest_session(self.mac).map(|boot| boot.id))
+            .expect("it boots")
     }
 
     pub fn id(&self) -> NodeId {
@@ -245,18 +273,31 @@ impl<'a> Machine<'a> {
     }
 
     pub fn capability(&self) -> &str {
-        let (_, rest) = self.script.split_once("/overlay/").unwrap_or_else(|| panic!("a refusal: {}", self.script));
+        let (_, rest) = self
+            .script
+            .split_once("/overlay/")
+            .unwrap_or_else(|| panic!("a refusal: {}", self.script));
         rest.split_once('/').unwrap().0
     }
 
     /// Fetches a part of the image by its name.
     pub async fn fetch(&self, part: &str) {
-        let part = self.rig.central.catalog().images().next().expect("an image").manifest.parts.part(part);
-        self.rig.central.boot.fetched(self.address, Fetched::Blob(part.expect("a part").digest)).await;
+        let part =
+            self.rig.central.catalog().images().next().expect("an image").manifest.parts.part(part);
+        self.rig
+            .central
+            .boot
+            .fetched(self.address, Fetched::Blob(part.expect("a part").digest))
+            .await;
     }
 
     pub async fn overlay(&mut self) {
-        let opened = self.rig.central.boot.open_overlay(self.capability(), Delivery::Initrd, self.address).await;
+        let opened = self
+            .rig
+            .central
+            .boot
+            .open_overlay(self.capability(), Delivery::Initrd, self.address)
+            .await;
         let transfer = opened.unwrap();
         let files = unpack::overlay(&transfer.pieces.concat());
         let boot: Value = serde_json::from_slice(&files["etc/meshd/boot.json"].1).unwrap();
@@ -272,7 +313,8 @@ impl<'a> Machine<'a> {
     pub async fn enrol_with(&self, session: BootSessionId, token: Secret<String>) {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
-        let request = EnrolRequest { version: self.version, node: self.id(), session, token, csr_pem };
+        let request =
+            EnrolRequest { version: self.version, node: self.id(), session, token, csr_pem };
         self.rig.central.enrolment.enrol(request, self.address.into()).await.unwrap();
     }
 
@@ -289,18 +331,31 @@ impl<'a> Machine<'a> {
         let (check_sender, check_requests) = mpsc::unbounded_channel();
         let (ordering, tokens) = mpsc::unbounded_channel();
         (self.check_requests, self.tokens) = (Some(check_requests), Some(tokens));
-        // The link is there as long as somebody reads it; a machine that lost power reads nothing and answers nothing.
+        // The link is there as long as somebody reads it; a machine that lost power reads nothing
+        // and answers nothing.
         tokio::spawn(async move {
             while let Some(command) = inbox.recv().await {
                 match command {
                     LinkCommand::Probe(answer) if answers => drop(answer.send(())),
-                    LinkCommand::Send(FromCentral::Check { request_id }) => drop(check_sender.send(request_id)),
-                    LinkCommand::Send(FromCentral::EnrolAgain { token, .. }) => drop(ordering.send(token)),
+                    LinkCommand::Send(FromCentral::Check { request_id }) => {
+                        drop(check_sender.send(request_id))
+                    }
+                    LinkCommand::Send(FromCentral::EnrolAgain { token, .. }) => {
+                        drop(ordering.send(token))
+                    }
                     _ => {}
                 }
             }
         });
-        self.link = Some(self.rig.central.agents.link_up(&peer, hello, self.address.into(), commands).await.unwrap().0);
+        self.link = Some(
+            self.rig
+                .central
+                .agents
+                .link_up(&peer, hello, self.address.into(), commands)
+                .await
+                .unwrap()
+                .0,
+        );
     }
 
     pub async fn step(&mut self, stage: Stage) {
@@ -319,12 +374,18 @@ impl<'a> Machine<'a> {
             Stage::Link => self.link_up().await,
             Stage::Online => {
                 let checks = FromAgent::Checks(Box::default());
-                self.rig.central.agents.link_message(self.link.expect("a link"), checks).await.unwrap();
+                self.rig
+                    .central
+                    .agents
+                    .link_message(self.link.expect("a link"), checks)
+                    .await
+                    .unwrap();
             }
         }
     }
 
-    /// Powers on and goes on to a stage, a second for each. A node that runs reboots in order: its agent says goodbye.
+    /// Powers on and goes on to a stage, a second for each. A node that runs reboots in order: its
+    /// agent says goodbye.
     pub async fn boot(&mut self, furthest: Stage) {
         self.say_goodbye().await;
         self.reset(furthest).await;
@@ -337,7 +398,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The same as [`Machine::boot`], but nobody announces it: somebody presses the reset button, or it is another machine.
+    /// The same as [`Machine::boot`], but nobody announces it: somebody presses the reset button,
+    /// or it is another machine.
     pub async fn reset(&mut self, furthest: Stage) {
         for stage in Stage::ALL.into_iter().filter(|stage| *stage <= furthest) {
             self.rig.clock.turn(Duration::from_secs(1));
@@ -349,7 +411,9 @@ impl<'a> Machine<'a> {
     pub async fn boot_approved(&mut self, furthest: Stage) {
         self.boot(Stage::Script).await;
         self.rig.central.nodes.approve(self.id(), &ordered(Verb::Approve)).await.unwrap();
-        for stage in Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest) {
+        for stage in
+            Stage::ALL.into_iter().filter(|stage| *stage > Stage::Script && *stage <= furthest)
+        {
             self.rig.clock.turn(Duration::from_secs(1));
             self.step(stage).await;
         }

@@ -26,7 +26,10 @@ async fn stalled_boot_names_its_missing_stage_and_can_continue() {
         assert!(stall.detail.contains(&expected_detail), "{expected_detail} in {}", stall.detail);
         assert_eq!(stall.session, Some(machine.session()));
         if pair[0] < Stage::Script {
-            assert!(stall.node.is_none() && stall.detail.contains(&machine.mac.to_string()), "{stall:?}");
+            assert!(
+                stall.node.is_none() && stall.detail.contains(&machine.mac.to_string()),
+                "{stall:?}"
+            );
             // Its session is stale; it would begin anew.
             continue;
         }

@@ -3,7 +3,9 @@
 use super::fake::{Fake, NODE, Seen, deadline};
 use meshd_agent::link_driver::{self, Options, RunError};
 use meshd_central::LinkCommand;
-use meshd_proto::{ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction};
+use meshd_proto::{
+    ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction,
+};
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -48,9 +50,16 @@ impl Machine {
             http_port: 8080,
             token: token.map(Secret::new),
         };
-        fs::write(machine.path("etc/meshd/agent.json"), serde_json::to_string(&config).expect("plain"))
-            .expect("written");
-        fs::write(machine.path("etc/meshd/boot.json"), serde_json::to_string(&boot).expect("plain")).expect("written");
+        fs::write(
+            machine.path("etc/meshd/agent.json"),
+            serde_json::to_string(&config).expect("plain"),
+        )
+        .expect("written");
+        fs::write(
+            machine.path("etc/meshd/boot.json"),
+            serde_json::to_string(&boot).expect("plain"),
+        )
+        .expect("written");
         machine
     }
 
@@ -61,7 +70,8 @@ impl Machine {
     /// Sends the agent to another port.
     fn dials(&self, port: u16) {
         let file = self.path("etc/meshd/agent.json");
-        let mut config: AgentConfig = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+        let mut config: AgentConfig =
+            serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
         config.port = port;
         fs::write(&file, serde_json::to_string(&config).expect("plain")).expect("written");
     }
@@ -113,7 +123,9 @@ fn heartbeats(seen: &[Seen]) -> usize {
 
 fn outcome(seen: &[Seen], wanted: u64) -> Option<ActionOutcome> {
     seen.iter().find_map(|seen| match seen {
-        Seen::Message(FromAgent::ActionDone { id: ActionId(id), outcome }) if *id == wanted => Some(outcome.clone()),
+        Seen::Message(FromAgent::ActionDone { id: ActionId(id), outcome }) if *id == wanted => {
+            Some(outcome.clone())
+        }
         _ => None,
     })
 }
@@ -134,7 +146,10 @@ async fn agent_enrols_by_token_links_reports_and_reboots_on_order() {
     let seen = fake.seen();
     let Some(Seen::Up(hello)) = seen.first() else { panic!("{seen:?}") };
     assert_eq!((hello.node, hello.session), (fake.node(), BootSessionId([1; 12])));
-    assert_eq!((hello.facts.versions.generation.as_str(), hello.facts.versions.profile.as_str()), ("abc", "discovery"));
+    assert_eq!(
+        (hello.facts.versions.generation.as_str(), hello.facts.versions.profile.as_str()),
+        ("abc", "discovery")
+    );
     let told = |seen: &Seen| matches!(seen, Seen::Message(FromAgent::Checks(report)) if report.checks.len() == meshd_proto::CHECKS.len());
     assert!(seen.iter().any(told), "{seen:?}");
     assert!(!machine.boot_file().contains(&token), "the used token is gone from the node");
@@ -194,7 +209,8 @@ async fn agent_with_expired_certificate_renews_and_links() {
     machine.stop().await;
     // As if the node had slept: the file says that the life is over, and so does the central node.
     let kept = machine.path("run/meshd/certificate.json");
-    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&kept).expect("there")).expect("JSON");
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&fs::read(&kept).expect("there")).expect("JSON");
     json["expires_at"] = "2020-01-02T00:00:00Z".into();
     fs::write(&kept, json.to_string()).expect("written");
     fake.wait(|seen| seen.contains(&Seen::Down)).await;
@@ -215,10 +231,14 @@ async fn agent_refuses_central_node_of_another_authority() {
     machine.dials(listener.local_addr().expect("bound").port());
     machine.start();
     let (stream, _) = deadline(listener.accept()).await.expect("it dials");
-    let refused = deadline(TlsAcceptor::from(theirs.authority.server_config()).accept(stream)).await;
+    let refused =
+        deadline(TlsAcceptor::from(theirs.authority.server_config()).accept(stream)).await;
     let refused = refused.expect_err("it hangs up").to_string();
     assert!(refused.contains("fatal alert"), "{refused}");
-    assert!(machine.boot_file().contains(&token), "a token that nobody of ours has answered is kept");
+    assert!(
+        machine.boot_file().contains(&token),
+        "a token that nobody of ours has answered is kept"
+    );
     machine.stop().await;
     ours.stop().await;
     theirs.stop().await;
@@ -233,10 +253,15 @@ async fn agent_renews_at_half_certificate_life_and_keeps_its_link() {
     fake.wait(|seen| seen.iter().any(is_up)).await;
     let first = fs::read_to_string(machine.path("run/meshd/certificate.json")).expect("there");
     for renewals in 1..=2 {
-        let kept = |seen: &[Seen]| seen.iter().filter(|seen| **seen == Seen::Message(FromAgent::Renewed)).count();
+        let kept = |seen: &[Seen]| {
+            seen.iter().filter(|seen| **seen == Seen::Message(FromAgent::Renewed)).count()
+        };
         fake.wait(|seen| kept(seen) >= renewals).await;
     }
-    assert_ne!(fs::read_to_string(machine.path("run/meshd/certificate.json")).expect("there"), first);
+    assert_ne!(
+        fs::read_to_string(machine.path("run/meshd/certificate.json")).expect("there"),
+        first
+    );
     let seen = fake.seen();
     assert_eq!(seen.iter().filter(|seen| is_up(seen)).count(), 1, "one link all the while");
     assert!(!seen.contains(&Seen::Down));
@@ -260,7 +285,8 @@ async fn restarted_agent_repeats_action_outcome_and_not_the_action() {
     machine.start();
     fake.wait(|seen| seen.iter().any(is_up)).await;
     send(&fake, 7, fake.node(), Duration::from_secs(60)).await;
-    // Told after the welcome, and once more because it was sent again; two heartbeats later it would have been done.
+    // Told after the welcome, and once more because it was sent again; two heartbeats later it
+    // would have been done.
     fake.wait(|seen| outcome(seen, 7) == Some(ActionOutcome::Done) && heartbeats(seen) >= 2).await;
     assert!(!machine.path("rebooted").exists());
     machine.stop().await;

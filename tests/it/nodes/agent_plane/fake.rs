@@ -1,4 +1,5 @@
-//! A made-up central node with real tokens and certificates, and a node that speaks the protocol by hand.
+//! A made-up central node with real tokens and certificates, and a node that speaks the protocol by
+//! hand.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::serve::{
@@ -7,8 +8,8 @@ use meshd::serve::{
 };
 use meshd_central::{AgentApiError, LanClient, LinkCommand};
 use meshd_proto::{
-    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
-    SERVER_NAME, VERSION, Welcome,
+    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello,
+    PendingReply, RenewRequest, SERVER_NAME, VERSION, Welcome,
 };
 use meshd_trust::{CertificateAuthority, Peer, TokenRecord, TrustError, enrol_token};
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp};
@@ -32,7 +33,8 @@ use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 
 pub const NODE: &str = "0123abcd";
-/// Silence after which this central node gives a link up: longer than any of this takes on a busy machine.
+/// Silence after which this central node gives a link up: longer than any of this takes on a busy
+/// machine.
 const OFFLINE_AFTER: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -84,7 +86,10 @@ impl Ticket for Waiting {
             return PendingReply::Waiting { reason: "nobody has decided".into() };
         }
         self.approved.wait_for(|approved| *approved).await.expect("the fake lives");
-        let issued = self.central.issue_node(&self.hello.csr_pem, self.hello.node, self.now).expect("issued");
+        let issued = self
+            .central
+            .issue_node(&self.hello.csr_pem, self.hello.node, self.now)
+            .expect("issued");
         PendingReply::Approved(issued.response(self.now))
     }
 }
@@ -101,7 +106,9 @@ impl Central {
 
     fn issue(&self, csr: &str, node: NodeId) -> Result<EnrolResponse, AgentApiError> {
         let issued = self.authority.issue_node(csr, node, self.now());
-        Ok(issued.map_err(|error| AgentApiError::BadRequest(error.to_string()))?.response(self.now()))
+        Ok(issued
+            .map_err(|error| AgentApiError::BadRequest(error.to_string()))?
+            .response(self.now()))
     }
 }
 
@@ -133,17 +140,27 @@ impl AgentSettings for Central {
         self.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, _: LanClient) -> Result<EnrolResponse, AgentApiError> {
+    async fn enrol(
+        &self,
+        request: EnrolRequest,
+        _: LanClient,
+    ) -> Result<EnrolResponse, AgentApiError> {
         let issued = self.authority.issue_node(&request.csr_pem, request.node, self.now());
         let issued = issued.map_err(|error| AgentApiError::BadRequest(error.to_string()))?;
         let mut tokens = self.tokens.lock().expect("not poisoned");
-        let record = tokens.get_mut(&enrol_token::hash(request.token.expose())).ok_or(AgentApiError::Unauthorized)?;
+        let record = tokens
+            .get_mut(&enrol_token::hash(request.token.expose()))
+            .ok_or(AgentApiError::Unauthorized)?;
         let redeemed = record.redeem(request.node, request.session, issued.key, self.now());
         redeemed.map_err(|_| AgentApiError::Unauthorized)?;
         Ok(issued.response(self.now()))
     }
 
-    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
+    async fn renew(
+        &self,
+        peer: &Peer,
+        request: RenewRequest,
+    ) -> Result<EnrolResponse, AgentApiError> {
         self.issue(&request.csr_pem, peer.node)
     }
 
@@ -169,7 +186,11 @@ impl AgentSettings for Central {
         Ok((link, Welcome { version: VERSION, heartbeat_s: 1, now: Some(self.now()), logs: false }))
     }
 
-    async fn link_message(&self, _: u64, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
+    async fn link_message(
+        &self,
+        _: u64,
+        message: FromAgent,
+    ) -> Result<Option<FromCentral>, AgentApiError> {
         let reply = match &message {
             FromAgent::ActionDone { id, .. } => Some(FromCentral::Acknowledged { id: *id }),
             FromAgent::Renew { csr_pem } => {
@@ -217,11 +238,18 @@ impl Fake {
         .await
     }
 
-    pub async fn start_within(limits: agent::AgentLimits, offline_after: Duration, life: Duration) -> Self {
+    pub async fn start_within(
+        limits: agent::AgentLimits,
+        offline_after: Duration,
+        life: Duration,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).expect("after 1970");
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::SystemTime::UNIX_EPOCH)
+            .expect("after 1970");
         let now = Timestamp::from_millis(since.as_millis() as i64);
-        let authority = CertificateAuthority::load_or_create(dir.path(), "test", now).expect("an authority");
+        let authority =
+            CertificateAuthority::load_or_create(dir.path(), "test", now).expect("an authority");
         let authority = Arc::new(authority.with_node_life(life));
         let central = Arc::new(Central {
             authority: Arc::clone(&authority),
@@ -234,10 +262,12 @@ impl Fake {
             revoked: watch::channel(false).0,
             offline_after,
         });
-        let listener = bind::tcp(Service::Agent, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let listener = bind::tcp(Service::Agent, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
+            .expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shutdown = CancellationToken::new();
-        let running = tokio::spawn(agent::run(limits, Arc::clone(&central), listener, shutdown.clone()));
+        let running =
+            tokio::spawn(agent::run(limits, Arc::clone(&central), listener, shutdown.clone()));
         let ca_pem = authority.roots_pem().to_owned();
         Fake { address, ca_pem, authority, central, shutdown, running, _dir: dir }
     }
@@ -265,7 +295,8 @@ impl Fake {
         let mut random = [0; 32];
         getrandom::fill(&mut random).expect("random");
         let (text, hash) = enrol_token::mint(random);
-        let record = TokenRecord::new(hash, self.node(), BootSessionId([1; 12]), self.now().after(life));
+        let record =
+            TokenRecord::new(hash, self.node(), BootSessionId([1; 12]), self.now().after(life));
         self.central.tokens.lock().expect("not poisoned").insert(hash, record);
         text.expose().clone()
     }
@@ -281,15 +312,19 @@ impl Fake {
 
     /// Gives the newest link more to say than its connection takes while nobody reads.
     pub fn flood(&self) {
-        let newest = self.central.links.lock().expect("not poisoned").last().cloned().expect("a link");
-        let goodbye = || FromCentral::Goodbye { reason: "x".repeat(512 * 1024), retry_after_s: None };
-        let sent = (0..64).take_while(|_| newest.try_send(LinkCommand::Send(goodbye())).is_ok()).count();
+        let newest =
+            self.central.links.lock().expect("not poisoned").last().cloned().expect("a link");
+        let goodbye =
+            || FromCentral::Goodbye { reason: "x".repeat(512 * 1024), retry_after_s: None };
+        let sent =
+            (0..64).take_while(|_| newest.try_send(LinkCommand::Send(goodbye())).is_ok()).count();
         assert!(sent >= 48, "{sent} messages");
     }
 
     /// Sends a command to the newest link.
     pub async fn command(&self, command: LinkCommand) {
-        let newest = self.central.links.lock().expect("not poisoned").last().cloned().expect("a link");
+        let newest =
+            self.central.links.lock().expect("not poisoned").last().cloned().expect("a link");
         newest.send(command).await.expect("it listens");
     }
 
@@ -323,12 +358,17 @@ impl Fake {
     pub fn with_certificate(&self, certificate_pem: &str, key: &KeyPair) -> ClientConfig {
         let chain = vec![CertificateDer::from_pem_slice(certificate_pem.as_bytes()).expect("PEM")];
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.ca_pem.as_bytes()).expect("PEM")).expect("a root");
+        roots
+            .add(CertificateDer::from_pem_slice(self.ca_pem.as_bytes()).expect("PEM"))
+            .expect("a root");
         ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("1.3")
             .with_root_certificates(roots)
-            .with_client_auth_cert(chain, PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())))
+            .with_client_auth_cert(
+                chain,
+                PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
+            )
             .expect("they fit")
     }
 
@@ -344,8 +384,12 @@ pub struct Node(WebSocketStream<super::TlsStream<super::TcpStream>>);
 
 impl Node {
     pub async fn dial(fake: &Fake, certificate_pem: &str, key: &KeyPair) -> Self {
-        let stream = super::dial(fake.address, fake.with_certificate(certificate_pem, key)).await.expect("TLS");
-        let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.expect("upgraded");
+        let stream = super::dial(fake.address, fake.with_certificate(certificate_pem, key))
+            .await
+            .expect("TLS");
+        let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream)
+            .await
+            .expect("upgraded");
         Node(socket)
     }
 
@@ -359,8 +403,13 @@ impl Node {
 
     pub async fn hello(&mut self, node: &str) {
         let (node, session) = (node.parse().expect("a node ID"), BootSessionId([1; 12]));
-        self.say(&FromAgent::Hello(Box::new(Hello { version: VERSION, node, session, facts: Default::default() })))
-            .await;
+        self.say(&FromAgent::Hello(Box::new(Hello {
+            version: VERSION,
+            node,
+            session,
+            facts: Default::default(),
+        })))
+        .await;
     }
 
     /// The next message, or `None` at the end.
@@ -376,7 +425,9 @@ impl Node {
 
     /// Sends heartbeats without a pause until the central node closes the connection.
     pub async fn flood(&mut self) {
-        let heartbeat = serde_json::to_string(&FromAgent::Heartbeat(meshd_proto::Heartbeat::default())).expect("plain");
+        let heartbeat =
+            serde_json::to_string(&FromAgent::Heartbeat(meshd_proto::Heartbeat::default()))
+                .expect("plain");
         while self.0.feed(Message::Text(heartbeat.as_str().into())).await.is_ok() {}
     }
 

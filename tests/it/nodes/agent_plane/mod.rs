@@ -48,7 +48,8 @@ async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
 }
 
 async fn ask(fake: &Fake, request: &str) -> String {
-    let mut stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
+    let mut stream =
+        dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
     exchange(&mut stream, request).await
 }
 
@@ -64,8 +65,7 @@ fn upgrade(path: &str) -> String {
 }
 
 fn enrol(node: &str, session: &str, token: &str, csr_pem: &str) -> String {
-    let body =
-        serde_json::json!({ "version": 1, "node": node, "session": session, "token": token, "csr_pem": csr_pem });
+    let body = serde_json::json!({ "version": 1, "node": node, "session": session, "token": token, "csr_pem": csr_pem });
     post(meshd_proto::ENROL_PATH, &body.to_string())
 }
 
@@ -77,7 +77,9 @@ async fn token_failures_all_return_401_with_one_body() {
     let expired = fake.mint(Duration::ZERO);
     fake.advance(Duration::from_secs(1));
     let used = fake.mint(Duration::from_secs(900));
-    assert!(ask(&fake, &enrol(fake::NODE, &session, &used, &csr)).await.starts_with("HTTP/1.1 200"));
+    assert!(
+        ask(&fake, &enrol(fake::NODE, &session, &used, &csr)).await.starts_with("HTTP/1.1 200")
+    );
     let mut answers = Vec::new();
     for (node, session, token) in [
         (fake::NODE, session.as_str(), "unknown".to_owned()),
@@ -111,7 +113,10 @@ async fn foreign_route_or_missing_credential_is_refused() {
         (format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", meshd_proto::PENDING_PATH), 400),
         (post(meshd_proto::ENROL_PATH, "{"), 400),
         (post(meshd_proto::ENROL_PATH, &huge), 413),
-        (enrol(fake::NODE, &"01".repeat(12), "t", "c").replace("\"version\":1", "\"version\":9"), 400),
+        (
+            enrol(fake::NODE, &"01".repeat(12), "t", "c").replace("\"version\":1", "\"version\":9"),
+            400,
+        ),
     ] {
         let answer = ask(&fake, &request).await;
         let line = request.lines().next().unwrap_or_default();
@@ -133,15 +138,17 @@ async fn tls_1_2_and_foreign_authorities_are_refused_on_both_sides() {
     assert!(old.expect_err("refused").to_string().contains("ProtocolVersion"));
 
     let dir = tempfile::tempdir().expect("a folder");
-    let other = CertificateAuthority::load_or_create(dir.path(), "other", fake.now()).expect("an authority");
+    let other = CertificateAuthority::load_or_create(dir.path(), "other", fake.now())
+        .expect("an authority");
     let stranger = dial(fake.address, client(other.roots_pem(), &[&rustls::version::TLS13])).await;
     assert!(stranger.expect_err("refused").to_string().contains("UnknownIssuer"));
 
     // A certificate of another site: the handshake seems to pass, the first read tells.
     let key = fake::key();
     let issued = other.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
-    let mut stream =
-        dial(fake.address, fake.with_certificate(&issued.certificate_pem, &key)).await.expect("half of it");
+    let mut stream = dial(fake.address, fake.with_certificate(&issued.certificate_pem, &key))
+        .await
+        .expect("half of it");
     let answer = exchange(&mut stream, &upgrade(meshd_proto::LINK_PATH)).await;
     assert_eq!(answer, "");
     fake.stop().await;
@@ -151,9 +158,11 @@ async fn tls_1_2_and_foreign_authorities_are_refused_on_both_sides() {
 async fn expired_certificate_can_only_renew() {
     let fake = Fake::start().await;
     let key = fake::key();
-    let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.long_ago()).expect("issued");
+    let issued =
+        fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.long_ago()).expect("issued");
     let connect = || dial(fake.address, fake.with_certificate(&issued.certificate_pem, &key));
-    let answer = exchange(&mut connect().await.expect("TLS"), &upgrade(meshd_proto::LINK_PATH)).await;
+    let answer =
+        exchange(&mut connect().await.expect("TLS"), &upgrade(meshd_proto::LINK_PATH)).await;
     assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("stale_certificate"), "{answer}");
     let request = RenewRequest { version: meshd_proto::VERSION, csr_pem: fake::csr(&key) };
     let request = post(meshd_proto::RENEW_PATH, &serde_json::to_string(&request).expect("plain"));
@@ -166,7 +175,8 @@ async fn expired_certificate_can_only_renew() {
 async fn link_that_breaks_protocol_or_is_silent_ends_and_is_reported_once() {
     let fake = Fake::start_with(Duration::from_secs(3), meshd_trust::NODE_CERT_LIFE).await;
     let key = fake::key();
-    let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+    let issued =
+        fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     for bad in [r#"{"kind":"nonsense"}"#, r#"{"kind":"heartbeat"}"#, "{"] {
         let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
         node.say_text(bad).await;
@@ -176,14 +186,20 @@ async fn link_that_breaks_protocol_or_is_silent_ends_and_is_reported_once() {
 
     let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
     node.hello("0000000z").await;
-    assert!(matches!(node.hear().await, Some(FromCentral::Goodbye { reason, .. }) if reason.contains("0000000z")));
+    assert!(
+        matches!(node.hear().await, Some(FromCentral::Goodbye { reason, .. }) if reason.contains("0000000z"))
+    );
 
     let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
     node.hello(fake::NODE).await;
     node.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
     assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
-    fake.wait(|seen| seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))).await;
-    // It goes on reading nothing, so it answers no ping: a dead TCP connection, as the server sees it.
+    fake.wait(|seen| {
+        seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))
+    })
+    .await;
+    // It goes on reading nothing, so it answers no ping: a dead TCP connection, as the server sees
+    // it.
     fake.wait(|seen| seen.contains(&Seen::Down)).await;
     assert_eq!(fake.seen().iter().filter(|seen| **seen == Seen::Down).count(), 1);
     fake.stop().await;
@@ -193,7 +209,8 @@ async fn link_that_breaks_protocol_or_is_silent_ends_and_is_reported_once() {
 async fn link_answers_probe_and_stop_sends_goodbye() {
     let fake = Fake::start().await;
     let key = fake::key();
-    let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+    let issued =
+        fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
     node.hello(fake::NODE).await;
     assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
@@ -201,38 +218,49 @@ async fn link_answers_probe_and_stop_sends_goodbye() {
     let (answered, ()) = tokio::join!(deadline(answered), node.pump());
     answered.expect("answered");
     let (goodbye, ()) = tokio::join!(node.hear(), fake.stop());
-    assert!(matches!(goodbye, Some(FromCentral::Goodbye { retry_after_s: Some(_), .. })), "{goodbye:?}");
+    assert!(
+        matches!(goodbye, Some(FromCentral::Goodbye { retry_after_s: Some(_), .. })),
+        "{goodbye:?}"
+    );
 }
 
 #[tokio::test]
 async fn link_of_revoked_node_ends_while_node_reads_nothing() {
     let fake = Fake::start().await;
     let key = fake::key();
-    let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+    let issued =
+        fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
     let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
     node.hello(fake::NODE).await;
     assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
     fake.flood();
     fake.revoke();
     // Far less than the time in which a silent link is given up.
-    let down = tokio::time::timeout(Duration::from_secs(10), fake.wait(|seen| seen.contains(&Seen::Down)));
+    let down =
+        tokio::time::timeout(Duration::from_secs(10), fake.wait(|seen| seen.contains(&Seen::Down)));
     down.await.expect("at once");
     fake.stop().await;
 }
 
 #[test]
 fn link_that_is_always_busy_ends_when_its_certificate_expires() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
     runtime.block_on(async {
         let limits = AgentLimits { expiry_check: Duration::from_millis(50), ..Default::default() };
-        let fake = Fake::start_within(limits, Duration::from_secs(60), meshd_trust::NODE_CERT_LIFE).await;
+        let fake =
+            Fake::start_within(limits, Duration::from_secs(60), meshd_trust::NODE_CERT_LIFE).await;
         let key = fake::key();
-        let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
+        let issued =
+            fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
         let mut node = Node::dial(&fake, &issued.certificate_pem, &key).await;
         node.hello(fake::NODE).await;
         assert!(matches!(node.hear().await, Some(FromCentral::Welcome(_))));
         let flood = tokio::spawn(async move { node.flood().await });
-        fake.wait(|seen| seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))).await;
+        fake.wait(|seen| {
+            seen.iter().any(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_))))
+        })
+        .await;
         fake.advance(meshd_trust::NODE_CERT_LIFE * 2);
         let ended = tokio::time::timeout(Duration::from_secs(20), flood).await;
         ended.expect("the link ends while its node sends").expect("no panic");
@@ -245,23 +273,38 @@ async fn waiting_node_is_served_despite_idle_connections() {
     let fake = Fake::start_small().await;
     let mut idle = Vec::new();
     for _ in 0..24 {
-        let mut stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
+        let mut stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13]))
+            .await
+            .expect("TLS");
         stream.write_all(upgrade(meshd_proto::PENDING_PATH).as_bytes()).await.expect("sent");
         stream.flush().await.expect("sent");
         idle.push(stream);
     }
     let waits = async {
-        let stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13])).await.expect("TLS");
+        let stream = dial(fake.address, client(&fake.ca_pem, &[&rustls::version::TLS13]))
+            .await
+            .expect("TLS");
         let url = format!("wss://{}{}", meshd_proto::SERVER_NAME, meshd_proto::PENDING_PATH);
-        let (mut socket, _) = tokio_tungstenite::client_async(url, stream).await.map_err(|error| error.to_string())?;
+        let (mut socket, _) = tokio_tungstenite::client_async(url, stream)
+            .await
+            .map_err(|error| error.to_string())?;
         let (version, session) = (meshd_proto::VERSION, BootSessionId([1; 12]));
         let csr_pem = fake::csr(&fake::key());
-        let hello = PendingHello { version, node: fake.node(), session, csr_pem, facts: Default::default() };
+        let hello = PendingHello {
+            version,
+            node: fake.node(),
+            session,
+            csr_pem,
+            facts: Default::default(),
+        };
         let hello = serde_json::to_string(&hello).expect("plain");
         socket.send(Message::Text(hello.into())).await.map_err(|error| error.to_string())?;
         socket.next().await.expect("an answer").map_err(|error| error.to_string())
     };
-    let message = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("in time").expect("a place");
+    let message = tokio::time::timeout(Duration::from_secs(20), waits)
+        .await
+        .expect("in time")
+        .expect("a place");
     assert!(message.to_text().is_ok_and(|text| text.contains("waiting")), "{message:?}");
     drop(idle);
     fake.stop().await;

@@ -10,7 +10,11 @@ use std::fs;
 /// A world with an overlay `t` and a profile `t` that has it.
 fn world_with(manifest: &str) -> World {
     let world = world();
-    edit(&world, "[profiles.compute]", "[profiles.t]\nextends = \"discovery\"\noverlays = [\"t\"]\n[profiles.compute]");
+    edit(
+        &world,
+        "[profiles.compute]",
+        "[profiles.t]\nextends = \"discovery\"\noverlays = [\"t\"]\n[profiles.compute]",
+    );
     fs::create_dir_all(world.path("overlays/t")).unwrap();
     put(&world, "overlays/t/overlay.toml", &format!("description = \"x\"\n{manifest}\n"));
     world
@@ -19,7 +23,8 @@ fn world_with(manifest: &str) -> World {
 #[test]
 fn profile_that_no_machine_can_boot_is_refused_by_check_reload_assign_and_script() {
     let mut world = world_with("remove = [\"/sbin/mesh-init\"]");
-    let told = ["overlays/t/overlay.toml:2", "profile t would not boot: no overlay brings mesh-init"];
+    let told =
+        ["overlays/t/overlay.toml:2", "profile t would not boot: no overlay brings mesh-init"];
     refused(&world, &["check"], &told);
     // The site was like this when meshd started.
     world.start();
@@ -42,16 +47,25 @@ fn profile_that_no_machine_can_boot_is_refused_by_check_reload_assign_and_script
 
 #[test]
 fn node_variable_with_which_the_node_would_not_boot_is_refused() {
-    let mut world =
-        world_with("[variables.n]\ntype = \"integer\"\ndefault = 1\n[variables.far]\ntype = \"bool\"\ndefault = false");
+    let mut world = world_with(
+        "[variables.n]\ntype = \"integer\"\ndefault = 1\n[variables.far]\ntype = \"bool\"\ndefault = false",
+    );
     fs::create_dir_all(world.path("overlays/t/rootfs/etc")).unwrap();
     fs::write(world.path("overlays/t/rootfs/etc/x.j2"), "{{ 8 // vars.n }}\n").unwrap();
     world.start();
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
-    refused(&world, &["node", "set", &id, "far=yes"], &["variable `far`", "is of type text, not bool"]);
+    refused(
+        &world,
+        &["node", "set", &id, "far=yes"],
+        &["variable `far`", "is of type text, not bool"],
+    );
     done(&world, &["node", "assign-profile", &id, "t"]);
-    refused(&world, &["node", "set", &id, "n=0"], &["would not boot with these variables", "etc/x.j2"]);
+    refused(
+        &world,
+        &["node", "set", &id, "n=0"],
+        &["would not boot with these variables", "etc/x.j2"],
+    );
     refused(&world, &["node", "set", "-l", "name=none", "n=0"], &[]);
     done(&world, &["node", "set", &id, "n=2"]);
     done(&world, &["node", "unset", &id, "n"]);
@@ -65,8 +79,11 @@ fn reload_that_drops_an_assigned_profile_names_its_nodes_and_doctor_counts_them(
     let id = world.node()["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "assign-profile", &id, "t"]);
     let text = fs::read_to_string(world.path("site.toml")).unwrap();
-    fs::write(world.path("site.toml"), text.replace("[profiles.t]\nextends = \"discovery\"\noverlays = [\"t\"]\n", ""))
-        .unwrap();
+    fs::write(
+        world.path("site.toml"),
+        text.replace("[profiles.t]\nextends = \"discovery\"\noverlays = [\"t\"]\n", ""),
+    )
+    .unwrap();
     // The file watcher may have been faster.
     let said = done(&world, &["reload"]);
     let warned = said.contains(&format!("({id}) would not boot: its profile `t` is gone"));
@@ -74,7 +91,11 @@ fn reload_that_drops_an_assigned_profile_names_its_nodes_and_doctor_counts_them(
     eventually("doctor counts it", || {
         let output = world.meshd(&["doctor"]);
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), stderr(&output));
-        if text.contains("1 node is refused at the next boot") && text.contains(&id) { Ok(()) } else { Err(text) }
+        if text.contains("1 node is refused at the next boot") && text.contains(&id) {
+            Ok(())
+        } else {
+            Err(text)
+        }
     });
 }
 
@@ -84,7 +105,9 @@ fn pipe_in_an_overlay_is_a_fault_and_hangs_neither_check_nor_reload_nor_stop() {
     world.start();
     let pipe = |path: &str| {
         fs::create_dir_all(world.path(path).parent().unwrap()).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(world.path(path)).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo").arg(world.path(path)).status().unwrap().success()
+        );
     };
     pipe("overlays/t/rootfs/etc/pipe");
     refused(&world, &["overlay", "check"], &["etc/pipe: is neither a file, a folder nor a link"]);

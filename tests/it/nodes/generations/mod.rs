@@ -1,4 +1,5 @@
-//! What a node boots, and what it runs: orders for one boot, variables, groups, reloads, generations. With the real `meshd serve`.
+//! What a node boots, and what it runs: orders for one boot, variables, groups, reloads,
+//! generations. With the real `meshd serve`.
 
 mod bootable;
 mod rerender;
@@ -12,7 +13,11 @@ use crate::world::{World, node::Script, stderr};
 
 /// The words of the kernel command line.
 fn args(script: &Script) -> Vec<String> {
-    let kernel = script.0.lines().find(|line| line.starts_with("kernel ")).unwrap_or_else(|| panic!("{}", script.0));
+    let kernel = script
+        .0
+        .lines()
+        .find(|line| line.starts_with("kernel "))
+        .unwrap_or_else(|| panic!("{}", script.0));
     kernel.split(' ').map(str::to_owned).collect()
 }
 

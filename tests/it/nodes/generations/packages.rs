@@ -1,4 +1,5 @@
-//! IM-4: a package that a profile needs and its image does not have is refused at reload, assign and promote, not at boot.
+//! IM-4: a package that a profile needs and its image does not have is refused at reload, assign
+//! and promote, not at boot.
 
 use super::{
     done, refused,

@@ -1,4 +1,5 @@
-//! Site, overlays and images as one: live when all of it is sound, and refused with every reason when it is not.
+//! Site, overlays and images as one: live when all of it is sound, and refused with every reason
+//! when it is not.
 
 use super::{args, done, refused};
 use crate::world::{World, eventually, node::PxeNode};
@@ -8,7 +9,11 @@ use std::fs;
 pub fn world() -> World {
     let world = World::prepared("auto");
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/overlays");
-    let copied = std::process::Command::new("cp").args(["-r", shipped]).arg(world.path("overlays")).status().unwrap();
+    let copied = std::process::Command::new("cp")
+        .args(["-r", shipped])
+        .arg(world.path("overlays"))
+        .status()
+        .unwrap();
     assert!(copied.success());
     edit(&world, &format!("overlays_dir = \"{shipped}\""), "overlays_dir = \"overlays\"");
     world
@@ -45,11 +50,20 @@ fn revisions_of_an_edited_profile_are_listed_with_their_changes() {
     let all = history(2);
     let changes = &all[0]["changes"];
     let args = &changes["changed"]["kernel_args"];
-    assert!(args[1].as_str().unwrap().contains("debug") && !args[0].as_str().unwrap_or("").contains("debug"), "{all}");
+    assert!(
+        args[1].as_str().unwrap().contains("debug")
+            && !args[0].as_str().unwrap_or("").contains("debug"),
+        "{all}"
+    );
     assert_eq!(changes["files"]["motd/rootfs/etc/motd.j2"], "changed", "{all}");
     assert_eq!(changes["files"]["motd/rootfs/etc/note"], "added", "{all}");
-    let table = String::from_utf8(world.meshd(&["profile", "history", "compute", "--changes"]).stdout).unwrap();
-    assert!(table.contains("~ motd/rootfs/etc/motd.j2") && table.contains("+ motd/rootfs/etc/note"), "{table}");
+    let table =
+        String::from_utf8(world.meshd(&["profile", "history", "compute", "--changes"]).stdout)
+            .unwrap();
+    assert!(
+        table.contains("~ motd/rootfs/etc/motd.j2") && table.contains("+ motd/rootfs/etc/note"),
+        "{table}"
+    );
     assert!(table.contains("the oldest revision on record"), "{table}");
 }
 
@@ -66,14 +80,24 @@ fn reload_applies_edit_at_once_and_refuses_faulty_edit_as_a_whole() {
     assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()));
     // A key of the site, a template and an overlay, all wrong.
     edit(&world, "\"debug\"", "\"init=/bin/sh\"");
-    refused(&world, &["reload"], &["site.toml:", "profiles.compute.kernel_args[0]", "set by meshd itself"]);
+    refused(
+        &world,
+        &["reload"],
+        &["site.toml:", "profiles.compute.kernel_args[0]", "set by meshd itself"],
+    );
     put(&world, "overlays/motd/rootfs/etc/motd.j2", "{{ node.nothing }}");
     edit(&world, "\"init=/bin/sh\"", "\"quiet\"");
     refused(&world, &["reload"], &["motd.j2", "nothing"]);
-    assert!(args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()), "the last good one is live as a whole");
+    assert!(
+        args(&machine.ipxe().unwrap()).contains(&"debug".to_owned()),
+        "the last good one is live as a whole"
+    );
     let doctor = world.meshd(&["doctor"]);
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(found.contains("warn  reload") && found.contains("the last valid one is in use"), "{found}");
+    assert!(
+        found.contains("warn  reload") && found.contains("the last valid one is in use"),
+        "{found}"
+    );
     let events = eventually("it is on record", || {
         let events = world.events("reload_refused");
         if events.len() >= 2 { Ok(events) } else { Err(format!("{events:?}")) }
@@ -82,10 +106,15 @@ fn reload_applies_edit_at_once_and_refuses_faulty_edit_as_a_whole() {
     put(&world, "overlays/motd/rootfs/etc/motd.j2", "hello {{ node.id }}\n");
     done(&world, &["reload"]);
     let script = machine.ipxe().unwrap();
-    assert!(args(&script).contains(&"quiet".to_owned()) && !args(&script).contains(&"debug".to_owned()));
+    assert!(
+        args(&script).contains(&"quiet".to_owned()) && !args(&script).contains(&"debug".to_owned())
+    );
     let overlay = machine.load(&script).unwrap();
     assert_eq!(overlay["etc/motd"].1, format!("hello {id}\n").into_bytes());
-    assert!(String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).contains("reload"), "it is sound again");
+    assert!(
+        String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).contains("reload"),
+        "it is sound again"
+    );
 }
 
 #[test]
@@ -101,7 +130,11 @@ fn reload_applies_edits_and_names_keys_that_need_a_restart() {
     let id = world.node()["id"].as_str().unwrap().to_owned();
     done(&world, &["node", "assign-profile", &id, "compute"]);
     let script = machine.ipxe().unwrap();
-    assert!(args(&script).contains(&"debug".to_owned()) && script.0.contains(":8080/"), "{}", script.0);
+    assert!(
+        args(&script).contains(&"debug".to_owned()) && script.0.contains(":8080/"),
+        "{}",
+        script.0
+    );
     let found = String::from_utf8_lossy(&world.meshd(&["doctor"]).stdout).into_owned();
     assert!(found.contains("http.port"), "{found}");
 }
@@ -113,7 +146,9 @@ fn group_is_shown_on_its_node_and_unknown_overlay_is_refused() {
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
-    let group = format!("[groups.pair]\nnodes = [\"{id}\", \"zzzzzzzz\"]\noverlays = [\"motd\"]\n[profiles.compute]");
+    let group = format!(
+        "[groups.pair]\nnodes = [\"{id}\", \"zzzzzzzz\"]\noverlays = [\"motd\"]\n[profiles.compute]"
+    );
     edit(&world, "[profiles.compute]", &group);
     done(&world, &["reload"]);
     let shown = world.json(&["node", "show", &id, "-o", "json"]);

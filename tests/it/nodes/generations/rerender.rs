@@ -20,7 +20,10 @@ async fn overlay_edit_rerenders_only_nodes_that_use_the_overlay() {
     let rig = Rig::new(&world);
     let (mut plain, mut grouped) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
     let nodes = [plain.uuid, grouped.uuid].map(|uuid| Basis::Uuid(uuid).node_id());
-    let group = format!("[groups.pair]\nnodes = [\"{}\"]\noverlays = [\"motd\"]\n[profiles.compute]", nodes[1]);
+    let group = format!(
+        "[groups.pair]\nnodes = [\"{}\"]\noverlays = [\"motd\"]\n[profiles.compute]",
+        nodes[1]
+    );
     edit(&world, "[profiles.compute]", &group);
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     plain.boot(Stage::Overlay).await;
@@ -41,7 +44,11 @@ async fn overlay_edit_rerenders_only_nodes_that_use_the_overlay() {
         let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
         assert!(reload.changed && reload.faults.is_empty(), "{path}: {reload:?}");
         let now = counted(&rig, &nodes).await;
-        assert_eq!(now, before.map(|count| count + anew), "{path}: renderings for boots, and to know");
+        assert_eq!(
+            now,
+            before.map(|count| count + anew),
+            "{path}: renderings for boots, and to know"
+        );
         before = now;
     }
     let own = world.path("overlays/nodes").join(nodes[0].to_string());
@@ -49,7 +56,11 @@ async fn overlay_edit_rerenders_only_nodes_that_use_the_overlay() {
     std::fs::write(own.join("rootfs/etc/own"), "x").unwrap();
     std::fs::write(own.join("overlay.toml"), "description = \"x\"\n").unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
-    assert_eq!(counted(&rig, &nodes).await, before.map(|count| count + 1), "an overlay of one node");
+    assert_eq!(
+        counted(&rig, &nodes).await,
+        before.map(|count| count + 1),
+        "an overlay of one node"
+    );
     // And what was known before is not rendered again.
     std::fs::remove_dir_all(own).unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);

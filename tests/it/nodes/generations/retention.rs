@@ -1,4 +1,5 @@
-//! What is kept for nodes and profiles outlives new builds, `prune` and a restart, and goes when nobody needs it any more.
+//! What is kept for nodes and profiles outlives new builds, `prune` and a restart, and goes when
+//! nobody needs it any more.
 
 use super::{
     done,
@@ -86,10 +87,16 @@ fn prune(world: &World, kind: &str) {
 #[test]
 fn rolled_back_profile_retains_its_image_and_bundles() {
     let mut world = world();
-    edit(&world, "overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]");
+    edit(
+        &world,
+        "overlays = [\"base\", \"agent\"]",
+        "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]",
+    );
     let (first, layer) = (image(&world, 1), bundle(&world, 1));
     world.start();
-    let revisions = || world.json(&["profile", "history", "discovery", "-o", "json"]).as_array().cloned().unwrap();
+    let revisions = || {
+        world.json(&["profile", "history", "discovery", "-o", "json"]).as_array().cloned().unwrap()
+    };
     let known = |count| {
         eventually("it is kept", || {
             let all = revisions();
@@ -113,18 +120,29 @@ fn rolled_back_profile_retains_its_image_and_bundles() {
     world.kill();
     world.start();
     let script = PxeNode::new(&world, 1).power_on().unwrap();
-    assert!(script.0.contains(&first.parts.part("kernel").unwrap().digest.to_string()), "{}", script.0);
+    assert!(
+        script.0.contains(&first.parts.part("kernel").unwrap().digest.to_string()),
+        "{}",
+        script.0
+    );
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
     let mounts = String::from_utf8_lossy(&overlay["etc/meshd/bundles"].1).into_owned();
     assert!(mounts.contains(&layer.to_string()), "{mounts}");
-    assert_eq!(machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status, 200);
+    assert_eq!(
+        machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status,
+        200
+    );
 }
 
 #[test]
 fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     let mut world = world();
-    edit(&world, "overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]");
+    edit(
+        &world,
+        "overlays = [\"base\", \"agent\"]",
+        "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]",
+    );
     let layer = bundle(&world, 1);
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -149,7 +167,10 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     let machine = PxeNode::new(&world, 1);
     let again = machine.boot();
     assert_eq!(again["etc/meshd/bundles"], first["etc/meshd/bundles"]);
-    assert_eq!(machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status, 200);
+    assert_eq!(
+        machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status,
+        200
+    );
     // Let go, it has the newest; the old one goes once nothing of the node names it.
     done(&world, &["node", "pin", &id, "--off"]);
     let now = machine.boot();

@@ -10,7 +10,8 @@ use std::fs;
 
 fn conditions(world: &World) -> Vec<String> {
     let conditions = world.node()["conditions"].as_array().cloned().unwrap_or_default();
-    let kinds = conditions.iter().filter_map(|condition| condition["kind"].as_str().map(str::to_owned));
+    let kinds =
+        conditions.iter().filter_map(|condition| condition["kind"].as_str().map(str::to_owned));
     // Nobody orders the reboots here, which is an alarm of its own.
     kinds.filter(|kind| kind != "certificate_replaced").collect()
 }
@@ -28,7 +29,11 @@ fn history(world: &World, id: &str) -> Vec<Value> {
     eventually("all are kept", || {
         let all = world.json(&["node", "history", id, "-o", "json"]);
         let all = all.as_array().cloned().unwrap_or_default();
-        if all.iter().all(|one| one["archived"] == true) { Ok(all) } else { Err(format!("{all:?}")) }
+        if all.iter().all(|one| one["archived"] == true) {
+            Ok(all)
+        } else {
+            Err(format!("{all:?}"))
+        }
     })
 }
 
@@ -48,7 +53,10 @@ fn reboot_required_is_shown_while_running_generation_differs() {
     assert_eq!(conditions(&world), ["reboot_required"]);
     let diff = world.json(&["node", "diff", id, "-o", "json"]);
     let files = diff["diff"]["files"].as_array().unwrap();
-    assert!(files.iter().any(|file| file["path"] == "/etc/motd" && file["change"] == "added"), "{diff}");
+    assert!(
+        files.iter().any(|file| file["path"] == "/etc/motd" && file["change"] == "added"),
+        "{diff}"
+    );
     assert_eq!(diff["diff"]["changed"]["profile"], serde_json::json!(["discovery", "compute"]));
     done(&world, &["node", "assign-profile", id, "discovery"]);
     assert_eq!(conditions(&world), [""; 0]);
@@ -67,7 +75,11 @@ fn reboot_required_is_shown_while_running_generation_differs() {
     assert_eq!(conditions(&world), ["reboot_required"]);
     done(&world, &["node", "boot-once", id, "--clear"]);
     // A change of the profile that a restart does not lose; a boot ends it.
-    edit(&world, "overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\"]\nkernel_args = [\"debug\"]");
+    edit(
+        &world,
+        "overlays = [\"base\", \"agent\"]",
+        "overlays = [\"base\", \"agent\"]\nkernel_args = [\"debug\"]",
+    );
     done(&world, &["reload"]);
     settles(&world, "reboot_required", true);
     drop(agent);
@@ -158,7 +170,8 @@ fn pin_to_damaged_or_missing_generation_is_refused() {
     refused(&world, &["node", "pin", &id], &["has not reported which"]);
     let kept = world.path("state/generations").join(format!("{generation}.json"));
     let bytes = fs::read(&kept).unwrap();
-    fs::write(&kept, String::from_utf8(bytes.clone()).unwrap().replace("panic=10", "panic=11")).unwrap();
+    fs::write(&kept, String::from_utf8(bytes.clone()).unwrap().replace("panic=10", "panic=11"))
+        .unwrap();
     refused(&world, &["node", "pin", &id, "--generation", &generation], &["damaged"]);
     fs::remove_file(&kept).unwrap();
     refused(&world, &["node", "pin", &id, "--generation", &generation], &["is not archived"]);
@@ -179,7 +192,10 @@ fn profile_rollback_applies_to_every_node_until_ended() {
         all.as_array().cloned().unwrap_or_default()
     };
     assert_eq!(
-        eventually("it is kept", || Some(revisions(&world)).filter(|all| all.len() == 1).ok_or(String::new())).len(),
+        eventually("it is kept", || Some(revisions(&world))
+            .filter(|all| all.len() == 1)
+            .ok_or(String::new()))
+        .len(),
         1
     );
     refused(&world, &["profile", "rollback", "discovery"], &["no earlier generation"]);
@@ -202,7 +218,8 @@ fn profile_rollback_applies_to_every_node_until_ended() {
     assert!(!script.0.contains("quiet"), "{}", script.0);
     assert!(!other.load(&script).unwrap().contains_key("etc/new-file"));
     let all = revisions(&world);
-    let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["current"] == true, one["pinned"] == true)).collect();
+    let marks: Vec<(bool, bool)> =
+        all.iter().map(|one| (one["current"] == true, one["pinned"] == true)).collect();
     assert_eq!(marks, [(true, false), (false, false), (false, true)], "{all:?}");
     done(&world, &["profile", "rollback", "discovery", "--off"]);
     let script = other.ipxe().unwrap();
@@ -212,6 +229,10 @@ fn profile_rollback_applies_to_every_node_until_ended() {
     // What is gone is refused, and nothing has changed.
     let name = all[2]["generation"].as_str().unwrap();
     fs::remove_file(world.path("state/revisions").join(format!("{name}.json"))).unwrap();
-    refused(&world, &["profile", "rollback", "discovery", "--to", name], &["cannot be rolled back", "profile history"]);
+    refused(
+        &world,
+        &["profile", "rollback", "discovery", "--to", name],
+        &["cannot be rolled back", "profile history"],
+    );
     assert!(other.ipxe().unwrap().0.contains("quiet"));
 }

@@ -34,7 +34,11 @@ fn waiting_machine_shows_facts_and_is_approved_by_a_new_rule() {
     fs::write(world.path("site.toml"), site + rule).unwrap();
     tell(&world, &["reload"]);
     world.wait_for_phase("online");
-    let approved = world.events("phase").into_iter().find(|event| event["to"] == "approved").expect("an event");
+    let approved = world
+        .events("phase")
+        .into_iter()
+        .find(|event| event["to"] == "approved")
+        .expect("an event");
     assert_eq!(approved["by"]["actor"], "rule:bought", "{approved}");
     assert_eq!(machine.world.events("boot_started").len(), 1, "without a reboot");
 }
@@ -72,7 +76,11 @@ fn running_node_is_drained_resumed_and_removed_by_commands() {
 
     tell(&world, &["node", "drain", &id, "--reason", "new memory"]);
     world.wait_for_phase("maintenance");
-    let drained = world.events("phase").into_iter().find(|event| event["by"]["verb"] == "drain").expect("an event");
+    let drained = world
+        .events("phase")
+        .into_iter()
+        .find(|event| event["by"]["verb"] == "drain")
+        .expect("an event");
     assert_eq!(drained["by"]["reason"], "new memory", "{drained}");
     tell(&world, &["node", "resume", &id]);
     world.wait_for_phase("online");
@@ -86,7 +94,10 @@ fn running_node_is_drained_resumed_and_removed_by_commands() {
     assert!(shown(&world, &id)["link_since"].is_null());
     assert_eq!(world.json(&["node", "list", "-o", "json"]).as_array().map(Vec::len), Some(0));
     let gone = world.json(&["node", "list", "--removed", "-o", "json"]);
-    assert_eq!((gone[0]["id"].as_str(), gone[0]["phase"].as_str()), (Some(id.as_str()), Some("removed")));
+    assert_eq!(
+        (gone[0]["id"].as_str(), gone[0]["phase"].as_str()),
+        (Some(id.as_str()), Some("removed"))
+    );
     eventually("its agent is told, and comes back in vain", || {
         let log = agent.log();
         if log.contains("removed this node") && log.contains("refused") { Ok(()) } else { Err(log) }
@@ -96,6 +107,10 @@ fn running_node_is_drained_resumed_and_removed_by_commands() {
 
     machine.boot();
     let back = world.wait_for_phase("booting");
-    assert_eq!(back["id"].as_str(), Some(id.as_str()), "under auto it is let in again, with the same ID");
+    assert_eq!(
+        back["id"].as_str(),
+        Some(id.as_str()),
+        "under auto it is let in again, with the same ID"
+    );
     assert_eq!(world.events("discovered").len(), 2);
 }

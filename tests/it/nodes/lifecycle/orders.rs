@@ -16,20 +16,32 @@ async fn removed_node_loses_credentials_and_is_rediscovered_on_boot() {
     machine.boot_approved(Stage::Online).await;
     let id = machine.id();
     let serial = rig.node(id).certificates[0].clone();
-    rig.central.nodes.assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central
+        .nodes
+        .assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile))
+        .await
+        .unwrap();
     assert!(machine.heartbeat(0).await);
 
     rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.unwrap();
     assert!(!machine.heartbeat(0).await, "nothing that it says counts");
     assert!(rig.central.enrolment.check_certificate(id, &serial).is_err());
     assert_eq!(rig.central.links.link_state(id).since, None);
-    let (leases, owner) =
-        rig.central.store().read(|model| (model.leases().count(), model.node_of_mac(machine.mac).is_some()));
+    let (leases, owner) = rig
+        .central
+        .store()
+        .read(|model| (model.leases().count(), model.node_of_mac(machine.mac).is_some()));
     assert_eq!((leases, owner), (0, false), "its address and its network card are nobody's");
     let gone = rig.node(id);
     assert_eq!((gone.phase, gone.profile, gone.boot), (Phase::Removed, None, None));
-    assert!(matches!(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await, Err(OperateError::Unlawful(_))));
-    assert!(rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.is_err(), "it has to boot first");
+    assert!(matches!(
+        rig.central.nodes.remove(id, &ordered(Verb::Remove)).await,
+        Err(OperateError::Unlawful(_))
+    ));
+    assert!(
+        rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.is_err(),
+        "it has to boot first"
+    );
     rig.pass(Duration::from_secs(600)).await;
     assert_eq!(rig.node(id).phase, Phase::Removed, "it is not missed");
 
@@ -38,7 +50,11 @@ async fn removed_node_loses_credentials_and_is_rediscovered_on_boot() {
     assert_eq!(machine.token, None, "unknown as on its first day");
     let discovered: Vec<_> = rig.events("discovered");
     assert_eq!(discovered.len(), 2);
-    let removed = rig.events("phase").into_iter().find(|event| event.detail.ends_with("removed")).expect("an event");
+    let removed = rig
+        .events("phase")
+        .into_iter()
+        .find(|event| event.detail.ends_with("removed"))
+        .expect("an event");
     assert_eq!(removed.by.map(|by| by.verb), Some(Verb::Remove), "with who said so");
     rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     assert_eq!(rig.node(id).phase, Phase::Approved);
@@ -116,13 +132,19 @@ async fn rejected_machine_is_refused_until_approved() {
     machine.boot(Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
     let refused = rig.central.nodes.reject(id, &ordered(Verb::Reject)).await;
-    assert!(matches!(refused, Err(OperateError::Unlawful(_))), "one that works is removed or held: {refused:?}");
+    assert!(
+        matches!(refused, Err(OperateError::Unlawful(_))),
+        "one that works is removed or held: {refused:?}"
+    );
 }
 
 #[tokio::test]
 async fn replacement_hardware_takes_over_profile_and_reservation() {
     let world = World::prepared("approve");
-    let old_id = "uuid:4c010203-0405-0607-0809-0a0b0c0d0e01".parse::<meshd_types::Basis>().unwrap().node_id();
+    let old_id = "uuid:4c010203-0405-0607-0809-0a0b0c0d0e01"
+        .parse::<meshd_types::Basis>()
+        .unwrap()
+        .node_id();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let more = format!(
         "[[reservation]]\nnode = \"{old_id}\"\naddress = \"10.77.0.50\"\n[groups.gpu]\nnodes = [\"{old_id}\"]\nvars = {{ slots = 8 }}\n"
@@ -133,7 +155,11 @@ async fn replacement_hardware_takes_over_profile_and_reservation() {
     old.answers = true;
     old.boot_approved(Stage::Online).await;
     assert_eq!(old.id(), old_id);
-    rig.central.nodes.assign_profile(old_id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
+    rig.central
+        .nodes
+        .assign_profile(old_id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile))
+        .await
+        .unwrap();
     new.boot(Stage::Script).await;
     let id = new.id();
     let replace = || async { rig.central.nodes.replace(old_id, id, &ordered(Verb::Replace)).await };
@@ -144,7 +170,11 @@ async fn replacement_hardware_takes_over_profile_and_reservation() {
     assert_eq!((node.id, node.phase), (id, Phase::Approved));
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     assert_eq!(rig.node(old_id).phase, Phase::Removed);
-    assert_eq!(rig.central.boot.node_of_mac(new.mac), Some(old_id), "DHCP gives it the address that is reserved");
+    assert_eq!(
+        rig.central.boot.node_of_mac(new.mac),
+        Some(old_id),
+        "DHCP gives it the address that is reserved"
+    );
     new.boot(Stage::Online).await;
     assert_eq!(rig.node(id).phase, Phase::Online);
     assert_eq!(replace().await.unwrap().profile, node.profile, "said again, it takes nothing away");

@@ -1,4 +1,5 @@
-//! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that jumps from one deadline to the next.
+//! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that
+//! jumps from one deadline to the next.
 
 use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{EnrolResponse, FromCentral, VERSION, Welcome};
@@ -45,7 +46,8 @@ impl Agent {
 
 /// When each agent is back, measured from the return of a central node that was away for so long.
 fn homecoming(away: Duration) -> Vec<Duration> {
-    let mut agents: Vec<Agent> = (0..AGENTS).map(|number| Agent::new(u32::try_from(number).unwrap())).collect();
+    let mut agents: Vec<Agent> =
+        (0..AGENTS).map(|number| Agent::new(u32::try_from(number).unwrap())).collect();
     let mut due = BinaryHeap::new();
     // The process dies: every connection breaks in the same instant.
     let lost = Duration::from_secs(10);
@@ -80,7 +82,8 @@ fn agents_reconnect_within_40_seconds_spread_over_time() {
         let mut seconds = [0usize; 60];
         back.iter().for_each(|at| seconds[usize::try_from(at.as_secs()).unwrap()] += 1);
         let most = seconds.into_iter().max().unwrap_or_default();
-        // A blip of a second finds all of them in their first pause, which is two and a half seconds wide.
+        // A blip of a second finds all of them in their first pause, which is two and a half
+        // seconds wide.
         let bound = if away == 1 { AGENTS / 2 } else { AGENTS / 10 };
         assert!(most <= bound, "{most} in one second after {away} s");
     }

@@ -24,9 +24,15 @@ async fn matching_rule_approves_machine_and_others_wait() {
     let node = rig.node(fits.id());
     assert_eq!(node.phase, Phase::Online);
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
-    let by =
-        rig.events("phase").into_iter().find(|event| event.detail.ends_with("approved")).and_then(|event| event.by);
-    assert_eq!(by.map(|by| (by.principal, by.verb)), Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve)));
+    let by = rig
+        .events("phase")
+        .into_iter()
+        .find(|event| event.detail.ends_with("approved"))
+        .and_then(|event| event.by);
+    assert_eq!(
+        by.map(|by| (by.principal, by.verb)),
+        Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve))
+    );
 
     other.boot(Stage::Overlay).await;
     assert_eq!((rig.node(other.id()).phase, &other.token), (Phase::Discovered, &None));
@@ -55,5 +61,9 @@ async fn rule_does_not_approve_rejected_or_quarantined_machine() {
     assert_eq!(rig.node(turned_away.id()).phase, Phase::Rejected);
     rig.central.nodes.remove(turned_away.id(), &ordered(Verb::Remove)).await.unwrap();
     turned_away.boot(Stage::Online).await;
-    assert_eq!(rig.node(turned_away.id()).phase, Phase::Online, "removed is forgotten: the rule counts again");
+    assert_eq!(
+        rig.node(turned_away.id()).phase,
+        Phase::Online,
+        "removed is forgotten: the rule counts again"
+    );
 }

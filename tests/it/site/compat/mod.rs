@@ -1,4 +1,5 @@
-//! Files of an older meshd keep working: site file, store, backup, and the messages of its agent. tests/compat/README.md says which.
+//! Files of an older meshd keep working: site file, store, backup, and the messages of its agent.
+//! tests/compat/README.md says which.
 
 mod record;
 
@@ -29,12 +30,18 @@ fn json(name: &str) -> Value {
     serde_json::from_slice(&fs::read(folder().join(name)).unwrap()).unwrap()
 }
 
-/// Where `new` does not say what `old` said. What only `new` says is no difference: programs ignore keys that they do not know.
+/// Where `new` does not say what `old` said. What only `new` says is no difference: programs ignore
+/// keys that they do not know.
 fn differences(at: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
             for (key, old) in old {
-                differences(&format!("{at}.{key}"), old, new.get(key).unwrap_or(&Value::Null), found);
+                differences(
+                    &format!("{at}.{key}"),
+                    old,
+                    new.get(key).unwrap_or(&Value::Null),
+                    found,
+                );
             }
         }
         (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
@@ -53,8 +60,8 @@ fn same(at: &str, old: &Value, new: &Value) {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The answers of the meshd of today to what the older one was asked, but for those that `is_other` names. Events and audit records may
-/// follow; nothing that is gone by its time is compared.
+/// The answers of the meshd of today to what the older one was asked, but for those that `is_other`
+/// names. Events and audit records may follow; nothing that is gone by its time is compared.
 fn answers_are_the_same(world: &World, is_other: impl Fn(&str) -> bool) {
     let recorded = json(ANSWERS);
     let mut found = Vec::new();
@@ -64,7 +71,9 @@ fn answers_are_the_same(world: &World, is_other: impl Fn(&str) -> bool) {
             continue;
         }
         let mut new = world.json(&args);
-        if let ("audit", Some(old), Value::Array(new)) = (question.as_str(), old.as_array(), &mut new) {
+        if let ("audit", Some(old), Value::Array(new)) =
+            (question.as_str(), old.as_array(), &mut new)
+        {
             new.truncate(old.len());
         }
         differences(question, old, &new, &mut found);
@@ -72,15 +81,20 @@ fn answers_are_the_same(world: &World, is_other: impl Fn(&str) -> bool) {
     let output = world.meshd(&["events", "--limit", "10000", "-o", "json"]);
     let old = recorded["events"].as_array().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let events: Vec<Value> = text.lines().take(old.len()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<Value> =
+        text.lines().take(old.len()).map(|line| serde_json::from_str(line).unwrap()).collect();
     differences("events", &recorded["events"], &events.into(), &mut found);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
 fn old_site_file_with_every_key_is_valid() {
-    let site = meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
-    assert_eq!((site.name.as_str(), site.profiles.len(), site.reservations.len()), ("rack-a", 3, 2));
+    let site =
+        meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(
+        (site.name.as_str(), site.profiles.len(), site.reservations.len()),
+        ("rack-a", 3, 2)
+    );
     assert_eq!((site.http.port, site.agent.port, site.segments.len()), (8080, 8443, 3));
     let secrets: Vec<_> = site.secrets.values().map(|secret| secret.file.as_path()).collect();
     assert_eq!(secrets, [Path::new("/etc/meshd/secrets/munge.key")]);
@@ -89,7 +103,8 @@ fn old_site_file_with_every_key_is_valid() {
 #[test]
 fn old_vm_file_with_every_key_is_valid() {
     let path = folder().join("vm.toml");
-    let site = meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site =
+        meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     let text = fs::read_to_string(&path).unwrap();
     let vm = parse_with(&text, &path, SystemUuid([1; 16]), Some(&site.vms.rules.templates));
     let vm = vm.unwrap_or_else(|faults| panic!("{faults}"));
@@ -101,10 +116,15 @@ fn old_store_opens_and_answers_as_before() {
     let mut world = World::prepared("approve");
     for part in ["state", "site.toml"] {
         let path = world.path(part);
-        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
     }
     let archive = folder().join("site.tar.gz");
-    let unpacked = Command::new("tar").arg("-C").arg(world.path("")).arg("-xzf").arg(archive).status();
+    let unpacked =
+        Command::new("tar").arg("-C").arg(world.path("")).arg("-xzf").arg(archive).status();
     assert!(unpacked.unwrap().success());
     world.start();
     answers_are_the_same(&world, |_| false);
@@ -129,7 +149,10 @@ fn old_backup_is_verified_and_restored() {
     };
     done(&["backup", "verify", file]);
     let verified = done(&["backup", "verify", file, "--key-file", key]);
-    assert!(verified.contains("site world, made 20") && verified.contains("every digest is correct"), "{verified}");
+    assert!(
+        verified.contains("site world, made 20") && verified.contains("every digest is correct"),
+        "{verified}"
+    );
     done(&["backup", "restore", file, "--key-file", key, "--into", rack.to_str().unwrap()]);
     for part in ["agent", "loaders"] {
         fs::rename(world.path(part), rack.join(part)).unwrap();
@@ -137,7 +160,9 @@ fn old_backup_is_verified_and_restored() {
     world.site = rack.join("site.toml");
     world.start();
     // Tokens are void after a restore, and no VM is started before its node reports it.
-    answers_are_the_same(&world, |question| question.contains("token") || question.starts_with("vm"));
+    answers_are_the_same(&world, |question| {
+        question.contains("token") || question.starts_with("vm")
+    });
     let vms = world.json(&["vm", "list", "-o", "json"]);
     same("vm list", &names(&json(ANSWERS)["answers"]["vm list"]), &names(&vms));
 }
@@ -148,7 +173,8 @@ fn names(vms: &Value) -> Value {
 
 /// What was said is read, and said again as it was.
 fn is_read_as<T: DeserializeOwned + Serialize>(message: &Value) {
-    let read: T = serde_json::from_value(message.clone()).unwrap_or_else(|error| panic!("{error}: {message}"));
+    let read: T = serde_json::from_value(message.clone())
+        .unwrap_or_else(|error| panic!("{error}: {message}"));
     same("message", message, &serde_json::to_value(&read).unwrap());
 }
 
@@ -168,7 +194,14 @@ fn messages_of_the_previous_agent_are_read() {
         }
         kinds.push(format!("{who} {kind}"));
     }
-    for kind in ["agent hello", "agent heartbeat", "agent checks", "agent task", "central welcome", "central task"] {
+    for kind in [
+        "agent hello",
+        "agent heartbeat",
+        "agent checks",
+        "agent task",
+        "central welcome",
+        "central task",
+    ] {
         assert!(kinds.iter().any(|seen| seen == kind), "{kind}: {kinds:?}");
     }
 }

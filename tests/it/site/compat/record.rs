@@ -1,4 +1,5 @@
-//! Records files like those of tests/compat: of this version in each run of the tests, of another one with `make record-compat`.
+//! Records files like those of tests/compat: of this version in each run of the tests, of another
+//! one with `make record-compat`.
 
 use super::{ANSWERS, KEY, MESSAGES};
 use crate::{
@@ -30,7 +31,10 @@ const PENDING: Duration = Duration::from_secs(3);
 /// A site with addresses of VMs.
 fn site() -> World {
     let world = central::prepared("approve");
-    world.edit_site("[http]", "[[vms.pool]]\nbridge = \"br0\"\nrange = \"10.77.0.210-10.77.0.220\"\n[http]");
+    world.edit_site(
+        "[http]",
+        "[[vms.pool]]\nbridge = \"br0\"\nrange = \"10.77.0.210-10.77.0.220\"\n[http]",
+    );
     world
 }
 
@@ -58,12 +62,17 @@ fn fill(rig: &Rig) {
     done(world, &["token", "create", node(1), "--ttl", "7d"]);
 
     virtual_machines(world);
-    // One that boots and waits for approval, one that is approved and never enrols, one that is rejected.
+    // One that boots and waits for approval, one that is approved and never enrols, one that is
+    // rejected.
     for number in 3..6 {
         let machine = PxeNode::new(world, number);
         world.host_on(machine.mac, "switch");
         let overlay = machine.boot();
-        let id = done(world, &["id", "--uuid", &machine.uuid.to_string()]).lines().next().unwrap().to_owned();
+        let id = done(world, &["id", "--uuid", &machine.uuid.to_string()])
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned();
         match number {
             3 => {
                 let _agent = machine.start_agent(&overlay);
@@ -80,12 +89,20 @@ fn fill(rig: &Rig) {
 /// A node that could run them, and two that are not started.
 fn virtual_machines(world: &World) {
     let disk = world.path("root.qcow2");
-    let made = Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&disk).arg("16M").status();
+    let made = Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2"])
+        .arg(&disk)
+        .arg("16M")
+        .status();
     assert!(made.unwrap().success());
     let digest = done(world, &["volume", "add", disk.to_str().unwrap(), "--name", "root"]);
     let machine = PxeNode::new(world, 1);
     world.host_on(machine.mac, "switch");
-    let id = done(world, &["id", "--uuid", &machine.uuid.to_string()]).lines().next().unwrap().to_owned();
+    let id = done(world, &["id", "--uuid", &machine.uuid.to_string()])
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
     let mut host = Machine::new(world, &machine.boot());
     host.start();
     let is_in = |phase: &str| {
@@ -133,7 +150,8 @@ fn answers(world: &World) -> Value {
         ask(&["node", "show", node["id"].as_str().unwrap()]);
     }
     let events = done(world, &["events", "--limit", "10000", "-o", "json"]);
-    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     json!({ "answers": answers, "events": events })
 }
 
@@ -145,8 +163,11 @@ fn messages(recorded: &Path) -> Vec<Value> {
         let (who, message) = line.split_once(' ')?;
         let message: Value = serde_json::from_str(message).unwrap();
         let kind = message["kind"].as_str().unwrap_or_default().to_owned();
-        let part =
-            message["update"].as_str().or(message["desired_state"]["state"].as_str()).unwrap_or_default().to_owned();
+        let part = message["update"]
+            .as_str()
+            .or(message["desired_state"]["state"].as_str())
+            .unwrap_or_default()
+            .to_owned();
         let keys: Vec<String> = message.as_object()?.keys().cloned().collect();
         seen.insert((who.to_owned(), kind, part, keys)).then(|| json!([who, message]))
     });
@@ -157,7 +178,8 @@ fn messages(recorded: &Path) -> Vec<Value> {
 #[test]
 fn recorded_files_are_complete() {
     let scratch = tempfile::tempdir().unwrap();
-    let files = env::var_os("MESHD_COMPAT_OUT").map_or_else(|| scratch.path().to_owned(), PathBuf::from);
+    let files =
+        env::var_os("MESHD_COMPAT_OUT").map_or_else(|| scratch.path().to_owned(), PathBuf::from);
     fs::create_dir_all(&files).unwrap();
     let mut rig = Rig::of(site());
     fill(&rig);
@@ -166,16 +188,33 @@ fn recorded_files_are_complete() {
     let world = &mut rig.world;
     let recorded = answers(world);
     // No machine of the test has units, so there are no slots.
-    for question in QUESTIONS.map(|words| words.join(" ")).iter().filter(|question| *question != "slot list") {
-        let answer = recorded["answers"][question].as_array().unwrap_or_else(|| panic!("{question} is no list"));
+    for question in
+        QUESTIONS.map(|words| words.join(" ")).iter().filter(|question| *question != "slot list")
+    {
+        let answer = recorded["answers"][question]
+            .as_array()
+            .unwrap_or_else(|| panic!("{question} is no list"));
         assert!(!answer.is_empty(), "nothing is recorded for {question}");
     }
     fs::write(files.join(ANSWERS), serde_json::to_vec(&recorded).unwrap()).unwrap();
     let (backup, key) = (files.join("rack.backup"), files.join(KEY));
     let _ = fs::remove_file(&backup);
     fs::write(&key, "test passphrase, no secret\n").unwrap();
-    done(world, &["backup", "create", backup.to_str().unwrap(), "--key-file", key.to_str().unwrap(), "--blobs"]);
-    done(world, &["backup", "verify", backup.to_str().unwrap(), "--key-file", key.to_str().unwrap()]);
+    done(
+        world,
+        &[
+            "backup",
+            "create",
+            backup.to_str().unwrap(),
+            "--key-file",
+            key.to_str().unwrap(),
+            "--blobs",
+        ],
+    );
+    done(
+        world,
+        &["backup", "verify", backup.to_str().unwrap(), "--key-file", key.to_str().unwrap()],
+    );
     assert!(world.stop().success());
     let parts = ["site.toml", "state", "overlays", "images", "loaders", "agent"];
     let parts = parts.into_iter().filter(|part| world.path(part).exists());

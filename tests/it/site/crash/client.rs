@@ -1,4 +1,5 @@
-//! Those who talk to meshd while it is killed: an operator at the socket, an agent that enrols. Any of them may be cut off.
+//! Those who talk to meshd while it is killed: an operator at the socket, an agent that enrols. Any
+//! of them may be cut off.
 
 use crate::world::{CENTRAL, World};
 use meshd_proto::{ENROL_PATH, EnrolRequest, EnrolResponse, SERVER_NAME, VERSION};
@@ -41,7 +42,8 @@ fn ask(stream: &mut (impl Read + Write), request: &str) -> io::Result<(u16, Stri
     status.zip(body).ok_or_else(broken)
 }
 
-/// What came in chunks (RFC 9112 section 7.1), if the last one is there: a meshd that is killed leaves it out.
+/// What came in chunks (RFC 9112 section 7.1), if the last one is there: a meshd that is killed
+/// leaves it out.
 fn whole(mut chunks: &str) -> Option<String> {
     let mut body = String::new();
     loop {
@@ -73,8 +75,13 @@ impl Admin {
 
     /// The body of an answer, which is a success.
     pub fn get(&self, path: &str) -> io::Result<String> {
-        let (status, body) = self.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))?;
-        if status == 200 { Ok(body) } else { Err(io::Error::other(format!("{path}: {status} {body}"))) }
+        let (status, body) =
+            self.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))?;
+        if status == 200 {
+            Ok(body)
+        } else {
+            Err(io::Error::other(format!("{path}: {status} {body}")))
+        }
     }
 
     pub fn json(&self, path: &str) -> io::Result<Value> {
@@ -85,8 +92,9 @@ impl Admin {
     pub fn order(&self, path: &str, body: &Value) -> io::Result<()> {
         let body = body.to_string();
         let length = body.len();
-        let head =
-            format!("POST {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}");
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}"
+        );
         match self.ask(&format!("{head}\r\n\r\n{body}"))? {
             (200, _) => Ok(()),
             (status, body) => Err(io::Error::other(format!("{path}: {status} {body}"))),
@@ -109,7 +117,8 @@ pub fn csr() -> String {
     CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap()
 }
 
-/// Enrols over TLS, from inside the namespace: the serial number of the certificate, or the status of a refusal.
+/// Enrols over TLS, from inside the namespace: the serial number of the certificate, or the status
+/// of a refusal.
 pub fn enrol(boot: &Boot, csr_pem: &str) -> io::Result<Result<String, u16>> {
     let request = EnrolRequest {
         version: VERSION,
@@ -123,23 +132,28 @@ pub fn enrol(boot: &Boot, csr_pem: &str) -> io::Result<Result<String, u16>> {
     for root in CertificateDer::pem_slice_iter(boot.roots_pem.as_bytes()) {
         roots.add(root.map_err(io::Error::other)?).unwrap();
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     let name = ServerName::try_from(SERVER_NAME).unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let tcp = TcpStream::connect((CENTRAL.parse::<Ipv4Addr>().unwrap(), 8443))?;
     tcp.set_read_timeout(Some(PATIENCE))?;
     let length = body.len();
-    let head = format!("POST {ENROL_PATH} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}");
-    let (status, body) = ask(&mut StreamOwned::new(connection, tcp), &format!("{head}\r\n\r\n{body}"))?;
+    let head = format!(
+        "POST {ENROL_PATH} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}"
+    );
+    let (status, body) =
+        ask(&mut StreamOwned::new(connection, tcp), &format!("{head}\r\n\r\n{body}"))?;
     if status != 200 {
         return Ok(Err(status));
     }
     let answer: EnrolResponse = serde_json::from_str(&body)?;
-    let der = CertificateDer::from_pem_slice(answer.certificate_pem.as_bytes()).map_err(io::Error::other)?;
+    let der = CertificateDer::from_pem_slice(answer.certificate_pem.as_bytes())
+        .map_err(io::Error::other)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).map_err(io::Error::other)?;
     Ok(Ok(meshd_types::hex(certificate.raw_serial())))
 }

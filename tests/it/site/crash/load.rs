@@ -1,4 +1,5 @@
-//! What goes on while meshd is killed: machines that ask for addresses, machines that boot and enrol, an operator.
+//! What goes on while meshd is killed: machines that ask for addresses, machines that boot and
+//! enrol, an operator.
 
 use super::{
     Dice,
@@ -39,7 +40,10 @@ pub struct Load<'a> {
 /// A machine by its number.
 fn machine(number: u64) -> (MacAddr, SystemUuid) {
     let low = u8::try_from(number).unwrap();
-    (MacAddr([0x52, 0x54, 0, 1, 0, low]), SystemUuid([0x5c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, low]))
+    (
+        MacAddr([0x52, 0x54, 0, 1, 0, low]),
+        SystemUuid([0x5c, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, low]),
+    )
 }
 
 impl<'a> Load<'a> {
@@ -51,7 +55,9 @@ impl<'a> Load<'a> {
         let mut all = Vec::new();
         all.push(scope.spawn(move || self.inside(|| self.ask_for_addresses(Dice::new(seed ^ 1)))));
         for booter in 0..BOOTERS {
-            all.push(scope.spawn(move || self.inside(|| self.boot_machines(booter, Dice::new(seed ^ (2 + booter))))));
+            all.push(scope.spawn(move || {
+                self.inside(|| self.boot_machines(booter, Dice::new(seed ^ (2 + booter))))
+            }));
         }
         all.push(scope.spawn(move || self.give_orders(Dice::new(seed ^ 99))));
         all
@@ -95,10 +101,15 @@ impl<'a> Load<'a> {
         let (mac, uuid) = machine(number);
         let silent = || io::Error::other("no answer");
         for who in [As::Firmware(0), As::Ipxe] {
-            let granted = self.at(mac, || dhcp::attempt(&dhcp::client(), mac, uuid, who)).ok_or_else(silent)?;
+            let granted = self
+                .at(mac, || dhcp::attempt(&dhcp::client(), mac, uuid, who))
+                .ok_or_else(silent)?;
             self.record.leased(granted.address, mac);
             let address = format!("{}/24", granted.address);
-            self.world.host(mac).ip(&["address", "replace", &address, "dev", "eth0"]).map_err(io::Error::other)?;
+            self.world
+                .host(mac)
+                .ip(&["address", "replace", &address, "dev", "eth0"])
+                .map_err(io::Error::other)?;
         }
         let from = self.record.address_of(mac).ok_or_else(silent)?;
         let id = Basis::Uuid(uuid).node_id();
@@ -114,7 +125,11 @@ impl<'a> Load<'a> {
             self.order(&format!("/v1/nodes/{id}/release"), &json!({}))?;
             script = self.script(mac, uuid, from)?;
         }
-        let url = script.split_whitespace().find(|word| word.contains("/overlay/")).ok_or_else(silent)?.to_owned();
+        let url = script
+            .split_whitespace()
+            .find(|word| word.contains("/overlay/"))
+            .ok_or_else(silent)?
+            .to_owned();
         let overlay = self.at(mac, || http::request("GET", &url, Some(from)))?;
         if overlay.status != 200 {
             return Err(silent());
@@ -122,7 +137,12 @@ impl<'a> Load<'a> {
         let files = unpack::overlay(&overlay.body);
         let part: BootPart = serde_json::from_slice(&files["etc/meshd/boot.json"].1)?;
         let Some((token, roots_pem)) = part.token.zip(part.roots_pem) else { return Err(silent()) };
-        let boot = Boot { node: part.node, session: part.session, token: token.expose().clone(), roots_pem };
+        let boot = Boot {
+            node: part.node,
+            session: part.session,
+            token: token.expose().clone(),
+            roots_pem,
+        };
         assert_eq!(boot.node, id, "the overlay is this machine's");
         self.enrol(mac, boot, dice)
     }
@@ -151,7 +171,9 @@ impl<'a> Load<'a> {
         // A thief with a key of its own, before and after restarts.
         if let Some(used) = self.record.used_token(dice) {
             match self.at(mac, || client::enrol(&used, &client::csr())) {
-                Ok(Ok(serial)) => self.record.fault(format!("a used token bought the certificate {serial}")),
+                Ok(Ok(serial)) => {
+                    self.record.fault(format!("a used token bought the certificate {serial}"))
+                }
                 Ok(Err(401)) | Err(_) => self.record.refused(),
                 Ok(Err(status)) => self.record.fault(format!("a used token was answered {status}")),
             }
@@ -173,12 +195,18 @@ impl<'a> Load<'a> {
             let done = if dice.below(4) == 0 {
                 let profile = ["discovery", "compute"][usize::try_from(dice.below(2)).unwrap()];
                 self.record.will_assign(id, profile);
-                let done = self.order(&format!("/v1/nodes/{id}/assign-profile"), &json!({ "profile": profile }));
+                let done = self.order(
+                    &format!("/v1/nodes/{id}/assign-profile"),
+                    &json!({ "profile": profile }),
+                );
                 done.map(|()| self.record.assigned(id, profile))
             } else {
                 number += 1;
                 self.record.will_set(id, number);
-                let done = self.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "mpi_slots": number } }));
+                let done = self.order(
+                    &format!("/v1/nodes/{id}/vars"),
+                    &json!({ "set": { "mpi_slots": number } }),
+                );
                 done.map(|()| self.record.set(id, number))
             };
             if done.is_err() {

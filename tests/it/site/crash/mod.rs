@@ -1,7 +1,9 @@
-//! meshd is killed with -9 under load, at random instants and at chosen places, again and again. What it acknowledged is written down
-//! outside of it, and has to be there each time it has started again by itself.
+//! meshd is killed with -9 under load, at random instants and at chosen places, again and again.
+//! What it acknowledged is written down outside of it, and has to be there each time it has started
+//! again by itself.
 //!
-//! `MESHD_CRASH_KILLS` says how often (`make test-crash`: 500), `MESHD_CRASH_SEED` repeats a run's choices.
+//! `MESHD_CRASH_KILLS` says how often (`make test-crash`: 500), `MESHD_CRASH_SEED` repeats a run's
+//! choices.
 
 mod client;
 mod load;
@@ -78,7 +80,11 @@ fn acknowledged_changes_survive_kill_9_under_load() {
     eprintln!("{kills} kills, MESHD_CRASH_SEED={seed}");
     let world = World::prepared("approve");
     let site = fs::read_to_string(world.path("site.toml")).unwrap();
-    fs::write(world.path("site.toml"), site.replace("10.77.0.100-10.77.0.110", "10.77.0.10-10.77.0.250")).unwrap();
+    fs::write(
+        world.path("site.toml"),
+        site.replace("10.77.0.100-10.77.0.110", "10.77.0.10-10.77.0.250"),
+    )
+    .unwrap();
     let (record, stop) = (Record::default(), AtomicBool::new(false));
     let mut dice = Dice::new(seed);
     thread::scope(|scope| {
@@ -88,7 +94,10 @@ fn acknowledged_changes_survive_kill_9_under_load() {
         let load = load.start(scope, seed);
         let mut at_places = 0;
         for kill in 1..=kills {
-            assert!(load.iter().all(|one| !one.is_finished()), "a part of the load has failed; above is how");
+            assert!(
+                load.iter().all(|one| !one.is_finished()),
+                "a part of the load has failed; above is how"
+            );
             let life = Life::begin(&world, &mut dice);
             if life.place.is_none() && dice.below(8) == 0 {
                 // Also while it starts.
@@ -122,7 +131,9 @@ fn store_that_lost_acknowledged_changes_is_detected() {
     record.approved(id);
     let set = |value| {
         record.will_set(id, value);
-        admin.order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "mpi_slots": value } })).unwrap();
+        admin
+            .order(&format!("/v1/nodes/{id}/vars"), &json!({ "set": { "mpi_slots": value } }))
+            .unwrap();
         record.set(id, value);
     };
     set(1);
@@ -157,7 +168,8 @@ fn first_start_killed_at_any_step_is_completed_by_the_next_one() {
         for time in 1..9 {
             for made in ["store", "ca", "secrets.key"] {
                 let path = world.path("state").join(made);
-                let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+                let _ =
+                    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             }
             let child = world.spawn(&[("MESHD_FAIL", format!("{place}:{time}"))]);
             let Some(life) = (Life { child, place: Some(place) }).until_it_answers(&world) else {
@@ -195,7 +207,8 @@ impl Life {
         let at = usize::try_from(dice.below(2 * PLACES.len() as u64)).unwrap();
         let place = PLACES.get(at).copied();
         let mut environment = vec![("MESHD_RENEW_AFTER", RENEW_AFTER.to_string())];
-        environment.extend(place.map(|place| ("MESHD_FAIL", format!("{place}:{}", 1 + dice.below(6)))));
+        environment
+            .extend(place.map(|place| ("MESHD_FAIL", format!("{place}:{}", 1 + dice.below(6)))));
         Life { child: world.spawn(&environment), place }
     }
 
@@ -207,7 +220,12 @@ impl Life {
         match self.child.try_wait().unwrap() {
             None => false,
             Some(status) => {
-                assert_eq!(status.signal(), Some(9), "meshd ended by itself at {:?}: {status}", self.place);
+                assert_eq!(
+                    status.signal(),
+                    Some(9),
+                    "meshd ended by itself at {:?}: {status}",
+                    self.place
+                );
                 true
             }
         }

@@ -31,7 +31,8 @@ impl<T: PartialEq + Clone> Ordered<T> {
     }
 
     fn allows(&self, found: Option<&T>) -> bool {
-        self.acknowledged.as_ref() == found || found.is_some_and(|found| self.unanswered.contains(found))
+        self.acknowledged.as_ref() == found
+            || found.is_some_and(|found| self.unanswered.contains(found))
     }
 }
 
@@ -79,7 +80,8 @@ impl Record {
         if let Some(other) = known.leases.insert(address, mac).filter(|other| *other != mac) {
             known.faults.push(format!("{address} was leased to {other}, and then to {mac}"));
         }
-        if let Some(other) = known.addresses.insert(mac, address).filter(|other| *other != address) {
+        if let Some(other) = known.addresses.insert(mac, address).filter(|other| *other != address)
+        {
             known.faults.push(format!("{mac} had {other}, and was then given {address}"));
         }
     }
@@ -166,8 +168,8 @@ impl Record {
         assert!(known.checks >= least, "too seldom was all of it compared");
     }
 
-    /// Compares everything that was acknowledged before this call with what meshd says now. A meshd that ends meanwhile is asked again
-    /// in its next life.
+    /// Compares everything that was acknowledged before this call with what meshd says now. A meshd
+    /// that ends meanwhile is asked again in its next life.
     pub fn check(&self, admin: &Admin) {
         self.no_fault();
         let done = [self.check_nodes(admin), self.check_events(admin)];
@@ -197,12 +199,17 @@ impl Record {
             let mut known = self.known();
             // Orders go on: what is asked for while we look is as good as what was before.
             let later = known.values.get(&id).cloned().unwrap_or_default();
-            if !before.0.allows(value.as_ref()) && !later.allows(value.as_ref()) && value < before.0.acknowledged {
+            if !before.0.allows(value.as_ref())
+                && !later.allows(value.as_ref())
+                && value < before.0.acknowledged
+            {
                 known.faults.push(format!("{id} has n = {value:?}; {:?}", before.0));
             }
             let later = known.profiles.get(&id).cloned().unwrap_or_default();
             if !before.1.allows(profile.as_ref()) && !later.allows(profile.as_ref()) {
-                known.faults.push(format!("{id} has profile {profile:?}; {:?} {later:?}", before.1));
+                known
+                    .faults
+                    .push(format!("{id} has profile {profile:?}; {:?} {later:?}", before.1));
             }
             if node["phase"] == "discovered" || node["phase"] == "rejected" {
                 known.faults.push(format!("{id} was approved, and is {}", node["phase"]));
@@ -211,7 +218,8 @@ impl Record {
         Ok(())
     }
 
-    /// Events that were read once stay what they are, have no gap, and name each acknowledged certificate once.
+    /// Events that were read once stay what they are, have no gap, and name each acknowledged
+    /// certificate once.
     fn check_events(&self, admin: &Admin) -> std::io::Result<()> {
         let (count, serials) = {
             let known = self.known();
@@ -221,7 +229,10 @@ impl Record {
         let from = count.saturating_sub(500);
         let after = if from == 0 { String::new() } else { format!("&after={}", from - 1) };
         let text = admin.get(&format!("/v1/events?limit=10000{after}"))?;
-        let read = text.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).expect("JSON"));
+        let read = text
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_str(line).expect("JSON"));
         let read: Vec<Value> = read.collect();
         let there = from + read.len();
         let mut known = self.known();
@@ -249,7 +260,9 @@ impl Record {
         }
         let odd = serials.iter().find(|serial| told.get(serial.as_str()) != Some(&1)).cloned();
         if let Some(serial) = odd {
-            known.faults.push(format!("the certificate {serial} was handed out and is not on record once"));
+            known
+                .faults
+                .push(format!("the certificate {serial} was handed out and is not on record once"));
         }
         Ok(())
     }

@@ -15,7 +15,11 @@ fn main_packages() -> Vec<Package> {
     vec![
         package("alpine-base", "3.23.0-r0", &["D:alpine-release openrc cmd:busybox"]),
         package("alpine-release", "3.23.0-r0", &[]),
-        package("busybox", "1.37.0-r30", &["D:so:libc.musl-x86_64.so.1", "p:cmd:busybox=1.37.0-r30"]),
+        package(
+            "busybox",
+            "1.37.0-r30",
+            &["D:so:libc.musl-x86_64.so.1", "p:cmd:busybox=1.37.0-r30"],
+        ),
         package("musl", "1.2.5-r21", &["p:so:libc.musl-x86_64.so.1=1"]),
         package("openrc", "0.63-r0", &["D:so:libc.musl-x86_64.so.1"]),
         package("busybox-openrc", "1.37.0-r30", &["i:busybox=1.37.0-r30 openrc"]),
@@ -87,7 +91,8 @@ impl Desk {
     }
 
     fn request_refused(&self, request: &ImportRequest, phrases: &[&str]) {
-        let before = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
+        let before =
+            load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
         let error = import(request, &Quiet).expect_err("this must be refused");
         let mut text = error.to_string();
         let mut source = std::error::Error::source(&error);
@@ -95,11 +100,17 @@ impl Desk {
             text += &format!(": {error}");
             source = error.source();
         }
-        assert!(phrases.iter().all(|phrases| text.contains(phrases)), "{phrases:?} is missing from: {text}");
-        let after = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
+        assert!(
+            phrases.iter().all(|phrases| text.contains(phrases)),
+            "{phrases:?} is missing from: {text}"
+        );
+        let after =
+            load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
         assert_eq!(after, before);
-        let left: Vec<_> =
-            fs::read_dir(self.dir.path().join("work")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> = fs::read_dir(self.dir.path().join("work"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["lts.lock"]);
     }
 }
@@ -118,10 +129,21 @@ fn listing(bytes: &[u8], dir: &Path) -> Vec<String> {
 fn image_import_is_complete_and_reproducible() {
     let desk = Desk::new();
     let manifest = desk.import().unwrap();
-    assert_eq!((manifest.kernel_release.as_str(), manifest.os_release.as_str()), (RELEASE, VERSION));
+    assert_eq!(
+        (manifest.kernel_release.as_str(), manifest.os_release.as_str()),
+        (RELEASE, VERSION)
+    );
     assert_eq!(manifest.kernel_package, format!("alpine-netboot-lts={VERSION}"));
     let names: Vec<&str> = manifest.packages.keys().map(String::as_str).collect();
-    let all = ["alpine-base", "alpine-release", "busybox", "busybox-openrc", "dmidecode", "musl", "openrc"];
+    let all = [
+        "alpine-base",
+        "alpine-release",
+        "busybox",
+        "busybox-openrc",
+        "dmidecode",
+        "musl",
+        "openrc",
+    ];
     assert_eq!(names, all, "the closure, the service files that belong to it, and nothing else");
 
     let image = load_image(&desk.blobs(), &manifest.name).unwrap();
@@ -175,7 +197,10 @@ fn corrupted_download_is_refused_and_old_version_stays() {
     desk.refused(&["alpine-netboot", "sha512", "damaged"]);
     desk.mirror.publish("6.18.2-0-lts", "6.18.2-0-lts");
     let fresh = desk.import().unwrap();
-    assert_eq!((fresh.kernel_release.as_str(), fresh.packages["dmidecode"].as_str()), ("6.18.2-0-lts", "3.7-r0"));
+    assert_eq!(
+        (fresh.kernel_release.as_str(), fresh.packages["dmidecode"].as_str()),
+        ("6.18.2-0-lts", "3.7-r0")
+    );
 }
 
 #[test]
@@ -189,7 +214,11 @@ fn kernel_and_modules_of_different_releases_are_refused() {
 fn foreign_index_and_bundle_without_digest_are_refused() {
     let desk = Desk::new();
     let stranger = Mirror::new(RELEASE, RELEASE, &main_packages(), &community_packages());
-    fs::copy(stranger.file("main/x86_64/APKINDEX.tar.gz"), desk.mirror.file("main/x86_64/APKINDEX.tar.gz")).unwrap();
+    fs::copy(
+        stranger.file("main/x86_64/APKINDEX.tar.gz"),
+        desk.mirror.file("main/x86_64/APKINDEX.tar.gz"),
+    )
+    .unwrap();
     // The name of the key is the same, the key is not.
     desk.refused(&["main", "does not fit"]);
     desk.mirror.sync("main", &main_packages());
@@ -273,7 +302,10 @@ fn unreachable_mirror_is_named_in_the_error() {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let gone = socket.local_addr().unwrap().as_socket().unwrap();
-    let request = ImportRequest { mirror: Some(format!("http://{gone}/alpine")), ..desk.request("lts", None) };
+    let request = ImportRequest {
+        mirror: Some(format!("http://{gone}/alpine")),
+        ..desk.request("lts", None)
+    };
     let message = import(&request, &Quiet).unwrap_err().to_string();
     assert!(message.contains(&gone.to_string()) && message.contains("reachable"), "{message}");
 }
@@ -311,8 +343,10 @@ fn folder_is_imported_with_and_without_a_recipe() {
 fn folder_with_wrong_or_missing_digest_is_refused() {
     let desk = Desk::new();
     let folder = carried(&desk);
-    let sums =
-        Command::new("sha256sum").args(["vmlinuz-lts", "initramfs-lts", "modloop-lts"]).current_dir(&folder).output();
+    let sums = Command::new("sha256sum")
+        .args(["vmlinuz-lts", "initramfs-lts", "modloop-lts"])
+        .current_dir(&folder)
+        .output();
     let sums = String::from_utf8(sums.unwrap().stdout).unwrap();
     fs::write(folder.join("SHA256SUMS"), &sums).unwrap();
     import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();

@@ -3,7 +3,10 @@
 use meshd_image::{
     builder::versions,
     catalog::{
-        image::{AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, blob_path, load_image, manifest_path},
+        image::{
+            AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, blob_path, load_image,
+            manifest_path,
+        },
         versions::VersionFolder,
     },
 };
@@ -61,7 +64,8 @@ fn killed_promotion_leaves_the_old_or_the_new_version() {
     let shelf = VersionFolder::image(&blobs, &name);
     fs::create_dir_all(shelf.folder()).unwrap();
     for manifest in &both {
-        fs::write(shelf.version_path(&manifest.version()), serde_json::to_vec(manifest).unwrap()).unwrap();
+        fs::write(shelf.version_path(&manifest.version()), serde_json::to_vec(manifest).unwrap())
+            .unwrap();
     }
     fs::write(manifest_path(&blobs, &name), serde_json::to_vec(&both[0]).unwrap()).unwrap();
 
@@ -78,13 +82,15 @@ fn killed_promotion_leaves_the_old_or_the_new_version() {
     let step = begun.elapsed() * 3 / 2 / TRIES;
 
     let mut moved = BTreeSet::new();
-    // A machine that is busier than at the first one takes longer; then there are more tries, further apart.
+    // A machine that is busier than at the first one takes longer; then there are more tries,
+    // further apart.
     for at in 0..ROUNDS * TRIES {
         if at >= TRIES && moved.len() == 2 {
             break;
         }
         let before = load_image(&blobs, &name).unwrap().manifest.version();
-        let other = both.iter().map(ImageManifest::version).find(|version| *version != before).unwrap();
+        let other =
+            both.iter().map(ImageManifest::version).find(|version| *version != before).unwrap();
         let mut child = promote(other).spawn().unwrap();
         let kill_at = Instant::now() + step * (at % TRIES) * (1 + at / TRIES);
         while Instant::now() < kill_at && child.try_wait().unwrap().is_none() {
@@ -97,12 +103,19 @@ fn killed_promotion_leaves_the_old_or_the_new_version() {
         moved.insert(after == other);
         let pointer = shelf.pointer().unwrap();
         if after == other {
-            assert_eq!((pointer.current, pointer.previous), (Some(other), Some(before)), "try {at}");
+            assert_eq!(
+                (pointer.current, pointer.previous),
+                (Some(other), Some(before)),
+                "try {at}"
+            );
         }
     }
     // Nothing of all this keeps the next one from working.
-    let done =
-        Command::new(env!("CARGO_BIN_EXE_meshd")).arg("--site").arg(&site).args(["image", "rollback", "lab"]).output();
+    let done = Command::new(env!("CARGO_BIN_EXE_meshd"))
+        .arg("--site")
+        .arg(&site)
+        .args(["image", "rollback", "lab"])
+        .output();
     let done = done.unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(versions(&blobs, &name).unwrap().len(), 2);

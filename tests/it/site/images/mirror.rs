@@ -1,4 +1,5 @@
-//! An Alpine mirror on loopback, laid out as the real ones are: releases, repositories, signed indexes, packages of apk v2.
+//! An Alpine mirror on loopback, laid out as the real ones are: releases, repositories, signed
+//! indexes, packages of apk v2.
 
 use flate2::{Compression, write::GzEncoder};
 use sha1::Digest as _;
@@ -45,7 +46,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// One whose kernel and modules are of these releases, with these packages in `main` and `community`.
+    /// One whose kernel and modules are of these releases, with these packages in `main` and
+    /// `community`.
     pub fn new(kernel: &str, modules: &str, main: &[Package], community: &[Package]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         run(Command::new("openssl")
@@ -85,7 +87,8 @@ impl Mirror {
         repository(self.dir.path(), repository_name, packages);
     }
 
-    /// Puts a link in the place of a netboot file, or of their folder, with the digest of the bundle.
+    /// Puts a link in the place of a netboot file, or of their folder, with the digest of the
+    /// bundle.
     pub fn publish_link(&self, name: &str, target: &Path) {
         let link = self.dir.path().join(name);
         let _ = fs::remove_file(&link).or_else(|_| fs::remove_dir_all(&link));
@@ -137,7 +140,11 @@ fn answer(mut stream: &TcpStream, root: &Path) {
         Err(_) => ("404 Not Found", b"no".to_vec()),
     };
     // A digest has no stated size: it ends with the connection.
-    let length = if path.ends_with(".sha512") { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let length = if path.ends_with(".sha512") {
+        String::new()
+    } else {
+        format!("Content-Length: {}\r\n", body.len())
+    };
     let head = format!("HTTP/1.1 {status}\r\n{length}Connection: close\r\n\r\n");
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
 }
@@ -161,7 +168,10 @@ pub fn netboot(folder: &Path, kernel_release: &str, modules_release: &str) {
     fs::write(folder.join("vmlinuz-lts"), kernel(kernel_release)).unwrap();
     fs::write(folder.join("initramfs-lts"), gzip(b"070701")).unwrap();
     let squash = ["-noappend", "-no-progress", "-quiet", "-mkfs-time", "0", "-all-time", "0"];
-    run(Command::new("mksquashfs").arg(folder.join("tree")).arg(folder.join("modloop-lts")).args(squash));
+    run(Command::new("mksquashfs")
+        .arg(folder.join("tree"))
+        .arg(folder.join("modloop-lts"))
+        .args(squash));
     fs::remove_dir_all(folder.join("tree")).unwrap();
 }
 
@@ -212,7 +222,8 @@ fn member(files: &[(String, Vec<u8>)], ends: bool) -> Vec<u8> {
 /// A package as abuild makes it, and its record: signature, control and data members.
 fn build(package: &Package) -> (Vec<u8>, String) {
     let Package { name, version, lines, files } = package;
-    let data: Vec<_> = files.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec())).collect();
+    let data: Vec<_> =
+        files.iter().map(|(path, text)| ((*path).to_owned(), text.as_bytes().to_vec())).collect();
     let data = member(&data, true);
     let info = format!(
         "pkgname = {name}\npkgver = {version}\narch = x86_64\ndatahash = {}\n",
@@ -234,7 +245,8 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
-        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let bits = (0..3)
+            .fold(0u32, |bits, at| bits << 8 | u32::from(chunk.get(at).copied().unwrap_or(0)));
         for at in 0..4 {
             let digit = ALPHABET[(bits >> (18 - 6 * at) & 63) as usize];
             out.push(if at <= chunk.len() { char::from(digit) } else { '=' });
@@ -252,8 +264,13 @@ fn repository(dir: &Path, name: &str, packages: &[Package]) {
         fs::write(out.join(format!("{}-{}.apk", package.name, package.version)), bytes).unwrap();
         index += &record;
     }
-    let body =
-        member(&[("DESCRIPTION".to_owned(), b"v3.23".to_vec()), ("APKINDEX".to_owned(), index.into_bytes())], true);
+    let body = member(
+        &[
+            ("DESCRIPTION".to_owned(), b"v3.23".to_vec()),
+            ("APKINDEX".to_owned(), index.into_bytes()),
+        ],
+        true,
+    );
     let (signed, signature) = (dir.join("signed"), dir.join("signature"));
     fs::write(&signed, &body).unwrap();
     // SHA-1, as Alpine's own builders still sign.

@@ -1,4 +1,5 @@
-//! Images: imported from a mirror that is laid out like Alpine's, and their versions under `kill -9`.
+//! Images: imported from a mirror that is laid out like Alpine's, and their versions under
+//! `kill -9`.
 
 mod imported;
 mod killed;

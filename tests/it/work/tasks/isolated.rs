@@ -1,4 +1,5 @@
-//! What a task leaves in the kernel and in the files of its node for the next one, and what the programs of VMs and tasks have of their node.
+//! What a task leaves in the kernel and in the files of its node for the next one, and what the
+//! programs of VMs and tasks have of their node.
 
 use super::rig::{LEFT, Rig};
 use crate::work::vms::isolated::WITHOUT_NFTABLES;
@@ -20,8 +21,18 @@ fn run(rig: &Rig, verb: &str, user: &str) -> (i32, Vec<String>, String) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/work/tasks/leftovers.py");
     let file = rig.file("leftovers.py");
     fs::copy(script, &file).unwrap();
-    let (code, out, errors) =
-        rig.run(&["--nodes", "1", "--launcher", "none", "--user", user, "--", "/usr/bin/python3", &file, verb]);
+    let (code, out, errors) = rig.run(&[
+        "--nodes",
+        "1",
+        "--launcher",
+        "none",
+        "--user",
+        user,
+        "--",
+        "/usr/bin/python3",
+        &file,
+        verb,
+    ]);
     (code, out.lines().map(str::to_owned).collect(), errors)
 }
 
@@ -30,7 +41,15 @@ fn task_finds_nothing_that_an_earlier_task_of_its_user_left() {
     let rig = Rig::new();
     let (code, left, errors) = run(&rig, "leave", USER);
     assert_eq!(code, 0, "{errors}");
-    for place in ["session-keyring", "user-keyring", "user-session-keyring", "system-v", "/tmp", "/dev/shm", "queue"] {
+    for place in [
+        "session-keyring",
+        "user-keyring",
+        "user-session-keyring",
+        "system-v",
+        "/tmp",
+        "/dev/shm",
+        "queue",
+    ] {
         assert!(left.contains(&format!("{place} left")), "{place} of {left:?}");
     }
     let (code, found, errors) = run(&rig, "find", USER);
@@ -47,12 +66,16 @@ fn task_is_refused_if_its_user_keyring_cannot_be_cleared() {
     let (code, _, errors) = run(&rig, "lock", &user);
     assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = run(&rig, "find", &user);
-    assert!(code == 1 && errors.contains(&format!("cannot clear the keyrings of user {user}")), "{code} {errors}");
+    assert!(
+        code == 1 && errors.contains(&format!("cannot clear the keyrings of user {user}")),
+        "{code} {errors}"
+    );
     let (code, _, errors) = run(&rig, "find", USER);
     assert_eq!(code, 0, "other users run: {errors}");
 }
 
-/// Root of a user namespace of its own: tries to see a file of the node, and to leave the control group of the task.
+/// Root of a user namespace of its own: tries to see a file of the node, and to leave the control
+/// group of the task.
 const UNCOVER: &str = r#"
 id -u
 umount -l /tmp; umount -l /dev/shm
@@ -70,14 +93,27 @@ fn task_in_a_user_namespace_uncovers_no_file_and_control_group_of_its_node() {
     for folder in ["/tmp", "/dev/shm"] {
         let ours = tempfile::NamedTempFile::new_in(folder).unwrap();
         let path = ours.path().to_str().unwrap();
-        let command = ["unshare", "--user", "--map-root-user", "--mount", "--cgroup", "sh", "-c", UNCOVER, "sh", path];
-        let (_, out, errors) = rig.run(&[&["--nodes", "1", "--launcher", "none", "--"], &command[..]].concat());
+        let command = [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--cgroup",
+            "sh",
+            "-c",
+            UNCOVER,
+            "sh",
+            path,
+        ];
+        let (_, out, errors) =
+            rig.run(&[&["--nodes", "1", "--launcher", "none", "--"], &command[..]].concat());
         assert_eq!(out, "0\n", "{errors}");
     }
     rig.is_clean();
 }
 
-/// Leaves data on the node, as root in namespaces of its own; then runs a program of mesh-agent that becomes the one that looks for it.
+/// Leaves data on the node, as root in namespaces of its own; then runs a program of mesh-agent
+/// that becomes the one that looks for it.
 const NODE: &str = r#"
 import ctypes, os, socket, subprocess, sys
 devices, queues = sys.argv[1] + "dev", sys.argv[2]
@@ -111,8 +147,11 @@ fn enter(verb: &[&str], command: &[&str]) -> Output {
     for folder in ["queues", "work", "shm", "tmp", "var-tmp", "run-lock"] {
         fs::create_dir(path(folder)).unwrap();
     }
-    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/work/tasks/leftovers.py"), path("leftovers.py"))
-        .unwrap();
+    fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/work/tasks/leftovers.py"),
+        path("leftovers.py"),
+    )
+    .unwrap();
     let place = |word: &&str| match *word {
         "PROCS" => format!("--procs={}", path("procs")),
         "SHM" => format!("--shm={}", path("shm")),
@@ -123,8 +162,19 @@ fn enter(verb: &[&str], command: &[&str]) -> Output {
         other => other.to_owned(),
     };
     let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "--ipc", "--net", "/usr/bin/python3", "-c", NODE, &path(""), &path("queues")]);
-    unshare.arg(env!("CARGO_BIN_EXE_mesh-agent")).args(verb.iter().chain(command).map(place).collect::<Vec<_>>());
+    unshare.args([
+        "--mount",
+        "--ipc",
+        "--net",
+        "/usr/bin/python3",
+        "-c",
+        NODE,
+        &path(""),
+        &path("queues"),
+    ]);
+    unshare
+        .arg(env!("CARGO_BIN_EXE_mesh-agent"))
+        .args(verb.iter().chain(command).map(place).collect::<Vec<_>>());
     unshare.output().unwrap()
 }
 
@@ -138,13 +188,19 @@ const ENTERED: [&[&str]; 2] = [
 fn programs_of_tasks_and_vms_share_no_keys_queues_and_logs_with_their_node() {
     for verb in ENTERED {
         let found = enter(verb, &["/usr/bin/python3", "SCRIPT", "find", "QUEUES"]);
-        assert_eq!((found.status.code(), text(&found.stdout).as_str()), (Some(0), ""), "{}", text(&found.stderr));
+        assert_eq!(
+            (found.status.code(), text(&found.stdout).as_str()),
+            (Some(0), ""),
+            "{}",
+            text(&found.stderr)
+        );
     }
 }
 
 #[test]
 fn task_has_a_session_of_its_own_and_no_descriptor_of_the_agent() {
-    let program = "import os; print(os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd')))";
+    let program =
+        "import os; print(os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd')))";
     let ran = enter(ENTERED[0], &["/usr/bin/python3", "-c", program]);
     // The last descriptor is the list's own.
     assert_eq!(text(&ran.stdout), "True ['0', '1', '2', '3']\n", "{}", text(&ran.stderr));
@@ -158,7 +214,10 @@ fn task_is_not_started_if_its_firewall_cannot_be_installed() {
     let (code, _, errors) = rig.run(&["--nodes", "1", "--user", "root", "--", "/bin/true"]);
     assert_eq!(code, 0, "root is not filtered: {errors}");
     let (code, out, errors) = rig.run(&["--nodes", "1", "--", "/bin/echo", "started"]);
-    assert!(code == 1 && errors.contains("cannot install the firewall meshd-task-users"), "{code} {errors}");
+    assert!(
+        code == 1 && errors.contains("cannot install the firewall meshd-task-users"),
+        "{code} {errors}"
+    );
     assert_eq!(out, "");
     rig.is_clean();
 }

@@ -1,4 +1,5 @@
-//! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real MPICH.
+//! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real
+//! MPICH.
 
 mod attached;
 mod isolated;
@@ -28,21 +29,29 @@ fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
     }
     let tasks = rig.world.json(&["task", "list", "-o", "json"]);
     let task = tasks.as_array().unwrap().last().expect("it ran").clone();
-    assert_eq!((&task["state"], &task["launcher"], &task["code"]), (&"succeeded".into(), &"mpich".into(), &0.into()));
+    assert_eq!(
+        (&task["state"], &task["launcher"], &task["code"]),
+        (&"succeeded".into(), &"mpich".into(), &0.into())
+    );
     assert!(all_free(&task) && task["nodes"][0]["address"] == "10.77.0.51", "{task}");
-    let mut kept: Vec<String> = rig.logs(task["id"].as_str().unwrap()).lines().map(str::to_owned).collect();
+    let mut kept: Vec<String> =
+        rig.logs(task["id"].as_str().unwrap()).lines().map(str::to_owned).collect();
     let mut seen: Vec<String> = out.lines().map(str::to_owned).collect();
     kept.sort();
     seen.sort();
     assert_eq!(kept, seen, "what was shown is kept");
     rig.is_clean();
 
-    // Its exit code is the command's; what it says on standard error stays there; no shell reads its arguments.
+    // Its exit code is the command's; what it says on standard error stays there; no shell reads
+    // its arguments.
     let (code, _, stderr_text) = rig.run(&["--", &program, "exit", "7"]);
     assert_eq!(code, 7, "{stderr_text}");
     let (code, out, stderr_text) = rig.run(&["--", &program, "say", "$(id); a  b"]);
     assert_eq!(code, 0, "{stderr_text}");
-    assert!(stderr_text.contains("rank 1: [$(id); a  b]\n") && !out.contains("a  b"), "{stderr_text}");
+    assert!(
+        stderr_text.contains("rank 1: [$(id); a  b]\n") && !out.contains("a  b"),
+        "{stderr_text}"
+    );
 
     // Without a launcher each node runs it, with what it needs to know.
     let script = "echo rank $MESHD_RANK of $MESHD_RANKS on $MESHD_NODE; pwd; touch here";
@@ -53,13 +62,33 @@ fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
         assert!(out.lines().any(|written| written == line), "{out}");
     }
     let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "/no/such/program"]);
-    assert!(code == 127 && stderr_text.contains("cannot run /no/such/program"), "{code} {stderr_text}");
-    let (code, out, _) = rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "ulimit -c; cat /proc/self/status; exit 3"]);
+    assert!(
+        code == 127 && stderr_text.contains("cannot run /no/such/program"),
+        "{code} {stderr_text}"
+    );
+    let (code, out, _) = rig.run(&[
+        "--nodes",
+        "1",
+        "--",
+        "/bin/sh",
+        "-c",
+        "ulimit -c; cat /proc/self/status; exit 3",
+    ]);
     assert!(code == 3 && out.starts_with("0\n") && out.contains("NoNewPrivs:\t1"), "{code} {out}");
-    let (code, out, _) =
-        rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end"]);
+    let (code, out, _) = rig.run(&[
+        "--nodes",
+        "1",
+        "--",
+        "/bin/sh",
+        "-c",
+        "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end",
+    ]);
     assert_eq!((code, out.len()), (0, 3_000_005), "more than any buffer");
-    for wrong in [&["--nodes", "3", "--", "true"][..], &["--", &program, ":", "x"], &["--user", "5", "--", "true"]] {
+    for wrong in [
+        &["--nodes", "3", "--", "true"][..],
+        &["--", &program, ":", "x"],
+        &["--user", "5", "--", "true"],
+    ] {
         let (code, _, stderr_text) = rig.run(wrong);
         assert!(
             code == 1 && stderr_text.starts_with("error: ") && stderr_text.contains("hint: "),
@@ -110,15 +139,26 @@ fn task_holds_its_nodes_exclusively_and_cancel_or_timeout_ends_it() {
          setsid sleep {ESCAPED} & ( echo $! >$groups/cgroup.procs ) 2>/dev/null || echo held; \
          mount -o remount,rw $groups && echo $! >$groups/cgroup.procs && echo left"
     );
-    let (code, out, stderr_text) = rig.run(&["--nodes", "1", "--user", "root", "--", "/bin/sh", "-c", &escape]);
+    let (code, out, stderr_text) =
+        rig.run(&["--nodes", "1", "--user", "root", "--", "/bin/sh", "-c", &escape]);
     assert_eq!((code, out.as_str()), (0, "held\nleft\n"), "{stderr_text}");
     assert_eq!(rig.running(&["sleep", ESCAPED]), 0);
     // Ranks of one node share their memory, and it goes with the task.
     let share = format!(
         "touch /dev/shm/{LEFT}$MESHD_LOCAL_RANK; until [ -e /dev/shm/{LEFT}0 -a -e /dev/shm/{LEFT}1 ]; do sleep 0.1; done"
     );
-    let (code, _, stderr_text) =
-        rig.run(&["--nodes", "1", "--launcher", "none", "--ranks-per-node", "2", "--", "/bin/sh", "-c", &share]);
+    let (code, _, stderr_text) = rig.run(&[
+        "--nodes",
+        "1",
+        "--launcher",
+        "none",
+        "--ranks-per-node",
+        "2",
+        "--",
+        "/bin/sh",
+        "-c",
+        &share,
+    ]);
     assert_eq!(code, 0, "{stderr_text}");
     rig.is_clean();
     // Cancelled before its nodes can have answered.
@@ -134,7 +174,16 @@ fn ranks_still_starting_when_the_task_fails_end_with_it() {
     // The first one fails while the last ones are not in the control group yet.
     let script = "[ $MESHD_LOCAL_RANK = 0 ] && exit 3; exec sleep 1000";
     for _ in 0..3 {
-        let id = rig.begin(&["--launcher", "none", "--ranks-per-node", "64", "--", "/bin/sh", "-c", script]);
+        let id = rig.begin(&[
+            "--launcher",
+            "none",
+            "--ranks-per-node",
+            "64",
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+        ]);
         let task = rig.until_state(&id, "failed");
         assert!(all_free(&task) && task["code"] == 3, "{task}");
         rig.is_clean();
@@ -148,7 +197,10 @@ fn unreachable_proxy_fails_the_task_and_names_its_node() {
     // Hydra's head waits for all proxies, for ever.
     let (code, _, stderr_text) = rig.run(&["--timeout", "10m", "--", &rig.program()]);
     let task = rig.world.json(&["task", "list", "-o", "json"])[0].clone();
-    assert_eq!((code, &task["cause"], &task["node"]), (1, &"proxy_failed".into(), &rig.machines[1].id.as_str().into()));
+    assert_eq!(
+        (code, &task["cause"], &task["node"]),
+        (1, &"proxy_failed".into(), &rig.machines[1].id.as_str().into())
+    );
     assert!(all_free(&task) && stderr_text.contains("proxy_failed"), "{task} {stderr_text}");
     rig.is_clean();
 }
@@ -173,7 +225,11 @@ fn task_continues_without_central_node_and_finishes_on_its_return() {
     assert_eq!(task["state"], "succeeded", "{task}");
     assert!(all_free(&task) && task["code"] == 0, "{task}");
     let logs = rig.logs(&id);
-    assert_eq!((logs.matches("late: sum 30").count(), logs.matches("uid").count()), (4, 4), "each line once: {logs}");
+    assert_eq!(
+        (logs.matches("late: sum 30").count(), logs.matches("uid").count()),
+        (4, 4),
+        "each line once: {logs}"
+    );
     rig.is_clean();
 }
 
@@ -188,7 +244,10 @@ fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
     let task = rig.until_state(&id, "failed");
     let (node, cause) = (task["node"].as_str().unwrap(), task["cause"].as_str().unwrap());
     // The head may see it first: its Hydra misses the proxy.
-    assert!(cause == "exited" || cause == "agent_restarted" && node == rig.machines[1].id, "{task}");
+    assert!(
+        cause == "exited" || cause == "agent_restarted" && node == rig.machines[1].id,
+        "{task}"
+    );
     assert!(all_free(&task), "{task}");
     rig.is_clean();
     rig.until_phase(1, "online");
@@ -198,8 +257,15 @@ fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
     rig.until_written(&id, "stays", 2);
     rig.kill_agent(1);
     let task = rig.until_state(&id, "failed");
-    assert_eq!((&task["cause"], &task["node"]), (&"node_lost".into(), &rig.machines[1].id.as_str().into()), "{task}");
-    assert_eq!((&task["nodes"][0]["claimed"], &task["nodes"][1]["claimed"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&task["cause"], &task["node"]),
+        (&"node_lost".into(), &rig.machines[1].id.as_str().into()),
+        "{task}"
+    );
+    assert_eq!(
+        (&task["nodes"][0]["claimed"], &task["nodes"][1]["claimed"]),
+        (&false.into(), &true.into())
+    );
     let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "true"]);
     assert_eq!(code, 0, "the other one takes work: {stderr_text}");
     rig.start_agent(1);
@@ -217,7 +283,9 @@ fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
 fn task_has_temporary_files_of_its_own_and_leaves_none() {
     let rig = Rig::new();
     let left = format!("meshd-left-{}", std::process::id());
-    let script = format!("ls -A /tmp /var/tmp; touch /tmp/{left} /var/tmp/{left} && echo written; df -k . | tail -n 1");
+    let script = format!(
+        "ls -A /tmp /var/tmp; touch /tmp/{left} /var/tmp/{left} && echo written; df -k . | tail -n 1"
+    );
     let task = ["--nodes", "1", "--launcher", "none", "--", "/bin/sh", "-c", &script];
     for _ in 0..2 {
         let (code, out, stderr_text) = rig.run(&task);
@@ -238,8 +306,18 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     fs::write(&world.site, site + "[groups.pair]\nnodes = [\"00000000\"]\n").unwrap();
     world.start();
     let run = |user: &str| {
-        let output =
-            world.meshd(&["task", "run", "--group", "pair", "--nodes", "1", "--user", user, "--", "/bin/true"]);
+        let output = world.meshd(&[
+            "task",
+            "run",
+            "--group",
+            "pair",
+            "--nodes",
+            "1",
+            "--user",
+            user,
+            "--",
+            "/bin/true",
+        ]);
         assert!(!output.status.success());
         stderr(&output)
     };
@@ -247,31 +325,55 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     assert!(stderr_text.contains("[agent].root_tasks = false"), "{stderr_text}");
     // Another user gets past that, as far as the missing node.
     let stderr_text = run("1000");
-    assert!(stderr_text.contains("group pair has too few free nodes: 0 free, 1 requested"), "{stderr_text}");
+    assert!(
+        stderr_text.contains("group pair has too few free nodes: 0 free, 1 requested"),
+        "{stderr_text}"
+    );
 }
 
 #[test]
 fn node_exec_returns_exit_code_and_output_of_the_program() {
     let rig = Rig::new();
-    let node = rig.world.json(&["node", "list", "-o", "json"])[1]["id"].as_str().unwrap().to_owned();
+    let node =
+        rig.world.json(&["node", "list", "-o", "json"])[1]["id"].as_str().unwrap().to_owned();
     let exec = |args: &[&str]| {
         let ran = rig.world.meshd(&[&["node", "exec", &node][..], args].concat());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
     };
-    let (code, out, stderr_text) = exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
+    let (code, out, stderr_text) =
+        exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
     assert_eq!((code, out.as_str()), (Some(3), "0 1\n"), "{stderr_text}");
-    assert!(stderr_text.contains("no\n") && stderr_text.contains(&format!(" ({node})\n")), "{stderr_text}");
+    assert!(
+        stderr_text.contains("no\n") && stderr_text.contains(&format!(" ({node})\n")),
+        "{stderr_text}"
+    );
     let tasks = rig.world.json(&["task", "list", "-o", "json"]);
     let task = tasks.as_array().unwrap().last().unwrap().clone();
-    assert_eq!((&task["group"], &task["nodes"][0]["node"]), (&node.as_str().into(), &node.as_str().into()), "{task}");
+    assert_eq!(
+        (&task["group"], &task["nodes"][0]["node"]),
+        (&node.as_str().into(), &node.as_str().into()),
+        "{task}"
+    );
     let audit = rig.world.json(&["audit", "-o", "json"]);
-    let line = audit.as_array().unwrap().iter().rev().find(|line| line["verb"] == "task-run").cloned().unwrap();
+    let line = audit
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .find(|line| line["verb"] == "task-run")
+        .cloned()
+        .unwrap();
     assert!(line["detail"].as_str().unwrap().contains("exit 3"), "{line}");
     let mut curl = Command::new("curl");
-    curl.arg("--silent").arg("--unix-socket").arg(rig.world.path("admin.sock")).arg("http://meshd/metrics");
+    curl.arg("--silent")
+        .arg("--unix-socket")
+        .arg(rig.world.path("admin.sock"))
+        .arg("http://meshd/metrics");
     let metrics = String::from_utf8(curl.output().unwrap().stdout).unwrap();
-    for line in ["meshd_task_start_seconds_count 1\n", "meshd_task_seconds_count{state=\"failed\"} 1\n"] {
+    for line in
+        ["meshd_task_start_seconds_count 1\n", "meshd_task_seconds_count{state=\"failed\"} 1\n"]
+    {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
 

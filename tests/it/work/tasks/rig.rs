@@ -1,4 +1,5 @@
-//! Two machines in namespaces of their own, each with the real agent, behind one switch; and a program of MPI for them.
+//! Two machines in namespaces of their own, each with the real agent, behind one switch; and a
+//! program of MPI for them.
 
 use crate::world::{World, eventually, program};
 use meshd_agent::system::user_ids;
@@ -20,9 +21,11 @@ use std::{
 /// Tasks of all agents on this machine have the same user: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How often a task is tried whose time ended it. MPICH 4.0.2 with UCX 1.13 over TCP hangs in MPI_Finalize now and then on a busy machine,
-/// without meshd as well (one run in seven beside a build): a rank that has closed waits in PMI's barrier and reads no more, another
-/// wants its word to close. No setting of UCX that was tried spares it. Such a run ends by its time, leaves nothing, and is made again.
+/// How often a task is tried whose time ended it. MPICH 4.0.2 with UCX 1.13 over TCP hangs in
+/// MPI_Finalize now and then on a busy machine, without meshd as well (one run in seven beside a
+/// build): a rank that has closed waits in PMI's barrier and reads no more, another wants its word
+/// to close. No setting of UCX that was tried spares it. Such a run ends by its time, leaves
+/// nothing, and is made again.
 const ATTEMPTS: u8 = 5;
 
 /// How shared memory is named that a test leaves.
@@ -63,8 +66,12 @@ impl Rig {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let files = open_folder();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/work/tasks/program.c");
-        let compiled =
-            Command::new("mpicc").arg("-O1").arg("-o").arg(files.path().join("program")).arg(source).output();
+        let compiled = Command::new("mpicc")
+            .arg("-O1")
+            .arg("-o")
+            .arg(files.path().join("program"))
+            .arg(source)
+            .output();
         let compiled = compiled.expect("mpicc, from `.ci/setup test`");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         let switch = |args: &[&str]| world.nodes.ip(args).unwrap();
@@ -74,11 +81,14 @@ impl Rig {
         let mut known = [fresh_uuid(), fresh_uuid()].map(|uuid| (node_id(&world, &uuid), uuid));
         // As a task has its nodes: the first one is the head.
         known.sort();
-        let machines =
-            known.into_iter().zip(1..).map(|(known, number)| Machine::new(&world, files.path(), number, known));
+        let machines = known
+            .into_iter()
+            .zip(1..)
+            .map(|(known, number)| Machine::new(&world, files.path(), number, known));
         let machines: Vec<Machine> = machines.collect();
         let site = fs::read_to_string(&world.site).unwrap();
-        let group = format!("[groups.pair]\nnodes = [\"{}\", \"{}\"]\n", machines[0].id, machines[1].id);
+        let group =
+            format!("[groups.pair]\nnodes = [\"{}\", \"{}\"]\n", machines[0].id, machines[1].id);
         fs::write(&world.site, site + group.as_str()).unwrap();
         world.start();
         let mut rig = Rig { machines, world, files, _turn: turn };
@@ -117,7 +127,8 @@ impl Rig {
         let id = &self.machines[number].id;
         eventually(&format!("{id} is {phase}"), || {
             let nodes = self.world.json(&["node", "list", "-o", "json"]);
-            let node = nodes.as_array().unwrap().iter().find(|node| node["id"] == id.as_str()).cloned();
+            let node =
+                nodes.as_array().unwrap().iter().find(|node| node["id"] == id.as_str()).cloned();
             match node {
                 Some(node) if node["phase"] == phase => Ok(()),
                 node => Err(format!("{node:?}\n{}", self.machines[number].log())),
@@ -150,7 +161,10 @@ impl Rig {
     }
 
     /// Does this with a task until it is not ended by its time.
-    pub fn unless_hung(&mut self, mut attempt: impl FnMut(&mut Self, u8) -> (String, Value)) -> (String, Value) {
+    pub fn unless_hung(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self, u8) -> (String, Value),
+    ) -> (String, Value) {
         for number in 1..ATTEMPTS {
             let (id, task) = attempt(self, number);
             if task["cause"] != "time_limit" {
@@ -188,23 +202,35 @@ impl Rig {
     pub fn until_written(&self, id: &str, text: &str, times: usize) {
         eventually(&format!("{times} times `{text}`"), || {
             let logs = self.logs(id);
-            if logs.matches(text).count() == times { Ok(()) } else { Err(format!("{logs}\n{}", self.task(id))) }
+            if logs.matches(text).count() == times {
+                Ok(())
+            } else {
+                Err(format!("{logs}\n{}", self.task(id)))
+            }
         });
     }
 
     pub fn until_state(&self, id: &str, state: &str) -> Value {
         eventually(&format!("the task is {state}"), || {
             let task = self.task(id);
-            if task["state"] == state { Ok(task) } else { Err(format!("{task}\n{}", self.machines[0].log())) }
+            if task["state"] == state {
+                Ok(task)
+            } else {
+                Err(format!("{task}\n{}", self.machines[0].log()))
+            }
         })
     }
 
-    /// Waits until a task has ended, however it did. Ended by its time, its ranks ran until then: an end that is not told is another fault.
+    /// Waits until a task has ended, however it did. Ended by its time, its ranks ran until then:
+    /// an end that is not told is another fault.
     pub fn until_ended(&self, id: &str) -> Value {
         let mut ranks = 0;
         let task = eventually("the task has ended", || {
             let task = self.task(id);
-            if ["succeeded", "failed", "cancelled", "timed_out"].iter().any(|state| task["state"] == *state) {
+            if ["succeeded", "failed", "cancelled", "timed_out"]
+                .iter()
+                .any(|state| task["state"] == *state)
+            {
                 return Ok(task);
             }
             if task["state"] == "running" {
@@ -221,7 +247,9 @@ impl Rig {
         let program = self.program();
         let entries = fs::read_dir("/proc").unwrap().flatten();
         entries
-            .filter(|entry| fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == Path::new(&program)))
+            .filter(|entry| {
+                fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == Path::new(&program))
+            })
             .count()
     }
 
@@ -229,7 +257,11 @@ impl Rig {
     pub fn running(&self, argv: &[&str]) -> usize {
         let line: String = argv.iter().map(|arg| format!("{arg}\0")).collect();
         let entries = fs::read_dir("/proc").unwrap().flatten();
-        entries.filter(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes())).count()
+        entries
+            .filter(|entry| {
+                fs::read(entry.path().join("cmdline")).is_ok_and(|own| own == line.as_bytes())
+            })
+            .count()
     }
 
     /// Nothing of any task is left on any machine.
@@ -258,7 +290,18 @@ impl Machine {
         let port = format!("port{number}");
         world
             .nodes
-            .ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", namespace.name()])
+            .ip(&[
+                "link",
+                "add",
+                &port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                namespace.name(),
+            ])
             .unwrap();
         world.nodes.ip(&["link", "set", &port, "up", "master", "switch"]).unwrap();
         namespace.ip(&["address", "add", &format!("10.77.0.5{number}/24"), "dev", "eth0"]).unwrap();
@@ -270,17 +313,35 @@ impl Machine {
 
     fn join(&self, world: &World) {
         let ticket = self.folder.join("ticket");
-        let made = world.meshd(&["token", "create", "--uuid", &self.uuid, "--out", ticket.to_str().unwrap()]);
+        let made = world.meshd(&[
+            "token",
+            "create",
+            "--uuid",
+            &self.uuid,
+            "--out",
+            ticket.to_str().unwrap(),
+        ]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
     fn start(&mut self, by: &[&str]) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).unwrap();
         let place = |name: &str| self.folder.join(name);
         let mut command = Command::new("env");
         command.args(by).arg(program(env!("CARGO_BIN_EXE_mesh-agent")));
-        command.arg("run").arg("--token-file").arg(place("ticket")).arg("--state-dir").arg(place("state"));
-        command.arg("--tasks-dir").arg(place("tasks")).arg("--root").arg(place("root")).args(["--reboot", "/bin/true"]);
+        command
+            .arg("run")
+            .arg("--token-file")
+            .arg(place("ticket"))
+            .arg("--state-dir")
+            .arg(place("state"));
+        command
+            .arg("--tasks-dir")
+            .arg(place("tasks"))
+            .arg("--root")
+            .arg(place("root"))
+            .args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.agent = Some(self.namespace.spawn(&mut command).unwrap());
     }
@@ -290,7 +351,8 @@ impl Machine {
     }
 }
 
-/// No other test has this machine: an agent ends what is left of the tasks of its node, on this machine by the node's ID.
+/// No other test has this machine: an agent ends what is left of the tasks of its node, on this
+/// machine by the node's ID.
 fn fresh_uuid() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let (run, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -305,7 +367,9 @@ fn node_id(world: &World, uuid: &str) -> String {
 /// Control groups of the tasks of a node, wherever the system has them.
 fn groups_of(id: &str) -> impl Iterator<Item = PathBuf> {
     let group = format!("meshd-{id}");
-    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().map(move |root| Path::new(root).join(&group))
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+        .into_iter()
+        .map(move |root| Path::new(root).join(&group))
 }
 
 /// What an agent that a test has killed could not end.
@@ -313,12 +377,18 @@ fn end_what_is_left(id: &str) {
     for group in groups_of(id).filter(|group| group.exists()) {
         let _ = fs::write(group.join("cgroup.kill"), "1");
         let end = Instant::now() + Duration::from_secs(10);
-        let emptied =
-            || fs::read_to_string(group.join("cgroup.events")).is_ok_and(|events| events.contains("populated 0"));
+        let emptied = || {
+            fs::read_to_string(group.join("cgroup.events"))
+                .is_ok_and(|events| events.contains("populated 0"))
+        };
         while !emptied() && Instant::now() < end {
             std::thread::park_timeout(Duration::from_millis(20));
         }
-        let tasks = fs::read_dir(&group).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+        let tasks = fs::read_dir(&group)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.path().is_dir());
         tasks.for_each(|task| drop(fs::remove_dir(task.path())));
         let _ = fs::remove_dir(&group);
     }

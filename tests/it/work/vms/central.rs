@@ -1,4 +1,5 @@
-//! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through the deaths of agent and QEMU.
+//! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through
+//! the deaths of agent and QEMU.
 
 use super::{
     console::Console,
@@ -42,8 +43,10 @@ impl<'a> Machine<'a> {
         for file in ["boot.json", "agent.json"] {
             fs::write(machine.path(file), &overlay[&format!("etc/meshd/{file}")].1).unwrap();
         }
-        let config: Value = serde_json::from_slice(&fs::read(machine.path("agent.json")).unwrap()).unwrap();
-        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let config: Value =
+            serde_json::from_slice(&fs::read(machine.path("agent.json")).unwrap()).unwrap();
+        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str)
+        {
             symlink("/dev/null", started.join(service)).unwrap();
         }
         machine
@@ -56,7 +59,12 @@ impl<'a> Machine<'a> {
     pub fn start(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
-        command.arg("run").arg("--config").arg(self.path("agent.json")).arg("--boot-file").arg(self.path("boot.json"));
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(self.path("agent.json"))
+            .arg("--boot-file")
+            .arg(self.path("boot.json"));
         command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
         command.arg("--vm-dir").arg(&self.vms).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -115,17 +123,32 @@ pub fn world() -> World {
 /// The same with this `[enroll].policy`, before it runs.
 pub fn prepared(policy: &str) -> World {
     let world = World::prepared(policy);
-    let (theirs, ours) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
+    let (theirs, ours) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
     fs::create_dir_all(&ours).unwrap();
     for name in ["base", "agent", "motd", "kvm-host"] {
-        assert!(Command::new("cp").arg("-r").arg(theirs.join(name)).arg(&ours).status().unwrap().success());
+        assert!(
+            Command::new("cp")
+                .arg("-r")
+                .arg(theirs.join(name))
+                .arg(&ours)
+                .status()
+                .unwrap()
+                .success()
+        );
     }
     // Its packages are not in the image of this world.
     let manifest = ours.join("kvm-host/overlay.toml");
     let text = fs::read_to_string(&manifest).unwrap();
-    let lines = text.lines().filter(|line| !line.starts_with("packages = ")).map(|line| format!("{line}\n"));
+    let lines = text
+        .lines()
+        .filter(|line| !line.starts_with("packages = "))
+        .map(|line| format!("{line}\n"));
     fs::write(manifest, lines.collect::<String>()).unwrap();
-    world.edit_site(&format!("overlays_dir = \"{}\"", theirs.display()), "overlays_dir = \"overlays\"");
+    world.edit_site(
+        &format!("overlays_dir = \"{}\"", theirs.display()),
+        "overlays_dir = \"overlays\"",
+    );
     world.edit_site(
         "overlays = [\"base\", \"agent\"]",
         "overlays = [\"base\", \"agent\", \"kvm-host\"]\nchecks = { kvm = \"warn\" }",
@@ -196,7 +219,9 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
     let backed = guests.path().join("backed.qcow2");
     let make = ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"];
     let below = guests.path().join("images").join(&digest);
-    assert!(Command::new("qemu-img").args(make).arg(&below).arg(&backed).status().unwrap().success());
+    assert!(
+        Command::new("qemu-img").args(make).arg(&below).arg(&backed).status().unwrap().success()
+    );
     assert!(refused(&world, &["volume", "add", backed.to_str().unwrap()]).contains("backing file"));
 
     let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
@@ -209,8 +234,15 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
         if log_text.contains(HELLO) { Ok(()) } else { Err(log_text) }
     });
     sits(&world, "one");
-    assert_eq!(world.events("vm_console").len(), 1, "who sat down is written down, who only looked is not");
-    assert!(refused(&world, &["volume", "remove", "echo", "--yes"]).contains("one"), "it is in use");
+    assert_eq!(
+        world.events("vm_console").len(),
+        1,
+        "who sat down is written down, who only looked is not"
+    );
+    assert!(
+        refused(&world, &["volume", "remove", "echo", "--yes"]).contains("one"),
+        "it is in use"
+    );
 
     // The agent dies; the machine does not, and the next agent has it.
     let qemu = machine.qemu(&uuid);
@@ -223,8 +255,14 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
         let answer = world.meshd(&["vm", "logs", "one"]);
         if answer.status.success() { Ok(()) } else { Err(stderr(&answer)) }
     });
-    assert_eq!((reaches(&machine, "one", "running")["restarts"].clone(), machine.qemu(&uuid)), (0.into(), qemu));
-    assert!(done(&world, &["vm", "logs", "one"]).contains(&format!("{HELLO}I")), "what was said before is kept");
+    assert_eq!(
+        (reaches(&machine, "one", "running")["restarts"].clone(), machine.qemu(&uuid)),
+        (0.into(), qemu)
+    );
+    assert!(
+        done(&world, &["vm", "logs", "one"]).contains(&format!("{HELLO}I")),
+        "what was said before is kept"
+    );
 
     let pid = rustix::process::Pid::from_raw(qemu).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -234,7 +272,11 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
     done(&world, &["vm", "delete", "one", "--yes"]);
     eventually("nothing of it is left", || {
         let all = world.json(&["vm", "list", "-o", "json"]);
-        if all == serde_json::json!([]) && machine.volumes() == 0 { Ok(()) } else { Err(all.to_string()) }
+        if all == serde_json::json!([]) && machine.volumes() == 0 {
+            Ok(())
+        } else {
+            Err(all.to_string())
+        }
     });
     assert!(!machine.path("vms").join(&uuid).exists());
     done(&world, &["volume", "remove", "echo", "--yes"]);
@@ -254,7 +296,11 @@ fn node_show_reports_memory_and_storage_of_last_heartbeat() {
         if node["heartbeat"].is_object() { Ok(node) } else { Err(node.to_string()) }
     });
     let beat = &node["heartbeat"];
-    assert!(beat["memory_available_kib"].as_u64() > Some(0) && beat["storage_free_bytes"].as_u64() > Some(0), "{beat}");
+    assert!(
+        beat["memory_available_kib"].as_u64() > Some(0)
+            && beat["storage_free_bytes"].as_u64() > Some(0),
+        "{beat}"
+    );
     let shown = done(&world, &["node", "show", id]);
     assert!(shown.contains("memory available") && shown.contains("storage free"), "{shown}");
 }
@@ -282,7 +328,11 @@ fn volume_with_wrong_digest_is_never_run() {
     assert_eq!(machine.volumes(), 0, "nothing half is left");
     // Put right, it runs by the next order; one that is half there goes on.
     fs::write(&file, &sound).unwrap();
-    fs::write(machine.path("vms/volumes").join(format!("{digest}.part")), &sound[..sound.len() / 2]).unwrap();
+    fs::write(
+        machine.path("vms/volumes").join(format!("{digest}.part")),
+        &sound[..sound.len() / 2],
+    )
+    .unwrap();
     done(&world, &["vm", "start", "one"]);
     reaches(&machine, "one", "running");
     assert!(machine.log().contains("resuming the fetch"), "{}", machine.log());

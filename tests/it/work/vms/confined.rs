@@ -15,7 +15,11 @@ fn field(pid: i32, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}")).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd_agent::vm::Vms, meshd_proto::vm::VmSpec) {
+async fn runs(
+    node: &Node,
+    uuid: &str,
+    more: serde_json::Value,
+) -> (meshd_agent::vm::Vms, meshd_proto::vm::VmSpec) {
     let mut all = json!({ "uuid": uuid });
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let spec = node.spec(Guest::Echo, all);
@@ -51,8 +55,13 @@ async fn vm_processes_have_their_own_user_and_no_capabilities() {
     for file in fs::read_dir(node.files(spec.uuid)).unwrap().flatten() {
         let (found, name) = (file.metadata().unwrap(), file.file_name());
         // A link has all rights, and gives none.
-        let is_open = found.mode() & 0o077 != 0 && !found.file_type().is_dir() && !found.file_type().is_symlink();
-        assert!(!is_open || name.to_string_lossy().ends_with(".sock") || name == "user", "{name:?} is everybody's");
+        let is_open = found.mode() & 0o077 != 0
+            && !found.file_type().is_dir()
+            && !found.file_type().is_symlink();
+        assert!(
+            !is_open || name.to_string_lossy().ends_with(".sock") || name == "user",
+            "{name:?} is everybody's"
+        );
         if ["vm.json", "qemu.log", "user"].iter().any(|own| name == *own) {
             assert_eq!(found.uid(), 0, "{name:?} is the agent's");
         }
@@ -81,7 +90,8 @@ async fn vm_processes_run_in_a_control_group_with_limits() {
     assert!(own.starts_with("/meshd-vms-") && own.ends_with(&spec.uuid.to_string()), "{groups}");
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let root = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2")).unwrap();
-    let group = std::path::Path::new(root.split(' ').nth(1).unwrap()).join(own.trim_start_matches('/'));
+    let group =
+        std::path::Path::new(root.split(' ').nth(1).unwrap()).join(own.trim_start_matches('/'));
     // A kernel whose controllers belong to version 1 has none of these files.
     for (file, is_set) in [
         ("memory.max", |text: &str| text.parse::<u64>().is_ok_and(|bytes| bytes >= 64 << 20)),
@@ -101,7 +111,10 @@ async fn vm_processes_run_in_a_control_group_with_limits() {
 async fn vms_have_different_users_and_restarted_agent_adopts_both() {
     let node = Node::new();
     let (mut vms, one) = runs(&node, "11223344-5566-7788-99aa-bbccddee0c04", json!({})).await;
-    let two = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c05", "name": "two" }));
+    let two = node.spec(
+        Guest::Echo,
+        json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c05", "name": "two" }),
+    );
     vms.start(&two, 1).await.unwrap();
     reaches(&mut vms.watch(two.uuid).unwrap(), ReportedVmState::Running).await;
     let user = |uuid| {
@@ -127,7 +140,8 @@ async fn vms_have_different_users_and_restarted_agent_adopts_both() {
 async fn vm_processes_share_no_temporary_files_and_queues_with_their_node() {
     let node = Node::new();
     let uuid = "11223344-5566-7788-99aa-bbccddee0c08";
-    let (mut vms, spec) = runs(&node, uuid, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" })).await;
+    let (mut vms, spec) =
+        runs(&node, uuid, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" })).await;
     let queues = |process: &str| fs::read_link(format!("/proc/{process}/ns/ipc")).unwrap();
     let pids = node.processes();
     assert_eq!(pids.len(), 2, "QEMU and swtpm");
@@ -138,7 +152,10 @@ async fn vm_processes_share_no_temporary_files_and_queues_with_their_node() {
             let inside = format!("/proc/{pid}/root{}", ours.path().display());
             assert!(!fs::exists(&inside).unwrap(), "{inside} is the node's");
             fs::write(&inside, "").unwrap();
-            assert!(fs::read_dir(format!("/proc/{pid}/root{folder}")).unwrap().count() == 1, "{inside}");
+            assert!(
+                fs::read_dir(format!("/proc/{pid}/root{folder}")).unwrap().count() == 1,
+                "{inside}"
+            );
         }
     }
     vms.release(spec.uuid).await.unwrap();

@@ -23,7 +23,12 @@ impl Console {
     pub fn open(world: &World, name: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
         command.arg("--site").arg(&world.site).args(["vm", "console", name, "--raw"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let (keys, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let received = Arc::<Mutex<Vec<u8>>>::default();
         let writer = received.clone();
@@ -45,7 +50,8 @@ impl Console {
     pub fn until(&self, what: &str, is: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         eventually(what, || {
             let received = self.received.lock().unwrap();
-            let tail = String::from_utf8_lossy(&received[received.len().saturating_sub(SHOWN)..]).into_owned();
+            let tail = String::from_utf8_lossy(&received[received.len().saturating_sub(SHOWN)..])
+                .into_owned();
             if is(&received) {
                 Ok(received.clone())
             } else {
@@ -56,14 +62,17 @@ impl Console {
 
     /// Waits until the guest has written a text.
     pub fn shows(&self, text: &str) -> String {
-        let received = self.until(text, |received| String::from_utf8_lossy(received).contains(text));
+        let received =
+            self.until(text, |received| String::from_utf8_lossy(received).contains(text));
         String::from_utf8_lossy(&received).into_owned()
     }
 
     /// Leaves it by `Ctrl-]`.
     pub fn leave(mut self) {
         self.types(b"\x1d");
-        let status = eventually("the console is left", || self.child.try_wait().unwrap().ok_or("it runs".to_owned()));
+        let status = eventually("the console is left", || {
+            self.child.try_wait().unwrap().ok_or("it runs".to_owned())
+        });
         assert!(status.success());
         self.reader.take().unwrap().join().unwrap();
     }

@@ -1,5 +1,5 @@
-//! What a guest writes is kept to the byte, whoever lives and whoever reads. The guest counts: a gap would be seen, and so would a
-//! number that comes twice.
+//! What a guest writes is kept to the byte, whoever lives and whoever reads. The guest counts: a
+//! gap would be seen, and so would a number that comes twice.
 
 use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
 use meshd_agent::vm::{CONSOLE_SCROLLBACK, ConsoleEvent, ConsoleSubscription, Vms};
@@ -112,7 +112,10 @@ async fn slow_console_reader_blocks_no_other_and_learns_its_loss() {
     let file = fs::metadata(&log).unwrap();
     assert!(file.size() >= (keys * COUNTED * NUMBER) as u64, "all of it was written");
     let kept = file.blocks() * 512;
-    assert!((CONSOLE_SCROLLBACK..=3 * CONSOLE_SCROLLBACK).contains(&kept), "{kept} bytes of it are kept");
+    assert!(
+        (CONSOLE_SCROLLBACK..=3 * CONSOLE_SCROLLBACK).contains(&kept),
+        "{kept} bytes of it are kept"
+    );
 
     let ConsoleEvent::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
     let mut received = Vec::new();

@@ -1,5 +1,5 @@
-//! A disk of the node: its image is written once, the guest boots from it, and it is wiped when the machine goes. The disk is a loop
-//! device of this machine under another name.
+//! A disk of the node: its image is written once, the guest boots from it, and it is wiped when the
+//! machine goes. The disk is a loop device of this machine under another name.
 
 use super::{
     guest::{Guest, Node},
@@ -63,8 +63,12 @@ fn lay(node: &Node) -> Loop {
     fs::remove_file(root.join("sys")).unwrap();
     let folder = root.join("sys/block/vdz");
     fs::create_dir_all(&folder).unwrap();
-    let number = fs::read_to_string(format!("/sys/block/{}/dev", real.0.trim_start_matches("/dev/"))).unwrap();
-    for (name, text) in [("dev", number.trim()), ("size", &(BYTES / 512).to_string()), ("wwid", "eui.1")] {
+    let number =
+        fs::read_to_string(format!("/sys/block/{}/dev", real.0.trim_start_matches("/dev/")))
+            .unwrap();
+    for (name, text) in
+        [("dev", number.trim()), ("size", &(BYTES / 512).to_string()), ("wwid", "eui.1")]
+    {
         fs::write(folder.join(name), text).unwrap();
     }
     fs::create_dir_all(root.join("dev")).unwrap();
@@ -73,8 +77,15 @@ fn lay(node: &Node) -> Loop {
 }
 
 fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
-    let disks = known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
-    let want = VmTargetState::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
+    let disks =
+        known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
+    let want = VmTargetState::Run {
+        spec: Box::new(spec.clone()),
+        start,
+        grace_s: 0,
+        slots: Vec::new(),
+        disks,
+    };
     manager.order(VmOrder { uuid: spec.uuid, desired_state: want });
 }
 
@@ -101,7 +112,8 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     assert_eq!(real.read(510, 2), [0x55, 0xaa], "the guest's boot sector");
     stopped(&mut manager, &spec).await;
 
-    // What the guest wrote stays over a restart, an agent's end, and a boot of the node that forgot everything.
+    // What the guest wrote stays over a restart, an agent's end, and a boot of the node that forgot
+    // everything.
     real.put(BEHIND, b"the guest's");
     order(&manager, &spec, 2, None);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
@@ -130,8 +142,14 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: vec![left] } });
-    wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+    manager.order(VmOrder {
+        uuid: spec.uuid,
+        desired_state: VmTargetState::Release { disks: vec![left] },
+    });
+    wait_for_update(&mut manager, |news| {
+        (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
+    })
+    .await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
     assert_eq!(node.vm_folders(), 0);
 }

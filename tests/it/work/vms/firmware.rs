@@ -12,7 +12,8 @@ const REFUSED: &str = "Security Violation";
 #[tokio::test]
 async fn uefi_writes_to_console_and_tpm_ends_with_its_vm() {
     let node = Node::new();
-    let spec = node.spec(Guest::Deaf, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }));
+    let spec =
+        node.spec(Guest::Deaf, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
@@ -27,7 +28,8 @@ async fn uefi_writes_to_console_and_tpm_ends_with_its_vm() {
 #[tokio::test]
 async fn secure_boot_firmware_refuses_an_unsigned_guest() {
     let node = Node::new();
-    let spec = node.spec(Guest::Deaf, json!({ "firmware": "uefi", "secure_boot": true, "memory": "256M" }));
+    let spec = node
+        .spec(Guest::Deaf, json!({ "firmware": "uefi", "secure_boot": true, "memory": "256M" }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     says(&vms, spec.uuid, REFUSED).await;

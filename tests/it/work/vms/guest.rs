@@ -43,39 +43,44 @@ pub const COUNTED: usize = 10_000;
 pub const NUMBER: usize = 9;
 
 /// Real-mode code that writes the text behind it to COM1, then goes on at the end of itself.
-/// `cli; xor ax, ax; mov ds, ax; mov si, TEXT; next: lodsb; test al, al; jz done; mov bl, al; wait: in al, 0x3fd; test al, 0x20;
-/// jz wait; mov al, bl; out 0x3f8, al; jmp next; done:`
+/// `cli; xor ax, ax; mov ds, ax; mov si, TEXT; next: lodsb; test al, al; jz done; mov bl, al; wait: in al, 0x3fd; test al, 0x20; jz wait; mov al, bl; out 0x3f8, al; jmp next; done:`
 fn hello(text_at: u16) -> Vec<u8> {
     let [low, high] = text_at.to_le_bytes();
     let mut code = vec![0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0xbe, low, high];
-    code.extend([0xac, 0x84, 0xc0, 0x74, 0x12, 0x88, 0xc3, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x20, 0x74, 0xfb]);
+    code.extend([
+        0xac, 0x84, 0xc0, 0x74, 0x12, 0x88, 0xc3, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x20, 0x74, 0xfb,
+    ]);
     code.extend([0x88, 0xd8, 0xba, 0xf8, 0x03, 0xee, 0xeb, 0xe9]);
     code
 }
 
 /// `mov dx, 0x604; mov ax, 0x2000; out dx, ax`: ACPI's sleep state 5, where SeaBIOS puts it.
 const OFF: [u8; 7] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef];
-/// `mov dx, 0x602; mov ax, 0x100; out dx, ax; mov dx, 0x600; wait: in ax, dx; test ah, 1; jz wait`: enables the power button, and
-/// waits for it.
-const BUTTON: [u8; 16] =
-    [0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa];
-/// `wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx; inc al; out dx, al; jmp wait`
-const ECHO: [u8; 17] =
-    [0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xfe, 0xc0, 0xee, 0xeb, 0xef];
-/// Adds one to the digits of the text and writes them again: `mov si, LAST; next: inc byte [si]; cmp byte [si], '9' + 1; jne again;
-/// mov byte [si], '0'; dec si; cmp si, TEXT + 3; jne next; wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx;
-/// jmp next`, where `again` is the `mov si, TEXT` of [`hello`].
-const COUNT: [u8; 34] = [
-    0xbe, 0x07, 0x7d, 0xfe, 0x04, 0x80, 0x3c, 0x3a, 0x75, 0xdc, 0xc6, 0x04, 0x30, 0x4e, 0x81, 0xfe, 0x03, 0x7d, 0x75,
-    0xef, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xeb, 0xe1,
+/// `mov dx, 0x602; mov ax, 0x100; out dx, ax; mov dx, 0x600; wait: in ax, dx; test ah, 1; jz wait`:
+/// enables the power button, and waits for it.
+const BUTTON: [u8; 16] = [
+    0xba, 0x02, 0x06, 0xb8, 0x00, 0x01, 0xef, 0xba, 0x00, 0x06, 0xed, 0xf6, 0xc4, 0x01, 0x74, 0xfa,
 ];
-/// Where [`WRITER`]'s request lies in the sector, and the request: 64 sectors from 0000:8000 to sector 2048 on.
+/// `wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx; inc al; out dx, al; jmp wait`
+const ECHO: [u8; 17] = [
+    0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xfe, 0xc0, 0xee, 0xeb,
+    0xef,
+];
+/// Adds one to the digits of the text and writes them again:
+/// `mov si, LAST; next: inc byte [si]; cmp byte [si], '9' + 1; jne again; mov byte [si], '0'; dec si; cmp si, TEXT + 3; jne next; wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx; jmp next`,
+/// where `again` is the `mov si, TEXT` of [`hello`].
+const COUNT: [u8; 34] = [
+    0xbe, 0x07, 0x7d, 0xfe, 0x04, 0x80, 0x3c, 0x3a, 0x75, 0xdc, 0xc6, 0x04, 0x30, 0x4e, 0x81, 0xfe,
+    0x03, 0x7d, 0x75, 0xef, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec,
+    0xeb, 0xe1,
+];
+/// Where [`WRITER`]'s request lies in the sector, and the request: 64 sectors from 0000:8000 to
+/// sector 2048 on.
 const REQUEST: (usize, [u8; 16]) = (0x180, [16, 0, 64, 0, 0, 0x80, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
-/// `next: mov si, 0x7d80; mov ax, 0x4300; mov dl, 0x80; int 0x13; jc end; add word [0x7d88], 64; adc word [0x7d8a], 0; jmp next; end:
-/// mov dx, 0x3f8; mov al, '!'; out dx, al`
+/// `next: mov si, 0x7d80; mov ax, 0x4300; mov dl, 0x80; int 0x13; jc end; add word [0x7d88], 64; adc word [0x7d8a], 0; jmp next; end: mov dx, 0x3f8; mov al, '!'; out dx, al`
 const WRITER: [u8; 30] = [
-    0xbe, 0x80, 0x7d, 0xb8, 0x00, 0x43, 0xb2, 0x80, 0xcd, 0x13, 0x72, 0x0c, 0x83, 0x06, 0x88, 0x7d, 0x40, 0x83, 0x16,
-    0x8a, 0x7d, 0x00, 0xeb, 0xe8, 0xba, 0xf8, 0x03, 0xb0, 0x21, 0xee,
+    0xbe, 0x80, 0x7d, 0xb8, 0x00, 0x43, 0xb2, 0x80, 0xcd, 0x13, 0x72, 0x0c, 0x83, 0x06, 0x88, 0x7d,
+    0x40, 0x83, 0x16, 0x8a, 0x7d, 0x00, 0xeb, 0xe8, 0xba, 0xf8, 0x03, 0xb0, 0x21, 0xee,
 ];
 /// `hlt; jmp $-1`
 const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
@@ -107,7 +112,8 @@ fn disk(guest: Guest) -> Vec<u8> {
 /// What the doctor of a sound node says of its storage.
 fn sound() -> Vec<Check> {
     let check = |name: &str| {
-        let check = serde_json::json!({ "name": name, "status": "PASS", "detail": "as it should be" });
+        let check =
+            serde_json::json!({ "name": name, "status": "PASS", "detail": "as it should be" });
         serde_json::from_value(check).unwrap()
     };
     vec![check("store"), check("images")]
@@ -180,7 +186,11 @@ impl Node {
     pub fn image(&self, guest: Guest) -> Digest {
         let (raw, image) = (self.dir.path().join("disk.raw"), self.dir.path().join("disk.qcow2"));
         fs::write(&raw, disk(guest)).unwrap();
-        let made = Command::new("qemu-img").args(["convert", "-f", "raw", "-O", "qcow2"]).arg(raw).arg(&image).status();
+        let made = Command::new("qemu-img")
+            .args(["convert", "-f", "raw", "-O", "qcow2"])
+            .arg(raw)
+            .arg(&image)
+            .status();
         assert!(made.unwrap().success());
         let digest = Digest::of(&fs::read(&image).unwrap());
         fs::rename(image, self.dir.path().join("images").join(digest.to_string())).unwrap();

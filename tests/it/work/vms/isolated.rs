@@ -1,4 +1,5 @@
-//! A real guest with a card on the private network of its node: its port, and what programs of machines reach.
+//! A real guest with a card on the private network of its node: its port, and what programs of
+//! machines reach.
 
 use super::guest::{Guest, HELLO, Node, reaches, says};
 use meshd_proto::vm::ReportedVmState;
@@ -25,7 +26,16 @@ fn connects(user: u32, to: &TcpListener) -> bool {
     let address = to.local_addr().unwrap();
     let call = format!("exec 3<>/dev/tcp/{}/{}", address.ip(), address.port());
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", &user.to_string(), "--clear-groups", "timeout", "2", "bash", "-c", &call]);
+    command.args([
+        "--reuid",
+        &user.to_string(),
+        "--clear-groups",
+        "timeout",
+        "2",
+        "bash",
+        "-c",
+        &call,
+    ]);
     command.output().unwrap().status.success()
 }
 
@@ -37,7 +47,11 @@ fn vm_port_is_owned_filtered_and_removed_with_its_vm() {
 /// Runs a test again in network and mount namespaces of its own, by a program that sets something.
 fn in_namespace<F: Future<Output = ()>>(test: &str, by: &[&str], inside: impl FnOnce() -> F) {
     if std::env::var_os(INSIDE).is_some() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         return runtime.block_on(inside());
     }
     let own = std::env::current_exe().unwrap();
@@ -49,51 +63,69 @@ fn in_namespace<F: Future<Output = ()>>(test: &str, by: &[&str], inside: impl Fn
         "--test-threads=1",
     ]);
     let ran = command.env(INSIDE, "1").output().unwrap();
-    let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let output_text =
+        format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 /// A breakout of QEMU is a program of its user.
 #[test]
 fn vm_user_has_no_network_with_or_without_nics() {
-    in_namespace("work::vms::isolated::vm_user_has_no_network_with_or_without_nics", &[], || async {
-        let node = node_with_bridge();
-        run("ip", &["link", "add", "br0", "type", "bridge"]);
-        run("ip", &["link", "set", "br0", "up"]);
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let nic =
-            |bridge: &str, address: &str| json!([{ "mac": "52:54:00:00:00:01", "bridge": bridge, "address": address }]);
-        for nics in [json!([]), nic("mesh-nat0", "172.30.0.9"), nic("br0", "10.77.0.9")] {
-            // Each configuration is the first VM of its node.
-            for family in ["inet meshd-vm-users", "inet meshd-guests", "netdev meshd-guests"] {
-                drop(Command::new("nft").args(["delete", "table"]).args(family.split(' ')).output());
+    in_namespace(
+        "work::vms::isolated::vm_user_has_no_network_with_or_without_nics",
+        &[],
+        || async {
+            let node = node_with_bridge();
+            run("ip", &["link", "add", "br0", "type", "bridge"]);
+            run("ip", &["link", "set", "br0", "up"]);
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let nic = |bridge: &str, address: &str| json!([{ "mac": "52:54:00:00:00:01", "bridge": bridge, "address": address }]);
+            for nics in [json!([]), nic("mesh-nat0", "172.30.0.9"), nic("br0", "10.77.0.9")] {
+                // Each configuration is the first VM of its node.
+                for family in ["inet meshd-vm-users", "inet meshd-guests", "netdev meshd-guests"] {
+                    drop(
+                        Command::new("nft")
+                            .args(["delete", "table"])
+                            .args(family.split(' '))
+                            .output(),
+                    );
+                }
+                let spec = node.spec(
+                    Guest::Echo,
+                    json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c07", "nics": nics }),
+                );
+                let mut vms = node.agent();
+                vms.start(&spec, 1).await.unwrap();
+                reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
+                let user = fs::metadata(format!(
+                    "/proc/{}",
+                    super::pid_of(&node, spec.uuid).as_raw_nonzero()
+                ))
+                .unwrap()
+                .uid();
+                assert!(connects(0, &listener), "root has");
+                assert!(!connects(user, &listener), "{nics}");
+                run("nft", &["flush", "table", "inet", "meshd-vm-users"]);
+                assert!(connects(user, &listener), "the rule is what holds it");
+                vms.update_port_filters().await;
+                assert!(!connects(user, &listener), "repaired: {nics}");
+                vms.release(spec.uuid).await.unwrap();
             }
-            let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c07", "nics": nics }));
-            let mut vms = node.agent();
-            vms.start(&spec, 1).await.unwrap();
-            reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
-            let user =
-                fs::metadata(format!("/proc/{}", super::pid_of(&node, spec.uuid).as_raw_nonzero())).unwrap().uid();
-            assert!(connects(0, &listener), "root has");
-            assert!(!connects(user, &listener), "{nics}");
-            run("nft", &["flush", "table", "inet", "meshd-vm-users"]);
-            assert!(connects(user, &listener), "the rule is what holds it");
-            vms.update_port_filters().await;
-            assert!(!connects(user, &listener), "repaired: {nics}");
-            vms.release(spec.uuid).await.unwrap();
-        }
-    });
+        },
+    );
 }
 
 /// Root without the capability for nftables.
-pub const WITHOUT_NFTABLES: [&str; 3] = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
+pub const WITHOUT_NFTABLES: [&str; 3] =
+    ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
 
 #[test]
 fn vm_is_not_started_if_its_firewall_cannot_be_installed() {
     let name = "work::vms::isolated::vm_is_not_started_if_its_firewall_cannot_be_installed";
     in_namespace(name, &WITHOUT_NFTABLES, || async {
         let node = Node::new();
-        let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c09" }));
+        let spec =
+            node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c09" }));
         let mut vms = node.agent();
         vms.start(&spec, 1).await.unwrap();
         let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await;
@@ -116,14 +148,17 @@ fn node_with_bridge() -> Node {
         fs::create_dir_all(root.join(folder)).unwrap();
     }
     symlink("/dev/net/tun", root.join("dev/net/tun")).unwrap();
-    fs::write(root.join("etc/meshd/nat.json"), r#"{"enabled": true, "pool": "172.30.0.0/16"}"#).unwrap();
+    fs::write(root.join("etc/meshd/nat.json"), r#"{"enabled": true, "pool": "172.30.0.0/16"}"#)
+        .unwrap();
     node
 }
 
 async fn inside() {
     let node = node_with_bridge();
-    let nics = json!([{ "mac": "52:54:00:00:00:01", "bridge": "mesh-nat0", "address": "172.30.0.9" }]);
-    let spec = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c06", "nics": nics }));
+    let nics =
+        json!([{ "mac": "52:54:00:00:00:01", "bridge": "mesh-nat0", "address": "172.30.0.9" }]);
+    let spec = node
+        .spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c06", "nics": nics }));
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
@@ -135,8 +170,11 @@ async fn inside() {
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
     };
     let [port] = &ports()[..] else { panic!("{:?}", ports()) };
-    let shown = |file: &str| fs::read_to_string(Path::new("/sys/class/net").join(port).join(file)).unwrap();
-    let user = fs::metadata(format!("/proc/{}", super::pid_of(&node, spec.uuid).as_raw_nonzero())).unwrap().uid();
+    let shown =
+        |file: &str| fs::read_to_string(Path::new("/sys/class/net").join(port).join(file)).unwrap();
+    let user = fs::metadata(format!("/proc/{}", super::pid_of(&node, spec.uuid).as_raw_nonzero()))
+        .unwrap()
+        .uid();
     assert_eq!(shown("owner").trim(), user.to_string());
     assert_eq!(shown("brport/isolated").trim(), "1");
     assert!(connects(0, &listener) && !connects(user, &listener), "QEMU itself has no network");

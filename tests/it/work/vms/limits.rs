@@ -41,7 +41,9 @@ fn volume_without_space_leaves_no_file_and_is_denied_to_other_nodes() {
     let proc = machine.path("root/proc");
     fs::remove_file(&proc).unwrap();
     fs::create_dir(&proc).unwrap();
-    for entry in fs::read_dir("/proc").unwrap().flatten().filter(|entry| entry.file_name() != "meminfo") {
+    for entry in
+        fs::read_dir("/proc").unwrap().flatten().filter(|entry| entry.file_name() != "meminfo")
+    {
         symlink(entry.path(), proc.join(entry.file_name())).unwrap();
     }
     fs::write(proc.join("meminfo"), "MemTotal: 4194304 kB\nMemAvailable: 262144 kB\n").unwrap();
@@ -53,12 +55,14 @@ fn volume_without_space_leaves_no_file_and_is_denied_to_other_nodes() {
     assert!(detail.contains("store_full") && detail.contains("root"), "{failed}");
     assert_eq!(machine.volumes(), 0, "nothing half is left");
 
-    // Another node has a certificate, and no machine that names it. It is told no more than that, also of a digest that nobody has.
+    // Another node has a certificate, and no machine that names it. It is told no more than that,
+    // also of a digest that nobody has.
     let attacker = Attacker::new(&world);
     let stranger = attacker.enrol(&ticket(&world, 2));
     for wanted in [&digest, &"f".repeat(64)] {
-        let (status, said) =
-            attacker.run(attacker.get(&stranger, &format!("/v1/volumes/{wanted}"))).expect("an answer");
+        let (status, said) = attacker
+            .run(attacker.get(&stranger, &format!("/v1/volumes/{wanted}")))
+            .expect("an answer");
         assert!(status == 403 && said.contains("no VM of this node names it"), "{status} {said}");
     }
 
@@ -69,7 +73,9 @@ fn volume_without_space_leaves_no_file_and_is_denied_to_other_nodes() {
     reaches(&machine, "one", "running");
     assert!(machine.vms.join(&uuid).join("volume0.qcow2").exists() && machine.volumes() == 1);
     done(&world, &["vm", "delete", "one", "--yes"]);
-    eventually("nothing of it is left", || if machine.volumes() == 0 { Ok(()) } else { Err(machine.log()) });
+    eventually("nothing of it is left", || {
+        if machine.volumes() == 0 { Ok(()) } else { Err(machine.log()) }
+    });
     drop(machine);
 }
 
@@ -91,10 +97,15 @@ fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     let last = |key: usize| format!("{:08}\n", key * COUNTED - 1);
     eventually("it has written", || {
         let said = done(&world, &["vm", "logs", "one"]);
-        if said.ends_with(&last(1)) { Ok(()) } else { Err(said[said.len().saturating_sub(100)..].to_owned()) }
+        if said.ends_with(&last(1)) {
+            Ok(())
+        } else {
+            Err(said[said.len().saturating_sub(100)..].to_owned())
+        }
     });
-    // It stops: what is between it and the node is full after a while. That is little here, so that the while is short: the central
-    // node gives up a terminal that is silent for longer than 90 seconds. These files are those of the network of who opens them.
+    // It stops: what is between it and the node is full after a while. That is little here, so that
+    // the while is short: the central node gives up a terminal that is silent for longer than 90
+    // seconds. These files are those of the network of who opens them.
     let node = PxeNode::new(&world, 1).host();
     for (network, bound) in [(&node, "tcp_wmem"), (&world.central, "tcp_rmem")] {
         let narrow = || fs::write(format!("/proc/sys/net/ipv4/{bound}"), "4096 16384 32768");
@@ -112,7 +123,11 @@ fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     let reads = |end: &str| {
         eventually(end, || {
             let shown = shown.lock().unwrap();
-            if shown.ends_with(end) { Ok(()) } else { Err(shown[shown.len().saturating_sub(100)..].to_owned()) }
+            if shown.ends_with(end) {
+                Ok(())
+            } else {
+                Err(shown[shown.len().saturating_sub(100)..].to_owned())
+            }
         });
     };
     reads(&last(1));
@@ -128,11 +143,16 @@ fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     assert!(file.len() > 5 * CONSOLE_SCROLLBACK);
 
     kill_process(Pid::from_child(&sleeper.0), Signal::CONT).unwrap();
-    let (told, heard) = (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
+    let (told, heard) =
+        (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
     eventually("it goes on and is told", || {
         let (told, heard) = (told.lock().unwrap(), heard.lock().unwrap());
         let is_reported = told.contains("bytes of output are missing");
-        if is_reported && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
+        if is_reported && heard.ends_with(&last(all)) {
+            Ok(())
+        } else {
+            Err(format!("{told}: {} bytes", heard.len()))
+        }
     });
     done(&world, &["vm", "delete", "one", "--yes"]);
     eventually("the console is over", || sleeper.0.try_wait().unwrap().ok_or("it runs".to_owned()));

@@ -1,4 +1,5 @@
-//! A Linux guest: the kernel of the lab's image, Debian's static busybox, and a shell on the serial port, on a CD that isolinux boots.
+//! A Linux guest: the kernel of the lab's image, Debian's static busybox, and a shell on the serial
+//! port, on a CD that isolinux boots.
 
 use super::central::done;
 use crate::world::World;
@@ -19,8 +20,7 @@ mount -t devtmpfs dev /dev
 export PS1='guest> '
 exec setsid -c sh </dev/ttyS0 >/dev/ttyS0 2>&1
 ";
-const ISOLINUX: &str =
-    "DEFAULT x\nLABEL x\n KERNEL vmlinuz\n APPEND initrd=initrd console=ttyS0 quiet panic=1 tsc=unstable\n";
+const ISOLINUX: &str = "DEFAULT x\nLABEL x\n KERNEL vmlinuz\n APPEND initrd=initrd console=ttyS0 quiet panic=1 tsc=unstable\n";
 
 fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -30,9 +30,11 @@ fn run(command: &mut Command) {
 /// The kernel of the lab's image, which `meshd lab image` builds.
 fn kernel() -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let blobs = env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
+    let blobs =
+        env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
     let manifest = load_manifest(&blobs, &"alpine-lab".parse().unwrap());
-    let manifest = manifest.unwrap_or_else(|error| panic!("{error}; build the image: target/debug/meshd lab image"));
+    let manifest = manifest
+        .unwrap_or_else(|error| panic!("{error}; build the image: target/debug/meshd lab image"));
     blob_path(&blobs, &manifest.parts.part("kernel").unwrap().digest)
 }
 
@@ -60,7 +62,17 @@ pub fn file(world: &World, name: &str) -> String {
     initramfs(dir.path());
     let iso = world.path("linux.iso");
     let mut make = Command::new("genisoimage");
-    make.args(["-quiet", "-R", "-b", "isolinux.bin", "-c", "boot.cat", "-no-emul-boot", "-boot-load-size", "4"]);
+    make.args([
+        "-quiet",
+        "-R",
+        "-b",
+        "isolinux.bin",
+        "-c",
+        "boot.cat",
+        "-no-emul-boot",
+        "-boot-load-size",
+        "4",
+    ]);
     run(make.arg("-boot-info-table").arg("-o").arg(&iso).arg(&cd));
     let digest = done(world, &["volume", "add", iso.to_str().unwrap()]);
     format!(

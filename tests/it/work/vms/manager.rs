@@ -2,7 +2,9 @@
 
 use super::guest::{DEADLINE, Guest, Node};
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{ReportedVmState, VmFailureKind, VmOrder, VmReport, VmSpec, VmTargetState, VmUpdate};
+use meshd_proto::vm::{
+    ReportedVmState, VmFailureKind, VmOrder, VmReport, VmSpec, VmTargetState, VmUpdate,
+};
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -20,7 +22,10 @@ fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
 }
 
 /// The next news of a kind.
-pub async fn wait_for_update<T>(manager: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Option<T>) -> T {
+pub async fn wait_for_update<T>(
+    manager: &mut VmManager,
+    mut is: impl FnMut(VmUpdate) -> Option<T>,
+) -> T {
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
@@ -35,9 +40,15 @@ pub async fn wait_for_update<T>(manager: &mut VmManager, mut is: impl FnMut(VmUp
     found.unwrap_or_else(|_| panic!("not told; told was: {seen:#?}"))
 }
 
-pub async fn reaches(manager: &mut VmManager, uuid: SystemUuid, state: ReportedVmState) -> VmReport {
+pub async fn reaches(
+    manager: &mut VmManager,
+    uuid: SystemUuid,
+    state: ReportedVmState,
+) -> VmReport {
     let is = |news| match news {
-        VmUpdate::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
+        VmUpdate::All { vms } => {
+            vms.into_iter().find(|report| report.uuid == uuid && report.state == state)
+        }
         _ => None,
     };
     // It may be told already.
@@ -48,7 +59,8 @@ pub async fn reaches(manager: &mut VmManager, uuid: SystemUuid, state: ReportedV
     }
 }
 
-/// Waits until everything that was ordered before is taken: a release of what is not there is told in its turn.
+/// Waits until everything that was ordered before is taken: a release of what is not there is told
+/// in its turn.
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
     manager.order(VmOrder { uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
@@ -66,7 +78,8 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     let first = node.processes();
     assert_eq!(first.len(), 1);
     run(&manager, &spec, 2);
-    // What changes fast is told together, so the states in between may never be seen; the process is another one.
+    // What changes fast is told together, so the states in between may never be seen; the process
+    // is another one.
     let restarted = timeout(DEADLINE, async {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
         while node.processes().iter().all(|pid| first.contains(pid)) {
@@ -85,7 +98,10 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     run(&manager, &spec, 2);
     follows(&mut manager).await;
     assert_eq!(reaches(&mut manager, spec.uuid, ReportedVmState::Stopped).await.failure, None);
-    assert!(node.processes().is_empty() && manager.workloads() == 0, "the number outlives the agent");
+    assert!(
+        node.processes().is_empty() && manager.workloads() == 0,
+        "the number outlives the agent"
+    );
     run(&manager, &spec, 3);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
 
@@ -96,12 +112,22 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     run(&manager, &spec, 3);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
-        manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
-        wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+        manager.order(VmOrder {
+            uuid: spec.uuid,
+            desired_state: VmTargetState::Release { disks: Vec::new() },
+        });
+        wait_for_update(&mut manager, |news| {
+            (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
+        })
+        .await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
     assert_eq!(node.vm_folders(), 0);
-    assert_eq!(fs::read_dir(node.path().join("images")).unwrap().count(), 0, "nobody names the volume any more");
+    assert_eq!(
+        fs::read_dir(node.path().join("images")).unwrap().count(),
+        0,
+        "nobody names the volume any more"
+    );
 }
 
 #[tokio::test]
@@ -111,25 +137,42 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
     let mut manager = node.manager();
     run(&manager, &spec, 1);
     let failure = reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await.failure.unwrap();
-    assert!(failure.kind == VmFailureKind::Refused && failure.detail.contains("kvm_missing"), "{failure:?}");
+    assert!(
+        failure.kind == VmFailureKind::Refused && failure.detail.contains("kvm_missing"),
+        "{failure:?}"
+    );
     drop(manager);
     let mut manager = node.manager();
-    assert_eq!(reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await.failure, Some(failure));
+    assert_eq!(
+        reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await.failure,
+        Some(failure)
+    );
     assert_eq!(manager.workloads(), 0);
 
     // Another specification is not run over it, and what there is stays.
     let other = VmSpec { allow_tcg: true, ..spec.clone() };
     run(&manager, &other, 2);
     let reported = wait_for_update(&mut manager, |news| match news {
-        VmUpdate::All { vms } => vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another")),
+        VmUpdate::All { vms } => {
+            vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another"))
+        }
         _ => None,
     });
     assert!(reported.await.detail.contains("release it first"));
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(VmOrder {
+        uuid: spec.uuid,
+        desired_state: VmTargetState::Release { disks: Vec::new() },
+    });
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
-    wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+    manager.order(VmOrder {
+        uuid: spec.uuid,
+        desired_state: VmTargetState::Release { disks: Vec::new() },
+    });
+    wait_for_update(&mut manager, |news| {
+        (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
+    })
+    .await;
     assert!(node.processes().is_empty());
 }
 
@@ -149,7 +192,8 @@ async fn private_network_address_is_reported_and_not_assigned_twice() {
         _ => None,
     });
     assert_eq!(reported.await.addresses, *manager.nic_addresses().borrow());
-    let nics = json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
+    let nics =
+        json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
     let more = json!({ "allow_tcg": false, "name": "b", "uuid": "11223344-5566-7788-99aa-bbccddeeff01", "nics": nics });
     let other = node.spec(Guest::Deaf, more);
     run(&manager, &other, 1);

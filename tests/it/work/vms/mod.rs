@@ -89,7 +89,10 @@ async fn vm_that_ignores_power_button_is_ended_after_grace_time() {
 #[tokio::test]
 async fn killed_qemu_fails_at_once_or_restarts_by_policy() {
     let node = Node::new();
-    let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "on-failure", "delay_s": 1, "attempts": 1 } }));
+    let spec = node.spec(
+        Guest::Deaf,
+        json!({ "restart": { "when": "on-failure", "delay_s": 1, "attempts": 1 } }),
+    );
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let (mut reports, mut changes) = (vms.watch(spec.uuid).unwrap(), vms.changes());
@@ -99,8 +102,11 @@ async fn killed_qemu_fails_at_once_or_restarts_by_policy() {
         let pid = pid_of(&node, spec.uuid);
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         timeout(DEADLINE, changes.changed()).await.unwrap().unwrap();
-        let report =
-            reaches(&mut reports, if again { ReportedVmState::Waiting } else { ReportedVmState::Failed }).await;
+        let report = reaches(
+            &mut reports,
+            if again { ReportedVmState::Waiting } else { ReportedVmState::Failed },
+        )
+        .await;
         let failure = report.failure.unwrap();
         assert_eq!((failure.kind, report.restarts), (VmFailureKind::Crashed, 1));
         assert!(failure.detail.contains("killed by signal 9"), "{}", failure.detail);
@@ -193,7 +199,10 @@ async fn refused_vm_leaves_no_files() {
         (json!({ "memory": "32T" }), VmRefusalReason::MemoryExceeded),
         (json!({ "cpu": "no-such-model" }), VmRefusalReason::CpuUnknown),
         (json!({ "units": ["0000:ff:1f.7"] }), VmRefusalReason::UnitMissing),
-        (json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "nobr0" }] }), VmRefusalReason::BridgeMissing),
+        (
+            json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "nobr0" }] }),
+            VmRefusalReason::BridgeMissing,
+        ),
     ];
     for (more, reason) in cases {
         let refused = vms.start(&node.spec(Guest::Deaf, more), 1).await.unwrap_err();
@@ -215,7 +224,8 @@ async fn changed_specification_of_started_vm_is_refused() {
     vms.start(&spec, 1).await.unwrap();
     let other = node.spec(Guest::Deaf, json!({ "vcpus": 2 }));
     assert!(matches!(vms.start(&other, 1).await, Err(StartError::Differs { .. })));
-    let same_name = node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
+    let same_name =
+        node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
     assert!(vms.start(&same_name, 1).await.unwrap_err().to_string().contains("name_taken"));
     // In the midst of its start.
     vms.release(spec.uuid).await.unwrap();

@@ -46,7 +46,8 @@ async fn vm_on_full_store_is_paused_with_reason_and_resumes() {
     );
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Paused).await.failure.unwrap();
+    let failure =
+        reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Paused).await.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::Paused);
     for word in ["io-error", "volume root", "No space left on device", "meshd vm start"] {
         assert!(failure.detail.contains(word), "{failure:?}");
@@ -61,7 +62,8 @@ async fn vm_on_full_store_is_paused_with_reason_and_resumes() {
     // So a newer number reaches one that is there: a start says no more than a restart.
     assert!(vms.restart(spec.uuid, DEADLINE, 2));
     assert_eq!(reaches(&mut reports, ReportedVmState::Running).await.failure, None);
-    // SeaBIOS writes what is left of its own line as soon as the guest lets it have interrupts, which is after the hello.
+    // SeaBIOS writes what is left of its own line as soon as the guest lets it have interrupts,
+    // which is after the hello.
     assert!(says(&vms, spec.uuid, "!").await.contains(HELLO));
     assert_eq!(node.processes(), before, "it is the same QEMU, and the guest lost nothing");
     vms.release(spec.uuid).await.unwrap();
@@ -99,7 +101,8 @@ async fn vm_store_is_bounded_by_free_memory() {
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let total =
+        meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let total = total.unwrap().parse::<u64>().unwrap() * 1024;
     assert!(size() != 4 << 20 && size() < total, "{} of {total}", size());
     vms.release(spec.uuid).await.unwrap();
@@ -127,7 +130,10 @@ async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
     fs::write(&file, stored.to_string()).unwrap();
     let mut vms = node.agent();
     let report = vms.reports().remove(0);
-    assert_eq!((report.state, report.failure.unwrap().kind), (ReportedVmState::Failed, VmFailureKind::EndedUnseen));
+    assert_eq!(
+        (report.state, report.failure.unwrap().kind),
+        (ReportedVmState::Failed, VmFailureKind::EndedUnseen)
+    );
     // An order starts it, as on any other day.
     vms.start(&spec, 2).await.unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
@@ -140,11 +146,18 @@ async fn tpm_is_ended_when_qemu_does_not_start() {
     let spec = node.spec(Guest::Deaf, json!({ "vtpm": true }));
     let qemu = node.path().join("root/opt/bundles/qemu/bin/qemu-system-x86_64");
     fs::create_dir_all(qemu.parent().unwrap()).unwrap();
-    write_program(&qemu, "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n");
+    write_program(
+        &qemu,
+        "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n",
+    );
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await.failure.unwrap();
-    assert!(failure.kind == VmFailureKind::NotStarted && failure.log.concat().contains("cannot be run"), "{failure:?}");
+    let failure =
+        reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await.failure.unwrap();
+    assert!(
+        failure.kind == VmFailureKind::NotStarted && failure.log.concat().contains("cannot be run"),
+        "{failure:?}"
+    );
     assert!(node.files(spec.uuid).join("tpm").exists(), "it had been begun");
     assert_eq!(node.processes(), [0; 0]);
     vms.release(spec.uuid).await.unwrap();
@@ -157,8 +170,10 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
     let run = |uuid: &str, digest: &str| {
         let volumes = json!([{ "name": "root", "format": "qcow2", "digest": digest }]);
         let name = format!("vm-{uuid}");
-        let spec =
-            node.spec(Guest::Deaf, json!({ "uuid": uuid, "name": name, "volumes": volumes, "allow_tcg": false }));
+        let spec = node.spec(
+            Guest::Deaf,
+            json!({ "uuid": uuid, "name": name, "volumes": volumes, "allow_tcg": false }),
+        );
         let want = VmTargetState::Run {
             spec: Box::new(spec.clone()),
             start: 1,
@@ -172,7 +187,9 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
     let uuid = last.uuid;
     manager.order(last);
     let missing = "f".repeat(64);
-    (0..=MAX_VMS).for_each(|n| manager.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
+    (0..=MAX_VMS).for_each(|n| {
+        manager.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing))
+    });
     let vm_reports = timeout(DEADLINE, async {
         loop {
             if let VmUpdate::All { vms } = manager.next_update().await

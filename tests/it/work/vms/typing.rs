@@ -1,4 +1,5 @@
-//! Console input: every byte that an operator sends reaches the guest, in order, at the guest's pace.
+//! Console input: every byte that an operator sends reaches the guest, in order, at the guest's
+//! pace.
 
 use super::{
     central::{Machine, add, create, reaches, world},
@@ -14,7 +15,9 @@ const PASTE: usize = 64 * 1024;
 
 /// Returns text in which a missing, repeated or moved byte is visible: numbered lines.
 fn text(bytes: usize) -> Vec<u8> {
-    let lines = (0..).flat_map(|line: u32| format!("{line:06} ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\r").into_bytes());
+    let lines = (0..).flat_map(|line: u32| {
+        format!("{line:06} ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789\r").into_bytes()
+    });
     lines.take(bytes).collect()
 }
 
@@ -66,7 +69,10 @@ fn linux_guest_receives_every_byte_of_lines_and_of_a_64_kib_paste() {
 
     // The terminal passes bytes on as they come; the guest says what it has received.
     let paste = text(PASTE);
-    console.types(format!("stty raw -echo; echo re''ady; head -c {PASTE} | sha256sum; stty sane\r").as_bytes());
+    console.types(
+        format!("stty raw -echo; echo re''ady; head -c {PASTE} | sha256sum; stty sane\r")
+            .as_bytes(),
+    );
     console.shows("ready\n");
     console.types(&paste);
     console.shows(&Digest::of(&paste).to_string());

@@ -1,4 +1,5 @@
-//! A node claims VMs that the record places elsewhere, or that nobody ordered: what that blocks, and until when.
+//! A node claims VMs that the record places elsewhere, or that nobody ordered: what that blocks,
+//! and until when.
 
 use super::{ask, code, create, facts, host, life, ready, record, released, report_vms};
 use crate::{
@@ -28,7 +29,8 @@ async fn claim_of_another_node_blocks_neither_start_nor_failover() {
     report_vms(&liar, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_unknown").len(), 1, "an operator sees the claim");
 
-    let order = async |verb| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await;
+    let order =
+        async |verb| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await;
     order(VmVerb::Stop).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Stopped)]).await;
     order(VmVerb::Start).await.unwrap();
@@ -55,7 +57,11 @@ async fn former_node_of_a_vm_may_claim_it() {
         let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
         // As after a removal of its node, whose machine may run on, and of the next node.
         vm.unplace("its node was removed".to_owned());
-        vm.assign(Placement { node: second, since: rig.central.now(), session: None }, Vec::new(), Vec::new());
+        vm.assign(
+            Placement { node: second, since: rig.central.now(), session: None },
+            Vec::new(),
+            Vec::new(),
+        );
         vm.unplace("its node was removed".to_owned());
         tx.put_vm(vm);
         Ok::<_, meshd_store::StoreError>(())
@@ -63,10 +69,19 @@ async fn former_node_of_a_vm_may_claim_it() {
     rig.central.store().commit(forgotten).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Running)]).await;
     let _other = host(&rig, 3).await;
-    let start = async || rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await;
-    assert!(code(&start().await.expect_err("it may run there")).contains(&format!("--node {}", owner.id())));
+    let start = async || {
+        rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await
+    };
+    assert!(
+        code(&start().await.expect_err("it may run there"))
+            .contains(&format!("--node {}", owner.id()))
+    );
 
-    rig.central.workloads.delete_vm(vm.uuid(), Some(owner.id()), &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central
+        .workloads
+        .delete_vm(vm.uuid(), Some(owner.id()), &ordered(Verb::VmDelete))
+        .await
+        .unwrap();
     released(&owner, &vm).await;
     report_vms(&owner, &[]).await;
     assert_eq!(record(&rig, &vm).unwrap().former_nodes, [second].into());
@@ -91,7 +106,11 @@ async fn claims_of_a_node_end_with_quarantine_and_revocation() {
         };
         assert!(rig.central.workloads.orphan_vms().is_empty(), "{verb:?}");
         let made = create(&rig, ask(9, ""), None).await.unwrap();
-        rig.central.workloads.delete_vm(made.uuid(), None, &AuditContext { forced: true, ..by }).await.unwrap();
+        rig.central
+            .workloads
+            .delete_vm(made.uuid(), None, &AuditContext { forced: true, ..by })
+            .await
+            .unwrap();
         let removed = |tx: &mut meshd_store::Tx<'_>| {
             tx.remove_vm(made.uuid());
             Ok::<_, meshd_store::StoreError>(())
@@ -105,7 +124,8 @@ async fn operator_may_create_a_vm_in_spite_of_an_unrecorded_claim() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let liar = host(&rig, 1).await;
-    report_vms(&liar, &[(&Vm::new(ask(9, ""), None, rig.central.now()), ReportedVmState::Running)]).await;
+    report_vms(&liar, &[(&Vm::new(ask(9, ""), None, rig.central.now()), ReportedVmState::Running)])
+        .await;
     let host = host(&rig, 2).await;
     let forced = AuditContext { forced: true, ..ordered(Verb::VmCreate) };
     let made = rig.central.workloads.create_vm(ask(9, ""), None, true, &forced).await.unwrap();

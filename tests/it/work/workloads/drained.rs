@@ -14,7 +14,11 @@ use meshd_proto::task::{TaskUpdate, TaskUser};
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("\"{node}\"")).collect();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
-    std::fs::write(world.path("site.toml"), format!("{site}[groups.all]\nnodes = [{}]\n", nodes.join(", "))).unwrap();
+    std::fs::write(
+        world.path("site.toml"),
+        format!("{site}[groups.all]\nnodes = [{}]\n", nodes.join(", ")),
+    )
+    .unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
@@ -50,7 +54,12 @@ async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     assert_eq!((rig.node(id).phase, state(&rig, &task)), (Phase::Draining, TaskState::Starting));
     rig.pass(std::time::Duration::from_secs(1)).await;
     assert_eq!(state(&rig, &task), TaskState::Starting, "it goes on");
-    let refused = rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.expect_err("a task would fail");
+    let refused = rig
+        .central
+        .nodes
+        .maintain(id, &ordered(Verb::Maintenance))
+        .await
+        .expect_err("a task would fail");
     assert!(code(&refused).contains("--force"), "{refused}");
     rig.central.nodes.drain_with(id, DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!(state(&rig, &task), TaskState::Ending);
@@ -64,7 +73,11 @@ async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     let task = run(&rig).await.unwrap();
-    rig.central.nodes.maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
+    rig.central
+        .nodes
+        .maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) })
+        .await
+        .unwrap();
     rig.pass(std::time::Duration::from_secs(1)).await;
     assert_eq!(state(&rig, &task), TaskState::Failed);
 }

@@ -1,4 +1,5 @@
-//! PR-4: orders and edits that give a node another mode are refused while it holds work, unless it is drained or forced.
+//! PR-4: orders and edits that give a node another mode are refused while it holds work, unless it
+//! is drained or forced.
 
 use super::*;
 use crate::world::World;
@@ -9,7 +10,10 @@ use meshd_types::ProfileName;
 
 fn guarded_world() -> World {
     let world = World::prepared("auto");
-    world.edit_site("[profiles.compute]", "[profiles.discovery.vfio]\ndevices = [\"class:0302\"]\n[profiles.compute]");
+    world.edit_site(
+        "[profiles.compute]",
+        "[profiles.discovery.vfio]\ndevices = [\"class:0302\"]\n[profiles.compute]",
+    );
     world
 }
 
@@ -23,7 +27,11 @@ fn forced(verb: Verb) -> AuditContext {
 
 /// The node is drained: its machine is off and it says so.
 async fn drain(rig: &Rig, node: &Machine<'_>, vm: &Vm) {
-    rig.central.nodes.drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central
+        .nodes
+        .drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain))
+        .await
+        .unwrap();
     report_vms(node, &[(vm, ReportedVmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(node.id()).phase, meshd_model::fleet::Phase::Maintenance);
@@ -42,11 +50,15 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         rig.central.nodes.boot_once(id, profile, args, role, &by).await
     };
-    let refused = once(Some(compute()), &[], ordered(Verb::BootOnce)).await.expect_err("its machine would be lost");
+    let refused = once(Some(compute()), &[], ordered(Verb::BootOnce))
+        .await
+        .expect_err("its machine would be lost");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     assert_eq!(rig.node(id).boot_override, None);
     once(None, &["quiet"], ordered(Verb::BootOnce)).await.expect("the same profile");
-    once(Some("discovery".parse().unwrap()), &[], ordered(Verb::BootOnce)).await.expect("the same profile");
+    once(Some("discovery".parse().unwrap()), &[], ordered(Verb::BootOnce))
+        .await
+        .expect("the same profile");
     once(Some(compute()), &[], forced(Verb::BootOnce)).await.expect("forced");
     drain(&rig, &node, &vm).await;
     once(Some(compute()), &[], ordered(Verb::BootOnce)).await.expect("drained");
@@ -65,7 +77,10 @@ async fn pr4_profile_edit_of_vfio_is_refused_while_a_slot_is_in_use() {
     world.edit_site("class:0302", "class:0200");
     let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     let message = reload.faults.first().map(ToString::to_string).unwrap_or_default();
-    assert!(!reload.changed && message.contains("vfio.devices") && message.contains("vm-1"), "{reload:?}");
+    assert!(
+        !reload.changed && message.contains("vfio.devices") && message.contains("vm-1"),
+        "{reload:?}"
+    );
     drain(&rig, &node, &vm).await;
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed, "drained");
 }
@@ -81,7 +96,9 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let discovery: ProfileName = "discovery".parse().unwrap();
-    let rollback = async |by: AuditContext| rig.central.generations.rollback(discovery.clone(), None, &by).await;
+    let rollback = async |by: AuditContext| {
+        rig.central.generations.rollback(discovery.clone(), None, &by).await
+    };
     let refused = rollback(ordered(Verb::Rollback)).await.expect_err("its units would be others");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     assert_eq!(rig.central.generations.revisions(&discovery).pinned, None, "no changes");
@@ -94,7 +111,11 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
         .expect_err("back is a change");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     drain(&rig, &node, &vm).await;
-    rig.central.generations.end_rollback(discovery, &ordered(Verb::Rollback)).await.expect("drained");
+    rig.central
+        .generations
+        .end_rollback(discovery, &ordered(Verb::Rollback))
+        .await
+        .expect("drained");
 }
 
 #[tokio::test]
@@ -106,17 +127,26 @@ async fn pr4_profile_edit_and_rollback_are_refused_while_a_slot_is_open() {
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     let node = host(&rig, 1).await;
     let slot = rig.central.workloads.slots().pop().expect("one").id;
-    let approved = rig.central.workloads.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await;
+    let approved = rig
+        .central
+        .workloads
+        .approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove))
+        .await;
     approved.expect("approved: no VM holds it");
     let discovery: ProfileName = "discovery".parse().unwrap();
-    let rolled_back = rig.central.generations.rollback(discovery.clone(), None, &ordered(Verb::Rollback)).await;
+    let rolled_back =
+        rig.central.generations.rollback(discovery.clone(), None, &ordered(Verb::Rollback)).await;
     let refused = rolled_back.expect_err("its units would be others");
     assert!(code(&refused).contains("approved slots"), "{refused}");
     world.edit_site("class:0300", "class:0200");
     let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     let message = reload.faults.first().map(ToString::to_string).unwrap_or_default();
     assert!(!reload.changed && message.contains("approved slots"), "{reload:?}");
-    rig.central.nodes.drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
+    rig.central
+        .nodes
+        .drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain))
+        .await
+        .unwrap();
     assert!(node.heartbeat(0).await);
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed, "drained");
 }

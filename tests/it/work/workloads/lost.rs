@@ -1,4 +1,5 @@
-//! What becomes of VMs when their node boots anew, is drained, lost, fenced or removed. Never two copies.
+//! What becomes of VMs when their node boots anew, is drained, lost, fenced or removed. Never two
+//! copies.
 
 use super::*;
 use crate::world::World;
@@ -19,7 +20,8 @@ async fn vm_lost_by_node_reboot_is_restarted_only_by_its_policy() {
     let mut node = host(&rig, 1).await;
     let once = create(&rig, ask(1, ""), None).await.unwrap();
     let always = create(&rig, ask(2, "[restart]\nwhen = \"always\""), None).await.unwrap();
-    report_vms(&node, &[(&once, ReportedVmState::Running), (&always, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&once, ReportedVmState::Running), (&always, ReportedVmState::Running)])
+        .await;
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -38,7 +40,8 @@ async fn vm_of_lost_node_moves_after_its_reboot_unless_it_has_a_unit() {
     let mut first = host(&rig, 1).await;
     let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     let bound = create(&rig, ask(2, "on_node_loss = \"restart\"\nunits = 1"), None).await.unwrap();
-    report_vms(&first, &[(&moves, ReportedVmState::Running), (&bound, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&moves, ReportedVmState::Running), (&bound, ReportedVmState::Running)])
+        .await;
     let lost = first.id();
     first.power_off().await;
     rig.pass(Duration::from_secs(30)).await;
@@ -89,7 +92,11 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
     report_vms(&first, &[(&moves, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
-    rig.central.workloads.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central
+        .workloads
+        .delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete))
+        .await
+        .unwrap();
     assert_eq!(rig.central.workloads.vm_orders(first.id(), None).len(), 1);
     released(&first, &moves).await;
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
@@ -98,7 +105,8 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
         Some(second.id()),
         "the other copy is the one that counts"
     );
-    // Whoever says that it has a machine that has no node is not given what an operator types for it.
+    // Whoever says that it has a machine that has no node is not given what an operator types for
+    // it.
     report_vms(&first, &[(&stays, ReportedVmState::Running)]).await;
     let sat = rig.central.workloads.open_console(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
@@ -113,14 +121,26 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let profile = || "compute".parse().unwrap();
-    let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
+    let holds = |what: Result<(), OperateError>| {
+        assert!(code(&what.expect_err("it holds one")).contains("vm-1"))
+    };
     holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await.map(drop));
-    holds(rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.map(drop));
+    holds(
+        rig.central
+            .nodes
+            .assign_profile(id, profile(), &ordered(Verb::AssignProfile))
+            .await
+            .map(drop),
+    );
     holds(rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await.map(drop));
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     // Drained, it takes nothing new and is in maintenance when what runs has ended.
     let drain = async |grace_s| {
-        rig.central.nodes.drain_with(id, DrainPolicy::Stop, grace_s, &ordered(Verb::Drain)).await.unwrap()
+        rig.central
+            .nodes
+            .drain_with(id, DrainPolicy::Stop, grace_s, &ordered(Verb::Drain))
+            .await
+            .unwrap()
     };
     let patience = || match rig
         .central
@@ -146,7 +166,11 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     rig.central.nodes.remove(id, &forced(Verb::Remove)).await.unwrap();
     assert_eq!(life(&rig, &vm), VmPhase::Unplaced);
-    assert!(rig.central.store().read(|model| model.allocations(id).is_none() && model.slots().is_empty()));
+    assert!(
+        rig.central
+            .store()
+            .read(|model| model.allocations(id).is_none() && model.slots().is_empty())
+    );
 }
 
 #[tokio::test]
@@ -156,7 +180,12 @@ async fn recently_heard_node_is_not_fenced() {
     let mut node = host(&rig, 1).await;
     let by = ordered(Verb::Fence);
     node.power_off().await;
-    let refused = rig.central.nodes.fence(node.id(), &by).await.expect_err("its link broke, and nothing more is known");
+    let refused = rig
+        .central
+        .nodes
+        .fence(node.id(), &by)
+        .await
+        .expect_err("its link broke, and nothing more is known");
     assert!(matches!(refused, OperateError::NotSilent { .. }), "{refused}");
     assert_eq!(rig.node(node.id()).certificates.len(), 1, "nothing was taken from it");
     rig.clock.turn(SILENT);

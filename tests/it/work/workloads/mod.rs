@@ -1,4 +1,5 @@
-//! VMs as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
+//! VMs as the central node orders them: records, placement, what nodes tell, and what becomes of
+//! them when their node goes.
 
 mod claimed;
 mod nics;
@@ -83,7 +84,8 @@ pub fn life(rig: &Rig, vm: &Vm) -> VmPhase {
 
 /// The node tells of these, and of no others.
 pub async fn report_vms(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
-    let report = |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
+    let report =
+        |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);
 }
@@ -101,8 +103,11 @@ pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkComman
     let (node, rig) = (machine.id(), machine.rig);
     let newest = rig.node(node).certificates.last().cloned().expect("a certificate");
     let peer = Peer { node, serial: newest.serial, key: newest.key, expired: false };
-    let hello = Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
+    let hello =
+        Hello { version: VERSION, node, session: machine.session(), facts: machine.facts.clone() };
     let (commands, inbox) = mpsc::channel(8);
-    machine.link = Some(rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0);
+    machine.link = Some(
+        rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await.unwrap().0,
+    );
     inbox
 }

@@ -1,4 +1,5 @@
-//! What a node has when its ID becomes another one, and what becomes of it when a link comes back while it is fenced.
+//! What a node has when its ID becomes another one, and what becomes of it when a link comes back
+//! while it is fenced.
 
 use super::*;
 use crate::world::World;
@@ -9,7 +10,11 @@ use meshd_types::SystemUuid;
 /// The site trusts this UUID no more.
 async fn deny(world: &World, rig: &Rig, uuid: SystemUuid) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
-    std::fs::write(world.path("site.toml"), format!("{site}[identity]\ndeny_uuids = [\"{uuid}\"]\n")).unwrap();
+    std::fs::write(
+        world.path("site.toml"),
+        format!("{site}[identity]\ndeny_uuids = [\"{uuid}\"]\n"),
+    )
+    .unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
@@ -23,11 +28,16 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     ready(&node).await;
     let old = node.id();
     let slot = rig.central.workloads.slots().pop().expect("a candidate").id;
-    rig.central.workloads.approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove)).await.unwrap();
+    rig.central
+        .workloads
+        .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
+        .await
+        .unwrap();
     let restart = "units = 1\n[restart]\nwhen = \"always\"";
     let stays = create(&rig, ask(1, restart), Some(old)).await.unwrap();
     let going = create(&rig, ask(2, ""), None).await.unwrap();
-    report_vms(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)])
+        .await;
     rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     deny(&world, &rig, node.uuid).await;
     node.power_off().await;
@@ -40,11 +50,16 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
-    let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state);
+    let want = |vm: &Vm| {
+        orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state)
+    };
     assert!(matches!(want(&stays), Some(VmTargetState::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
     let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
-    assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
+    assert_eq!(
+        (slot.id.node, slot.approved.is_some(), slot.state.as_str()),
+        (new, true, "reserved")
+    );
     assert!(rig.central.store().read(|model| model.allocations(old).is_none()));
     report_vms(&node, &[(&stays, ReportedVmState::Running)]).await;
     released(&node, &going).await;
@@ -65,7 +80,11 @@ async fn vm_of_replaced_node_may_run_on_the_new_node() {
         (life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.required_node)),
         (VmPhase::Unplaced, Some(new.id()))
     );
-    rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    rig.central
+        .workloads
+        .order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart))
+        .await
+        .unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }
 
@@ -91,8 +110,14 @@ async fn node_that_returns_during_fencing_is_not_fenced() {
     drop(probe);
     let fenced = fence.await.unwrap();
     assert!(
-        matches!(fenced, Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::NotSilent { .. })),
+        matches!(
+            fenced,
+            Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::NotSilent { .. })
+        ),
         "{fenced:?}"
     );
-    assert_eq!((rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())), (1, Some(id)));
+    assert_eq!(
+        (rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())),
+        (1, Some(id))
+    );
 }

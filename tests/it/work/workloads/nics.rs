@@ -1,4 +1,5 @@
-//! Network cards: a MAC address and an address are one machine's, from the order that records it until its record goes.
+//! Network cards: a MAC address and an address are one machine's, from the order that records it
+//! until its record goes.
 
 use super::*;
 use crate::world::World;
@@ -66,23 +67,34 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     for number in 0..32 {
         let central = rig.central.clone();
         let by = ordered(Verb::VmCreate);
-        orders.spawn(async move { central.workloads.create_vm(small(number, ON_BR0), None, true, &by).await });
+        orders.spawn(async move {
+            central.workloads.create_vm(small(number, ON_BR0), None, true, &by).await
+        });
     }
-    let (good, bad): (Vec<_>, Vec<_>) = orders.join_all().await.into_iter().partition(Result::is_ok);
+    let (good, bad): (Vec<_>, Vec<_>) =
+        orders.join_all().await.into_iter().partition(Result::is_ok);
     let good: Vec<Vm> = good.into_iter().map(Result::unwrap).collect();
     let given: BTreeSet<Ipv4Addr> = good.iter().flat_map(addresses).collect();
     assert_eq!(given, [19, 21, 22, 210, 211].map(ip).into(), "all but the reserved one");
     assert_eq!((good.len(), bad.len()), (POOLED, 32 - POOLED));
     for error in bad {
         let why = code(&error.unwrap_err());
-        assert!(why.contains("nic[0].address: every address of [[vms.pool]] for br0 is taken"), "{why}");
+        assert!(
+            why.contains("nic[0].address: every address of [[vms.pool]] for br0 is taken"),
+            "{why}"
+        );
     }
-    assert_eq!(rig.central.store().read(|model| model.vm_count()), POOLED, "nothing stays of those that were refused");
+    assert_eq!(
+        rig.central.store().read(|model| model.vm_count()),
+        POOLED,
+        "nothing stays of those that were refused"
+    );
     assert!(good.iter().all(|vm| vm.request.spec.nics[0].mac.0.starts_with(&[0x02, 0x4d, 0x45])));
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
-    let target_state = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
+    let target_state =
+        rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
         matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics),
         "{target_state:?}"
@@ -93,7 +105,9 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     let next = create(&rig, small(40, ON_BR0), None).await.unwrap();
     assert_eq!(addresses(&next), addresses(first));
     let elsewhere =
-        create(&rig, small(41, "[[nic]]\nbridge = \"br9\"\n[[nic]]\nbridge = \"mesh-nat0\""), None).await.unwrap();
+        create(&rig, small(41, "[[nic]]\nbridge = \"br9\"\n[[nic]]\nbridge = \"mesh-nat0\""), None)
+            .await
+            .unwrap();
     assert!(addresses(&elsewhere).is_empty(), "no pool, no address");
 }
 
@@ -102,9 +116,11 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
-    let named =
-        |mac: &str, address: &str| format!("[[nic]]\nbridge = \"br0\"\nmac = \"{mac}\"\naddress = \"{address}\"\n");
-    let first = create(&rig, small(1, &named("02:00:00:00:00:01", "10.77.0.50")), None).await.unwrap();
+    let named = |mac: &str, address: &str| {
+        format!("[[nic]]\nbridge = \"br0\"\nmac = \"{mac}\"\naddress = \"{address}\"\n")
+    };
+    let first =
+        create(&rig, small(1, &named("02:00:00:00:00:01", "10.77.0.50")), None).await.unwrap();
     let all = [
         named("02:00:00:00:00:01", "10.77.0.50"),
         named("52:54:00:00:00:77", "10.77.0.20"),
@@ -117,7 +133,8 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
         format!("nic[0].mac: 02:00:00:00:00:01 is a NIC of {whose}"),
         format!("nic[0].address: 10.77.0.50 is assigned to {whose}"),
         "nic[1].mac: 52:54:00:00:00:77 is reserved by a [[reservation]] for 10.77.0.20".to_owned(),
-        "nic[1].address: 10.77.0.20 is reserved for NIC 52:54:00:00:00:77 by a [[reservation]]".to_owned(),
+        "nic[1].address: 10.77.0.20 is reserved for NIC 52:54:00:00:00:77 by a [[reservation]]"
+            .to_owned(),
         format!("nic[2].mac: {} is a NIC of node {}", node.mac, node.id()),
         "nic[3].address: 10.77.0.255 is the network or broadcast address of br0".to_owned(),
     ] {
@@ -132,7 +149,9 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
     let wanted = small(3, ON_BR0);
     let prefix = "02:4d:45".parse().unwrap();
     let own = meshd_config::vm::derived_mac(&prefix, wanted.spec.uuid, 0, 0);
-    create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await.unwrap();
+    create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None)
+        .await
+        .unwrap();
     let other = create(&rig, wanted, None).await.unwrap().request.spec.nics[0].mac;
     assert!(other != own && other.0.starts_with(&[0x02, 0x4d, 0x45]), "{other}");
 }
@@ -150,7 +169,8 @@ async fn private_network_address_is_unique_per_node_and_shown() {
     assert_eq!(second.node(), Some(two.id()), "a node is taken where it is free");
     assert!(refused(&rig, small(3, nat), None).await.contains("address_taken"));
 
-    let third = create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
+    let third =
+        create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
         let mut nics: Vec<Nic> = vm.request.spec.nics.clone();
         rig.central.workloads.fill_addresses(vm.uuid(), vm.node(), &mut nics);
@@ -167,7 +187,8 @@ async fn private_network_address_is_unique_per_node_and_shown() {
 /// Approves a unit with addresses.
 async fn approve(rig: &Rig, unit: &str, nic: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
     let slots = rig.central.workloads.slots();
-    let id = slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
+    let id =
+        slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
     let nic = SlotNic { mac: nic.0.parse().unwrap(), address: nic.1 };
     let parts = SlotParts { nic: Some(nic), ..SlotParts::default() };
     rig.central.workloads.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
@@ -178,7 +199,8 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
-    let slotted = |number, more: &str| small(number, &format!("units = 1\n[[nic]]\nslot = true\n{more}"));
+    let slotted =
+        |number, more: &str| small(number, &format!("units = 1\n[[nic]]\nslot = true\n{more}"));
     let lacking = refused(&rig, slotted(1, "bridge = \"br0\""), None).await;
     assert!(lacking.contains("slot_without_nic"), "{lacking}");
     let own = "02:00:00:00:00:aa";
@@ -196,9 +218,12 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     approve(&rig, UNIT, (own, Some(ip(211)))).await.expect("again: they are its own");
 
     // Nobody else gets them, neither by name nor from a pool, while nobody has the slot.
-    let taken = refused(&rig, small(2, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await;
+    let taken =
+        refused(&rig, small(2, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None)
+            .await;
     assert!(taken.contains("assigned to slot"), "{taken}");
-    let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.211\"")), None).await;
+    let taken =
+        refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.211\"")), None).await;
     assert!(taken.contains("10.77.0.211 is assigned to slot"), "{taken}");
     for number in 10..14 {
         let vm = create(&rig, small(number, ON_BR0), None).await.expect("the pools have four more");
@@ -209,7 +234,8 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     let vm = create(&rig, slotted(1, "bridge = \"br0\""), None).await.unwrap();
     let nic = &vm.request.spec.nics[0];
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
-    let vm_nic = vm_nics(&rig).into_iter().find(|vm_nic| vm_nic.vm == vm.uuid()).expect("DHCP knows it");
+    let vm_nic =
+        vm_nics(&rig).into_iter().find(|vm_nic| vm_nic.vm == vm.uuid()).expect("DHCP knows it");
     assert_eq!((vm_nic.mac, vm_nic.address), (nic.mac, nic.address));
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
@@ -217,7 +243,10 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
 
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
-    assert_eq!((vm.request.spec.nics[0].mac.to_string().as_str(), vm.request.spec.nics[0].address), (own, None));
+    assert_eq!(
+        (vm.request.spec.nics[0].mac.to_string().as_str(), vm.request.spec.nics[0].address),
+        (own, None)
+    );
 }
 
 #[tokio::test]
@@ -254,14 +283,17 @@ async fn slot_nic_conflict_is_checked_again_at_assignment() {
 
     // What a program writes there is not looked at.
     let mut forged = requested();
-    (forged.spec.nics[0].mac, forged.spec.nics[0].address) = ("52:54:00:00:00:77".parse().unwrap(), Some(ip(20)));
+    (forged.spec.nics[0].mac, forged.spec.nics[0].address) =
+        ("52:54:00:00:00:77".parse().unwrap(), Some(ip(20)));
     let vm = create(&rig, forged, None).await.expect("the slot has its own");
     assert_eq!(addresses(&vm), [ip(31)]);
 
     // The node is given up, and its guest may run on: nobody gets the addresses.
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.nodes.remove(node.id(), &by).await.unwrap();
-    assert!(record(&rig, &vm).is_some_and(|vm| vm.placement.is_none() && addresses(&vm) == [ip(31)]));
+    assert!(
+        record(&rig, &vm).is_some_and(|vm| vm.placement.is_none() && addresses(&vm) == [ip(31)])
+    );
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;
     assert!(taken.contains("assigned to the VM"), "{taken}");
 }

@@ -14,7 +14,10 @@ async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
     for number in 0..64 {
         let central = rig.central.clone();
         orders.spawn(async move {
-            central.workloads.create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate)).await
+            central
+                .workloads
+                .create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate))
+                .await
         });
     }
     let all = orders.join_all().await;
@@ -31,7 +34,10 @@ async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert_eq!(life(&rig, &vm), VmPhase::Releasing);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
-    assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
+    assert!(
+        create(&rig, ask(70, "units = 1"), None).await.is_err(),
+        "its node has not released it"
+    );
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
     assert!(rig.central.store().read(|model| model.allocations(node.id()).is_none()));
@@ -46,7 +52,11 @@ trait Errors {
 
 impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
     fn flatten_err(self) -> Box<dyn Iterator<Item = String>> {
-        Box::new(self.filter_map(|result| result.as_ref().err().map(code)).collect::<Vec<_>>().into_iter())
+        Box::new(
+            self.filter_map(|result| result.as_ref().err().map(code))
+                .collect::<Vec<_>>()
+                .into_iter(),
+        )
     }
 }
 
@@ -68,7 +78,10 @@ async fn unplaceable_vm_is_refused_with_reason_and_not_recorded() {
         ("[[volume]]\nname = \"d\"\nformat = \"raw\"\ndisk = \"eui.1234\"", "disk_missing"),
     ] {
         let why = refused(ask(1, more)).await;
-        assert!(why.contains(word) && why.contains("all nodes together lack the resources"), "{why}");
+        assert!(
+            why.contains(word) && why.contains("all nodes together lack the resources"),
+            "{why}"
+        );
     }
     let mut large = ask(1, "");
     large.spec.memory = "8G".parse().unwrap();
@@ -84,7 +97,9 @@ async fn unplaceable_vm_is_refused_with_reason_and_not_recorded() {
     assert!(code(&twice).contains("has the UUID"), "{twice}");
     let mut same_name = ask(2, "");
     same_name.spec.name = "vm-1".parse().unwrap();
-    assert!(code(&create(&rig, same_name, None).await.expect_err("the name")).contains("has this name"));
+    assert!(
+        code(&create(&rig, same_name, None).await.expect_err("the name")).contains("has this name")
+    );
     assert_eq!(rig.central.store().read(|model| model.vm_count()), 1);
 }
 
@@ -95,14 +110,18 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
-    let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.desired_state);
+    let want = |rig: &Rig| {
+        rig.central.workloads.vm_orders(id, None).pop().map(|order| order.desired_state)
+    };
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmPhase::Running, 1));
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
-    let order = async |verb, by| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
+    let order = async |verb, by| {
+        rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap()
+    };
     order(VmVerb::Start, Verb::VmStart).await;
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })), "it runs");
     order(VmVerb::Restart, Verb::VmRestart).await;
@@ -111,13 +130,22 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     assert!(matches!(want(&rig), Some(VmTargetState::Stop { .. })));
     report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
-    let details = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
+    let details = rig
+        .events("vm_ordered")
+        .iter()
+        .map(|event| event.detail.clone())
+        .collect::<Vec<_>>()
+        .join(" ");
     assert!(!details.contains("hunter2"), "{details}");
     drop(node);
     drop(rig);
     let rig = Rig::new(&world);
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
-    rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
+    rig.central
+        .workloads
+        .order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart))
+        .await
+        .unwrap();
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 3, .. })));
 }
 
@@ -134,7 +162,10 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     assert_eq!(rig.central.workloads.orphan_vms().len(), 1);
     assert!(rig.central.workloads.vm_orders(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
-    assert!(rig.central.workloads.delete_vm(unrecorded.uuid(), None, &by).await.is_err(), "on which node?");
+    assert!(
+        rig.central.workloads.delete_vm(unrecorded.uuid(), None, &by).await.is_err(),
+        "on which node?"
+    );
     rig.central.workloads.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
     let orders = rig.central.workloads.vm_orders(node.id(), None);
     assert!(
@@ -155,16 +186,23 @@ async fn blocked_release_reports_reason_and_keeps_its_unit() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
-    let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
+    let blocked =
+        VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(blocked.clone())).await);
     }
-    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmPhase::ReleaseBlocked, 1));
+    assert_eq!(
+        (life(&rig, &vm), rig.events("vm_release_blocked").len()),
+        (VmPhase::ReleaseBlocked, 1)
+    );
     let slot = rig.central.workloads.slots().pop().expect("it has one");
     assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
     assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());
     released(&node, &vm).await;
-    assert_eq!(rig.central.workloads.slots().pop().expect("it has one").state.as_str(), "available");
+    assert_eq!(
+        rig.central.workloads.slots().pop().expect("it has one").state.as_str(),
+        "available"
+    );
 }
 
 #[tokio::test]
@@ -175,10 +213,16 @@ async fn slot_of_node_with_unproven_check_is_not_approved() {
     node.facts = facts("ready");
     node.boot_approved(Stage::Online).await;
     let check = json!({ "name": "network", "status": "WARN", "detail": "nobody answered", "unproven": true });
-    assert!(node.say(serde_json::from_value(json!({ "kind": "checks", "checks": [check] })).unwrap()).await);
+    assert!(
+        node.say(serde_json::from_value(json!({ "kind": "checks", "checks": [check] })).unwrap())
+            .await
+    );
     let slot = rig.central.workloads.slots().pop().expect("a candidate");
     let approve = || async {
-        rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove)).await
+        rig.central
+            .workloads
+            .approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove))
+            .await
     };
     let refused = approve().await.expect_err("it proved nothing");
     assert!(code(&refused).contains("check network says WARN: nobody answered"), "{refused}");
@@ -206,7 +250,10 @@ async fn disk_belongs_to_one_slot_under_any_of_its_names() {
     assert_eq!(slots.len(), 2);
     let approve = async |slot: usize, name: &str| {
         let parts = SlotParts { disk: Some(name.parse().unwrap()), ..SlotParts::default() };
-        rig.central.workloads.approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove)).await
+        rig.central
+            .workloads
+            .approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove))
+            .await
     };
     assert!(approve(0, "naa.5000c500ffffffff").await.is_err(), "no disk is called so");
     approve(0, "naa.5000c500a1b2c3d4").await.unwrap();
@@ -231,10 +278,16 @@ async fn unit_is_assigned_only_after_its_slot_is_approved() {
     rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
     rig.central.workloads.disable_slot(slot.id.clone(), &by).await.unwrap();
     assert!(create(&rig, ask(1, "units = 1"), None).await.is_err());
-    assert_eq!(rig.central.workloads.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(), "available");
+    assert_eq!(
+        rig.central.workloads.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(),
+        "available"
+    );
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "reserved");
-    assert!(rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
+    assert!(
+        rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(),
+        "it is held"
+    );
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
 }

@@ -1,4 +1,5 @@
-//! What the site says of all VMs, and what a node says of itself beside its units: both decide where a machine goes.
+//! What the site says of all VMs, and what a node says of itself beside its units: both decide
+//! where a machine goes.
 
 use super::*;
 use crate::world::{World, stderr};
@@ -46,7 +47,8 @@ async fn automatic_slot_approval_needs_proven_checks() {
     assert_eq!(rig.central.workloads.slots().pop().expect("one").state.as_str(), "candidate");
     let refused = why(&rig, ask(1, "units = 1")).await;
     assert!(
-        refused.contains("slot_closed") && refused.contains("check network says WARN: nobody answered"),
+        refused.contains("slot_closed")
+            && refused.contains("check network says WARN: nobody answered"),
         "{refused}"
     );
     // Files that are still fetched say nothing of its units.
@@ -63,7 +65,10 @@ async fn cpu_overcommit_limits_vm_placement() {
         create(&rig, ask(number, ""), None).await.unwrap();
     }
     let refused = why(&rig, ask(5, "")).await;
-    assert!(refused.contains("cpus_taken") && refused.contains("not_ready: a node has the resources"), "{refused}");
+    assert!(
+        refused.contains("cpus_taken") && refused.contains("not_ready: a node has the resources"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -133,5 +138,8 @@ fn vm_file_uses_templates_of_the_server_site() {
     assert!(known.contains("no node is known"), "{known}");
     let unknown = create(&world, "name = \"train-7\"\ntemplate = \"large\"\n");
     assert!(unknown.contains("vm.toml:2") && unknown.contains("no template `large`"), "{unknown}");
-    assert!(unknown.contains("vcpus: is required") && unknown.contains("name a template: default"), "{unknown}");
+    assert!(
+        unknown.contains("vcpus: is required") && unknown.contains("name a template: default"),
+        "{unknown}"
+    );
 }

@@ -1,5 +1,5 @@
-//! When a VM is started, and what becomes of one that its node refuses. Nothing stays reserved, and nothing runs where it
-//! should not.
+//! When a VM is started, and what becomes of one that its node refuses. Nothing stays reserved, and
+//! nothing runs where it should not.
 
 use super::*;
 use crate::world::World;
@@ -14,7 +14,8 @@ use meshd_types::Digest;
 
 /// The node says that it could not run them, by the order of this number.
 async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
-    let failure = VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
+    let failure =
+        VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
     let plain = VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Failed);
     let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
@@ -45,8 +46,14 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     let (first, second) = if vm.node() == Some(one.id()) { (&one, &two) } else { (&two, &one) };
     refuse(first, &vm, 1, "bridge_missing: br0").await;
     let moved = record(&rig, &vm).unwrap();
-    assert_eq!((moved.node(), moved.start, moved.desired_state), (Some(second.id()), 2, VmDesiredState::Run));
-    assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()), "nothing stays reserved");
+    assert_eq!(
+        (moved.node(), moved.start, moved.desired_state),
+        (Some(second.id()), 2, VmDesiredState::Run)
+    );
+    assert!(
+        rig.central.store().read(|model| model.allocations(first.id()).is_none()),
+        "nothing stays reserved"
+    );
     assert_eq!(
         want(&rig, first.id()),
         Some(VmTargetState::Release { disks: Vec::new() }),
@@ -67,7 +74,8 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     // An operator starts it again, on whatever node; what is old of it there goes first.
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     let again = record(&rig, &vm).unwrap();
-    let (node, machine) = if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
+    let (node, machine) =
+        if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
     assert_eq!((again.node(), again.obstacle), (Some(node), None));
     assert_eq!(want(&rig, node), Some(VmTargetState::Release { disks: Vec::new() }));
     released(machine, &vm).await;
@@ -102,9 +110,12 @@ async fn vm_refused_after_it_ran_stays_on_its_node() {
     );
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
-    let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
-    let report =
-        VmReport { failure: Some(failure), ..VmReport::new(old.uuid(), old.name().clone(), ReportedVmState::Failed) };
+    let failure =
+        VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
+    let report = VmReport {
+        failure: Some(failure),
+        ..VmReport::new(old.uuid(), old.name().clone(), ReportedVmState::Failed)
+    };
     assert!(two.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(record(&rig, &old).unwrap().node(), Some(two.id()));
 }
@@ -152,7 +163,8 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     let id = node.id();
     let always = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
     let off = create(&rig, ask(2, ""), None).await.unwrap();
-    report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)])
+        .await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
@@ -173,7 +185,9 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     check(&node, "PASS").await;
     let orders = rig.central.workloads.vm_orders(id, None);
     assert!(
-        orders.iter().any(|order| matches!(order.desired_state, VmTargetState::Run { start: 2, .. })),
+        orders
+            .iter()
+            .any(|order| matches!(order.desired_state, VmTargetState::Run { start: 2, .. })),
         "{orders:?}"
     );
 }
@@ -190,7 +204,10 @@ async fn vm_is_not_restarted_on_rebooted_node_out_of_service() {
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().desired_state), (VmPhase::Failed, VmDesiredState::Stop));
+    assert_eq!(
+        (life(&rig, &vm), record(&rig, &vm).unwrap().desired_state),
+        (VmPhase::Failed, VmDesiredState::Stop)
+    );
     let lost = rig.events("vm_lost").pop().expect("it is written down");
     assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
     assert!(node.heartbeat(0).await);
@@ -204,7 +221,8 @@ async fn unrecorded_vm_blocks_its_node_and_is_not_started_elsewhere() {
     let node = host(&rig, 1).await;
     let unrecorded = Vm::new(ask(9, ""), None, rig.central.now());
     report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
-    let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("what it has left is not known"));
+    let refused =
+        code(&create(&rig, ask(1, ""), None).await.expect_err("what it has left is not known"));
     assert!(refused.contains("has_work_not_on_record"), "{refused}");
     let other = host(&rig, 2).await;
     let twice = code(&create(&rig, ask(9, ""), None).await.expect_err("it runs"));
@@ -222,7 +240,10 @@ async fn missing_volume_is_reported_before_the_vm_is_recorded() {
     let digest = Digest::of(b"nobody added it");
     let volume = format!("[[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"");
     let refused = code(&create(&rig, ask(1, &volume), None).await.expect_err("it is not here"));
-    assert!(refused.contains("meshd volume add") && refused.contains(&digest.to_string()), "{refused}");
+    assert!(
+        refused.contains("meshd volume add") && refused.contains(&digest.to_string()),
+        "{refused}"
+    );
     assert_eq!(rig.central.store().read(|model| model.vm_count()), 0);
     let blobs = rig.central.site().blobs_dir.join("volumes");
     std::fs::create_dir_all(&blobs).unwrap();
@@ -242,8 +263,10 @@ async fn volumes_in_use_are_declared_at_changes_and_not_when_listed() {
     std::fs::write(blobs.join("volumes").join(digest.to_string()), "a file").unwrap();
     let vm = create(&rig, ask(1, &volume), None).await.unwrap();
     let declared = || {
-        let lists = std::fs::read_dir(blobs.join("in-use")).unwrap().map(|list| list.unwrap().path());
-        let mut volumes = lists.filter(|list| list.extension().is_some_and(|kind| kind == "volumes"));
+        let lists =
+            std::fs::read_dir(blobs.join("in-use")).unwrap().map(|list| list.unwrap().path());
+        let mut volumes =
+            lists.filter(|list| list.extension().is_some_and(|kind| kind == "volumes"));
         let list = volumes.next().expect("a list of volumes");
         std::fs::read_to_string(list).unwrap().contains(&digest.to_string())
     };
@@ -278,7 +301,11 @@ async fn restored_vm_is_not_started_before_confirmation() {
     assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().obstacle), (VmPhase::Running, None), "its node has it");
+    assert_eq!(
+        (life(&rig, &vm), record(&rig, &vm).unwrap().obstacle),
+        (VmPhase::Running, None),
+        "its node has it"
+    );
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;
@@ -289,7 +316,10 @@ async fn restored_vm_is_not_started_before_confirmation() {
     report_vms(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty(), "never two copies");
-    assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
+    assert!(
+        code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs"))
+            .contains("release that one")
+    );
     let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
     rig.central.workloads.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
     report_vms(&second, &[]).await;

@@ -10,8 +10,8 @@ use meshd_model::{
 use meshd_proto::{
     FromCentral,
     task::{
-        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskReport, TaskUpdate,
-        TaskUser,
+        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState,
+        TaskReport, TaskUpdate, TaskUser,
     },
 };
 use meshd_types::TaskId;
@@ -48,7 +48,13 @@ fn record(rig: &Rig, id: TaskId) -> Task {
 }
 
 async fn send_update(machine: &Machine<'_>, send_update: TaskUpdate) -> Option<FromCentral> {
-    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Task(send_update)).await.unwrap()
+    machine
+        .rig
+        .central
+        .agents
+        .link_message(machine.link.expect("a link"), FromAgent::Task(send_update))
+        .await
+        .unwrap()
 }
 
 async fn runs(machine: &Machine<'_>, task: TaskId) {
@@ -81,7 +87,10 @@ async fn group_naming_a_node_by_two_ids_counts_it_once() {
     assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     send_update(&second, TaskUpdate::Released { task: task.id }).await;
-    assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Cancelled, false));
+    assert_eq!(
+        (record(&rig, task.id).state, record(&rig, task.id).is_open()),
+        (TaskState::Cancelled, false)
+    );
     run(&rig, None).await.expect("it is free again");
 }
 
@@ -99,15 +108,25 @@ async fn fenced_or_removed_node_is_released_from_its_task() {
     rig.central.nodes.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
     let failed = record(&rig, task.id);
     let end = failed.end.clone().expect("decided in the same transaction");
-    assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::NodeLost, Some(first.id())));
+    assert_eq!(
+        (end.state, end.cause, end.node),
+        (TaskState::Failed, TaskCause::NodeLost, Some(first.id()))
+    );
     assert!(end.detail.contains("fenced"), "{}", end.detail);
     assert_eq!(failed.holding().collect::<Vec<_>>(), [second.id()]);
-    assert!(failed.order_for(second.id()).is_some_and(|order| order.desired_state == TaskDesiredState::Gone));
+    assert!(
+        failed
+            .order_for(second.id())
+            .is_some_and(|order| order.desired_state == TaskDesiredState::Gone)
+    );
     // The other one is lost before it can say so.
     second.power_off().await;
     let by = AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.nodes.remove(second.id(), &by).await.unwrap();
-    assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Failed, false));
+    assert_eq!(
+        (record(&rig, task.id).state, record(&rig, task.id).is_open()),
+        (TaskState::Failed, false)
+    );
     // What the fenced one has of it when it is back is ended.
     first.boot(Stage::Online).await;
     ready(&first).await;
@@ -126,10 +145,20 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
         let data = Piece::from_bytes(text.as_bytes().to_vec());
         TaskUpdate::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
-    let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, end: upto }));
+    let kept = |upto| {
+        Some(FromCentral::OutputStored(OutputStored {
+            task: task.id,
+            stream: Stream::Out,
+            end: upto,
+        }))
+    };
     assert_eq!(send_update(&first, piece(0, "good\n")).await, kept(5));
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert_eq!(send_update(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
+    assert_eq!(
+        send_update(&first, piece(5, "last\n")).await,
+        kept(10),
+        "what it wrote until it was killed"
+    );
     for node in [&first, &second] {
         send_update(node, TaskUpdate::Released { task: task.id }).await;
     }
@@ -165,7 +194,10 @@ async fn events_of_unrecorded_work_are_rate_limited() {
     rig.clock.turn(std::time::Duration::from_secs(60));
     assert!(node.heartbeat(0).await);
     invent(101).await;
-    assert!(rig.events("vm_unknown").len() > vms && rig.events("task").len() > tasks, "later they are told again");
+    assert!(
+        rig.events("vm_unknown").len() > vms && rig.events("task").len() > tasks,
+        "later they are told again"
+    );
 }
 
 #[tokio::test]

@@ -48,7 +48,10 @@ async fn subscriber_receives_scrollback_and_new_output_once() {
     guest.write_all(b", and its last words").expect("written");
     console.refresh();
     drop(console);
-    assert_eq!(next_event(&mut early.new).await, ConsoleEvent::Bytes(b", and its last words".to_vec()));
+    assert_eq!(
+        next_event(&mut early.new).await,
+        ConsoleEvent::Bytes(b", and its last words".to_vec())
+    );
     assert_eq!(next_event(&mut early.new).await, ConsoleEvent::Released);
     assert!(writer.write(Vec::new()).await, "a writer does not keep the console open");
 }
@@ -69,17 +72,29 @@ async fn endless_output_is_bounded_and_a_slow_reader_learns_its_loss() {
     guest.write_all(b"the end").expect("written");
     console.refresh();
     let file = std::fs::metadata(files.console()).expect("there");
-    assert_eq!(file.size(), 50 * piece.len() as u64 + 7, "offsets in the file are offsets in the output");
+    assert_eq!(
+        file.size(),
+        50 * piece.len() as u64 + 7,
+        "offsets in the file are offsets in the output"
+    );
     assert!(file.blocks() * 512 <= 3 * SCROLLBACK, "{} bytes are on the disk", file.blocks() * 512);
     let before = console.subscribe().before;
-    assert!(before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 3 * SCROLLBACK, "{}", before.len());
+    assert!(
+        before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 3 * SCROLLBACK,
+        "{}",
+        before.len()
+    );
     assert!(before.ends_with(b"09999\nthe end"));
     assert!(!before.contains(&0), "no byte of a hole");
 
-    let ConsoleEvent::Lost(lost) = next_event(&mut slow.new).await else { panic!("old output is freed") };
+    let ConsoleEvent::Lost(lost) = next_event(&mut slow.new).await else {
+        panic!("old output is freed")
+    };
     let mut received = Vec::new();
     while lost + (received.len() as u64) < file.size() {
-        let ConsoleEvent::Bytes(bytes) = next_event(&mut slow.new).await else { panic!("one loss only") };
+        let ConsoleEvent::Bytes(bytes) = next_event(&mut slow.new).await else {
+            panic!("one loss only")
+        };
         received.extend(bytes);
     }
     assert_eq!(received, before, "every later byte");
@@ -103,7 +118,11 @@ async fn restarted_agent_reads_earlier_output_and_frees_old_output() {
     for _ in 0..2 {
         let (next, _input_queue) = Console::new(&files);
         let before = next.subscribe().before;
-        assert!(before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 2 * SCROLLBACK, "{}", before.len());
+        assert!(
+            before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 2 * SCROLLBACK,
+            "{}",
+            before.len()
+        );
         assert!(before.iter().all(|byte| *byte == b'x'));
     }
     assert!(std::fs::metadata(files.console()).expect("there").blocks() * 512 <= 2 * SCROLLBACK);

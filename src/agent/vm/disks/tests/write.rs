@@ -17,7 +17,11 @@ fn check(name: &str, status: CheckStatus) -> Check {
 }
 
 fn passing_checks() -> Vec<Check> {
-    vec![check("store", CheckStatus::Warn), check("images", CheckStatus::Pass), check("vfio", CheckStatus::Skip)]
+    vec![
+        check("store", CheckStatus::Warn),
+        check("images", CheckStatus::Pass),
+        check("vfio", CheckStatus::Skip),
+    ]
 }
 
 fn volume(more: serde_json::Value) -> Volume {
@@ -28,7 +32,12 @@ fn volume(more: serde_json::Value) -> Volume {
 
 #[test]
 fn unfit_disk_is_refused_with_its_reason() {
-    let disk = DiskFacts { name: "vdz".into(), wwid: Some("eui.1".into()), bytes: 8 * MIB, ..DiskFacts::default() };
+    let disk = DiskFacts {
+        name: "vdz".into(),
+        wwid: Some("eui.1".into()),
+        bytes: 8 * MIB,
+        ..DiskFacts::default()
+    };
     let checked = |disk: &DiskFacts, volume: &Volume, was_begun| {
         writable_disk(std::slice::from_ref(disk), volume, 8 * MIB, was_begun)
             .map(drop)
@@ -37,15 +46,31 @@ fn unfit_disk_is_refused_with_its_reason() {
     let plain = volume(serde_json::json!({}));
     assert_eq!(checked(&disk, &plain, false), Ok(()));
     let used = DiskFacts { blocked: Some("disk vdz is mounted on /".into()), ..disk.clone() };
-    assert_eq!(checked(&used, &plain, true), Err(Reason::DiskInUse), "even after an interrupted write");
-    assert_eq!(checked(&DiskFacts { bytes: MIB, ..disk.clone() }, &plain, false), Err(Reason::DiskTooSmall));
-    assert_eq!(checked(&DiskFacts { wwid: None, ..disk.clone() }, &plain, false), Err(Reason::DiskMissing));
+    assert_eq!(
+        checked(&used, &plain, true),
+        Err(Reason::DiskInUse),
+        "even after an interrupted write"
+    );
+    assert_eq!(
+        checked(&DiskFacts { bytes: MIB, ..disk.clone() }, &plain, false),
+        Err(Reason::DiskTooSmall)
+    );
+    assert_eq!(
+        checked(&DiskFacts { wwid: None, ..disk.clone() }, &plain, false),
+        Err(Reason::DiskMissing)
+    );
     let twins = writable_disk(&[disk.clone(), disk.clone()], &plain, MIB, false).map(drop);
-    assert_eq!(twins.map_err(|refusal| refusal.reason), Err(Reason::DiskMissing), "two disks have the same identity");
+    assert_eq!(
+        twins.map_err(|refusal| refusal.reason),
+        Err(Reason::DiskMissing),
+        "two disks have the same identity"
+    );
     let full = DiskFacts { signatures: vec!["ext file system on vdz1".into()], ..disk };
-    let refused = writable_disk(std::slice::from_ref(&full), &plain, MIB, false).expect_err("not empty");
+    let refused =
+        writable_disk(std::slice::from_ref(&full), &plain, MIB, false).expect_err("not empty");
     assert!(
-        refused.reason == Reason::DiskNotEmpty && refused.detail.contains("ext file system on vdz1"),
+        refused.reason == Reason::DiskNotEmpty
+            && refused.detail.contains("ext file system on vdz1"),
         "{refused:?}"
     );
     assert_eq!(checked(&full, &plain, true), Ok(()), "left by an interrupted write of the VM");
@@ -79,14 +104,16 @@ struct Node {
 impl Node {
     fn new(format: &str) -> Self {
         let (fake, real) = (FakeMachine::new("", &[]), LoopDevice::new(8 * MIB));
-        let number = fs::read_to_string(format!("/sys/block/{}/dev", real.name())).expect("its number");
+        let number =
+            fs::read_to_string(format!("/sys/block/{}/dev", real.name())).expect("its number");
         for (name, text) in [("dev", number.trim()), ("size", "16384"), ("wwid", "eui.1")] {
             fake.file(&format!("sys/block/vdz/{name}"), text);
         }
         fake.link("dev/vdz", &real.device);
         fake.link("usr", "/usr");
         let root = fake.tree.path("/");
-        let content: Vec<u8> = (0..4 * MIB).map(|at| if at < MIB { 0 } else { (at % 251) as u8 }).collect();
+        let content: Vec<u8> =
+            (0..4 * MIB).map(|at| if at < MIB { 0 } else { (at % 251) as u8 }).collect();
         let (raw, image) = (root.join("raw"), root.join("image"));
         fs::write(&raw, &content).expect("written");
         let [raw, made] = [&raw, &image].map(|path| path.to_str().expect("a plain path"));
@@ -94,7 +121,8 @@ impl Node {
         let digest = Digest::of(&fs::read(&image).expect("made"));
         fs::create_dir(root.join("images")).expect("made");
         fs::rename(&image, root.join("images").join(digest.to_string())).expect("moved");
-        let config = HostConfig { checks: CheckRunner::new(passing_checks), ..HostConfig::of_root(&root) };
+        let config =
+            HostConfig { checks: CheckRunner::new(passing_checks), ..HostConfig::of_root(&root) };
         let files = VmPaths::new(&root.join("vms"), SystemUuid([7; 16]));
         Node { fake, real, config: Arc::new(config), files, digest, content }
     }
@@ -106,8 +134,12 @@ impl Node {
     async fn write(&self, was_begun: bool) -> Result<u64, VmRefusal> {
         let progress = Arc::<WriteProgress>::default();
         let volumes = vec![(self.volume(), was_begun)];
-        let task =
-            DiskWrite { files: self.files.clone(), config: self.config.clone(), volumes, progress: progress.clone() };
+        let task = DiskWrite {
+            files: self.files.clone(),
+            config: self.config.clone(),
+            volumes,
+            progress: progress.clone(),
+        };
         task.run().await?;
         assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
         Ok(progress.total.load(Ordering::Relaxed))
@@ -143,7 +175,10 @@ async fn image_is_written_compared_and_wiped() {
         assert_eq!(node.write(false).await, Ok(8 * MIB), "written once, compared once");
         let on_disk = node.read();
         assert!(on_disk[..node.content.len()] == node.content[..], "{format}");
-        assert!(on_disk[node.content.len()..].iter().all(|byte| *byte == 0), "the rest is discarded");
+        assert!(
+            on_disk[node.content.len()..].iter().all(|byte| *byte == 0),
+            "the rest is discarded"
+        );
         assert!(ownership_marker::unwritten_volumes(&node.files, &spec(&node)).is_empty());
         assert_eq!(node.release(false).await, Ok(()));
         assert!(node.read() == on_disk, "not wiped");
@@ -153,7 +188,8 @@ async fn image_is_written_compared_and_wiped() {
 }
 
 fn spec(node: &Node) -> meshd_proto::vm::VmSpec {
-    let mut spec = meshd_proto::vm::VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
+    let mut spec =
+        meshd_proto::vm::VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     spec.volumes = vec![node.volume()];
     spec
 }
@@ -165,7 +201,10 @@ async fn disk_with_content_is_refused_but_an_interrupted_write_repeats() {
     let before = node.read();
     let refused = node.write(false).await.expect_err("half a partition table");
     assert_eq!(refused.reason, Reason::DiskNotEmpty);
-    assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` is not empty: unrecognised data on vdz"));
+    assert_eq!(
+        refused.detail.split(';').next(),
+        Some("volume root: `eui.1` is not empty: unrecognised data on vdz")
+    );
     assert!(node.read() == before);
     assert_eq!(
         ownership_marker::states(&node.files, &spec(&node)).len(),
@@ -186,10 +225,17 @@ async fn busy_or_exchanged_disk_is_neither_written_nor_wiped() {
     if let VolumeSource::Raw { overwrite, .. } = &mut overwrite.source {
         *overwrite = true;
     }
-    let begun = begin(&node.config, &node.files, &overwrite, false).map(drop).expect_err("it is mounted");
-    assert!(begun.reason == Reason::DiskInUse && begun.detail.contains("is mounted, or part of"), "{begun:?}");
+    let begun =
+        begin(&node.config, &node.files, &overwrite, false).map(drop).expect_err("it is mounted");
+    assert!(
+        begun.reason == Reason::DiskInUse && begun.detail.contains("is mounted, or part of"),
+        "{begun:?}"
+    );
     let error = node.release(true).await.expect_err("it is mounted");
-    assert!(error.starts_with("cannot wipe disk eui.1: ") && error.contains("is mounted, or part of"), "{error}");
+    assert!(
+        error.starts_with("cannot wipe disk eui.1: ") && error.contains("is mounted, or part of"),
+        "{error}"
+    );
     assert!(node.read() == before);
     node.real.umount();
     node.fake.file("sys/block/vdz/dev", "7:999");

@@ -10,7 +10,8 @@ fn at(seconds: u64) -> Duration {
 }
 
 fn machine(when: RestartWhen) -> VmStateMachine {
-    let policy = RestartPolicy { when, delay_s: 2, max_delay_s: 6, attempts: 3, stable_after_s: 100 };
+    let policy =
+        RestartPolicy { when, delay_s: 2, max_delay_s: 6, attempts: 3, stable_after_s: 100 };
     VmStateMachine::new(policy, 1 << 30, VmRecord::default())
 }
 
@@ -77,11 +78,18 @@ fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let mut machine = machine(RestartWhen::Never);
     machine.handle(at(0), VmEvent::Start);
     machine.handle(at(1), ended());
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::NotStarted)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::NotStarted))
+    );
     let failure = machine.record().failure.clone().expect("set");
     assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
-    assert_eq!(machine.handle(at(2), VmEvent::Start), Some(VmAction::Launch), "an order starts it again");
+    assert_eq!(
+        machine.handle(at(2), VmEvent::Start),
+        Some(VmAction::Launch),
+        "an order starts it again"
+    );
     assert_eq!(kind(&machine), None);
 }
 
@@ -92,7 +100,10 @@ fn start_timeout_kills_qemu_and_grows_with_memory() {
     assert_eq!(machine.handle(at(120), VmEvent::Tick), None);
     assert_eq!(machine.handle(at(121), VmEvent::Tick), Some(VmAction::Kill));
     machine.handle(at(122), ended());
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout))
+    );
     assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
 
@@ -102,8 +113,14 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
     let mut now = 10;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.handle(at(now), ended());
-        assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Crashed)));
-        assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
+        assert_eq!(
+            (machine.state(), kind(&machine)),
+            (ReportedVmState::Waiting, Some(VmFailureKind::Crashed))
+        );
+        assert_eq!(
+            (machine.record().restarts, machine.deadline()),
+            (restarts, Some(at(now + delay)))
+        );
         assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
         machine.handle(at(now + delay), VmEvent::GuestRunning);
         now += delay + 1;
@@ -111,7 +128,11 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
     machine.handle(at(now), ended());
     assert_eq!(machine.state(), ReportedVmState::Failed);
     assert!(
-        machine.record().failure.as_ref().is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
+        machine
+            .record()
+            .failure
+            .as_ref()
+            .is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
     );
 }
 
@@ -176,7 +197,10 @@ fn adopted_vm_continues_in_its_stored_state() {
     assert_eq!(adopted(true, true, RestartWhen::Never), (ReportedVmState::Running, None));
     assert_eq!(adopted(true, false, RestartWhen::Never), (ReportedVmState::Failed, None));
     assert_eq!(adopted(true, false, RestartWhen::OnFailure), (ReportedVmState::Waiting, None));
-    assert_eq!(adopted(false, true, RestartWhen::Always), (ReportedVmState::Stopping, Some(VmAction::Terminate)));
+    assert_eq!(
+        adopted(false, true, RestartWhen::Always),
+        (ReportedVmState::Stopping, Some(VmAction::Terminate))
+    );
     assert_eq!(adopted(false, false, RestartWhen::Always), (ReportedVmState::Stopped, None));
 }
 
@@ -185,7 +209,10 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
         machine.record.should_run = true;
-        assert_eq!((machine.adopt(at(0), true), machine.state()), (None, ReportedVmState::Starting));
+        assert_eq!(
+            (machine.adopt(at(0), true), machine.state()),
+            (None, ReportedVmState::Starting)
+        );
         machine
     };
     let mut running = adopted();
@@ -203,7 +230,10 @@ fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
     machine.record = VmRecord { should_run: true, restarts: 1, ..VmRecord::default() };
     machine.adopt_after_reboot();
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen))
+    );
     assert_eq!((machine.deadline(), machine.handle(at(9999), VmEvent::Tick)), (None, None));
     assert_eq!(machine.handle(at(10_000), VmEvent::Start), Some(VmAction::Launch));
 }
@@ -213,7 +243,10 @@ fn process_that_survives_sigkill_is_reported() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.handle(at(5), VmEvent::Discard), Some(VmAction::Kill));
     machine.handle(at(5) + KILL_TIMEOUT, VmEvent::Tick);
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Immortal)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::Immortal))
+    );
 }
 
 fn paused(resumable: bool) -> VmEvent {
@@ -224,7 +257,10 @@ fn paused(resumable: bool) -> VmEvent {
 fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.handle(at(5), paused(true)), None);
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Paused, Some(VmFailureKind::Paused))
+    );
     assert_eq!((machine.deadline(), machine.record().should_run), (None, true));
     assert_eq!(machine.handle(at(6), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
@@ -248,13 +284,20 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
     let mut now = 5;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.handle(at(now), paused(true));
-        assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
+        assert_eq!(
+            (machine.record().restarts, machine.deadline()),
+            (restarts, Some(at(now + delay)))
+        );
         assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
         now += delay;
         machine.handle(at(now), VmEvent::Resumed);
     }
     machine.handle(at(now), paused(true));
-    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Paused, None), "paused until an order");
+    assert_eq!(
+        (machine.state(), machine.deadline()),
+        (ReportedVmState::Paused, None),
+        "paused until an order"
+    );
     assert_eq!(machine.handle(at(now), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.record().restarts, 0);
 }
@@ -264,7 +307,10 @@ fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::OnFailure);
     assert_eq!(machine.handle(at(5), paused(false)), Some(VmAction::Terminate));
     machine.handle(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Paused)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Waiting, Some(VmFailureKind::Paused))
+    );
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.handle(at(5), paused(false)), None);
     assert_eq!(machine.state(), ReportedVmState::Paused);
@@ -273,7 +319,10 @@ fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::Never);
     machine.handle(at(5), paused(true));
     machine.handle(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Crashed)));
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::Crashed))
+    );
 }
 
 fn failure() -> VmFailure {
@@ -286,8 +335,15 @@ fn guest_that_cannot_start_is_killed() {
     machine.handle(at(0), VmEvent::Start);
     assert_eq!(machine.handle(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
     machine.handle(at(2), ended());
-    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Prepare)));
-    assert_eq!(running(RestartWhen::Never).handle(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
+    assert_eq!(
+        (machine.state(), kind(&machine)),
+        (ReportedVmState::Failed, Some(VmFailureKind::Prepare))
+    );
+    assert_eq!(
+        running(RestartWhen::Never).handle(at(3), VmEvent::GuestStartFailed(failure())),
+        None,
+        "too late"
+    );
 }
 
 fn any_event() -> impl Strategy<Value = VmEvent> {

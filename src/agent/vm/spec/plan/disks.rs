@@ -11,22 +11,40 @@ use std::path::PathBuf;
 impl Planner<'_> {
     pub(super) fn disk(&self, disk: &RawDisk) -> Result<PathBuf, (VmRefusalReason, String)> {
         let Some(identity) = disk.identity().map(DiskIdentity::as_str) else {
-            return Err((VmRefusalReason::DiskMissing, "the order does not name the disk of the slot".to_owned()));
+            return Err((
+                VmRefusalReason::DiskMissing,
+                "the order does not name the disk of the slot".to_owned(),
+            ));
         };
         let has_name = |disk: &&DiskFacts| disk.identities().any(|name| name == identity);
         let found: Vec<&DiskFacts> = self.host.disks.iter().filter(has_name).collect();
         let [disk] = found.as_slice() else {
-            let count = if found.is_empty() { "no disk has".to_owned() } else { format!("{} disks have", found.len()) };
-            return Err((VmRefusalReason::DiskMissing, format!("{count} the identity `{identity}`")));
+            let count = if found.is_empty() {
+                "no disk has".to_owned()
+            } else {
+                format!("{} disks have", found.len())
+            };
+            return Err((
+                VmRefusalReason::DiskMissing,
+                format!("{count} the identity `{identity}`"),
+            ));
         };
         let aliases: Vec<&str> = disk.identities().collect();
-        let has_disk = |other: &&&VmSpec| other.disks().any(|disk| aliases.contains(&disk.as_str()));
+        let has_disk =
+            |other: &&&VmSpec| other.disks().any(|disk| aliases.contains(&disk.as_str()));
         if let Some(owner) = self.others.iter().find(has_disk) {
-            return Err((VmRefusalReason::DiskInUse, format!("`{identity}` belongs to {}", owner.name)));
+            return Err((
+                VmRefusalReason::DiskInUse,
+                format!("`{identity}` belongs to {}", owner.name),
+            ));
         }
-        let is_foreign = |slot: &&SlotDisk| aliases.contains(&slot.disk.as_str()) && !self.has_unit(&slot.unit);
+        let is_foreign =
+            |slot: &&SlotDisk| aliases.contains(&slot.disk.as_str()) && !self.has_unit(&slot.unit);
         if let Some(slot) = self.host.slots.iter().find(is_foreign) {
-            return Err((VmRefusalReason::DiskTaken, format!("`{identity}` belongs to slot {}", slot.unit)));
+            return Err((
+                VmRefusalReason::DiskTaken,
+                format!("`{identity}` belongs to slot {}", slot.unit),
+            ));
         }
         if let Some(reason) = &disk.blocked {
             return Err((VmRefusalReason::DiskInUse, format!("`{identity}`: {reason}")));
@@ -37,6 +55,9 @@ impl Planner<'_> {
     /// Returns whether the VM gets the unit of this function.
     fn has_unit(&self, function: &PciAddress) -> bool {
         let unit = self.host.units.iter().find(|unit| has_function(unit, function));
-        self.spec.units.iter().any(|own| own == function || unit.is_some_and(|unit| has_function(unit, own)))
+        self.spec
+            .units
+            .iter()
+            .any(|own| own == function || unit.is_some_and(|unit| has_function(unit, own)))
     }
 }

@@ -118,7 +118,9 @@ fn vm_with_all_devices_has_all_options() {
         "-device virtio-blk-pci,drive=volume1,bootindex=2,serial=data",
         "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/67,node-name=volume2",
         "-device ide-cd,drive=volume2,bootindex=3",
-        &format!("-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"),
+        &format!(
+            "-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"
+        ),
         &format!("-netdev tap,id=net0,ifname={tap},script=no,downscript=no,vhost=on,vhostfd=68"),
         "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
         &format!(
@@ -136,7 +138,8 @@ fn vm_with_all_devices_has_all_options() {
 
 #[test]
 fn tap_name_is_short_and_unique() {
-    let (vm, other) = (spec(json!({})), spec(json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" })));
+    let (vm, other) =
+        (spec(json!({})), spec(json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" })));
     assert!(tap_ports::tap_name(&vm, 3).len() <= 15);
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&other, 0));
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&vm, 1));

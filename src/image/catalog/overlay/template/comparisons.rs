@@ -1,9 +1,11 @@
-//! Which templates may compare long lists or texts: one instruction compares all their elements, and fuel counts it as one.
+//! Which templates may compare long lists or texts: one instruction compares all their elements,
+//! and fuel counts it as one.
 
 use super::tokens::Token;
 
 /// Members of values that are short: a comparison with one is one step.
-const SHORT_MEMBERS: [&str; 8] = ["address", "grouper", "hostname", "id", "index", "index0", "length", "name"];
+const SHORT_MEMBERS: [&str; 8] =
+    ["address", "grouper", "hostname", "id", "index", "index0", "length", "name"];
 
 /// The comparisons and slices of a template.
 #[derive(Default)]
@@ -25,7 +27,8 @@ impl Comparisons {
     pub(super) fn add(&mut self, statement: &str, tokens: &[Token<'_>]) {
         let loops = usize::from(statement == "for");
         self.of_lists |= tokens.iter().filter(|token| **token == Token::Word("in")).count() > loops;
-        self.makes_maps |= tokens.iter().any(|token| matches!(token, Token::Symbol('{') | Token::Word("dict")));
+        self.makes_maps |=
+            tokens.iter().any(|token| matches!(token, Token::Symbol('{') | Token::Word("dict")));
         let mut brackets = Vec::new();
         for (at, token) in tokens.iter().enumerate() {
             match token {
@@ -39,7 +42,8 @@ impl Comparisons {
     }
 
     fn add_operands(&mut self, before: &[Token<'_>], after: &[Token<'_>]) {
-        let is_literal = |token: Option<&Token<'_>>| matches!(token, Some(Token::Number | Token::Text));
+        let is_literal =
+            |token: Option<&Token<'_>>| matches!(token, Some(Token::Number | Token::Text));
         if is_literal(before.last()) || is_literal(after.first()) {
             return;
         }
@@ -55,10 +59,11 @@ fn ends_short(tokens: &[Token<'_>]) -> bool {
 
 /// Returns whether the operand after a comparison is a path to a short member.
 fn begins_short(tokens: &[Token<'_>]) -> bool {
-    let members = tokens.get(1..).unwrap_or_default().chunks_exact(2).map_while(|pair| match pair {
-        [Token::Symbol('.'), Token::Word(name)] => Some(*name),
-        _ => None,
-    });
+    let members =
+        tokens.get(1..).unwrap_or_default().chunks_exact(2).map_while(|pair| match pair {
+            [Token::Symbol('.'), Token::Word(name)] => Some(*name),
+            _ => None,
+        });
     members.last().is_some_and(|name| SHORT_MEMBERS.contains(&name))
 }
 
@@ -73,7 +78,9 @@ mod tests {
             let mut comparisons = Comparisons::default();
             for tag in tags(&text) {
                 match tag.tokens.split_first() {
-                    Some((Token::Word(first), rest)) if tag.is_statement => comparisons.add(first, rest),
+                    Some((Token::Word(first), rest)) if tag.is_statement => {
+                        comparisons.add(first, rest)
+                    }
                     _ => comparisons.add("", &tag.tokens),
                 }
             }

@@ -1,7 +1,9 @@
-//! Filters of templates, with bounds on the texts that they build. minijinja's own build texts of any size, which fuel does not count.
+//! Filters of templates, with bounds on the texts that they build. minijinja's own build texts of
+//! any size, which fuel does not count.
 
 use minijinja::{
-    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters, functions, tests,
+    Environment, Error, ErrorKind, Output, State, Template, Value, escape_formatter, filters,
+    functions, tests,
     value::{Rest, ValueKind},
 };
 use std::io;
@@ -63,15 +65,20 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     add_bounded(environment, "indent", Value::from_function(filters::indent), repeats_little);
     add_bounded(environment, "slice", Value::from_function(filters::slice), repeats_little);
     add_bounded(environment, "replace", Value::from_function(filters::replace), |args| {
-        if let [Some(text), Some(from), Some(to)] = [0, 1, 2].map(|at| args.get(at).and_then(Value::as_str)) {
-            let size = text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
+        if let [Some(text), Some(from), Some(to)] =
+            [0, 1, 2].map(|at| args.get(at).and_then(Value::as_str))
+        {
+            let size =
+                text.matches(from).count().saturating_mul(to.len()).saturating_add(text.len());
             take(&mut MAX_RENDERED.clone(), size).ok_or_else(too_large)?;
         }
         Ok(())
     });
     add_bounded(environment, "format", Value::from_function(filters::format), |args| {
         let text = args.first().and_then(Value::as_str).unwrap_or_default();
-        if text.contains('*') || text.split(|c: char| !c.is_ascii_digit()).any(|width| width.len() > 3) {
+        if text.contains('*')
+            || text.split(|c: char| !c.is_ascii_digit()).any(|width| width.len() > 3)
+        {
             return Err(filter_error("a width above 999".to_owned()));
         }
         Ok(())
@@ -105,7 +112,9 @@ fn add_tests(environment: &mut Environment<'static>) {
 /// Counts what a filter or a test reads.
 fn count_read(state: &State<'_, '_>, args: &[Value]) -> Result<(), Error> {
     let mut left = state.get_temp(READ_LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_READ);
-    args.iter().try_for_each(|arg| take_size(&mut left, arg)).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
+    args.iter()
+        .try_for_each(|arg| take_size(&mut left, arg))
+        .ok_or_else(|| Error::from(ErrorKind::OutOfFuel))?;
     state.set_temp(READ_LEFT, Value::from(left));
     Ok(())
 }
@@ -141,7 +150,11 @@ fn range(from: isize, to: Option<isize>, step: Option<isize>) -> Result<Value, E
 }
 
 /// Renders a template into a bounded output.
-pub(super) fn render(template: &Template<'_, '_>, values: &Value, out: impl io::Write) -> Result<(), Error> {
+pub(super) fn render(
+    template: &Template<'_, '_>,
+    values: &Value,
+    out: impl io::Write,
+) -> Result<(), Error> {
     template.render_captured_to(values, out).map(drop)
 }
 
@@ -162,25 +175,36 @@ fn numbers(value: &Value) -> Vec<i64> {
 
 /// `value | json`: the value as JSON, with quotes.
 fn json(value: &Value) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    serde_json::to_string(value)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// `values | join(", ")`: the values as one text.
 fn join(values: &Value, separator: Option<&str>) -> Result<String, Error> {
-    let (separator, mut joined, mut left) = (separator.unwrap_or_default(), String::new(), MAX_RENDERED);
-    let characters = values.as_str().map(|text| text.chars().map(|c| Value::from(c.to_string())).collect::<Value>());
+    let (separator, mut joined, mut left) =
+        (separator.unwrap_or_default(), String::new(), MAX_RENDERED);
+    let characters = values
+        .as_str()
+        .map(|text| text.chars().map(|c| Value::from(c.to_string())).collect::<Value>());
     for (number, value) in characters.as_ref().unwrap_or(values).try_iter()?.enumerate() {
         let gap = if number > 0 { separator } else { "" };
-        take(&mut left, gap.len()).and_then(|()| take_size(&mut left, &value)).ok_or_else(too_large)?;
+        take(&mut left, gap.len())
+            .and_then(|()| take_size(&mut left, &value))
+            .ok_or_else(too_large)?;
         joined.push_str(gap);
         joined.push_str(&value.to_string());
     }
     Ok(joined)
 }
 
-/// Writes a value as minijinja does, and counts the bytes, because a captured block has no other bound.
+/// Writes a value as minijinja does, and counts the bytes, because a captured block has no other
+/// bound.
 fn write_value(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    let mut left = state.get_temp(LEFT).and_then(|left| left.as_usize()).unwrap_or(MAX_WRITTEN).min(MAX_WRITTEN);
+    let mut left = state
+        .get_temp(LEFT)
+        .and_then(|left| left.as_usize())
+        .unwrap_or(MAX_WRITTEN)
+        .min(MAX_WRITTEN);
     let mut most = left.min(MAX_RENDERED);
     let before = most;
     take_size(&mut most, value).ok_or_else(|| Error::from(ErrorKind::WriteFailure))?;
@@ -194,7 +218,8 @@ fn take(left: &mut usize, size: usize) -> Option<()> {
     Some(())
 }
 
-/// Subtracts at least the size of a value as text. Lists are counted by their elements, because a product may have any number of them.
+/// Subtracts at least the size of a value as text. Lists are counted by their elements, because a
+/// product may have any number of them.
 fn take_size(left: &mut usize, value: &Value) -> Option<()> {
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => value.try_iter().ok()?.try_for_each(|element| {

@@ -1,5 +1,6 @@
-//! Bounds of a template that are checked before minijinja parses it: the parser and the compiler recurse on long expressions, and a stack
-//! overflow ends meshd. The bounds on assignments keep texts small that a template builds in memory, which fuel does not count.
+//! Bounds of a template that are checked before minijinja parses it: the parser and the compiler
+//! recurse on long expressions, and a stack overflow ends meshd. The bounds on assignments keep
+//! texts small that a template builds in memory, which fuel does not count.
 
 use super::{
     comparisons::Comparisons,
@@ -19,7 +20,8 @@ const MAX_OPERATORS: usize = 128;
 const MAX_DEPTH: usize = 32;
 /// Maximum number of `elif` in a template: each nests the rest of its `if`.
 const MAX_ELIF: usize = 128;
-/// Maximum weight of one expression: how many variables it may join into one text, counting through assignments.
+/// Maximum weight of one expression: how many variables it may join into one text, counting through
+/// assignments.
 const MAX_WEIGHT: usize = 64;
 /// Weight of a captured block.
 const CAPTURED: usize = MAX_WEIGHT / 2;
@@ -27,7 +29,8 @@ const CAPTURED: usize = MAX_WEIGHT / 2;
 const PARAMETER: usize = MAX_WEIGHT / 8;
 /// Instructions of one rendering: a loop over 16,384 members takes about 300,000.
 const FUEL: u64 = 1_000_000;
-/// Instructions of one rendering that may compare long lists or texts, which one instruction does: 20,000 comparisons or slices.
+/// Instructions of one rendering that may compare long lists or texts, which one instruction does:
+/// 20,000 comparisons or slices.
 const COMPARING_FUEL: u64 = 100_000;
 /// Maximum size of plain text that captured blocks repeat in one rendering, in bytes.
 const MAX_CAPTURED: u64 = 64 << 20;
@@ -43,13 +46,15 @@ pub(super) struct TooComplex {
     pub(super) hint: &'static str,
 }
 
-/// Checks a template and returns the fuel of one rendering. `integers` are the variables of the overlay that are numbers.
+/// Checks a template and returns the fuel of one rendering. `integers` are the variables of the
+/// overlay that are numbers.
 pub(super) fn check<'t>(text: &'t str, integers: BTreeSet<&'t str>) -> Result<u64, TooComplex> {
     if text.len() > MAX_TEXT {
         let what = format!("is a template of {} bytes, more than {MAX_TEXT}", text.len());
         return Err(TooComplex { line: 0, what, hint: "move the constant part into a plain file" });
     }
-    // minijinja counts columns in 16 bits: in a debug build, its tokenizer panics at a syntax error beyond them.
+    // minijinja counts columns in 16 bits: in a debug build, its tokenizer panics at a syntax error
+    // beyond them.
     let tags = panic::catch_unwind(|| tags(text)).map_err(|_| TooComplex {
         line: 0,
         what: "has a syntax error beyond column 65,534".to_owned(),
@@ -101,7 +106,10 @@ impl<'t> Scan<'t> {
             }
             "endset" => self.blocks = self.blocks.saturating_sub(1),
             "include" | "import" | "from" | "extends" | "block" => {
-                return Err((format!("uses `{first}`"), "write the text here: a template cannot read another one"));
+                return Err((
+                    format!("uses `{first}`"),
+                    "write the text here: a template cannot read another one",
+                ));
             }
             "elif" => {
                 self.elif += 1;
@@ -146,7 +154,10 @@ impl<'t> Scan<'t> {
                 }
             }
             "call" if rest.first() == Some(&Token::Symbol('(')) => {
-                let end = rest.iter().position(|token| *token == Token::Symbol(')')).unwrap_or(rest.len());
+                let end = rest
+                    .iter()
+                    .position(|token| *token == Token::Symbol(')'))
+                    .unwrap_or(rest.len());
                 self.name_all(&rest[..end], weight.max(PARAMETER), false)?;
             }
             _ => {}
@@ -157,14 +168,15 @@ impl<'t> Scan<'t> {
     /// Refuses a product of anything but numbers; returns whether the tag sets a name to a number.
     fn products(&mut self, statement: &str, tokens: &[Token<'t>]) -> Result<bool, Refusal> {
         let (sets, expression) = match tokens {
-            [Token::Word(_), Token::Symbol('='), expression @ ..] if statement == "set" => (true, expression),
+            [Token::Word(_), Token::Symbol('='), expression @ ..] if statement == "set" => {
+                (true, expression)
+            }
             _ => (false, tokens),
         };
         let multiplies = expression.contains(&Token::Symbol('*'));
         let is_number = (sets || multiplies) && self.numbers.relies(expression);
         if multiplies && !is_number {
-            let hint =
-                "multiply integers only, in a tag of their own: {% set mb = vars.gb * 1024 %}{{ mb }}, or x | int * 2";
+            let hint = "multiply integers only, in a tag of their own: {% set mb = vars.gb * 1024 %}{{ mb }}, or x | int * 2";
             return Err(("multiplies what may be a text or a list".into(), hint));
         }
         Ok(sets && is_number)
@@ -173,14 +185,20 @@ impl<'t> Scan<'t> {
     /// Refuses recursion and state that loops carry on: both let a text grow without bound.
     fn calls(&self, tokens: &[Token<'t>]) -> Result<(), Refusal> {
         let named = |name: &str| tokens.contains(&Token::Word(name));
-        let is_called = |name: &&&str| tokens.windows(2).any(|pair| pair == [Token::Word(name), Token::Symbol('(')]);
+        let is_called = |name: &&&str| {
+            tokens.windows(2).any(|pair| pair == [Token::Word(name), Token::Symbol('(')])
+        };
         if named("recursive") || named("namespace") {
-            return Err(("uses `recursive` or `namespace`".into(), "write the result out instead of collecting it"));
+            return Err((
+                "uses `recursive` or `namespace`".into(),
+                "write the result out instead of collecting it",
+            ));
         }
         match self.macros.iter().find(is_called).filter(|_| self.in_macro) {
-            Some(name) => {
-                Err((format!("calls the macro `{name}` from a macro"), "write the text out where it is used"))
-            }
+            Some(name) => Err((
+                format!("calls the macro `{name}` from a macro"),
+                "write the text out where it is used",
+            )),
             None => Ok(()),
         }
     }
@@ -188,7 +206,10 @@ impl<'t> Scan<'t> {
     /// Returns the weight of an expression.
     fn weight(&self, tokens: &[Token<'t>]) -> Result<usize, Refusal> {
         let count = |symbols: &[char]| {
-            tokens.iter().filter(|token| matches!(token, Token::Symbol(symbol) if symbols.contains(symbol))).count()
+            tokens
+                .iter()
+                .filter(|token| matches!(token, Token::Symbol(symbol) if symbols.contains(symbol)))
+                .count()
         };
         let named = tokens.iter().map(|token| match token {
             Token::Word("range") => 1,
@@ -207,7 +228,12 @@ impl<'t> Scan<'t> {
     }
 
     /// Records the names of an assignment: all words for a loop, else those before `=`.
-    fn assign(&mut self, tokens: &[Token<'t>], weight: usize, is_number: bool) -> Result<(), Refusal> {
+    fn assign(
+        &mut self,
+        tokens: &[Token<'t>],
+        weight: usize,
+        is_number: bool,
+    ) -> Result<(), Refusal> {
         let end = tokens
             .iter()
             .rposition(|token| *token == Token::Symbol('='))
@@ -216,13 +242,21 @@ impl<'t> Scan<'t> {
         self.name_all(names, weight, is_number)
     }
 
-    fn name_all(&mut self, tokens: &[Token<'t>], weight: usize, is_number: bool) -> Result<(), Refusal> {
+    fn name_all(
+        &mut self,
+        tokens: &[Token<'t>],
+        weight: usize,
+        is_number: bool,
+    ) -> Result<(), Refusal> {
         for token in tokens {
             let Token::Word(name) = token else { continue };
             let known = self.weights.entry(name).or_default();
             *known = (*known).max(weight);
             if !self.numbers.assign(name, is_number) {
-                return Err((format!("gives `{name}` another type than number"), "use another name"));
+                return Err((
+                    format!("gives `{name}` another type than number"),
+                    "use another name",
+                ));
             }
         }
         Ok(())
@@ -235,8 +269,12 @@ fn operators(tokens: &[Token<'_>]) -> Result<(), Refusal> {
     for token in tokens {
         match token {
             Token::Symbol('(' | '[' | '{') => levels.push(0),
-            Token::Symbol(')' | ']' | '}') if levels.len() > 1 => total -= levels.pop().unwrap_or_default(),
-            Token::Symbol(',') => total -= levels.last_mut().map(std::mem::take).unwrap_or_default(),
+            Token::Symbol(')' | ']' | '}') if levels.len() > 1 => {
+                total -= levels.pop().unwrap_or_default()
+            }
+            Token::Symbol(',') => {
+                total -= levels.last_mut().map(std::mem::take).unwrap_or_default()
+            }
             Token::Symbol(':') => {}
             Token::Word(word) if !WORD_OPERATORS.contains(word) => {}
             Token::Symbol(_) | Token::Word(_) => {
@@ -246,7 +284,10 @@ fn operators(tokens: &[Token<'_>]) -> Result<(), Refusal> {
             Token::Number | Token::Text => {}
         }
         if levels.len() > MAX_DEPTH {
-            return Err((format!("nests brackets more than {MAX_DEPTH} deep"), "split the expression with {% set %}"));
+            return Err((
+                format!("nests brackets more than {MAX_DEPTH} deep"),
+                "split the expression with {% set %}",
+            ));
         }
         if total > MAX_OPERATORS {
             let what = format!("has an expression with more than {MAX_OPERATORS} operators");
@@ -266,11 +307,14 @@ mod tests {
 
     #[test]
     fn template_that_recurses_or_grows_is_refused_before_parsing() {
-        let chain =
-            |operator: &str, count: usize| format!("{{{{ node.id{} }}}}", format!(" {operator} node.id").repeat(count));
-        let nested = |count: usize| format!("{{{{ {}1{} }}}}", "(".repeat(count), ")".repeat(count));
+        let chain = |operator: &str, count: usize| {
+            format!("{{{{ node.id{} }}}}", format!(" {operator} node.id").repeat(count))
+        };
+        let nested =
+            |count: usize| format!("{{{{ {}1{} }}}}", "(".repeat(count), ")".repeat(count));
         let blocks = |count: usize| "{% if true %}".repeat(count) + &"{% endif %}".repeat(count);
-        let elif = |count: usize| format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(count));
+        let elif =
+            |count: usize| format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(count));
         let doubling = "{% set x = node.id %}".to_owned() + &"{% set x = x ~ x %}".repeat(8);
         let refused = [
             (chain("~", 8000), "operators"),
@@ -283,8 +327,20 @@ mod tests {
             (elif(8000), "elif"),
             (doubling, "too many others"),
             (format!("{{{{ {{\"a\":{{}}}} {} }}}}", "~1".repeat(8000)), "operators"),
-            (format!("{{% raw %}}endraw{{#{{% endraw %}}{{{{ 1{} }}}}{{# #}}", "~1".repeat(8000)), "operators"),
-            (format!("{{#}} {{% raw %}} #}}{{{{ 1{} }}}}{{# {{% endraw %}} #}}", "~1".repeat(8000)), "operators"),
+            (
+                format!(
+                    "{{% raw %}}endraw{{#{{% endraw %}}{{{{ 1{} }}}}{{# #}}",
+                    "~1".repeat(8000)
+                ),
+                "operators",
+            ),
+            (
+                format!(
+                    "{{#}} {{% raw %}} #}}{{{{ 1{} }}}}{{# {{% endraw %}} #}}",
+                    "~1".repeat(8000)
+                ),
+                "operators",
+            ),
             (format!("{{{{ 1{} \"", "~1".repeat(8000)), "operators"),
             (format!("{{% set a = [1] %}}{}", "{% set a = [a] %}".repeat(80)), "too many others"),
             ("{% set l = [1] * 9999999999 %}{{ l|sort }}".to_owned(), "multiplies"),
@@ -297,7 +353,10 @@ mod tests {
             ("{{ (() * 9) | length }}".to_owned(), "multiplies"),
             ("{{ 9 * 5|string }}".to_owned(), "multiplies"),
             ("{% set n = 5 %}{% macro m(n) %}{{ n * 9 }}{% endmacro %}".to_owned(), "multiplies"),
-            ("{% macro m() %}{{ vars.gb * 9 }}{% endmacro %}{% set vars = {} %}".to_owned(), "another type"),
+            (
+                "{% macro m() %}{{ vars.gb * 9 }}{% endmacro %}{% set vars = {} %}".to_owned(),
+                "another type",
+            ),
             ("{% set n = namespace(x=1) %}".to_owned(), "namespace"),
             ("{% macro m(x) %}{{ m(x) }}{% endmacro %}".to_owned(), "macro"),
             ("{% include \"rootfs/etc/x.j2\" %}".to_owned(), "include"),
@@ -305,7 +364,11 @@ mod tests {
         ];
         for (text, why) in refused {
             let shown: String = text.chars().take(60).collect();
-            assert!(refusal(&text).is_some_and(|what| what.contains(why)), "{shown}: {:?}", refusal(&text));
+            assert!(
+                refusal(&text).is_some_and(|what| what.contains(why)),
+                "{shown}: {:?}",
+                refusal(&text)
+            );
         }
         let accepted = [
             chain("~", 40),

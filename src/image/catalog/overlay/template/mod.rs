@@ -1,5 +1,5 @@
-//! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All names are collected
-//! before rendering.
+//! Templates of an overlay, compiled once in strict mode, so that an unknown name is a fault. All
+//! names are collected before rendering.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -95,7 +95,8 @@ impl<'a> Compiler<'a> {
     ) -> Self {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        // Disable HTML escaping for every file name: the output is a script or a configuration file.
+        // Disable HTML escaping for every file name: the output is a script or a configuration
+        // file.
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_keep_trailing_newline(true);
         environment.set_recursion_limit(MAX_RECURSION);
@@ -106,12 +107,13 @@ impl<'a> Compiler<'a> {
 
     /// Compiles one template and returns its inputs. `file` is relative to the overlay's folder.
     pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
-        let integers = self.variables.iter().filter(|(_, variable)| variable.kind == VarKind::Integer);
+        let integers =
+            self.variables.iter().filter(|(_, variable)| variable.kind == VarKind::Integer);
         match limits::check(text, integers.map(|(name, _)| name.as_str()).collect()) {
             // Templates of one overlay share an environment, and the least of their limits.
-            Ok(fuel) => {
-                self.environment.set_fuel(self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))))
-            }
+            Ok(fuel) => self.environment.set_fuel(
+                self.environment.fuel().map_or(Some(fuel), |least| Some(least.min(fuel))),
+            ),
             Err(found) => {
                 self.fault(file, Some(found.line), found.what, found.hint);
                 return TemplateInputs::default();
@@ -119,10 +121,16 @@ impl<'a> Compiler<'a> {
         }
         if let Err(error) = self.environment.add_template_owned(file.to_owned(), text.to_owned()) {
             let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-            self.fault(file, error.line(), message, "see the documentation of minijinja: {{ value }}, {% if x %}");
+            self.fault(
+                file,
+                error.line(),
+                message,
+                "see the documentation of minijinja: {{ value }}, {% if x %}",
+            );
             return TemplateInputs::default();
         }
-        let names = self.environment.get_template(file).map(|template| template.undeclared_variables(true));
+        let names =
+            self.environment.get_template(file).map(|template| template.undeclared_variables(true));
         let mut names: Vec<String> = names.into_iter().flatten().collect();
         names.sort();
         let mut uses = TemplateInputs::default();
@@ -149,8 +157,9 @@ impl<'a> Compiler<'a> {
                     Some(declared) => drop(uses.vars.insert(declared.clone())),
                     None => {
                         let what = format!("`vars.{variable}` is not declared");
-                        let hint =
-                            format!("add to overlay.toml: [variables.{variable}] type = \"text\" required = true");
+                        let hint = format!(
+                            "add to overlay.toml: [variables.{variable}] type = \"text\" required = true"
+                        );
                         self.fault(file, line_of(text, &format!("vars.{variable}")), what, hint);
                     }
                 };
@@ -161,7 +170,8 @@ impl<'a> Compiler<'a> {
                 (Some(_), None) => {}
                 (Some((_, members)), Some(member)) if members.contains(&member) => {}
                 _ => {
-                    let named = second.map_or_else(|| first.to_owned(), |second| format!("{first}.{second}"));
+                    let named = second
+                        .map_or_else(|| first.to_owned(), |second| format!("{first}.{second}"));
                     let line = line_of(text, &named);
                     self.fault(file, line, format!("`{named}` is undefined"), known_names());
                 }
@@ -169,7 +179,13 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn fault(&mut self, file: &str, line: Option<usize>, message: impl Into<String>, hint: impl Into<String>) {
+    fn fault(
+        &mut self,
+        file: &str,
+        line: Option<usize>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
         let fault = Fault::of_file(self.folder.join(file), message, hint);
         self.faults.push(Fault { line: line.unwrap_or(0), ..fault });
     }
@@ -183,8 +199,10 @@ impl Templates {
             ..Fault::of_file(self.folder.join(file), what, hint)
         };
         let mut text = BoundedText::default();
-        let rendered =
-            self.environment.get_template(file).and_then(|template| filters::render(&template, values, &mut text));
+        let rendered = self
+            .environment
+            .get_template(file)
+            .and_then(|template| filters::render(&template, values, &mut text));
         match rendered {
             Ok(()) => Ok(String::from_utf8_lossy(&text.0).into_owned()),
             Err(error) => {
@@ -198,7 +216,10 @@ impl Templates {
 /// Adds the name and the known names to minijinja's "undefined value".
 fn explain(error: &Error) -> (String, String) {
     if error.kind() == ErrorKind::UndefinedError {
-        let named = error.template_source().zip(error.range()).and_then(|(text, range)| whole_name(text, range));
+        let named = error
+            .template_source()
+            .zip(error.range())
+            .and_then(|(text, range)| whole_name(text, range));
         return (format!("`{}` is undefined", named.unwrap_or("a name")), known_names());
     }
     if error.kind() == ErrorKind::OutOfFuel {
@@ -208,7 +229,10 @@ fn explain(error: &Error) -> (String, String) {
         );
     }
     if error.kind() == ErrorKind::WriteFailure {
-        return (format!("renders to more than {MAX_RENDERED} bytes"), "bring it smaller".to_owned());
+        return (
+            format!("renders to more than {MAX_RENDERED} bytes"),
+            "bring it smaller".to_owned(),
+        );
     }
     let what = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
@@ -217,7 +241,8 @@ fn explain(error: &Error) -> (String, String) {
     (what, "see docs/overlays.md for what each name is".to_owned())
 }
 
-/// Returns the whole dotted name, such as `groups.x.members`. minijinja reports only the position of the part that failed.
+/// Returns the whole dotted name, such as `groups.x.members`. minijinja reports only the position
+/// of the part that failed.
 fn whole_name(text: &str, range: Range<usize>) -> Option<&str> {
     let before = text.get(..range.start)?;
     let part = |c: char| c.is_alphanumeric() || "_.[]\"'".contains(c);
@@ -226,8 +251,11 @@ fn whole_name(text: &str, range: Range<usize>) -> Option<&str> {
 }
 
 fn known_names() -> String {
-    let names = NAMES.iter().flat_map(|(group, members)| members.iter().map(move |member| format!("{group}.{member}")));
-    let names: Vec<String> = names.chain(["groups.NAME.members".to_owned(), "vars.NAME".to_owned()]).collect();
+    let names = NAMES
+        .iter()
+        .flat_map(|(group, members)| members.iter().map(move |member| format!("{group}.{member}")));
+    let names: Vec<String> =
+        names.chain(["groups.NAME.members".to_owned(), "vars.NAME".to_owned()]).collect();
     format!("templates know {}", names.join(", "))
 }
 

@@ -1,5 +1,5 @@
-//! Which products a template may contain: a text or a list times a number has any size, and minijinja has no bound for it. A tag with a
-//! product therefore contains nothing but numbers.
+//! Which products a template may contain: a text or a list times a number has any size, and
+//! minijinja has no bound for it. A tag with a product therefore contains nothing but numbers.
 
 use super::tokens::Token;
 use std::collections::BTreeSet;
@@ -52,10 +52,13 @@ impl<'t> Numbers<'t> {
         let (mut names, mut rest) = (Vec::new(), tokens);
         while let Some((token, after)) = rest.split_first() {
             rest = match (token, after.first()) {
-                (Token::Symbol('|'), Some(Token::Word(filter))) if OF_NUMBER.contains(filter) => &after[1..],
+                (Token::Symbol('|'), Some(Token::Word(filter))) if OF_NUMBER.contains(filter) => {
+                    &after[1..]
+                }
                 // An empty tuple.
                 (Token::Symbol('('), Some(Token::Symbol(')'))) => return None,
-                (Token::Symbol('+' | '-' | '*' | '/' | '%' | '^' | '<' | '(' | ')'), _) | (Token::Number, _) => after,
+                (Token::Symbol('+' | '-' | '*' | '/' | '%' | '^' | '<' | '(' | ')'), _)
+                | (Token::Number, _) => after,
                 (Token::Word(word), _) if WORDS.contains(word) => after,
                 (Token::Word(name), _) => {
                     let members = after
@@ -66,7 +69,8 @@ impl<'t> Numbers<'t> {
                         })
                         .collect::<Vec<_>>();
                     let after = &after[2 * members.len()..];
-                    if !matches!(after, [Token::Symbol('|'), Token::Word(filter), ..] if TO_NUMBER.contains(filter)) {
+                    if !matches!(after, [Token::Symbol('|'), Token::Word(filter), ..] if TO_NUMBER.contains(filter))
+                    {
                         self.is_number(name, &members).then(|| names.push(*name))?;
                     }
                     after

@@ -14,14 +14,21 @@ const STACK: usize = 2 << 20;
 fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
     let root = one("description = \"x\"\n", &[]);
     for (name, count) in [("most", 60), ("more", 8000)] {
-        put(&root, &format!("etc/{name}.j2"), format!("{{{{ \"a\"{} }}}}", " ~ node.id".repeat(count)).as_bytes());
+        put(
+            &root,
+            &format!("etc/{name}.j2"),
+            format!("{{{{ \"a\"{} }}}}", " ~ node.id".repeat(count)).as_bytes(),
+        );
     }
     let path = root.path().to_owned();
-    let reading = std::thread::Builder::new().stack_size(STACK).spawn(move || read_all(&path).faults);
+    let reading =
+        std::thread::Builder::new().stack_size(STACK).spawn(move || read_all(&path).faults);
     let faults = reading.expect("started").join().expect("no overflow");
     assert_eq!(faults.len(), 1, "{faults:?}");
     assert!(
-        faults[0].to_string().contains("etc/more.j2:1: has an expression with more than 128 operators"),
+        faults[0]
+            .to_string()
+            .contains("etc/more.j2:1: has an expression with more than 128 operators"),
         "{faults:?}"
     );
 }
@@ -30,7 +37,11 @@ fn template_with_a_chain_of_operators_is_a_fault_on_a_small_stack() {
 fn syntax_error_beyond_column_65534_is_a_fault() {
     let root = one("description = \"x\"\n", &[]);
     let long = "x".repeat(100_000);
-    put(&root, "etc/right.j2", format!("{{{{ node.id }}}}{long}{{{{ node.id }}}}{long}").as_bytes());
+    put(
+        &root,
+        "etc/right.j2",
+        format!("{{{{ node.id }}}}{long}{{{{ node.id }}}}{long}").as_bytes(),
+    );
     put(&root, "etc/wrong.j2", format!("{long}{{% if").as_bytes());
     let faults = read_all(root.path()).faults;
     assert!(faults.len() == 1 && faults[0].to_string().contains("etc/wrong.j2"), "{faults:?}");
@@ -41,9 +52,10 @@ fn comparisons_of_long_lists_are_bounded() {
     let root = one("description = \"x\"\n", &[]);
     let list = "{% set l = range(4096)|map('string')|list %}";
     let compare = "{% for a in l %}{% for b in l %}{{ 'x' if 9999 in l }}{% endfor %}{% endfor %}";
-    for (name, text) in
-        [("operator", compare), ("test", "{{ l|select('in', l)|select('in', l)|select('in', l)|list|length }}")]
-    {
+    for (name, text) in [
+        ("operator", compare),
+        ("test", "{{ l|select('in', l)|select('in', l)|select('in', l)|list|length }}"),
+    ] {
         put(&root, &format!("etc/{name}.j2"), format!("{list}{text}").as_bytes());
     }
     let sample = Sample::new(read_all(root.path()).overlays, vec!["one".parse().expect("a name")]);
@@ -52,7 +64,8 @@ fn comparisons_of_long_lists_are_bounded() {
 }
 
 proptest! {
-    /// Whatever the bounds accept, minijinja parses and renders with an end, on the stack of a thread that reads a site.
+    /// Whatever the bounds accept, minijinja parses and renders with an end, on the stack of a
+    /// thread that reads a site.
     #[test]
     fn accepted_template_of_any_tokens_parses_and_renders_on_a_small_stack(
         pieces in vec((select(PIECES.to_vec()), prop_oneof![9 => 1_usize..4, 1 => 100_usize..400]), 1..24),

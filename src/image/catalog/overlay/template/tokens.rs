@@ -1,4 +1,5 @@
-//! Tags of a template, by minijinja's own tokenizer, so that the bounds see all that its parser sees.
+//! Tags of a template, by minijinja's own tokenizer, so that the bounds see all that its parser
+//! sees.
 
 use minijinja::{
     machinery::{self, WhitespaceConfig},
@@ -10,7 +11,8 @@ pub(super) enum Token<'t> {
     Word(&'t str),
     Number,
     Text,
-    /// An operator or a bracket. `<` stands for all comparisons, `^` for the power, `/` for both divisions.
+    /// An operator or a bracket. `<` stands for all comparisons, `^` for the power, `/` for both
+    /// divisions.
     Symbol(char),
 }
 
@@ -21,12 +23,16 @@ pub(super) struct Tag<'t> {
     pub(super) tokens: Vec<Token<'t>>,
 }
 
-/// Splits a template into its tags, up to the first error: the parser reads no further and reports it.
+/// Splits a template into its tags, up to the first error: the parser reads no further and reports
+/// it.
 pub(super) fn tags(text: &str) -> Vec<Tag<'_>> {
     use machinery::Token as T;
-    let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
+    let whitespace =
+        WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
     let mut tags: Vec<Tag<'_>> = Vec::new();
-    for (token, span) in machinery::tokenize(text, false, SyntaxConfig, whitespace).map_while(Result::ok) {
+    for (token, span) in
+        machinery::tokenize(text, false, SyntaxConfig, whitespace).map_while(Result::ok)
+    {
         match token {
             T::TemplateData(_) | T::VariableEnd | T::BlockEnd => {}
             T::VariableStart | T::BlockStart => tags.push(Tag {

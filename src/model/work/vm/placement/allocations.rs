@@ -19,7 +19,8 @@ pub struct AllocatedResources {
 }
 
 impl AllocatedResources {
-    const NOTHING: AllocatedResources = AllocatedResources { memory: 0, hugepages: 0, shared: 0, alone: 0 };
+    const NOTHING: AllocatedResources =
+        AllocatedResources { memory: 0, hugepages: 0, shared: 0, alone: 0 };
 
     fn from_spec(spec: &VmSpec) -> Self {
         let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
@@ -122,8 +123,10 @@ impl Allocations {
 
     /// Returns the memory of the VMs that are not bound: ordinary memory and huge pages, in bytes.
     pub fn roaming(&self) -> (u64, u64) {
-        let bound =
-            self.bound.values().fold(AllocatedResources::NOTHING, |sum, one| sum.join(*one, u64::saturating_add));
+        let bound = self
+            .bound
+            .values()
+            .fold(AllocatedResources::NOTHING, |sum, one| sum.join(*one, u64::saturating_add));
         let free = self.all.join(bound, u64::saturating_sub);
         (free.memory, free.hugepages)
     }
@@ -133,8 +136,9 @@ impl Allocations {
         if self.units.is_empty() {
             return None;
         }
-        let of =
-            |function: &str| self.units.iter().find(|(unit, _)| unit.as_str() == function).map(|(_, owner)| *owner);
+        let of = |function: &str| {
+            self.units.iter().find(|(unit, _)| unit.as_str() == function).map(|(_, owner)| *owner)
+        };
         functions.find_map(of)
     }
 
@@ -143,7 +147,9 @@ impl Allocations {
         if self.disks.is_empty() {
             return None;
         }
-        names.find_map(|name| self.disks.iter().find(|(disk, _)| disk.as_str() == name).map(|(_, owner)| *owner))
+        names.find_map(|name| {
+            self.disks.iter().find(|(disk, _)| disk.as_str() == name).map(|(_, owner)| *owner)
+        })
     }
 
     /// Returns the number of assigned units.

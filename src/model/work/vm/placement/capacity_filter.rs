@@ -1,7 +1,8 @@
 //! Filters nodes by CPUs, memory and huge pages, for the node and each NUMA node. Pure.
 //!
-//! A VM with a NUMA node, units or huge pages has dedicated CPUs. Other VMs share the remaining threads with the
-//! overcommit ratio of the site. A VM without NUMA node counts on all NUMA nodes, in proportion to their size.
+//! A VM with a NUMA node, units or huge pages has dedicated CPUs. Other VMs share the remaining
+//! threads with the overcommit ratio of the site. A VM without NUMA node counts on all NUMA nodes,
+//! in proportion to their size.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
 use meshd_config::vm::VmRequest;
@@ -24,7 +25,8 @@ impl Capacity {
     }
 }
 
-/// Utilization of a node with the VM: allocated thousandths of its scarcest resource, and free bytes of memory.
+/// Utilization of a node with the VM: allocated thousandths of its scarcest resource, and free
+/// bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Utilization {
     pub scarcest: u64,
@@ -53,20 +55,35 @@ pub fn processors(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
 pub fn memory(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     let requested = request.spec.memory.bytes();
     if !request.spec.hugepages {
-        let (requested, total) = (request.spec.node_memory(), host.memory.saturating_sub(NODE_RESERVE));
-        return Capacity { requested, total, free: total.saturating_sub(host.allocations.all().memory) };
+        let (requested, total) =
+            (request.spec.node_memory(), host.memory.saturating_sub(NODE_RESERVE));
+        return Capacity {
+            requested,
+            total,
+            free: total.saturating_sub(host.allocations.all().memory),
+        };
     }
     let allocated = host.allocations.all().hugepages;
     match host.hosting {
-        None => Capacity { requested, total: host.hugepages, free: host.hugepages.saturating_sub(allocated) },
+        None => Capacity {
+            requested,
+            total: host.hugepages,
+            free: host.hugepages.saturating_sub(allocated),
+        },
         Some(hosting) => pages(requested, hosting.hugepages.iter(), allocated),
     }
 }
 
 /// Returns the huge pages of sizes that divide the requested memory. A VM uses one page size.
-fn pages<'a>(requested: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone, allocated: u64) -> Capacity {
+fn pages<'a>(
+    requested: u64,
+    pools: impl Iterator<Item = &'a HugepageFacts> + Clone,
+    allocated: u64,
+) -> Capacity {
     let pools = pools.filter(|pool| pool.page() > 0 && requested.is_multiple_of(pool.page()));
-    let of = |page: u64| pools.clone().filter(|pool| pool.page() == page).map(HugepageFacts::bytes).sum::<u64>();
+    let of = |page: u64| {
+        pools.clone().filter(|pool| pool.page() == page).map(HugepageFacts::bytes).sum::<u64>()
+    };
     let total = pools.clone().map(|pool| of(pool.page())).max().unwrap_or(0);
     let all: u64 = pools.map(HugepageFacts::bytes).sum();
     Capacity { requested, total, free: all.saturating_sub(allocated).min(total) }
@@ -100,7 +117,11 @@ fn numa_memory(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option
     let huge: u64 = local.clone().map(HugepageFacts::bytes).sum();
     if request.spec.hugepages {
         let all = hosting.hugepages.iter().map(HugepageFacts::bytes).sum();
-        return Some(pages(requested, local, bound.hugepages.saturating_add(part(hugepages, huge, all))));
+        return Some(pages(
+            requested,
+            local,
+            bound.hugepages.saturating_add(part(hugepages, huge, all)),
+        ));
     }
     let whole = node.memory_kib.saturating_mul(1024);
     let all = hosting.numa.iter().map(|node| node.memory_kib.saturating_mul(1024)).sum();
@@ -115,17 +136,26 @@ fn part(bytes: u64, one: u64, all: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Returns the utilization with the VM; `None` if it does not fit. `near` is the NUMA node to which the VM would be bound.
-pub fn fill(request: &VmRequest, host: &CandidateNode<'_>, near: Option<u32>) -> Option<Utilization> {
+/// Returns the utilization with the VM; `None` if it does not fit. `near` is the NUMA node to which
+/// the VM would be bound.
+pub fn fill(
+    request: &VmRequest,
+    host: &CandidateNode<'_>,
+    near: Option<u32>,
+) -> Option<Utilization> {
     let (processors, memory) = (processors(request, host), memory(request, host));
-    let fits = processors.fits() && memory.fits() && near.is_none_or(|id| fits_numa(request, host, id));
+    let fits =
+        processors.fits() && memory.fits() && near.is_none_or(|id| fits_numa(request, host, id));
     let free = memory.free.saturating_sub(memory.requested);
-    let utilized =
-        |capacity: Capacity| part(1000, capacity.total.saturating_sub(free).min(capacity.total), capacity.total);
+    let utilized = |capacity: Capacity| {
+        part(1000, capacity.total.saturating_sub(free).min(capacity.total), capacity.total)
+    };
     let (threads, ratio, allocated) =
         (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.allocations.all());
-    let (alone, shared) = if is_alone(request) { (processors.requested, 0) } else { (0, processors.requested) };
-    let (alone, shared) = (allocated.alone.saturating_add(alone), allocated.shared.saturating_add(shared));
+    let (alone, shared) =
+        if is_alone(request) { (processors.requested, 0) } else { (0, processors.requested) };
+    let (alone, shared) =
+        (allocated.alone.saturating_add(alone), allocated.shared.saturating_add(shared));
     let busy = alone.saturating_mul(ratio).saturating_add(shared);
     let busy = part(1000, busy, threads.saturating_mul(ratio));
     fits.then_some(Utilization { scarcest: busy.max(utilized(memory)), free })
@@ -145,7 +175,11 @@ pub fn surely_fits_numa(request: &VmRequest, host: &CandidateNode<'_>, id: u32) 
 }
 
 /// Adds the reasons against a node: CPUs, memory, NUMA node.
-pub fn add_rejections(request: &VmRequest, host: &CandidateNode<'_>, add: &mut impl FnMut(RejectReason, String)) {
+pub fn add_rejections(
+    request: &VmRequest,
+    host: &CandidateNode<'_>,
+    add: &mut impl FnMut(RejectReason, String),
+) {
     let numa_node = request.spec.numa_node;
     let mut add_capacity = |processors: Option<Capacity>, memory: Option<Capacity>, of: &str| {
         let mut is_rejected = false;
@@ -159,27 +193,43 @@ pub fn add_rejections(request: &VmRequest, host: &CandidateNode<'_>, add: &mut i
         }
         is_rejected
     };
-    let is_rejected = add_capacity(Some(processors(request, host)), Some(memory(request, host)), "it");
+    let is_rejected =
+        add_capacity(Some(processors(request, host)), Some(memory(request, host)), "it");
     let Some(id) = numa_node else { return };
     if !has_numa(host, id) {
         add(RejectReason::NumaMissing, format!("it has no NUMA node {id}"));
     } else if !is_rejected {
-        let (processors, memory) = (numa_processors(request, host, id), numa_memory(request, host, id));
+        let (processors, memory) =
+            (numa_processors(request, host, id), numa_memory(request, host, id));
         add_capacity(processors, memory, &format!("its NUMA node {id}"));
     }
 }
 
-fn add_processors(capacity: Capacity, of: &str, ratio: u32, add: &mut impl FnMut(RejectReason, String)) {
+fn add_processors(
+    capacity: Capacity,
+    of: &str,
+    ratio: u32,
+    add: &mut impl FnMut(RejectReason, String),
+) {
     let Capacity { requested, total, free } = capacity;
     if requested > total {
-        add(RejectReason::CpusExceeded, format!("{requested} processors, and {of} has {total} threads"));
+        add(
+            RejectReason::CpusExceeded,
+            format!("{requested} processors, and {of} has {total} threads"),
+        );
     } else {
-        let shared = format!("{free} are free of {total} threads, with {ratio} shared CPUs per thread");
+        let shared =
+            format!("{free} are free of {total} threads, with {ratio} shared CPUs per thread");
         add(RejectReason::CpusTaken, format!("{requested} processors, and {shared}"));
     }
 }
 
-fn add_memory(request: &VmRequest, capacity: Capacity, of: &str, add: &mut impl FnMut(RejectReason, String)) {
+fn add_memory(
+    request: &VmRequest,
+    capacity: Capacity,
+    of: &str,
+    add: &mut impl FnMut(RejectReason, String),
+) {
     let (requested, size) = (request.spec.memory, |bytes| ByteSize::from_bytes(bytes).mib());
     let kind = if request.spec.hugepages { "huge pages" } else { "memory" };
     let (exceeded, taken) = if request.spec.hugepages {

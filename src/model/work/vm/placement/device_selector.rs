@@ -1,4 +1,5 @@
-//! Assigns a different unit of a node to each device selector of a VM, or none at all (bipartite matching).
+//! Assigns a different unit of a node to each device selector of a VM, or none at all (bipartite
+//! matching).
 
 use super::{
     allocations::Allocations,
@@ -8,7 +9,9 @@ use super::{
 };
 use crate::work::ApprovedSlot;
 use meshd_config::vm::{UnitSelector, VmRequest};
-use meshd_proto::{DiskFacts, DiskIdentity, UnitFacts, UnitKind, UnitState, vm::RawDisk, whole_node};
+use meshd_proto::{
+    DiskFacts, DiskIdentity, UnitFacts, UnitKind, UnitState, vm::RawDisk, whole_node,
+};
 use meshd_types::{PciAddress, PciName};
 use std::collections::BTreeMap;
 
@@ -49,17 +52,20 @@ fn is_allocated(allocations: &Allocations, unit: &UnitFacts) -> bool {
 
 /// Returns the reason why the slot of a unit cannot be assigned.
 fn slot_obstacle<'h>(host: &'h CandidateNode<'_>, unit: &UnitFacts) -> Option<&'h str> {
-    let is = |address: &PciAddress| unit.members.iter().any(|member| member.address == address.as_str());
+    let is =
+        |address: &PciAddress| unit.members.iter().any(|member| member.address == address.as_str());
     host.unassignable_units.iter().find(|(address, _)| is(address)).map(|(_, why)| why.as_str())
 }
 
-/// Returns the number of volumes that use the disk of a slot. The n-th volume belongs to the slot of the n-th selector.
+/// Returns the number of volumes that use the disk of a slot. The n-th volume belongs to the slot
+/// of the n-th selector.
 fn slot_volumes(request: &VmRequest) -> usize {
     let disks = request.spec.volumes.iter().filter_map(|volume| volume.source.disk());
     disks.filter(|disk| matches!(disk, RawDisk::Slot(_))).count()
 }
 
-/// Returns the number of NICs that use the addresses of a slot. The n-th NIC belongs to the slot of the n-th selector.
+/// Returns the number of NICs that use the addresses of a slot. The n-th NIC belongs to the slot of
+/// the n-th selector.
 fn slot_nics(request: &VmRequest) -> usize {
     request.spec.nics.iter().filter(|nic| nic.slot).count()
 }
@@ -88,24 +94,31 @@ fn slot_units<'a>(
     host: Option<&CandidateNode<'_>>,
 ) -> impl Iterator<Item = &'a UnitFacts> {
     // Ignore switches and fabric units of other slots when a VM takes a whole node.
-    let with_another =
-        move |unit: &UnitFacts| host.is_some_and(|host| slot_resources::owner_of_fabric(host, unit).is_some());
-    let is_one =
-        move |unit: &&UnitFacts| !request.units.whole || (unit.kind == UnitKind::Device && !with_another(unit));
+    let with_another = move |unit: &UnitFacts| {
+        host.is_some_and(|host| slot_resources::owner_of_fabric(host, unit).is_some())
+    };
+    let is_one = move |unit: &&UnitFacts| {
+        !request.units.whole || (unit.kind == UnitKind::Device && !with_another(unit))
+    };
     assigned.iter().copied().filter(is_one)
 }
 
 /// Returns true if the unit of a slot is free and matches a selector.
 pub fn may_have(request: &VmRequest, host: &CandidateNode<'_>, slot: &ApprovedSlot) -> bool {
     let unit = host.units.iter().find(|unit| slot_resources::is_of(slot, unit));
-    unit.is_some_and(|unit| is_free(host, unit) && (request.units.whole || matches_any(request, unit)))
+    unit.is_some_and(|unit| {
+        is_free(host, unit) && (request.units.whole || matches_any(request, unit))
+    })
 }
 
 fn is_free(host: &CandidateNode<'_>, unit: &UnitFacts) -> bool {
-    unit.state == UnitState::Ready && !is_allocated(host.allocations, unit) && slot_obstacle(host, unit).is_none()
+    unit.state == UnitState::Ready
+        && !is_allocated(host.allocations, unit)
+        && slot_obstacle(host, unit).is_none()
 }
 
-/// Assigns a unit to each selector, or returns `None`. `now` restricts the choice to free units. Units of NUMA node `near` are preferred.
+/// Assigns a unit to each selector, or returns `None`. `now` restricts the choice to free units.
+/// Units of NUMA node `near` are preferred.
 pub fn assign<'a>(
     request: &VmRequest,
     units: &'a [UnitFacts],
@@ -114,29 +127,36 @@ pub fn assign<'a>(
 ) -> Option<Vec<&'a UnitFacts>> {
     if request.units.whole {
         let open = |host: &CandidateNode<'_>| {
-            host.allocations.unit_count() == 0 && host.unassignable_units.is_empty() && whole_node(units).is_ok()
+            host.allocations.unit_count() == 0
+                && host.unassignable_units.is_empty()
+                && whole_node(units).is_ok()
         };
         let all: Vec<&UnitFacts> = units.iter().collect();
-        let parts = slot_units(request, &all, now).count() >= slot_volumes(request).max(slot_nics(request));
+        let parts =
+            slot_units(request, &all, now).count() >= slot_volumes(request).max(slot_nics(request));
         return (parts && !units.is_empty() && now.is_none_or(open)).then_some(all);
     }
     let needed = now.map_or_else(Vec::new, |host| required_slots(request, host));
     if request.units.each.is_empty() {
-        return (needed.is_empty() && slot_volumes(request) == 0 && slot_nics(request) == 0).then(Vec::new);
+        return (needed.is_empty() && slot_volumes(request) == 0 && slot_nics(request) == 0)
+            .then(Vec::new);
     }
-    let mut free: Vec<&UnitFacts> = units.iter().filter(|unit| now.is_none_or(|host| is_free(host, unit))).collect();
+    let mut free: Vec<&UnitFacts> =
+        units.iter().filter(|unit| now.is_none_or(|host| is_free(host, unit))).collect();
     free.sort_by_key(|unit| near.is_some() && unit.numa_node != near);
     let of = |slot: &ApprovedSlot| free.iter().position(|unit| slot_resources::is_of(slot, unit));
     let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
     let (disks, nics) = (slot_volumes(request), slot_nics(request));
-    let requested_parts = |selector: usize| SlotResourceRequest { disk: selector < disks, nic: selector < nics };
+    let requested_parts =
+        |selector: usize| SlotResourceRequest { disk: selector < disks, nic: selector < nics };
     let fits = |selector: usize, unit: usize| {
         // A named disk cannot also be the disk of a slot.
         let twice = selector < disks && needed.contains(&unit);
         !twice
             && matches(free[unit], &request.units.each[selector])
             && now.is_none_or(|host| {
-                slot_resources::unit_rejection(host, free[unit], requested_parts(selector)).is_none()
+                slot_resources::unit_rejection(host, free[unit], requested_parts(selector))
+                    .is_none()
             })
     };
     let found = BipartiteMatching::new(request.units.each.len(), free.len(), fits).all(&needed)?;
@@ -145,12 +165,14 @@ pub fn assign<'a>(
 
 /// Returns the slots whose units must be assigned, because their disks are requested by name.
 fn required_slots<'h>(request: &VmRequest, host: &CandidateNode<'h>) -> Vec<&'h ApprovedSlot> {
-    let owner =
-        |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::by_identity(host.disks, disk.as_str())?);
+    let owner = |disk: &DiskIdentity| {
+        slot_resources::owner_of_disk(host, DiskFacts::by_identity(host.disks, disk.as_str())?)
+    };
     named_disks(request).filter_map(owner).collect()
 }
 
-/// Matches selectors with units by augmenting paths: a selector with alternatives yields its unit to a selector without.
+/// Matches selectors with units by augmenting paths: a selector with alternatives yields its unit
+/// to a selector without.
 struct BipartiteMatching<F> {
     fits: F,
     unit_of: Vec<Option<usize>>,
@@ -211,47 +233,76 @@ impl<F: Fn(usize, usize) -> bool> BipartiteMatching<F> {
 /// Returns the most specific reason why the units of a node do not suffice.
 pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(RejectReason, String)> {
     if let Some(assigned) = assign(request, host.units, Some(host), None) {
-        let disk = disk_units(request, &assigned, host).find_map(|unit| slot_resources::slot_disk(host, unit).err());
+        let disk = disk_units(request, &assigned, host)
+            .find_map(|unit| slot_resources::slot_disk(host, unit).err());
         return disk.or_else(|| {
-            nic_units(request, &assigned, host).find_map(|unit| slot_resources::slot_nic(host, unit).err())
+            nic_units(request, &assigned, host)
+                .find_map(|unit| slot_resources::slot_nic(host, unit).err())
         });
     }
     let requested = if request.units.whole {
         "all units of it".to_owned()
     } else {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        request.units.each.iter().for_each(|selector| *counts.entry(selector.to_string()).or_default() += 1);
+        request
+            .units
+            .each
+            .iter()
+            .for_each(|selector| *counts.entry(selector.to_string()).or_default() += 1);
         let word = |(word, count)| if count == 1 { word } else { format!("{count} x {word}") };
         counts.into_iter().map(word).collect::<Vec<_>>().join(" ")
     };
     if assign(request, host.units, None, None).is_none() {
-        return Some((RejectReason::UnitMissing, format!("{requested}, and it has {} units", host.units.len())));
+        return Some((
+            RejectReason::UnitMissing,
+            format!("{requested}, and it has {} units", host.units.len()),
+        ));
     }
     let is_candidate = |unit: &&UnitFacts| request.units.whole || matches_any(request, unit);
     // Units that are free but not assignable give the most specific reason.
-    let requested_parts = SlotResourceRequest { disk: slot_volumes(request) > 0, nic: slot_nics(request) > 0 };
-    let free =
-        host.units.iter().filter(|unit| !request.units.whole && matches_any(request, unit) && is_free(host, unit));
-    let parts: Vec<(RejectReason, String)> =
-        free.filter_map(|unit| slot_resources::unit_rejection(host, unit, requested_parts)).collect();
+    let requested_parts =
+        SlotResourceRequest { disk: slot_volumes(request) > 0, nic: slot_nics(request) > 0 };
+    let free = host
+        .units
+        .iter()
+        .filter(|unit| !request.units.whole && matches_any(request, unit) && is_free(host, unit));
+    let parts: Vec<(RejectReason, String)> = free
+        .filter_map(|unit| slot_resources::unit_rejection(host, unit, requested_parts))
+        .collect();
     if let Some((reason, _)) = parts.first() {
         let words: Vec<String> = parts.iter().map(|(_, detail)| detail.clone()).collect();
         return Some((*reason, format!("{requested}; {}", list_names(&words))));
     }
-    let taken = host.units.iter().filter(is_candidate).filter(|unit| is_allocated(host.allocations, unit));
+    let taken =
+        host.units.iter().filter(is_candidate).filter(|unit| is_allocated(host.allocations, unit));
     let taken: Vec<String> = taken.map(UnitFacts::name).collect();
     if !taken.is_empty() {
-        return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", list_names(&taken))));
+        return Some((
+            RejectReason::UnitTaken,
+            format!("{requested}; others have {}", list_names(&taken)),
+        ));
     }
-    let closed = host.units.iter().filter(is_candidate).filter_map(|unit| Some((unit, slot_obstacle(host, unit)?)));
-    let closed: Vec<(String, String)> = closed.map(|(unit, why)| (format!(": {why}"), unit.name())).collect();
-    if !closed.is_empty() && host.units.iter().filter(is_candidate).all(|unit| unit.state == UnitState::Ready) {
+    let closed = host
+        .units
+        .iter()
+        .filter(is_candidate)
+        .filter_map(|unit| Some((unit, slot_obstacle(host, unit)?)));
+    let closed: Vec<(String, String)> =
+        closed.map(|(unit, why)| (format!(": {why}"), unit.name())).collect();
+    if !closed.is_empty()
+        && host.units.iter().filter(is_candidate).all(|unit| unit.state == UnitState::Ready)
+    {
         return Some((RejectReason::SlotClosed, format!("{requested}; {}", group_reasons(closed))));
     }
-    let unready = host.units.iter().filter(is_candidate).filter(|unit| unit.state != UnitState::Ready);
+    let unready =
+        host.units.iter().filter(is_candidate).filter(|unit| unit.state != UnitState::Ready);
     let unready: Vec<(String, String)> =
         unready.map(|unit| (format!(" is {}", unit.state.as_str()), unit.name())).collect();
-    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { group_reasons(unready) };
+    let why = if unready.is_empty() {
+        "not all of them at once".to_owned()
+    } else {
+        group_reasons(unready)
+    };
     Some((RejectReason::UnitNotReady, format!("{requested}; {why}")))
 }
 
@@ -268,5 +319,9 @@ fn group_reasons(reasons: Vec<(String, String)>) -> String {
     for (reason, unit) in reasons {
         units.entry(reason).or_default().push(unit);
     }
-    units.iter().map(|(reason, units)| format!("{}{reason}", list_names(units))).collect::<Vec<_>>().join(", ")
+    units
+        .iter()
+        .map(|(reason, units)| format!("{}{reason}", list_names(units)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -15,7 +15,11 @@ use std::cmp::Reverse;
 pub const MAX_EXPLAINED: usize = 5;
 
 /// Returns every reason against a node.
-pub fn rejections(request: &VmRequest, required_node: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
+pub fn rejections(
+    request: &VmRequest,
+    required_node: Option<NodeId>,
+    host: &CandidateNode<'_>,
+) -> Vec<Rejection> {
     let spec = &request.spec;
     let mut found = Vec::new();
     let mut add = |reason, detail: String| found.push(Rejection { reason, detail });
@@ -25,12 +29,16 @@ pub fn rejections(request: &VmRequest, required_node: Option<NodeId>, host: &Can
     match host.runs {
         VmSupport::Nothing => add(RejectReason::RunsNoVms, "its profile runs no VMs".to_owned()),
         VmSupport::Emulated if !spec.allow_tcg => {
-            add(RejectReason::KvmMissing, "/dev/kvm does not open, and allow_tcg is not set".to_owned());
+            add(
+                RejectReason::KvmMissing,
+                "/dev/kvm does not open, and allow_tcg is not set".to_owned(),
+            );
         }
         VmSupport::Emulated | VmSupport::Kvm => {}
     }
     capacity_filter::add_rejections(request, host, &mut add);
-    for (reason, detail) in host.hosting.into_iter().flat_map(|hosting| feature_filter::missing_features(spec, hosting))
+    for (reason, detail) in
+        host.hosting.into_iter().flat_map(|hosting| feature_filter::missing_features(spec, hosting))
     {
         add(reason, detail);
     }
@@ -38,14 +46,18 @@ pub fn rejections(request: &VmRequest, required_node: Option<NodeId>, host: &Can
         add(RejectReason::Full, format!("it has {MAX_VMS} VMs"));
     }
     let foreign = |disk: &DiskFacts| {
-        slot_resources::owner_of_disk(host, disk).filter(|slot| !device_selector::may_have(request, host, slot))
+        slot_resources::owner_of_disk(host, disk)
+            .filter(|slot| !device_selector::may_have(request, host, slot))
     };
     for identity in named_disks(request) {
         match slot_resources::assignable_disk(host, identity.as_str()).map(foreign) {
             Err((reason, detail)) => add(reason, detail),
             Ok(Some(slot)) => {
                 let of = format!("disk {identity} belongs to slot {}", slot.id);
-                add(RejectReason::DiskTaken, format!("{of}; request its unit, or write disk = \"slot\""));
+                add(
+                    RejectReason::DiskTaken,
+                    format!("{of}; request its unit, or write disk = \"slot\""),
+                );
             }
             Ok(None) => {}
         }
@@ -70,14 +82,18 @@ pub fn explain<'a>(
         nodes += 1;
         let rejections = rejections(request, required_node, &host);
         if !rejections.iter().any(|rejection| {
-            matches!(rejection.reason, RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed)
+            matches!(
+                rejection.reason,
+                RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed
+            )
         }) {
             sum.add(request, &host);
         }
         explained.push((host.node, rejections));
     }
-    let lasting =
-        |rejections: &[Rejection]| rejections.iter().filter(|rejection| rejection.reason.is_lasting()).count();
+    let lasting = |rejections: &[Rejection]| {
+        rejections.iter().filter(|rejection| rejection.reason.is_lasting()).count()
+    };
     let passing = explained.iter().any(|(_, rejections)| lasting(rejections) == 0);
     let verdict = match (passing, sum.suffices(request)) {
         (true, _) => Verdict::NotReady,
@@ -121,16 +137,26 @@ impl ClusterTotals {
         self.threads += u64::from(host.threads);
         self.memory = self.memory.saturating_add(capacity_filter::memory(request, host).total);
         let remaining = device_selector::MAX_SELECTORS.saturating_sub(self.units.len());
-        let usable = host.units.iter().filter(|unit| unit.kind == UnitKind::Device && unit.state != UnitState::Missing);
-        self.units.extend(usable.filter(|unit| device_selector::matches_any(request, unit)).take(remaining).cloned());
+        let usable = host
+            .units
+            .iter()
+            .filter(|unit| unit.kind == UnitKind::Device && unit.state != UnitState::Missing);
+        self.units.extend(
+            usable
+                .filter(|unit| device_selector::matches_any(request, unit))
+                .take(remaining)
+                .cloned(),
+        );
     }
 
-    /// Returns whether all nodes together have the resources. Never true for a single node or a named disk.
+    /// Returns whether all nodes together have the resources. Never true for a single node or a
+    /// named disk.
     fn suffices(&self, request: &VmRequest) -> bool {
         self.nodes > 1
             && named_disks(request).next().is_none()
             && self.threads >= u64::from(request.spec.vcpus)
             && self.memory >= request.spec.memory.bytes()
-            && (request.units.whole || device_selector::assign(request, &self.units, None, None).is_some())
+            && (request.units.whole
+                || device_selector::assign(request, &self.units, None, None).is_some())
     }
 }

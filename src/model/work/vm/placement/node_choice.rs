@@ -1,6 +1,8 @@
-//! Chooses the node of a VM: filters the nodes, ranks the remaining nodes, and assigns units. A VM never spans nodes.
+//! Chooses the node of a VM: filters the nodes, ranks the remaining nodes, and assigns units. A VM
+//! never spans nodes.
 //!
-//! Devices are packed, so that nodes stay free for VMs that need all devices of a node. CPUs and memory are spread.
+//! Devices are packed, so that nodes stay free for VMs that need all devices of a node. CPUs and
+//! memory are spread.
 
 use super::{
     candidate::{CandidateNode, PlacementFit, VmSupport, named_disks},
@@ -18,7 +20,8 @@ use std::{
     collections::{BTreeSet, BinaryHeap},
 };
 
-/// Rank of a node, the lowest wins: remaining free units, units on several NUMA nodes, utilization, used memory.
+/// Rank of a node, the lowest wins: remaining free units, units on several NUMA nodes, utilization,
+/// used memory.
 type PlacementCost = (usize, bool, u64, u64);
 
 /// Chooses a node. Devices are packed; CPUs and memory are spread.
@@ -33,8 +36,8 @@ pub fn place<'a>(
     place_by(request, required_node, hosts, |_| {})
 }
 
-/// As [`place`], for many nodes. `hosts` have no slots; `complete` adds the slots of the few candidates that may rank better than the
-/// best node so far.
+/// As [`place`], for many nodes. `hosts` have no slots; `complete` adds the slots of the few
+/// candidates that may rank better than the best node so far.
 ///
 /// # Errors
 /// No node takes the VM.
@@ -47,7 +50,8 @@ pub fn place_by<'a>(
     let named = hosts.clone().filter(|host| required_node.is_none_or(|node| host.node == node));
     let bounded: Vec<(PlacementCost, CandidateNode<'a>)> =
         named.filter_map(|host| Some((bound(request, &host)?, host))).collect();
-    let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
+    let mut nearest: BinaryHeap<_> =
+        bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
     let mut best: Option<(PlacementCost, PlacementFit)> = None;
     while let Some(Reverse((bound, at))) = nearest.pop() {
         if best.as_ref().is_some_and(|(rank, _)| *rank <= bound) {
@@ -70,7 +74,8 @@ pub fn place_by<'a>(
     })
 }
 
-/// Returns the best possible rank of a node without looking at its units; `None` if the node certainly does not take the VM.
+/// Returns the best possible rank of a node without looking at its units; `None` if the node
+/// certainly does not take the VM.
 fn bound(request: &VmRequest, host: &CandidateNode<'_>) -> Option<PlacementCost> {
     let spec = &request.spec;
     let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
@@ -95,26 +100,37 @@ fn units_left(request: &VmRequest, host: &CandidateNode<'_>) -> Option<usize> {
 /// Tries a node without explaining a rejection, which is the common case.
 fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, PlacementFit)> {
     let (spec, (left, ..)) = (&request.spec, bound(request, host)?);
-    if host.hosting.is_some_and(|hosting| feature_filter::missing_features(spec, hosting).next().is_some()) {
+    if host
+        .hosting
+        .is_some_and(|hosting| feature_filter::missing_features(spec, hosting).next().is_some())
+    {
         return None;
     }
-    if named_disks(request).any(|disk| slot_resources::assignable_disk(host, disk.as_str()).is_err()) {
+    if named_disks(request)
+        .any(|disk| slot_resources::assignable_disk(host, disk.as_str()).is_err())
+    {
         return None;
     }
     let assigned = choose_units_of_one_numa_node(request, host)?;
     let disks = device_selector::disk_units(request, &assigned, host)
         .map(|unit| slot_resources::slot_disk(host, unit).ok().cloned());
     let disks = disks.collect::<Option<Vec<_>>>()?;
-    let nics =
-        device_selector::nic_units(request, &assigned, host).map(|unit| slot_resources::slot_nic(host, unit).ok());
+    let nics = device_selector::nic_units(request, &assigned, host)
+        .map(|unit| slot_resources::slot_nic(host, unit).ok());
     let nics = nics.collect::<Option<Vec<_>>>()?;
     let units = slot_resources::with_fabric(host, &assigned);
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
     let mut numa_nodes = assigned.iter().map(|unit| at(unit)).collect::<Vec<_>>();
     numa_nodes.extend(spec.numa_node.map(Some));
     let numa_mismatch = numa_nodes.windows(2).any(|two| two[0] != two[1]);
-    let near = numa_nodes.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
-    let near = near.filter(|id| !request.numa_anywhere && capacity_filter::surely_fits_numa(request, host, *id));
+    let near = numa_nodes
+        .first()
+        .copied()
+        .flatten()
+        .filter(|_| !numa_mismatch && spec.numa_node.is_none());
+    let near = near.filter(|id| {
+        !request.numa_anywhere && capacity_filter::surely_fits_numa(request, host, *id)
+    });
     let fill = capacity_filter::fill(request, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();
     let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
@@ -122,15 +138,20 @@ fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, 
 }
 
 /// Assigns units to all selectors, on one NUMA node if possible.
-fn choose_units_of_one_numa_node<'a>(request: &VmRequest, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
+fn choose_units_of_one_numa_node<'a>(
+    request: &VmRequest,
+    host: &CandidateNode<'a>,
+) -> Option<Vec<&'a UnitFacts>> {
     let any = device_selector::assign(request, host.units, Some(host), request.spec.numa_node)?;
-    let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
+    let apart =
+        |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
     if request.spec.numa_node.is_some() || request.units.whole || !apart(&any) {
         return Some(any);
     }
     let nodes: BTreeSet<u32> = host.units.iter().filter_map(|unit| unit.numa_node).collect();
-    let mut near =
-        nodes.into_iter().filter_map(|id| device_selector::assign(request, host.units, Some(host), Some(id)));
+    let mut near = nodes
+        .into_iter()
+        .filter_map(|id| device_selector::assign(request, host.units, Some(host), Some(id)));
     near.find(|units| !apart(units)).or(Some(any))
 }
 

@@ -4,8 +4,11 @@ use meshd_types::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Reason why a node does not take a VM. Permanent reasons are ordered before [`RejectReason::NotReady`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+/// Reason why a node does not take a VM. Permanent reasons are ordered before
+/// [`RejectReason::NotReady`].
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum RejectReason {
@@ -51,7 +54,8 @@ pub enum RejectReason {
     UnitTaken,
     /// The units cannot be assigned now.
     UnitNotReady,
-    /// The slots of the units are not approved, disabled, or share a fabric device with a taken slot.
+    /// The slots of the units are not approved, disabled, or share a fabric device with a taken
+    /// slot.
     SlotClosed,
     /// The slots of the units have no disk.
     SlotWithoutDisk,
@@ -96,7 +100,8 @@ as_str!(Verdict);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPlacement {
     pub verdict: Verdict,
-    /// The nodes with the fewest reasons, at most [`crate::work::MAX_EXPLAINED`], each with all its reasons.
+    /// The nodes with the fewest reasons, at most [`crate::work::MAX_EXPLAINED`], each with all its
+    /// reasons.
     pub nearest: Vec<(NodeId, Vec<Rejection>)>,
     /// Number of nodes that were considered.
     pub nodes: usize,
@@ -111,21 +116,24 @@ impl fmt::Display for NoPlacement {
         }
         let meaning = match self.verdict {
             Verdict::None => "all nodes together lack the resources",
-            Verdict::NoSingleNode => "all nodes together have the resources, but no single node has them",
+            Verdict::NoSingleNode => {
+                "all nodes together have the resources, but no single node has them"
+            }
             Verdict::NotReady => "a node has the resources, but is not ready, or others use them",
         };
         write!(f, "{}: {meaning}", self.verdict.as_str())?;
         if self.nodes > self.nearest.len() && !self.counts.is_empty() {
-            let counts = self.counts.iter().map(|(reason, count)| format!("{} on {count}", reason.as_str()));
+            let counts =
+                self.counts.iter().map(|(reason, count)| format!("{} on {count}", reason.as_str()));
             write!(f, " ({} nodes: {})", self.nodes, counts.collect::<Vec<_>>().join(", "))?;
         }
         // Equal machines have equal reasons, which are written once.
         let mut explained: Vec<(String, Vec<String>)> = Vec::new();
         for (node, rejections) in &self.nearest {
             // The CLI shows the text behind "; " as the hint.
-            let words = rejections
-                .iter()
-                .map(|Rejection { reason, detail }| format!("{} ({})", reason.as_str(), detail.replace("; ", ", ")));
+            let words = rejections.iter().map(|Rejection { reason, detail }| {
+                format!("{} ({})", reason.as_str(), detail.replace("; ", ", "))
+            });
             let words = words.collect::<Vec<_>>().join(", ");
             match explained.iter_mut().find(|(known, _)| *known == words) {
                 Some((_, nodes)) => nodes.push(node.to_string()),

@@ -1,4 +1,5 @@
-//! Resources of a slot in addition to its unit: disk, fabric device and NIC addresses. Only the VM that has the slot receives them.
+//! Resources of a slot in addition to its unit: disk, fabric device and NIC addresses. Only the VM
+//! that has the slot receives them.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
 use crate::work::{ApprovedSlot, SlotNic};
@@ -15,14 +16,17 @@ pub(super) fn is_of(slot: &ApprovedSlot, unit: &UnitFacts) -> bool {
 
 /// Returns the slot that owns a disk.
 pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h ApprovedSlot> {
-    let is_it =
-        |slot: &ApprovedSlot| slot.disk.as_ref().is_some_and(|own| disk.identities().any(|name| name == own.as_str()));
+    let is_it = |slot: &ApprovedSlot| {
+        slot.disk.as_ref().is_some_and(|own| disk.identities().any(|name| name == own.as_str()))
+    };
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
 /// Returns the slot whose fabric device is in this unit. The unit belongs to that slot.
 pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h ApprovedSlot> {
-    let is_it = |slot: &ApprovedSlot| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
+    let is_it = |slot: &ApprovedSlot| {
+        !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own))
+    };
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
@@ -46,8 +50,12 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, assigned: &[&'a UnitFacts]) -> 
     all
 }
 
-/// Returns the disk if VMs may receive it. The error is the reason against the disk; slots are not considered.
-pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
+/// Returns the disk if VMs may receive it. The error is the reason against the disk; slots are not
+/// considered.
+pub fn assignable_disk<'h>(
+    host: &CandidateNode<'h>,
+    identity: &str,
+) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::by_identity(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
     };
@@ -56,24 +64,37 @@ pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&
         return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
     }
     match host.allocations.disk(disk.identities()) {
-        Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to VM {owner}"))),
+        Some(owner) => {
+            Err((RejectReason::DiskTaken, format!("disk {identity} belongs to VM {owner}")))
+        }
         None => Ok(disk),
     }
 }
 
 /// Returns the disk of a unit's slot.
-pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (RejectReason, String)> {
+pub fn slot_disk<'h>(
+    host: &CandidateNode<'h>,
+    unit: &UnitFacts,
+) -> Result<&'h DiskIdentity, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
-        return Err((RejectReason::SlotWithoutDisk, format!("the slot of {} has no disk", unit.name())));
+        return Err((
+            RejectReason::SlotWithoutDisk,
+            format!("the slot of {} has no disk", unit.name()),
+        ));
     };
     assignable_disk(host, disk.as_str()).map(|_| disk)
 }
 
 /// Returns the NIC addresses of a unit's slot.
-pub fn slot_nic(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotNic, (RejectReason, String)> {
+pub fn slot_nic(
+    host: &CandidateNode<'_>,
+    unit: &UnitFacts,
+) -> Result<SlotNic, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
-    let none = || (RejectReason::SlotWithoutNic, format!("the slot of {} has no MAC address", unit.name()));
+    let none = || {
+        (RejectReason::SlotWithoutNic, format!("the slot of {} has no MAC address", unit.name()))
+    };
     slot.and_then(|slot| slot.nic).ok_or_else(none)
 }
 
@@ -91,15 +112,25 @@ pub fn unit_rejection(
     requested: SlotResourceRequest,
 ) -> Option<(RejectReason, String)> {
     if let Some(slot) = owner_of_fabric(host, unit) {
-        return Some((RejectReason::UnitTaken, format!("{} is the fabric device of slot {}", unit.name(), slot.id)));
+        return Some((
+            RejectReason::UnitTaken,
+            format!("{} is the fabric device of slot {}", unit.name(), slot.id),
+        ));
     }
     if let Some(fabric) = fabric_unit(host, unit) {
         let of = || format!("{}, the fabric device of {},", fabric.name(), unit.name());
-        if host.allocations.unit(fabric.members.iter().map(|member| member.address.as_str())).is_some() {
+        if host
+            .allocations
+            .unit(fabric.members.iter().map(|member| member.address.as_str()))
+            .is_some()
+        {
             return Some((RejectReason::UnitTaken, format!("{} belongs to another", of())));
         }
         if fabric.state != UnitState::Ready {
-            return Some((RejectReason::UnitNotReady, format!("{} is {}", of(), fabric.state.as_str())));
+            return Some((
+                RejectReason::UnitNotReady,
+                format!("{} is {}", of(), fabric.state.as_str()),
+            ));
         }
     }
     let disk = requested.disk.then(|| slot_disk(host, unit).err()).flatten();

@@ -20,7 +20,11 @@ fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     (request.spec.restart.when, request.on_node_loss) = (when, on_node_loss);
     let mut vm = Vm::new(request, None, at(0));
     vm.run();
-    vm.assign(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
+    vm.assign(
+        Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) },
+        Vec::new(),
+        Vec::new(),
+    );
     vm
 }
 
@@ -34,29 +38,45 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!((vm.phase(true), vm.is_settled()), (VmPhase::Ordered, false));
     assert_eq!(vm.apply_report(report(ReportedVmState::Starting, 0), at(1)), None);
-    assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(2)), Some(VmChange::Started));
+    assert_eq!(
+        vm.apply_report(report(ReportedVmState::Running, 0), at(2)),
+        Some(VmChange::Started)
+    );
     assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(3)), None);
     assert_eq!(vm.last_report.as_ref().map(|last| last.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
-    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else {
+    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node())
+    else {
         panic!("{vm:?}")
     };
     let own = vm.request.grace_s;
     for (grace, expected) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
-        assert_eq!(vm.order(node()).map(|order| order.desired_state), Some(VmTargetState::Stop { grace_s: expected }));
+        assert_eq!(
+            vm.order(node()).map(|order| order.desired_state),
+            Some(VmTargetState::Stop { grace_s: expected })
+        );
     }
-    assert_eq!(vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
+    assert_eq!(
+        vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)),
+        Some(VmChange::Stopped)
+    );
     assert!(vm.is_settled());
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(vm.phase(true), VmPhase::Releasing);
-    assert!(matches!(vm.order(node()), Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })));
+    assert!(matches!(
+        vm.order(node()),
+        Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })
+    ));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
     assert_eq!(vm.order(other), None, "it is no concern of another node");
     vm.stray_nodes.insert(other);
-    assert!(matches!(vm.order(other), Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })));
+    assert!(matches!(
+        vm.order(other),
+        Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })
+    ));
 }
 
 #[test]
@@ -69,13 +89,20 @@ fn vm_after_node_reboot_follows_restart_policy_once() {
         (RestartWhen::Always, OnNodeLoss::Wait, true),
     ] {
         let mut vm = placed(when, loss);
-        assert_eq!(vm.rebooted(BootSessionId([1; 12]), true, at(1)), None, "the boot in which it was placed");
+        assert_eq!(
+            vm.rebooted(BootSessionId([1; 12]), true, at(1)),
+            None,
+            "the boot in which it was placed"
+        );
         vm.apply_report(report(ReportedVmState::Running, 0), at(1));
         assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmChange::Lost(_))));
         assert_eq!(vm.rebooted(next, true, at(3)), None);
         assert_eq!(vm.missing(true, at(4)), None, "that it is not there is known");
-        let expected =
-            if again { (VmDesiredState::Run, 2, VmPhase::Ordered) } else { (VmDesiredState::Stop, 1, VmPhase::Failed) };
+        let expected = if again {
+            (VmDesiredState::Run, 2, VmPhase::Ordered)
+        } else {
+            (VmDesiredState::Stop, 1, VmPhase::Failed)
+        };
         assert_eq!((vm.desired_state, vm.start, vm.phase(true)), expected, "{when:?} {loss:?}");
         vm.run();
         assert_eq!(vm.phase(true), VmPhase::Ordered);
@@ -114,9 +141,17 @@ fn vm_bound_to_its_node_may_not_move() {
 #[test]
 fn vm_record_round_trips_with_bounded_failure_text() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    let failure = VmFailure { kind: VmFailureKind::Crashed, detail: "é".repeat(2000), log: vec!["x".into(); 99] };
-    vm.apply_report(VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) }, at(1));
-    let failure = vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).expect("it failed");
+    let failure = VmFailure {
+        kind: VmFailureKind::Crashed,
+        detail: "é".repeat(2000),
+        log: vec!["x".into(); 99],
+    };
+    vm.apply_report(
+        VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) },
+        at(1),
+    );
+    let failure =
+        vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).expect("it failed");
     assert_eq!((failure.detail.len(), failure.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
     let stored = serde_json::to_string(&vm).expect("plain");
     assert_eq!(serde_json::from_str::<Vm>(&stored).expect("its own text"), vm);
@@ -130,7 +165,10 @@ fn vm_is_settled_only_by_report_of_its_current_start() {
     assert!(vm.is_settled());
     vm.start_by_operator();
     assert!(!vm.is_settled(), "the restart may be lost");
-    assert!(vm.has_reported(&of(1, ReportedVmState::Running)) && !vm.has_reported(&of(2, ReportedVmState::Running)));
+    assert!(
+        vm.has_reported(&of(1, ReportedVmState::Running))
+            && !vm.has_reported(&of(2, ReportedVmState::Running))
+    );
     assert_eq!(vm.apply_report(of(2, ReportedVmState::Running), at(2)), Some(VmChange::Started));
     assert!(vm.is_settled());
     vm.apply_report(of(2, ReportedVmState::Failed), at(3));
@@ -143,27 +181,44 @@ fn vm_missing_while_starting_is_ordered_again() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     vm.apply_report(report(ReportedVmState::Starting, 0), at(1));
     assert_eq!(vm.missing(true, at(2)), None);
-    assert_eq!((vm.desired_state, vm.phase(true), vm.is_settled()), (VmDesiredState::Run, VmPhase::Ordered, false));
+    assert_eq!(
+        (vm.desired_state, vm.phase(true), vm.is_settled()),
+        (VmDesiredState::Run, VmPhase::Ordered, false)
+    );
 }
 
 #[test]
 fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
     let other = |number| Basis::Mac(MacAddr([2, 0, 0, 0, 1, number])).node_id();
     let refused = |vm: &Vm, start| {
-        let failure = VmFailure { kind: VmFailureKind::Refused, detail: "kvm_missing: x".into(), log: Vec::new() };
+        let failure = VmFailure {
+            kind: VmFailureKind::Refused,
+            detail: "kvm_missing: x".into(),
+            log: Vec::new(),
+        };
         let mut vm = vm.clone();
-        vm.apply_report(VmReport { failure: Some(failure), start, ..report(ReportedVmState::Failed, 0) }, at(1));
+        vm.apply_report(
+            VmReport { failure: Some(failure), start, ..report(ReportedVmState::Failed, 0) },
+            at(1),
+        );
         let node = vm.withdraw_refused();
         (vm, node)
     };
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let (withdrawn, from) = refused(&vm, Some(1));
-    assert_eq!((from, withdrawn.placement.is_none(), withdrawn.needs_placement()), (Some(node()), true, true));
+    assert_eq!(
+        (from, withdrawn.placement.is_none(), withdrawn.needs_placement()),
+        (Some(node()), true, true)
+    );
     assert!(withdrawn.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
     again.run();
-    assert_eq!((refused(&again, Some(1)).1, refused(&again, Some(2)).1), (None, None), "it may have run");
+    assert_eq!(
+        (refused(&again, Some(1)).1, refused(&again, Some(2)).1),
+        (None, None),
+        "it may have run"
+    );
     let mut vm = vm;
     for number in 1..=20 {
         let start = Some(vm.start);
@@ -172,9 +227,16 @@ fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
             break;
         }
         vm.run();
-        vm.assign(Placement { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
+        vm.assign(
+            Placement { node: other(number), since: at(0), session: None },
+            Vec::new(),
+            Vec::new(),
+        );
     }
-    assert_eq!((vm.refused.len(), vm.desired_state), (crate::work::MAX_REFUSED, VmDesiredState::Stop));
+    assert_eq!(
+        (vm.refused.len(), vm.desired_state),
+        (crate::work::MAX_REFUSED, VmDesiredState::Stop)
+    );
 }
 
 #[test]
@@ -189,19 +251,40 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     vm.assign(placement, Vec::new(), vec!["eui.1".parse().expect("an identity")]);
     assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
     let report = |use_of: &[(&str, DiskUse)]| {
-        let disks = use_of.iter().map(|(name, disk_use)| (name.parse().expect("a name"), *disk_use)).collect();
+        let disks = use_of
+            .iter()
+            .map(|(name, disk_use)| (name.parse().expect("a name"), *disk_use))
+            .collect();
         VmReport { disks, ..self::report(ReportedVmState::Running, 0) }
     };
-    vm.apply_report(report(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]), at(1));
+    vm.apply_report(
+        report(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]),
+        at(1),
+    );
     vm.apply_report(report(&[("a", DiskUse::Begun)]), at(2));
-    assert_eq!(vm.disks.values().copied().collect::<Vec<_>>(), [DiskUse::Done, DiskUse::Begun], "never less");
-    assert!(vm.has_reported(&report(&[("b", DiskUse::Begun)])) && !vm.has_reported(&report(&[("b", DiskUse::Done)])));
+    assert_eq!(
+        vm.disks.values().copied().collect::<Vec<_>>(),
+        [DiskUse::Done, DiskUse::Begun],
+        "never less"
+    );
+    assert!(
+        vm.has_reported(&report(&[("b", DiskUse::Begun)]))
+            && !vm.has_reported(&report(&[("b", DiskUse::Done)]))
+    );
     vm.record_pending_wipes();
     vm.unplace("lost".to_owned());
     assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
-    let left = |disk: &str| ReleasedDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
+    let left = |disk: &str| ReleasedDisk {
+        disk: disk.parse().expect("an identity"),
+        wipe: true,
+        used: true,
+    };
     let order = |vm: &Vm| vm.order(node()).map(|order| order.desired_state);
-    assert_eq!(order(&vm), Some(VmTargetState::Release { disks: vec![left("eui.1")] }), "the named disk is not wiped");
+    assert_eq!(
+        order(&vm),
+        Some(VmTargetState::Release { disks: vec![left("eui.1")] }),
+        "the named disk is not wiped"
+    );
     let mut cancelled = vm.clone();
     cancelled.cancel_wipes();
     assert_eq!(order(&cancelled), None);
@@ -218,7 +301,11 @@ fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
     assert!(vm.may_run_on(node()) && vm.may_run_on(numbered(2)) && !vm.may_run_on(numbered(99)));
     for number in 3..=16 {
         assert!(!vm.may_run_on(numbered(99)));
-        vm.assign(Placement { node: numbered(number), since: at(1), session: None }, Vec::new(), Vec::new());
+        vm.assign(
+            Placement { node: numbered(number), since: at(1), session: None },
+            Vec::new(),
+            Vec::new(),
+        );
         vm.unplace("its node was fenced".to_owned());
     }
     assert!(vm.may_run_on(numbered(99)), "a full set may miss a node");

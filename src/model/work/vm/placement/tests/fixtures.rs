@@ -18,12 +18,23 @@ pub(crate) fn node_id(number: u16) -> NodeId {
 /// Returns a unit of one function.
 pub(crate) fn unit(bus: u8, numa_node: Option<u32>) -> UnitFacts {
     let address = format!("0000:{bus:02x}:00.0");
-    let members = vec![PciFacts { address: address.clone(), vendor: "10de".into(), ..PciFacts::default() }];
-    UnitFacts { state: UnitState::Ready, selected: vec![address], members, numa_node, ..UnitFacts::default() }
+    let members =
+        vec![PciFacts { address: address.clone(), vendor: "10de".into(), ..PciFacts::default() }];
+    UnitFacts {
+        state: UnitState::Ready,
+        selected: vec![address],
+        members,
+        numa_node,
+        ..UnitFacts::default()
+    }
 }
 
 /// Returns a node with KVM, 64 threads and 64 GiB.
-pub(crate) fn candidate<'a>(node: NodeId, units: &'a [UnitFacts], allocations: &'a Allocations) -> CandidateNode<'a> {
+pub(crate) fn candidate<'a>(
+    node: NodeId,
+    units: &'a [UnitFacts],
+    allocations: &'a Allocations,
+) -> CandidateNode<'a> {
     CandidateNode {
         node,
         unready: None,
@@ -46,7 +57,8 @@ pub(crate) fn candidate<'a>(node: NodeId, units: &'a [UnitFacts], allocations: &
 pub(crate) fn request(number: u16, units: usize) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     let uuid = SystemUuid([8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, high, low]);
-    let mut request = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
+    let mut request =
+        VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
     (request.spec.vcpus, request.spec.memory) = (2, "1G".parse().expect("a size"));
     request.units.each = vec![UnitSelector::Any; units];
     request

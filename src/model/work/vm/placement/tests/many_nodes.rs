@@ -1,4 +1,5 @@
-//! With many nodes, the chosen node has the lowest cost, few nodes are completed, and closed slots are never assigned.
+//! With many nodes, the chosen node has the lowest cost, few nodes are completed, and closed slots
+//! are never assigned.
 
 use super::fixtures::{candidate, node_id, request, unit};
 use crate::work::*;
@@ -26,14 +27,18 @@ impl Node {
 
     /// Returns the candidate without its slots.
     fn host(&self) -> CandidateNode<'_> {
-        let is_free = |unit: &&PciAddress| self.allocations.unit([unit.as_str()].into_iter()).is_none();
+        let is_free =
+            |unit: &&PciAddress| self.allocations.unit([unit.as_str()].into_iter()).is_none();
         let closed = self.closed.iter().filter(is_free).count();
         CandidateNode { closed, ..candidate(self.id, &self.units, &self.allocations) }
     }
 
     fn complete(&self, host: &mut CandidateNode<'_>) {
-        host.unassignable_units =
-            self.closed.iter().map(|unit| (unit.clone(), "its slot is candidate".to_owned())).collect();
+        host.unassignable_units = self
+            .closed
+            .iter()
+            .map(|unit| (unit.clone(), "its slot is candidate".to_owned()))
+            .collect();
     }
 }
 
@@ -48,8 +53,16 @@ fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, us
     let completed = completed.get();
     if let Some(fit) = &fit {
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
-        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
-        rack.iter_mut().find(|node| node.id == fit.node).expect("a node of the rack").allocations.add(&vm);
+        vm.assign(
+            Placement { node: fit.node, since: Timestamp::EPOCH, session: None },
+            fit.units.clone(),
+            Vec::new(),
+        );
+        rack.iter_mut()
+            .find(|node| node.id == fit.node)
+            .expect("a node of the rack")
+            .allocations
+            .add(&vm);
     }
     (fit, completed)
 }
@@ -58,7 +71,8 @@ fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, us
 fn open_slots_are_assigned_once_with_few_complete_candidates() {
     const NODES: u16 = 50;
     // Of every third node half of the slots are closed.
-    let mut rack: Vec<Node> = (0..NODES).map(|node| Node::new(node, 8, |unit| node % 3 == 0 && unit < 4)).collect();
+    let mut rack: Vec<Node> =
+        (0..NODES).map(|node| Node::new(node, 8, |unit| node % 3 == 0 && unit < 4)).collect();
     let open: usize = rack.iter().map(|node| node.units.len() - node.closed.len()).sum();
     let (mut assigned, mut completed) = (BTreeSet::new(), 0);
     for number in 0..u16::try_from(open).expect("few") {
