@@ -222,7 +222,7 @@ async fn restored_backup_has_the_same_nodes_leases_and_slots() {
     let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
     let source = BackupSource {
         site: &site,
-        store: store.snapshot().unwrap(),
+        store: store.snapshot().unwrap().files,
         authority,
         created_at: at,
         blobs: false,
