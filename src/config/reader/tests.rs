@@ -97,9 +97,8 @@ fn word_without_quotes_is_named() {
 
 #[test]
 fn odd_files_are_read_or_refused_with_their_line() {
-    let root = |text: &str| {
-        parse(text, Path::new("x.toml")).map(|document| document.root().keys().len())
-    };
+    let root =
+        |text: &str| parse(text, Path::new("x.toml")).map(|document| document.root().keys().len());
     assert_eq!(root("\u{feff}a = 1\r\nb = 2\r\n"), Ok(2), "byte order mark and CRLF");
     let deep = |open: &str, close: &str| {
         format!("a = 1\nb = {}1{}\n", open.repeat(100_000), close.repeat(100_000))

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket.
-pub(crate) trait Listener {
+pub(crate) trait ListeningSocket {
     type Stream;
 
     /// Accepts one connection. Returns it with its source.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Source)>> + Send;
 }
 
-impl Listener for TcpListener {
+impl ListeningSocket for TcpListener {
     type Stream = (TcpStream, SocketAddr);
 
     async fn accept(&self) -> io::Result<(Self::Stream, Source)> {
@@ -43,7 +43,7 @@ pub(crate) struct AcceptLoop<'a> {
 impl AcceptLoop<'_> {
     /// Runs until `shutdown`, then closes the listener and waits for all connections. A connection
     /// without a task is closed.
-    pub(crate) async fn run<L: Listener, F>(
+    pub(crate) async fn run<L: ListeningSocket, F>(
         &self,
         listener: L,
         mut serve: impl FnMut(L::Stream, ConnectionPermit) -> Option<F>,

@@ -1,6 +1,6 @@
 //! The admin socket: created with its mode, never taken over from a running meshd.
 
-use crate::serve::connections::{accept::Listener, limiter::Source};
+use crate::serve::connections::{accept::ListeningSocket, limiter::Source};
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
@@ -37,7 +37,7 @@ pub struct Socket {
 }
 
 /// A connection, and the user ID of its program.
-impl Listener for Socket {
+impl ListeningSocket for Socket {
     type Stream = (UnixStream, u32);
 
     async fn accept(&self) -> io::Result<(Self::Stream, Source)> {

@@ -338,10 +338,10 @@ impl<'a> Machine<'a> {
                 match command {
                     LinkCommand::Probe(answer) if answers => drop(answer.send(())),
                     LinkCommand::Send(FromCentral::Check { request_id }) => {
-                        drop(check_sender.send(request_id))
+                        let _ = check_sender.send(request_id);
                     }
                     LinkCommand::Send(FromCentral::EnrolAgain { token, .. }) => {
-                        drop(ordering.send(token))
+                        let _ = ordering.send(token);
                     }
                     _ => {}
                 }
