@@ -89,12 +89,15 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     let lines: Vec<usize> =
         std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
-        let line = error.span().map_or(0, |span| line_of(&lines, span.start));
+        let line = match error.span() {
+            Some(span) => line_of(&lines, span.start),
+            None => deepest_line(text, &lines),
+        };
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
         let word = error.span().and_then(|span| unquoted_word(text, span.start)).map(table::brief);
         let (message, hint) = match (message.as_str(), word) {
             ("duplicate key", _) => (message, "this key or section is in the file already: keep one of the two"),
-            ("recursion limit", _) => ("too many levels of nesting".to_owned(), "use at most 80 levels"),
+            (TOO_DEEP, _) => ("too many levels of nesting".to_owned(), "use at most 80 levels"),
             (_, Some(word)) if ["null", "nil", "None"].contains(&word.as_str()) => {
                 (format!("`{word}` is not a value"), "remove the key: an absent key has its default")
             }
@@ -106,6 +109,21 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
         Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint: hint.into() })
     })?;
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
+}
+
+/// Message of the parser for too many levels of nesting. This error has no position.
+const TOO_DEEP: &str = "recursion limit";
+
+/// Returns the first line with which the text has too many levels of nesting; 0 if it has not.
+fn deepest_line(text: &str, lines: &[usize]) -> usize {
+    let is_too_deep = |text: &str| {
+        let parsed = toml_edit::Document::parse(text.to_owned());
+        parsed.is_err_and(|error| error.message() == TOO_DEEP)
+    };
+    if !is_too_deep(text) {
+        return 0;
+    }
+    lines.partition_point(|start| !is_too_deep(&text[..*start]))
 }
 
 /// Returns the word without quotes that is the value at `start`; the parser takes some of them for
