@@ -31,7 +31,7 @@ pub fn asks_in_vain(rack: &Rack, stranger: &Neighbour, place: u8, when: &str) {
     let script = get(rack, stranger, &query);
     assert!(
         script.contains("#!ipxe") && script.contains("# refusal "),
-        "{when}: it is told why\n{script}"
+        "{when}: the script says why\n{script}"
     );
     assert!(!script.contains("overlay") && !has_secret(&script), "{when}: no capability\n{script}");
     let now = count(rack, place, "boot_impersonated");

@@ -57,7 +57,7 @@ fn node_keeps_identity_through_collision_power_cycle_and_new_nic() {
     the_node_is_removed_and_comes_back(rack, &id);
 }
 
-/// Another machine with node1's UUID: it is told why it does not boot, and goes nowhere.
+/// Another machine with node1's UUID: its script says why it does not boot.
 fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
     let own = Identity::at(TWIN);
     rack.set_identity(TWIN, Identity { uuid: rack.identity(NODE).uuid, ..own.clone() }).or_end();
