@@ -16,6 +16,7 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     sync::Arc,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// All listening sockets.
@@ -35,6 +36,8 @@ pub(super) struct SegmentPlan {
     /// Machines boot here.
     boots: bool,
     connections: Connections,
+    /// This server's address for nodes of the segment. It changes with the interface.
+    address: watch::Sender<Ipv4Addr>,
 }
 
 /// One interface with its first sockets.
@@ -70,7 +73,8 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
             .find(is_booted)
             .is_some_and(|segment| segment.mode != DhcpMode::Off);
         let (http_port, agent_port) = (site.http.port, site.agent.port);
-        let plan = SegmentPlan { interface, http_port, agent_port, boots, connections };
+        let address = watch::Sender::new(bound.address);
+        let plan = SegmentPlan { interface, http_port, agent_port, boots, connections, address };
         let sockets = plan.open(bound.address)?;
         Ok(Segment { plan, watch: watch.clone(), bound, sockets })
     });
@@ -107,7 +111,8 @@ impl SegmentPlan {
         stop: CancellationToken,
     ) -> Result<(), DaemonError> {
         let SegmentSockets { address, tftp, http, agent } = sockets;
-        let SegmentPlan { interface, http_port, agent_port, boots, connections } = self;
+        self.address.send_replace(address);
+        let SegmentPlan { interface, http_port, agent_port, boots, connections, .. } = self;
         tracing::info!(interface, %address, http = http_port, "segment is served");
         let mut tasks = DaemonTasks::default();
         let (shared, name, token) = (central.clone(), interface.clone(), stop.clone());
@@ -135,9 +140,9 @@ impl SegmentPlan {
 }
 
 impl Segment {
-    /// Returns this server's address for the nodes of the segment.
-    pub(super) fn address(&self) -> Ipv4Addr {
-        self.bound.address
+    /// Follows this server's address for the nodes of the segment.
+    pub(super) fn address(&self) -> watch::Receiver<Ipv4Addr> {
+        self.plan.address.subscribe()
     }
 
     /// Serves until `stop`, with new sockets after a change of the interface.

@@ -68,8 +68,8 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 /// Spawns every task, in the order of the boot chain.
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
-    let boot_address =
-        bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, Segment::address);
+    let localhost = || tokio::sync::watch::Sender::new(std::net::Ipv4Addr::LOCALHOST).subscribe();
+    let boot_address = bound.segments.first().map_or_else(localhost, Segment::address);
     tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
     let (observed, stopped) = (central.clone(), stop.clone());
     tasks.spawn_infallible("LAN observation", async move {

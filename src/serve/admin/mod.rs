@@ -48,7 +48,7 @@ use std::{
     net::Ipv4Addr,
     time::{Duration, Instant},
 };
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Maximum request body, in bytes: a VM with its cloud-init data.
@@ -62,8 +62,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 struct ApiState {
     central: Shared,
-    /// This server's address for nodes of the first segment.
-    boot_address: Ipv4Addr,
+    /// This server's address for nodes of the first segment. It changes with the interface.
+    boot_address: watch::Receiver<Ipv4Addr>,
     /// SHA-256 of the certificate of the HTTPS listener.
     https_fingerprint: Option<String>,
     metrics: Metrics,
@@ -71,6 +71,13 @@ struct ApiState {
     failures: transport::auth::Failures,
     /// Running orders.
     tasks: TaskTracker,
+}
+
+impl ApiState {
+    /// Returns this server's present address for nodes of the first segment.
+    fn boot_address(&self) -> Ipv4Addr {
+        *self.boot_address.borrow()
+    }
 }
 
 impl FromRef<ApiState> for Shared {
@@ -95,7 +102,7 @@ pub struct Listening {
 pub async fn run(
     central: Shared,
     listening: Listening,
-    boot_address: Ipv4Addr,
+    boot_address: watch::Receiver<Ipv4Addr>,
     metrics: Metrics,
     shutdown: CancellationToken,
 ) {

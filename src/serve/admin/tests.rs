@@ -34,6 +34,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
+    sync::watch,
     task::JoinHandle,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -75,7 +76,7 @@ impl Fixture {
         let socket = folder.path().join("admin.sock");
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
-        let boot_address = Ipv4Addr::new(10, 77, 0, 1);
+        let boot_address = watch::Sender::new(Ipv4Addr::new(10, 77, 0, 1)).subscribe();
         let listening =
             Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
         let server = tokio::spawn(run(
@@ -92,7 +93,7 @@ impl Fixture {
     fn api_state(&self) -> ApiState {
         ApiState {
             central: self.central.clone(),
-            boot_address: Ipv4Addr::LOCALHOST,
+            boot_address: watch::Sender::new(Ipv4Addr::LOCALHOST).subscribe(),
             https_fingerprint: None,
             metrics: Metrics::install(),
             shutdown: self.stop.clone(),

@@ -127,7 +127,8 @@ async fn rendered(
     node: &str,
     profile: Option<String>,
 ) -> Result<Rendered, Refused> {
-    let ApiState { central, boot_address, .. } = state;
+    let endpoint = state.central.env.endpoint(state.boot_address());
+    let central = state.central;
     let id = central.nodes.resolve(node)?;
     let mut node = central.nodes.node(id).ok_or_else(|| node_removed(id))?;
     if let Some(text) = profile {
@@ -138,7 +139,7 @@ async fn rendered(
         }
         (node.profile, node.pinned, node.boot_override) = (Some(named), None, None);
     }
-    Ok(central.generations.render(&node, central.env.endpoint(boot_address)).await?)
+    Ok(central.generations.render(&node, endpoint).await?)
 }
 
 /// Returns the public part of an overlay.

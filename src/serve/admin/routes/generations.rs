@@ -30,11 +30,11 @@ pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Ve
 }
 
 pub(crate) async fn diff(
-    State(ApiState { boot_address, .. }): State<ApiState>,
+    State(state): State<ApiState>,
     TargetNode { central, id }: TargetNode,
 ) -> Answer<DiffView> {
     let (runs, next, diff) =
-        central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
+        central.nodes.node_diff(id, central.env.endpoint(state.boot_address())).await?;
     let Json(NodeView { pinned, rolled_back, .. }) = node_view(&central, id)?;
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }

@@ -70,12 +70,13 @@ pub(crate) async fn tokens(State(central): State<Shared>) -> Json<Vec<TokenView>
 }
 
 pub(crate) async fn create_token(
-    State(ApiState { central, boot_address, .. }): State<ApiState>,
+    State(state): State<ApiState>,
     context: AuditContext,
     Body(order): Body<CreateToken>,
 ) -> Result<Response, Refused> {
+    let central = &state.central;
     let basis = match (order.node, order.basis) {
-        (Some(node), None) => node_basis(&central, &node)?,
+        (Some(node), None) => node_basis(central, &node)?,
         (None, Some(basis)) => basis,
         _ => {
             return Err(Refused::bad_request("a token is for a node or for another machine")
@@ -84,7 +85,7 @@ pub(crate) async fn create_token(
     };
     let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
     let (ticket, token) =
-        central.enrolment.create_token(basis, life, boot_address, &context).await?;
+        central.enrolment.create_token(basis, life, state.boot_address(), &context).await?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket }))
         .into_response())
 }

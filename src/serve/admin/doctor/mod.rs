@@ -1,22 +1,30 @@
 //! Health findings of the running central node, with hints.
 //!
 //! `meshd doctor` requests these findings, and adds its findings about files, disk and clock.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `machines` | findings about boots and nodes |
+
+mod machines;
 
 use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
-use meshd_central::{Central, Fleet, OtherServer, Reload, SegmentHealth, ServiceHealth};
+use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_image::builder::ListOwner;
-use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
-use meshd_store::MAX_UNKNOWN_NODES;
 use meshd_types::Timestamp;
-use std::{collections::BTreeMap, net::UdpSocket, time::Duration};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
 
 /// Usage of an address pool that causes a warning, in percent.
 const POOL_WARNING: u32 = 80;
 /// Time for which a finding reports another DHCP server after its last packet.
 const OTHERS_REMEMBERED: Duration = Duration::from_secs(60 * 60);
-/// Maximum number of machines that one finding names. The finding counts the rest.
+/// Maximum number of machines or servers that one finding names. A finding about machines counts
+/// the rest.
 const NAMED: usize = 8;
 
 /// Returns all findings of the central node.
@@ -27,7 +35,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.extend(central.boot.services().into_iter().map(service));
     let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
-    findings.extend(central.nodes.read(machines));
+    findings.extend(central.nodes.read(|fleet| machines::findings(fleet, is_own_address)));
     findings.extend(reload(&central.generations.last_reload()));
     findings.push(shared_blobs(&central.site()));
     let waiting = central.enrolment.pending_count();
@@ -123,8 +131,7 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         Err(error) => return Finding::warn(check, error.to_string(), "run the command as root"),
     };
     let address = segment.address.unwrap_or(first);
-    // Binding port 0 shows whether the address belongs to this host. No packet is sent.
-    if UdpSocket::bind((address, 0)).is_err() {
+    if !is_own_address(address) {
         let found = format!(
             "nodes use the server address {address}, which this machine does not have; {name} has {first}"
         );
@@ -137,6 +144,11 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         return Finding::warn(check, found, "check the cable and the switch port");
     }
     Finding::ok(check, format!("nodes use the server address {address}"))
+}
+
+/// Returns true for an address of this host. Binding port 0 shows it; no packet is sent.
+fn is_own_address(address: Ipv4Addr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 fn service(health: ServiceHealth) -> Finding {
@@ -218,116 +230,6 @@ fn other_servers(segment: &SegmentHealth, others: &[&OtherServer]) -> Option<Fin
     }
 }
 
-fn machines(fleet: Fleet<'_>) -> Vec<Finding> {
-    let named = |names: Vec<String>| {
-        let more = names.len().saturating_sub(NAMED);
-        let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("{}{rest}", names.into_iter().take(NAMED).collect::<Vec<_>>().join(", "))
-    };
-    let mut findings = Vec::new();
-    let boots = fleet.newest_boots();
-    let stalled = boots
-        .filter(|boot| is_stopped(fleet, boot))
-        .map(|boot| (name(fleet, boot), describe_stop(fleet, boot)));
-    // A machine with several NICs has several newest boots.
-    let stalled: Vec<String> = stalled.collect::<BTreeMap<_, _>>().into_values().collect();
-    let looping: Vec<String> = fleet
-        .newest_boots()
-        .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
-        .map(|boot| name(fleet, boot))
-        .collect();
-    let nodes = || fleet.nodes().map(|records| records.node);
-    let of_phase = |phase| nodes().filter(move |node| node.phase == phase).map(named_node);
-    let quarantined: Vec<String> = of_phase(Phase::Quarantined).collect();
-    let offline: Vec<String> = of_phase(Phase::Offline).collect();
-    let failing = |node: &Node| {
-        let failed =
-            node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
-        let why = failed.map(|condition| format!(": {}", condition.detail)).unwrap_or_default();
-        format!("{}{why}", named_node(node))
-    };
-    let degraded: Vec<String> =
-        nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
-    let mut report = |check: &str, [noun, state]: [&str; 2], names: Vec<String>, next: &str| {
-        findings.push(match names.len() {
-            0 => Finding::ok(check, format!("no {noun}s are {state}")),
-            1 => Finding::warn(check, format!("1 {noun} is {state}: {}", named(names)), next),
-            count => {
-                Finding::warn(check, format!("{count} {noun}s are {state}: {}", named(names)), next)
-            }
-        });
-    };
-    report(
-        "stalled boots",
-        ["boot", "stalled"],
-        stalled,
-        "`meshd node timeline NODE` has the stage and the cause",
-    );
-    let each_stage = "`meshd node timeline NODE` shows where each boot stopped";
-    report("boot loops", ["machine", "in a boot loop"], looping, each_stage);
-    report("degraded", ["node", "degraded"], degraded, "`meshd node doctor NODE` shows the repair");
-    report(
-        "quarantine",
-        ["node", "held"],
-        quarantined,
-        "repair the cause, then run `meshd node release NODE`",
-    );
-    report("offline", ["node", "offline"], offline, "check their power and cables");
-    let boots_nothing = |node: &Node| {
-        let kinds = [ConditionKind::RenderFailed, ConditionKind::ImageMissing];
-        let condition = node.conditions.iter().find(|condition| kinds.contains(&condition.kind))?;
-        Some(format!("{} ({})", node.id, condition.detail))
-    };
-    let refused: Vec<String> = nodes().filter_map(boots_nothing).collect();
-    report(
-        "next boot",
-        ["node", "refused at the next boot"],
-        refused,
-        "`meshd node show NODE` has the reason",
-    );
-    let unknown = fleet.unknown_count();
-    if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
-        let found =
-            format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");
-        findings.push(Finding::warn(
-            "unknown machines",
-            found,
-            "check for forged machines with `meshd events`",
-        ));
-    }
-    findings
-}
-
-fn named_node(node: &Node) -> String {
-    format!("{} ({})", node.name, node.id)
-}
-
-fn name(fleet: Fleet<'_>, boot: &BootSession) -> String {
-    fleet.node_of_boot(boot).map_or_else(|| format!("MAC {}", boot.mac), named_node)
-}
-
-/// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the
-/// condition, as in the status and in the node list: an operator may have acknowledged the stall.
-fn is_stopped(fleet: Fleet<'_>, boot: &BootSession) -> bool {
-    let node = fleet.node_of_boot(boot);
-    let is_marked = |node: &Node| {
-        node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled)
-    };
-    match boot.standing(false) {
-        BootStatus::Failed => true,
-        BootStatus::Stalled => node.is_none_or(is_marked),
-        _ => false,
-    }
-}
-
-fn describe_stop(fleet: Fleet<'_>, boot: &BootSession) -> String {
-    if let Some(reason) = &boot.failure {
-        return format!("{}: failed, {reason}", name(fleet, boot));
-    }
-    let missing = boot.stalled().map_or("a stage", |stall| stall.missing.as_str());
-    format!("{}: {missing} is missing", name(fleet, boot))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,79 +263,6 @@ mod tests {
             );
         }
         findings.iter().map(|finding| finding.status).max().expect("something was found")
-    }
-
-    #[tokio::test]
-    async fn degraded_nodes_are_named_with_what_fails() {
-        use meshd_model::fleet::Fingerprint;
-        use meshd_store::{Store, StoreError};
-        use meshd_types::{Basis, MacAddr};
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
-        let store = Store::open(dir.path()).expect("a store");
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
-        node.phase = Phase::Degraded;
-        node.raise(ConditionKind::CheckFailed, "kvm: /dev/kvm is missing", at);
-        let id = node.id;
-        let put = store.commit(|tx| {
-            tx.put_node(node);
-            Ok::<_, StoreError>(())
-        });
-        put.await.expect("stored");
-        let found = store.read(|model| machines(Fleet::new(model)));
-        let degraded =
-            found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
-        assert_eq!(degraded.status, Status::Warn);
-        assert!(
-            degraded.found.contains(&format!("node-{id} ({id}): kvm: /dev/kvm is missing")),
-            "{}",
-            degraded.found
-        );
-    }
-
-    #[tokio::test]
-    async fn stalled_machines_are_counted_as_in_the_status() {
-        use meshd_model::fleet::{Fingerprint, Stage, Stall};
-        use meshd_store::{Store, StoreError};
-        use meshd_types::{Basis, BootSessionId, MacAddr};
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
-        let store = Store::open(dir.path()).expect("a store");
-        let put = store.commit(|tx| {
-            // Two NICs of the first node; the stall of the second node was acknowledged; nobody
-            // knows the last machine.
-            for (number, nics, is_marked) in [(1, 2, Some(true)), (2, 1, Some(false)), (3, 1, None)]
-            {
-                let mac = |nic: u8| MacAddr([2, 0, 0, 0, number, nic]);
-                let mut node =
-                    Node::discovered(Basis::Mac(mac(0)), Fingerprint::default(), mac(0), at);
-                for nic in 0..nics {
-                    let mut boot = BootSession::open(
-                        BootSessionId([number * 16 + nic; 12]),
-                        mac(nic),
-                        Stage::Dhcp,
-                        at,
-                    );
-                    boot.node = is_marked.map(|_| node.id);
-                    let (after, missing, cause) =
-                        (Stage::Dhcp, Stage::Script, "unknown".to_owned());
-                    boot.stalls.push(Stall { after, missing, since: at, cause, ended: None });
-                    tx.put_session(boot);
-                }
-                if is_marked == Some(true) {
-                    node.raise(ConditionKind::BootStalled, "script is missing", at);
-                }
-                if is_marked.is_some() {
-                    tx.put_node(node);
-                }
-            }
-            Ok::<_, StoreError>(())
-        });
-        put.await.expect("stored");
-        let found = store.read(|model| machines(Fleet::new(model)));
-        let stalled =
-            found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
-        assert!(stalled.found.starts_with("2 boots are stalled: "), "{}", stalled.found);
-        assert!(stalled.found.contains("MAC 02:00:00:00:03:00"), "{}", stalled.found);
     }
 
     #[test]
