@@ -135,12 +135,25 @@ fn services_follow_their_interface_to_a_new_address() {
     world.edit_site(&format!("[metrics]\naddress = \"{CENTRAL}\"\nport = 9109\n"), "");
     world.start();
     eventually("at the start", || use_services(&world, CENTRAL));
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let _agent = machine.start_agent(&overlay);
+    world.wait_for_phase("online");
+    expect_finding(&world, "server address", "ok");
     world.central.ip(&["address", "add", "10.77.0.9/24", "dev", "br0"]).unwrap();
     eventually("a second address changes nothing", || use_services(&world, CENTRAL));
     world.central.ip(&["address", "del", &format!("{CENTRAL}/24"), "dev", "br0"]).unwrap();
     // The kernel removes the second address of a network with its first.
     let _ = world.central.ip(&["address", "add", "10.77.0.9/24", "dev", "br0"]);
     eventually("at the new address", || use_services(&world, "10.77.0.9"));
+    let ticket =
+        world.meshd(&["token", "create", "--uuid", "3f9a1c0e-0000-4000-8000-000000000001"]);
+    let ticket = String::from_utf8_lossy(&ticket.stdout).into_owned();
+    assert!(
+        ticket.contains("10.77.0.9") && !ticket.contains(CENTRAL),
+        "a machine with the ticket calls it: {ticket}"
+    );
+    expect_finding(&world, "server address", "warn");
 }
 
 /// Adds a wire with the server address of the first one. Another server leases its addresses.
