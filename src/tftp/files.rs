@@ -70,4 +70,6 @@ pub enum Problem<'a> {
     SendQueueFull,
     /// A worker has too many unread requests; a request was dropped.
     RequestQueueFull,
+    /// Too many completed files wait for [`Files::completed`]; one is not reported.
+    ReportQueueFull,
 }

@@ -4,7 +4,7 @@
 use super::observe;
 
 /// HELP texts of all counters.
-pub(super) const COUNTERS: [(&str, &str); 26] = [
+pub(super) const COUNTERS: [(&str, &str); 27] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots started: first DHCP exchange after power-on."),
     (observe::BOOTS, "Boots that ended, by result and last stage."),
@@ -24,6 +24,10 @@ pub(super) const COUNTERS: [(&str, &str); 26] = [
     ("meshd_tftp_resent_blocks_total", "Retransmitted TFTP blocks."),
     ("meshd_tftp_transfers_total", "Ended TFTP transfers, by result."),
     ("meshd_tftp_refused_total", "TFTP packets without data in reply, by cause."),
+    (
+        "meshd_tftp_unrecorded_total",
+        "TFTP transfers that completed and are in no timeline, because too many ended at once.",
+    ),
     ("meshd_connections_evicted_total", "Connections evicted for others, by API."),
     ("meshd_http_evicted_total", "Connections of the boot API evicted for others."),
     (

@@ -60,9 +60,16 @@ async fn answer(interface: String, socket: UdpSocket) {
     let mut second = (Instant::now(), 0);
     let mut packet = [0; MAX_PACKET];
     loop {
-        let Ok((length, from)) = socket.recv_from(&mut packet).await else {
-            tokio::time::sleep(ERROR_PAUSE).await;
-            continue;
+        let (length, from) = match socket.recv_from(&mut packet).await {
+            Ok(received) => received,
+            Err(why) => {
+                count_dropped("not_received");
+                log.warn("ndp_receive", || {
+                    format!("{interface}: cannot receive IPv6 router solicitations: {why}")
+                });
+                tokio::time::sleep(ERROR_PAUSE).await;
+                continue;
+            }
         };
         // The socket also receives every other ICMPv6 message.
         if !packet.get(..length).is_some_and(is_solicitation) {
@@ -70,6 +77,9 @@ async fn answer(interface: String, socket: UdpSocket) {
         }
         if !is_on_this_link(from) {
             count_dropped("sender");
+            log.warn("ndp_sender", || {
+                format!("{interface}: an IPv6 router solicitation of {from}, which is not link-local, is not answered")
+            });
             continue;
         }
         if second.0.elapsed() >= Duration::from_secs(1) {
@@ -84,6 +94,10 @@ async fn answer(interface: String, socket: UdpSocket) {
             continue;
         }
         if forwards(&interface) {
+            count_dropped("forwarding");
+            log.warn("ndp_forwarding", || {
+                format!("{interface}: this host forwards IPv6, so it does not answer router solicitations: iPXE waits")
+            });
             continue;
         }
         if let Err(why) = socket.send_to(&ADVERTISEMENT, from).await {

@@ -77,6 +77,12 @@ impl Observer for TftpTelemetry {
                     "too many TFTP requests: some are dropped, clients repeat them".to_owned()
                 });
             }
+            Problem::ReportQueueFull => {
+                metrics::counter!("meshd_tftp_unrecorded_total").increment(1);
+                self.log.warn("reports", || {
+                    "too many TFTP transfers end at once: the timelines of some boots lack what was fetched".to_owned()
+                });
+            }
         }
     }
 }

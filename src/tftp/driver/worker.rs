@@ -27,7 +27,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError as TryReportError};
 
 /// Limits of one worker.
 const LIMITS: Limits = Limits { transfers: 4096, window_bytes: 32 << 20 };
@@ -272,7 +272,9 @@ impl<F: Files, O: Observer> Worker<F, O> {
         out.sends.clear();
         for completed in out.completed.drain(..) {
             // A full queue loses a report, never a transfer.
-            let _ = self.completed.try_send(completed);
+            if let Err(TryReportError::Full(_)) = self.completed.try_send(completed) {
+                self.observer.problem(Problem::ReportQueueFull);
+            }
         }
         out.events.drain(..).for_each(|event| self.observer.event(&event));
         Ok(())

@@ -6,6 +6,7 @@
 //! | `chain` | the whole chain over real sockets, with a fake machine and a real agent |
 //! | `contract` | every address that an answer names is served |
 //! | `dhcp` | DHCP with real clients, a real relay and foreign servers |
+//! | `drops` | every kind of dropped request is counted and logged |
 //! | `http` | the boot API with a cache, curl and many machines |
 //! | `identity` | machines that show the same hardware, and machines whose hardware changed |
 //! | `interface` | the interface of a segment is made again or has another address |
@@ -21,6 +22,7 @@ mod captures;
 mod chain;
 pub mod contract;
 pub mod dhcp;
+mod drops;
 mod http;
 mod identity;
 mod interface;
