@@ -76,12 +76,14 @@ impl Exchange<'_> {
         {
             return Err(DropReason::Unfounded);
         }
-        let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
-        Ok(leases
-            .and_then(|leases| leases.release(self.now, mac, ciaddr))
-            .map(store)
-            .into_iter()
-            .collect())
+        let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else {
+            return Ok(Vec::new());
+        };
+        let is_offered = leases.is_offered(mac, ciaddr);
+        match leases.release(self.now, mac, ciaddr) {
+            None if !is_offered => Err(DropReason::Unfounded),
+            change => Ok(change.map(store).into_iter().collect()),
+        }
     }
 
     /// Handles a packet of a client to another server.

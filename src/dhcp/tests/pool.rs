@@ -150,6 +150,10 @@ fn released_lease_ends_and_client_gets_same_address_again() {
     let after = Some(Lease { expires_at: at(5), ..before.clone() });
     assert_eq!(outcome.0, [stored(LeaseChange { before, after })]);
     assert_eq!(boot(&mut engine, at(6), mac(1), Program::Os), address);
+    let foreign = Packet::new(MessageType::Release, mac(2), Program::Os)
+        .using(address)
+        .to(&mut engine, at(7));
+    assert_eq!(foreign.dropped(), Some(crate::DropReason::Unfounded), "it holds no such address");
 }
 
 #[test]

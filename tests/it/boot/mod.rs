@@ -6,14 +6,13 @@
 //! | `chain` | the whole chain over real sockets, with a fake machine and a real agent |
 //! | `contract` | every address that an answer names is served |
 //! | `dhcp` | DHCP with real clients, a real relay and foreign servers |
-//! | `drops` | every kind of dropped request is counted and logged |
 //! | `http` | the boot API with a cache, curl and many machines |
 //! | `identity` | machines that show the same hardware, and machines whose hardware changed |
 //! | `interface` | the interface of a segment is made again or has another address |
 //! | `mesh_init` | parts of mesh-init in busybox |
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
-//! | `refusals` | requests that are refused before their end |
+//! | `refusals` | requests that are refused before their end, or dropped |
 //! | `sessions` | boots that stall or loop, and the reports about them |
 //! | `tftp` | TFTP behind a path with a smaller MTU |
 //! | `storm` | more machines than can be served at once |
@@ -22,7 +21,6 @@ mod captures;
 mod chain;
 pub mod contract;
 pub mod dhcp;
-mod drops;
 mod http;
 mod identity;
 mod interface;

@@ -1,4 +1,10 @@
 //! Requests that are refused before their end: the client receives the answer although it sends on.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `drops` | every kind of dropped request is counted, and logged once |
+
+mod drops;
 
 use crate::admin::https::{ADMIN, Office, PORT};
 use crate::world::{CENTRAL, World};

@@ -50,7 +50,7 @@ for _ in range(count):
     broadcast(dhcp(3))
     broadcast(dhcp(8, ciaddr="10.77.0.67"))
     broadcast(dhcp(7, ciaddr=own))
-    tftp(b"\0\x09what")
+    tftp(b"\0\x03\0\x01data")
     tftp(b"\0\x01undionly.kpxe")
     tftp(b"\0\x02new\0octet\0")
     tftp(b"\0\x01undionly.kpxe\0mail\0")

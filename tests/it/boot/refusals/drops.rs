@@ -70,7 +70,7 @@ fn every_dropped_request_is_counted_and_logged_once() {
     run(
         &world,
         "python3",
-        &["-c", include_str!("client.py"), CENTRAL, OWN, OWN_GLOBAL, &COUNT.to_string()],
+        &["-c", include_str!("drops.py"), CENTRAL, OWN, OWN_GLOBAL, &COUNT.to_string()],
     );
     eventually("all drops are counted", || {
         let series = series(&world);
