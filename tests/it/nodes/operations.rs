@@ -381,11 +381,19 @@ async fn second_reboot_waits_for_the_answer_then_replaces_the_first_and_fails_wi
     };
     let (second, operation) = tokio::join!(rig.central.nodes.reboot(id, &by), node_side);
     second.unwrap();
+    let is_end_announced = || {
+        let session = rig.node(id).boot.expect("a boot");
+        rig.central
+            .store()
+            .read(|model| model.session(session).expect("on record").is_end_announced())
+    };
+    assert!(is_end_announced());
     rig.clock.turn(LONGEST_BOOT + Duration::from_secs(1));
     rig.central.nodes.drive_operations().await;
     let failed = record(&rig, operation, id);
     assert_eq!(failed.state, NodeOperationState::Failed);
     assert!(failed.reason.is_some_and(|reason| reason.contains("did not boot")));
+    assert!(!is_end_announced(), "the node runs on");
 }
 
 #[tokio::test]

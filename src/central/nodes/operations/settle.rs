@@ -1,6 +1,7 @@
 //! Ends running orders: those that a newer order replaces, and those whose effect the record of the
 //! node shows.
 
+use crate::links::has_link;
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
 use meshd_types::{NodeId, OperationId, Timestamp};
@@ -47,7 +48,17 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
             |record: &_| NodeOperation::observe(record, &head.order, node.as_ref(), newest, now);
         let outcome = tx.node_operation(head.id, id).and_then(observe);
         if let Some(outcome) = outcome {
-            tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));
+            let has_failed = matches!(outcome, NodeOutcome::Failed(_));
+            let session = tx.edit_node_operation(head.id, id, |record| {
+                record.finish(outcome, now);
+                record.session
+            });
+            // The node runs on: a later end of this boot is not announced.
+            if has_failed && node.is_some_and(|node| has_link(node.phase)) {
+                session.flatten().map(|session| {
+                    tx.edit_session(session, |session| session.reboot_ordered = false)
+                });
+            }
             settled += 1;
         }
     }
