@@ -6,7 +6,7 @@ use meshd_model::{
 };
 use meshd_types::{BootSessionId, MacAddr, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 use utoipa::ToSchema;
 
 /// A boot session of a node with its stages.
@@ -233,6 +233,24 @@ impl TimelineView {
         self
     }
 
+    /// Returns the end of a wait: the next stage or wait after its last request; of a present wait,
+    /// the time of the response.
+    pub fn wait_end(&self, wait: &Wait) -> Timestamp {
+        let stages =
+            self.stages.iter().filter(|stage| stage.stage != Self::APPROVAL).map(|stage| stage.at);
+        let next = stages
+            .chain(self.waits.iter().map(|other| other.at))
+            .filter(|at| *at > wait.last)
+            .min();
+        let present = || {
+            let first = self.stages.first().map_or(self.opened_at, |stage| stage.at);
+            first.after(Duration::from_millis(self.total_ms))
+        };
+        next.unwrap_or_else(
+            || if self.result == BootStatus::Waiting { present() } else { wait.last },
+        )
+    }
+
     /// Returns the failure reason of this boot, or that of the previous boot while this boot is not
     /// online.
     pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
@@ -332,6 +350,24 @@ mod tests {
             (durations(&approved).as_slice(), approved.total_ms),
             (expected.as_slice(), 640_000)
         );
+    }
+
+    #[test]
+    fn wait_of_one_request_lasts_until_the_next_stage_or_wait() {
+        let at = Timestamp::from_millis;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(0));
+        session.mark(Stage::Script, at(5_000));
+        session.record_wait(Wait::RECENTLY_ONLINE, at(5_000));
+        session.record_wait("busy", at(20_000));
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+        let ends = |session: &BootSession| {
+            let view = TimelineView::new(&node, session.id, &[session], at(90_000)).expect("there");
+            view.waits.iter().map(|wait| view.wait_end(wait)).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(&session), [at(20_000), at(90_000)], "the second one is the present state");
+        session.mark(Stage::Kernel, at(31_000));
+        assert_eq!(ends(&session), [at(20_000), at(31_000)]);
     }
 
     #[test]

@@ -54,22 +54,17 @@ fn stages(boot: &TimelineView) -> String {
         .waits
         .iter()
         .filter(|wait| wait.code != Wait::APPROVAL)
-        .map(|wait| (wait.at, wait_row(wait, boot.opened_at)));
+        .map(|wait| (wait.at, wait_row(wait, boot)));
     let mut rows: Vec<(Timestamp, [String; 5])> = stage.chain(wait).collect();
     rows.sort_by_key(|(at, _)| *at);
     table(["stage", "at", "took", "total", "count"], rows.into_iter().map(|(_, row)| row))
 }
 
 /// Returns the table row of a wait, with its duration.
-fn wait_row(wait: &Wait, opened: Timestamp) -> [String; 5] {
+fn wait_row(wait: &Wait, boot: &TimelineView) -> [String; 5] {
     let what = format!("(wait: {})", wait.code);
-    [
-        what,
-        wait.at.to_string(),
-        span(wait.last.since(wait.at)),
-        span(wait.at.since(opened)),
-        String::new(),
-    ]
+    let took = span(boot.wait_end(wait).since(wait.at));
+    [what, wait.at.to_string(), took, span(wait.at.since(boot.opened_at)), String::new()]
 }
 
 /// Returns the failure reason of this boot, or that of the previous boot while this boot is not
