@@ -65,6 +65,8 @@ pub enum RenderError {
     /// The rendering thread panicked.
     #[error("rendering was interrupted")]
     Interrupted,
+    #[error("rendering took more than {seconds} s")]
+    Deadline { seconds: u64 },
 }
 
 meshd_types::hints!(RenderError {
@@ -75,6 +77,7 @@ meshd_types::hints!(RenderError {
     RenderError::NoBundle { bundle } => "run `meshd bundle build {bundle}`";
     RenderError::LayerMissing { node, .. } => "unpin the node with `meshd node pin {node} --off`";
     RenderError::Interrupted => "this is a fault of meshd, its log says where";
+    RenderError::Deadline { .. } => "check that the disk of overlays and secrets answers, and that the host has free processors";
     @source RenderError::NoProfile(source) => source;
 });
 

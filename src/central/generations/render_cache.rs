@@ -10,17 +10,22 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::{OnceCell, Semaphore};
 
+/// Maximum duration of a render with its wait for a processor. A machine requests its script again
+/// after its own timeout, which is shorter.
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Maximum number of cached overlays, some kilobytes each; the oldest half is removed when the
 /// cache is full.
 const MAX_CACHED: usize = 4096;
 
 pub(crate) struct Cache {
     inner: Leaf<CacheInner>,
-    /// Limits renders to one for each processor.
-    permits: Semaphore,
+    /// Limits renders to one for each processor. A render beyond its deadline keeps its permit
+    /// until it ends.
+    permits: Arc<Semaphore>,
     render_count: AtomicU64,
 }
 
@@ -37,7 +42,7 @@ impl Default for Cache {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Cache {
             inner: Leaf::default(),
-            permits: Semaphore::new(processors),
+            permits: Arc::new(Semaphore::new(processors)),
             render_count: AtomicU64::new(0),
         }
     }
@@ -71,7 +76,7 @@ impl Cache {
             count("cached");
             return Ok(rendered.clone());
         }
-        let outcome = slot.get_or_init(|| self.make(make)).await;
+        let outcome = slot.get_or_init(|| self.make(make, DEADLINE)).await;
         if outcome.is_err() {
             self.forget(key, &slot);
         }
@@ -86,12 +91,22 @@ impl Cache {
     async fn make(
         &self,
         make: impl FnOnce() -> Result<Rendered, RenderError> + Send + 'static,
+        deadline: Duration,
     ) -> Result<Rendered, Arc<RenderError>> {
-        let interrupted = || Arc::new(RenderError::Interrupted);
-        let _permit = self.permits.acquire().await.map_err(|_| interrupted())?;
-        let rendered = tokio::task::spawn_blocking(make).await.map_err(|_| interrupted())?;
-        self.render_count.fetch_add(1, Ordering::Relaxed);
-        rendered.map_err(Arc::new)
+        let rendering = async {
+            let permit =
+                self.permits.clone().acquire_owned().await.map_err(|_| RenderError::Interrupted)?;
+            // Nothing can end a thread, so a deadline leaves it behind.
+            let rendering = tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                make()
+            });
+            let rendered = rendering.await.map_err(|_| RenderError::Interrupted)?;
+            self.render_count.fetch_add(1, Ordering::Relaxed);
+            rendered
+        };
+        let late = |_| RenderError::Deadline { seconds: deadline.as_secs() };
+        tokio::time::timeout(deadline, rendering).await.map_err(late).flatten().map_err(Arc::new)
     }
 
     /// Failures are not cached: the next request may succeed.
@@ -100,5 +115,32 @@ impl Cache {
         if inner.slots.get(&key).is_some_and(|(_, slot)| Arc::ptr_eq(slot, failed)) {
             inner.slots.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn render_beyond_its_deadline_is_an_error_and_keeps_its_permit() {
+        let cache = Cache::default();
+        let (release, wait) = mpsc::channel::<()>();
+        let hangs = move || {
+            let _ = wait.recv();
+            Err(RenderError::Interrupted)
+        };
+        let error = cache.make(hangs, Duration::from_millis(1)).await.err().expect("it hangs");
+        assert!(matches!(*error, RenderError::Deadline { .. }), "{error}");
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(cache.permits.available_permits(), processors - 1);
+        drop(release);
+        let error = cache
+            .once(Digest::of(b"key"), || Err(RenderError::Interrupted))
+            .await
+            .err()
+            .expect("another outcome");
+        assert!(matches!(*error, RenderError::Interrupted), "{error}");
     }
 }
