@@ -105,8 +105,8 @@ impl Cache {
             self.render_count.fetch_add(1, Ordering::Relaxed);
             rendered
         };
-        let late = |_| RenderError::Deadline { seconds: deadline.as_secs() };
-        tokio::time::timeout(deadline, rendering).await.map_err(late).flatten().map_err(Arc::new)
+        let late = |_| Err(RenderError::Deadline { seconds: deadline.as_secs() });
+        tokio::time::timeout(deadline, rendering).await.unwrap_or_else(late).map_err(Arc::new)
     }
 
     /// Failures are not cached: the next request may succeed.
