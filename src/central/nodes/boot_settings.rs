@@ -76,7 +76,7 @@ impl NodeOps {
         if faults.is_empty() || !failpoint::defends("vars-render") {
             return Ok(());
         }
-        Err(OrderError::VarsDoNotRender { node: id, source: Faults(faults) }.into())
+        Err(OrderError::VarsDoNotRender { node: id, faults: Faults(faults) }.into())
     }
 
     /// Refuses a variable that no overlay declares, and a value that no declaration accepts.

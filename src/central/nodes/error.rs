@@ -103,8 +103,9 @@ pub enum OrderError {
     TooManyVars { node: NodeId, count: usize },
     #[error("cannot set variable `{name}` of node {node}: the value {what}")]
     WrongVar { node: NodeId, name: VarName, what: String, hint: String },
-    #[error("node {node} would not boot with these variables: {source}")]
-    VarsDoNotRender { node: NodeId, source: Faults },
+    /// The text contains the faults, also in the record of an operation, so they are no source.
+    #[error("node {node} would not boot with these variables: {faults}")]
+    VarsDoNotRender { node: NodeId, faults: Faults },
     #[error("kernel argument {0}")]
     KernelArg(String),
     /// A kernel argument that another role may set.

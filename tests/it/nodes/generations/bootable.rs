@@ -66,6 +66,8 @@ fn node_variable_with_which_the_node_would_not_boot_is_refused() {
         &["node", "set", &id, "n=0"],
         &["would not boot with these variables", "etc/x.j2"],
     );
+    let text = stderr(&world.meshd(&["node", "set", &id, "n=0"]));
+    assert_eq!(text.matches("etc/x.j2").count(), 1, "each fault once: {text}");
     refused(&world, &["node", "set", "-l", "name=none", "n=0"], &[]);
     done(&world, &["node", "set", &id, "n=2"]);
     done(&world, &["node", "unset", &id, "n"]);
