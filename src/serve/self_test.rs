@@ -3,8 +3,9 @@
 //!
 //! A service can be deaf while its process lives, so `meshd doctor` and `/healthz` report results
 //! of requests. The requests run at a fixed interval, so no client can cause them. DHCP is not
-//! among them: the kernel does not deliver a host's own broadcasts to its packet sockets
-//! (`PACKET_LOOPBACK`), so the DHCP task itself reports the state of its receiver.
+//! among them: a host's own frames reach only packet sockets for all protocols. Such a receiver
+//! would also take frames of other VLANs as its own, and frames that a packet filter of the host
+//! drops. The DHCP task itself therefore reports its receiver, and whether leases are stored.
 
 use meshd_central::Shared;
 use rustls::{

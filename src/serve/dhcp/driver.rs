@@ -3,7 +3,7 @@
 use super::{
     addresses_in_use::NeighbourReading,
     convert,
-    reply_after_commit::{Committing, PendingReply, finished},
+    reply_after_commit::{CommitHealth, Committing, PendingReply, finished},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
     warnings,
@@ -100,6 +100,7 @@ pub(super) struct Driver {
     pub(super) tasks: TaskTracker,
     /// Earliest start of the next commit.
     pub(super) next_commit: tokio::time::Instant,
+    pub(super) commit_health: CommitHealth,
     ticks: u64,
     paused_until: Option<tokio::time::Instant>,
     buffer: Box<[u8; MAX_PACKET]>,
@@ -146,6 +147,7 @@ impl Driver {
             log: Arc::default(),
             tasks: TaskTracker::new(),
             next_commit: tokio::time::Instant::now(),
+            commit_health: CommitHealth::default(),
             ticks: 0,
             paused_until: None,
             buffer: Box::new([0; MAX_PACKET]),
@@ -313,7 +315,8 @@ impl Driver {
                 .into_iter()
                 .for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));
             for bound in &self.interfaces {
-                self.shared.boot.report_service("DHCP", &bound.interface.name, bound.fault());
+                let fault = bound.fault().or_else(|| self.commit_health.fault(Instant::now()));
+                self.shared.boot.report_service("DHCP", &bound.interface.name, fault);
             }
         }
         self.ticks += 1;

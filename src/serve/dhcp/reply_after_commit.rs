@@ -34,6 +34,41 @@ pub(super) async fn finished(
     }
 }
 
+/// Duration of a commit after which DHCP counts as hung, and time for which a failed commit is
+/// reported.
+const SLOW_COMMIT: Duration = Duration::from_secs(10);
+const FAILURE_REPORTED: Duration = Duration::from_secs(60);
+
+/// Whether replies leave: a client gets none while its change is not stored.
+#[derive(Default)]
+pub(super) struct CommitHealth {
+    begun: Option<Instant>,
+    failed: Option<(Instant, String)>,
+}
+
+impl CommitHealth {
+    fn begin(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    fn end(&mut self, outcome: &Result<(), StoreError>, now: Instant) {
+        self.begun = None;
+        self.failed = outcome.as_ref().err().map(|error| (now, error.to_string()));
+    }
+
+    /// Returns why clients get no reply.
+    pub(super) fn fault(&self, now: Instant) -> Option<String> {
+        let age =
+            self.begun.map(|begun| now.duration_since(begun)).filter(|age| *age >= SLOW_COMMIT);
+        let slow = age.map(|age| {
+            format!("leases are not stored: the disk has not answered for {} s", age.as_secs())
+        });
+        let failed =
+            self.failed.as_ref().filter(|(at, _)| now.duration_since(*at) < FAILURE_REPORTED);
+        slow.or_else(|| Some(format!("leases cannot be stored: {}", failed?.1)))
+    }
+}
+
 /// A reply that waits for a commit, and the arrival time of its request.
 pub(super) struct PendingReply {
     reply: Reply,
@@ -76,6 +111,7 @@ impl Driver {
             return None;
         }
         self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
+        self.commit_health.begin(Instant::now());
         let (changes, waiting) =
             (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
         let shared = Arc::clone(&self.shared);
@@ -87,6 +123,7 @@ impl Driver {
         &mut self,
         (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>),
     ) {
+        self.commit_health.end(&stored, Instant::now());
         if let Err(error) = stored {
             let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
             tracing::error!(count, error, "cannot store leases: their clients get no DHCP reply");
@@ -104,5 +141,32 @@ impl Driver {
             self.send(&reply, since);
         }
         self.next_slice = tokio::time::Instant::now() + BETWEEN_SLICES;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commit_that_hangs_or_fails_is_a_fault_until_one_succeeds() {
+        let mut health = CommitHealth::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        health.begin(start);
+        assert_eq!(health.fault(at(9)), None);
+        assert!(health.fault(at(10)).is_some_and(|fault| fault.contains("not answered for 10 s")));
+        health.end(&Err(StoreError::Write(std::io::ErrorKind::StorageFull.into())), at(11));
+        assert!(
+            health
+                .fault(at(12))
+                .is_some_and(|fault| fault.starts_with("leases cannot be stored: "))
+        );
+        assert_eq!(health.fault(at(80)), None, "no client has asked since");
+        health.end(&Err(StoreError::Write(std::io::ErrorKind::StorageFull.into())), at(81));
+        health.begin(at(82));
+        assert!(health.fault(at(83)).is_some());
+        health.end(&Ok(()), at(84));
+        assert_eq!(health.fault(at(85)), None);
     }
 }
