@@ -6,7 +6,7 @@ use crate::cli::{
     node::operation::{FollowUntil, follow_operation},
     output::print::{confirm, confirm_number},
 };
-use clap::{Args, CommandFactory as _, error::ErrorKind};
+use clap::{Args, Command, CommandFactory as _, error::ErrorKind};
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
 use meshd_types::NodeId;
@@ -305,7 +305,30 @@ pub(crate) async fn bulk(
 
 /// Ends the program with clap's error for a missing argument.
 pub(crate) fn missing(what: &str) -> ! {
-    crate::cli::Cli::command()
-        .error(ErrorKind::MissingRequiredArgument, format!("{what} is missing"))
-        .exit()
+    let mut command = crate::cli::Cli::command();
+    command.build();
+    let verb = named_verb(&mut command, std::env::args().skip(1));
+    verb.error(ErrorKind::MissingRequiredArgument, format!("{what} is missing")).exit()
+}
+
+/// Returns the command that the words name, for its usage line.
+fn named_verb(command: &mut Command, words: impl Iterator<Item = String>) -> &mut Command {
+    words.fold(command, |command, word| match command.find_subcommand(&word).is_some() {
+        true => command.find_subcommand_mut(&word).expect("it was found"),
+        false => command,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_argument_shows_the_usage_of_its_verb() {
+        let mut command = crate::cli::Cli::command();
+        command.build();
+        let words = ["--site", "x", "node", "unset", "list"].map(str::to_owned);
+        let usage = named_verb(&mut command, words.into_iter()).render_usage().to_string();
+        assert!(usage.contains("meshd node unset [OPTIONS] <NODE>"), "{usage}");
+    }
 }
