@@ -28,12 +28,17 @@ pub trait Files: Send + Sync + 'static {
 /// Receives the datagrams of clients in place of the UDP sockets, for example to check where they
 /// come from.
 pub trait ClientReceiver: AsFd + Send {
-    /// Passes waiting datagrams to `each`: sender, destination port, payload. Returns the number of
-    /// packets that were read. Must not wait.
+    /// Passes waiting datagrams to `each`: sender, destination port, payload. Drops those whose
+    /// sender and destination port `is_wanted` refuses, before any other check. Returns the number
+    /// of packets that were read. Must not wait.
     ///
     /// # Errors
     /// `WouldBlock` if no packet waits, and errors of the kernel.
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddrV4, u16, &[u8])) -> io::Result<usize>;
+    fn receive(
+        &mut self,
+        is_wanted: &dyn Fn(SocketAddrV4, u16) -> bool,
+        each: &mut dyn FnMut(SocketAddrV4, u16, &[u8]),
+    ) -> io::Result<usize>;
 }
 
 /// Receives events for metrics and log. Called on worker threads; it must not block. `()` ignores

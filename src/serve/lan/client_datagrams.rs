@@ -6,52 +6,45 @@
 
 use super::{
     datagram, ethernet_link,
-    receive::{OTHER_HOST, filter},
+    receive::{OTHER_HOST, packet_socket},
 };
 use meshd_central::Shared;
 use meshd_tftp::ClientReceiver;
 use meshd_types::{MacAddr, failpoint};
-use nix::sys::socket::{LinkAddr, bind, recvfrom};
-use rustix::net::sockopt;
-use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
+use nix::sys::socket::{LinkAddr, MsgFlags, MultiHeaders, recvmmsg};
+use socket2::Socket;
 use std::{
     collections::HashMap,
-    io,
+    io::{self, IoSliceMut},
     net::SocketAddrV4,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::{Duration, Instant},
 };
 
-/// EtherType of IPv4.
-const ETH_P_IP: u16 = 0x0800;
 /// Size of the kernel's queue in bytes: acknowledgements of thousands of clients.
 const QUEUE: usize = 8 << 20;
 /// Maximum number of packets per call.
 const BATCH: usize = 64;
-/// Maximum size of a packet. Longer ones are dropped.
+/// Maximum size of a packet. Longer ones are truncated, and their length then makes them invalid.
 const MAX_PACKET: usize = 2048;
-/// Maximum number of clients whose machine is remembered.
+/// Maximum number of clients whose machine is remembered: of all machines, and of one Ethernet
+/// source (a router has many clients).
 const MAX_CLIENTS: usize = 16_384;
+const MAX_CLIENTS_OF_SOURCE: usize = 8192;
 /// Time after the last datagram of a client, after which another machine may have its address and
 /// port.
 const CLIENT_LIFETIME: Duration = Duration::from_secs(10);
+/// Minimum interval between two removals of expired clients.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The datagrams of one interface to this host's ports.
 pub struct ClientDatagrams {
-    central: Shared,
     socket: Socket,
     index: usize,
     /// Address and port of requests.
     requests: SocketAddrV4,
-    clients: HashMap<SocketAddrV4, ClientMachine>,
-    buffer: Vec<u8>,
-}
-
-/// The machine of a client.
-struct ClientMachine {
-    mac: MacAddr,
-    /// Time of the last datagram.
-    last: Instant,
+    buffers: Box<[[u8; MAX_PACKET]; BATCH]>,
+    clients: ClientTable,
 }
 
 impl ClientDatagrams {
@@ -67,70 +60,50 @@ impl ClientDatagrams {
         transfers: u16,
     ) -> io::Result<Self> {
         let (link, _) = ethernet_link(interface)?;
-        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
-        let socket =
-            Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
-        socket.attach_filter(&filter(&[requests.port(), transfers]))?;
-        if sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE).is_err() {
-            // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
-            let _ = socket.set_recv_buffer_size(QUEUE);
-        }
-        bind(socket.as_raw_fd(), &link)?;
-        let (clients, buffer) = (HashMap::new(), vec![0; MAX_PACKET]);
-        Ok(ClientDatagrams { central, socket, index: link.ifindex(), requests, clients, buffer })
-    }
-
-    /// Returns true if a datagram comes from the machine of its client. Reports others.
-    fn is_genuine(&mut self, client: SocketAddrV4, source: MacAddr, is_request: bool) -> bool {
-        let now = Instant::now();
-        let known =
-            self.clients.get_mut(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
-        if let Some(known) = known.filter(|known| known.mac == source && !is_request) {
-            known.last = now;
-            return true;
-        }
-        let known = self.clients.get(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
-        let is_genuine =
-            self.central.admits_datagram(*client.ip(), source, known.map(|known| known.mac));
-        if is_genuine && is_request {
-            if self.clients.len() >= MAX_CLIENTS {
-                self.clients.retain(|_, known| now - known.last < CLIENT_LIFETIME);
-            }
-            if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {
-                self.clients.insert(client, ClientMachine { mac: source, last: now });
-            }
-        }
-        is_genuine || !failpoint::defends("tftp-source")
+        Ok(ClientDatagrams {
+            socket: packet_socket(&link, &[requests.port(), transfers], QUEUE)?,
+            index: link.ifindex(),
+            requests,
+            buffers: Box::new([[0; MAX_PACKET]; BATCH]),
+            clients: ClientTable::new(central),
+        })
     }
 }
 
 impl ClientReceiver for ClientDatagrams {
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddrV4, u16, &[u8])) -> io::Result<usize> {
-        for count in 0..BATCH {
-            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length
-            // then makes it invalid.
-            let (length, from) =
-                match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut self.buffer[..]) {
-                    Ok(received) => received,
-                    Err(_) if count > 0 => return Ok(count),
-                    Err(error) => return Err(error.into()),
-                };
+    fn receive(
+        &mut self,
+        is_wanted: &dyn Fn(SocketAddrV4, u16) -> bool,
+        each: &mut dyn FnMut(SocketAddrV4, u16, &[u8]),
+    ) -> io::Result<usize> {
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            self.buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        // Made for each call: headers cannot move to the thread of the worker.
+        let mut headers = MultiHeaders::<LinkAddr>::preallocate(BATCH, None);
+        let descriptor = self.socket.as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let received = recvmmsg(descriptor, &mut headers, &mut slices, flags, None)?;
+        let now = Instant::now();
+        let mut count = 0;
+        for message in received {
+            count += 1;
             // Before the bind, the socket also received packets of other interfaces.
-            let from =
-                from.filter(|from| from.ifindex() == self.index && from.pkttype() != OTHER_HOST);
+            let from = message
+                .address
+                .filter(|from| from.ifindex() == self.index && from.pkttype() != OTHER_HOST);
             let Some(source) = from.and_then(|from| from.addr()).map(MacAddr) else { continue };
-            let buffer = std::mem::take(&mut self.buffer);
-            if let Some(datagram) = buffer.get(..length).and_then(datagram::parse)
-                && datagram.destination.ip() == self.requests.ip()
+            let Some(datagram) = message.iovs().next().and_then(datagram::parse) else { continue };
+            let client = datagram.source;
+            let port = datagram.destination.port();
+            let is_request = port == self.requests.port();
+            if datagram.destination.ip() == self.requests.ip()
+                && is_wanted(client, port)
+                && self.clients.is_genuine(now, client, source, is_request)
             {
-                let (client, port) = (datagram.source, datagram.destination.port());
-                if self.is_genuine(client, source, port == self.requests.port()) {
-                    each(client, port, datagram.payload);
-                }
+                each(client, port, datagram.payload);
             }
-            self.buffer = buffer;
         }
-        Ok(BATCH)
+        Ok(count)
     }
 }
 
@@ -140,24 +113,83 @@ impl AsFd for ClientDatagrams {
     }
 }
 
-// Instructions of classic BPF (linux/bpf_common.h), and the offset of the interface's index
-// (linux/filter.h).
-const LOAD_WORD: u16 = 0x20;
-const JUMP_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
-const INTERFACE_INDEX: u32 = 0xffff_f008;
-/// Index of the loopback interface in every network namespace.
-const LOOPBACK: u32 = 1;
+/// The machine of each client: that of its last request.
+struct ClientTable {
+    central: Shared,
+    machines: HashMap<SocketAddrV4, ClientMachine>,
+    /// Number of clients of each Ethernet source.
+    counts: HashMap<MacAddr, usize>,
+    next_sweep: Instant,
+}
 
-/// Makes a UDP socket drop packets of other hosts, because [`ClientDatagrams`] receives them.
-///
-/// # Errors
-/// Errors of the kernel.
-pub fn receive_only_from_this_host(socket: &impl AsFd) -> io::Result<()> {
-    SockRef::from(socket).attach_filter(&[
-        SockFilter::new(LOAD_WORD, 0, 0, INTERFACE_INDEX),
-        SockFilter::new(JUMP_EQUAL, 1, 0, LOOPBACK),
-        SockFilter::new(RETURN, 0, 0, 0),
-        SockFilter::new(RETURN, 0, 0, u32::MAX),
-    ])
+/// The machine of a client.
+struct ClientMachine {
+    mac: MacAddr,
+    /// Time of the last datagram.
+    last: Instant,
+}
+
+impl ClientTable {
+    fn new(central: Shared) -> Self {
+        ClientTable {
+            central,
+            machines: HashMap::new(),
+            counts: HashMap::new(),
+            next_sweep: Instant::now(),
+        }
+    }
+
+    /// Returns true if a datagram comes from the machine of its client. Reports others.
+    fn is_genuine(
+        &mut self,
+        now: Instant,
+        client: SocketAddrV4,
+        source: MacAddr,
+        is_request: bool,
+    ) -> bool {
+        let known =
+            self.machines.get_mut(&client).filter(|known| now - known.last < CLIENT_LIFETIME);
+        let earlier = match known {
+            Some(known) if known.mac == source && !is_request => {
+                known.last = now;
+                return true;
+            }
+            known => known.map(|known| known.mac),
+        };
+        let is_genuine = self.central.admits_datagram(*client.ip(), source, earlier);
+        if is_genuine && is_request {
+            self.record(now, client, source);
+        }
+        is_genuine || !failpoint::defends("tftp-source")
+    }
+
+    fn record(&mut self, now: Instant, client: SocketAddrV4, mac: MacAddr) {
+        self.remove(client);
+        if !self.has_room(mac) && now >= self.next_sweep {
+            self.next_sweep = now + SWEEP_INTERVAL;
+            let is_expired = |known: &ClientMachine| now - known.last >= CLIENT_LIFETIME;
+            let expired = self.machines.iter().filter(|(_, known)| is_expired(known));
+            let expired: Vec<SocketAddrV4> = expired.map(|(client, _)| *client).collect();
+            expired.into_iter().for_each(|client| self.remove(client));
+        }
+        if self.has_room(mac) {
+            *self.counts.entry(mac).or_default() += 1;
+            self.machines.insert(client, ClientMachine { mac, last: now });
+        }
+    }
+
+    fn has_room(&self, mac: MacAddr) -> bool {
+        let of_source = self.counts.get(&mac).copied().unwrap_or_default();
+        self.machines.len() < MAX_CLIENTS && of_source < MAX_CLIENTS_OF_SOURCE
+    }
+
+    fn remove(&mut self, client: SocketAddrV4) {
+        let Some(ClientMachine { mac, .. }) = self.machines.remove(&client) else { return };
+        if let Some(count) = self.counts.get_mut(&mac) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.counts.remove(&mac);
+            }
+        }
+    }
 }

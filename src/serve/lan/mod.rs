@@ -28,10 +28,10 @@ mod system;
 mod tcp_segment;
 
 pub use arp_claimants::ArpProber;
-pub use client_datagrams::{ClientDatagrams, receive_only_from_this_host};
+pub use client_datagrams::ClientDatagrams;
 pub use datagram::{Datagram, parse};
 pub use interfaces::InterfaceTable;
-pub use receive::{Received, Receiver, drop_all_received};
+pub use receive::{Received, Receiver, drop_all_received, receive_only_from_this_host};
 pub use system::SystemLan;
 
 use meshd_types::MacAddr;

@@ -58,15 +58,7 @@ impl Receiver {
     /// CAP_NET_RAW.
     pub fn open(interface: &str, ports: &[u16], buffer: usize) -> io::Result<Self> {
         let link = link_of(interface)?;
-        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
-        let socket =
-            Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
-        socket.attach_filter(&filter(ports))?;
-        if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
-            // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
-            let _ = socket.set_recv_buffer_size(buffer);
-        }
-        bind(socket.as_raw_fd(), &link)?;
+        let socket = packet_socket(&link, ports, buffer)?;
         Ok(Receiver {
             socket: register_with_tokio(socket)?,
             interface: interface.to_owned(),
@@ -135,6 +127,20 @@ impl Receiver {
     }
 }
 
+/// Opens a packet socket for the UDP packets that arrive at some ports of one interface, with a
+/// kernel buffer of `buffer` bytes. Needs CAP_NET_RAW.
+pub(super) fn packet_socket(link: &LinkAddr, ports: &[u16], buffer: usize) -> io::Result<Socket> {
+    let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
+    socket.attach_filter(&filter(ports))?;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
+        // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
+        let _ = socket.set_recv_buffer_size(buffer);
+    }
+    bind(socket.as_raw_fd(), link)?;
+    Ok(socket)
+}
+
 /// Makes a UDP socket drop all received packets, because a [`Receiver`] receives them.
 ///
 /// # Errors
@@ -143,12 +149,30 @@ pub fn drop_all_received(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
     SockRef::from(socket).attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
 }
 
+/// Makes a UDP socket drop the packets of other hosts, because a packet socket receives them.
+///
+/// # Errors
+/// Errors of the kernel.
+pub fn receive_only_from_this_host(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
+    SockRef::from(socket).attach_filter(&[
+        SockFilter::new(LOAD_WORD, 0, 0, INTERFACE_INDEX),
+        SockFilter::new(JUMP_EQUAL, 1, 0, LOOPBACK),
+        SockFilter::new(RETURN, 0, 0, 0),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+    ])
+}
+
 fn own_addresses() -> BTreeSet<Ipv4Addr> {
     let all = getifaddrs().into_iter().flatten().flat_map(|entry| [entry.address, entry.broadcast]);
     all.flatten().filter_map(|address| Some(address.as_sockaddr_in()?.ip())).collect()
 }
 
-// Instructions of classic BPF (linux/bpf_common.h).
+// Instructions of classic BPF (linux/bpf_common.h), and the offset of the interface's index
+// (linux/filter.h).
+const LOAD_WORD: u16 = 0x20;
+const INTERFACE_INDEX: u32 = 0xffff_f008;
+/// Index of the loopback interface in every network namespace.
+const LOOPBACK: u32 = 1;
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_HALF_BEHIND: u16 = 0x48;

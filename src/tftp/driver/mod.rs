@@ -109,9 +109,12 @@ impl Sockets {
         restrict: impl Fn(&UdpSocket) -> io::Result<()>,
     ) -> io::Result<()> {
         let ports = self.transfers.iter().map(|socket| Ok(socket.local_addr()?.port()));
-        self.receivers =
+        let receivers =
             ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
-        [&self.requests].into_iter().chain(&self.transfers).try_for_each(restrict)
+        [&self.requests].into_iter().chain(&self.transfers).try_for_each(restrict)?;
+        // In the end, so that no packet is received twice.
+        self.receivers = receivers;
+        Ok(())
     }
 
     /// Returns the address of the request port.

@@ -119,7 +119,8 @@ pub(super) fn worker<F: Files, O: Observer>(
     let run = move || {
         let WorkerSockets { socket, path_mtu, checked } = sockets;
         let engine = Engine::new(LIMITS, path_mtu);
-        let (socket, polling) = (BatchSocket::new(socket), AdaptivePolling::new());
+        let socket = BatchSocket::new(socket);
+        let polling = AdaptivePolling::new();
         Worker { socket, checked, engine, requests, wakeup, files, observer, completed, polling }
             .run()
     };
@@ -184,11 +185,17 @@ impl<F: Files, O: Observer> Worker<F, O> {
             return Ok(0);
         };
         let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
-        let received = receiver.receive(&mut |client, port, bytes| {
-            if port != *request_port {
-                self.engine.receive(now, client, bytes, out);
-            } else if takes_requests && is_own(&client) {
+        let request_port = *request_port;
+        let is_own: &dyn Fn(&SocketAddrV4) -> bool = is_own;
+        // Every worker gets all requests.
+        let is_wanted = |client: SocketAddrV4, port: u16| {
+            port != request_port || takes_requests && is_own(&client)
+        };
+        let received = receiver.receive(&is_wanted, &mut |client, port, bytes| {
+            if port == request_port {
                 self.engine.request(now, client, bytes, files, out);
+            } else {
+                self.engine.receive(now, client, bytes, out);
             }
         });
         self.count(received)
