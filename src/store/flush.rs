@@ -70,11 +70,23 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Checks that writing has not panicked.
+    ///
+    /// # Errors
+    /// It has: the log may differ from the model until a restart.
+    pub(super) fn check_writer(&self) -> io::Result<()> {
+        if self.queue().is_broken {
+            return Err(io::Error::other("writing has panicked; restart meshd"));
+        }
+        Ok(())
+    }
+
     /// Queues a change. The caller holds the lock of the model, so the order is that of the model.
     pub(super) fn enqueue(self: &Arc<Self>, change: UnwrittenChange) {
         let mut queue = self.queue();
         if queue.is_broken {
-            // The writer receives an error, because the sender is gone.
+            // Writing panicked after the check. The writer receives an error, because the sender is
+            // gone.
             return;
         }
         queue.changes.push(change);
@@ -180,7 +192,7 @@ impl Shared {
     pub(super) async fn idle(&self) {
         let idle = {
             let mut queue = self.queue();
-            if !queue.is_writing {
+            if !queue.is_writing || queue.is_broken {
                 return;
             }
             let (sender, idle) = oneshot::channel();

@@ -207,6 +207,7 @@ impl Store {
     ) -> Result<(R, Option<Acknowledgement>), E> {
         // A closure panics before anything is applied, so a poisoned model is consistent.
         let mut model = self.shared.model.write().unwrap_or_else(PoisonError::into_inner);
+        self.shared.check_writer().map_err(StoreError::Write)?;
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
         let staged = tx.into_staged();
@@ -246,6 +247,7 @@ impl Store {
     /// Writes what is left, and marks the log as complete; called once, at the end.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.shared.idle().await;
+        self.shared.check_writer().map_err(StoreError::Write)?;
         let shared = Arc::clone(&self.shared);
         blocking(move || shared.log.close()).await.map_err(StoreError::Write)
     }
