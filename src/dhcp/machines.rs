@@ -3,7 +3,7 @@
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp, VmName};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// Changes of records, in the order in which they happened.
+/// Changes of records: those of NICs, then removed leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordChanges {
     /// Every NIC with a record. The others have none.

@@ -87,7 +87,10 @@ impl BootService {
                         match change {
                             NetworkChange::Nic(mac) => drop(nics.insert(mac, record(mac))),
                             NetworkChange::LeaseRemoved { mac, address } => {
-                                removed_leases.push((mac, address))
+                                // A later transaction may have stored the lease again.
+                                if model.lease(address).is_none_or(|lease| lease.mac != mac) {
+                                    removed_leases.push((mac, address));
+                                }
                             }
                         }
                     }
@@ -109,7 +112,8 @@ impl BootService {
             .and_then(|session| Some((session.address?, session.holds_address_until()?)));
         let mut used: Vec<(Ipv4Addr, Option<Timestamp>)> =
             boot.into_iter().map(|(address, until)| (address, Some(until))).collect();
-        let linked = node.filter(|node| has_link(node.phase) && self.links.is_linked(node.id));
+        // The phase, not the link: this record is read again only after a change of the store.
+        let linked = node.filter(|node| has_link(node.phase));
         if let Some(IpAddr::V4(address)) = linked.and_then(|node| node.address) {
             used.push((address, None));
         }
@@ -137,7 +141,7 @@ pub struct NetworkUpdate {
     pub is_complete: bool,
     /// Changed NICs; `None`: nothing is known of the NIC any more.
     pub nics: BTreeMap<MacAddr, Option<NicRecord>>,
-    /// Leases that were removed, not by the DHCP service.
+    /// Removed leases that no later change has stored again, in no particular order.
     pub removed_leases: Vec<(MacAddr, Ipv4Addr)>,
 }
 
