@@ -83,6 +83,11 @@ pub struct Document {
     faults: RefCell<Vec<Fault>>,
 }
 
+/// Message of the parser for too many levels of nesting. This error has no position.
+const TOO_DEEP: &str = "recursion limit";
+const SYNTAX_HINT: &str = "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, \
+                           `[section]`";
+
 /// Parses TOML. The error is the first syntax error. Paths in the text are relative to the folder
 /// of `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
@@ -91,38 +96,43 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
         let line = match error.span() {
             Some(span) => line_of(&lines, span.start),
-            None => deepest_line(text, &lines),
+            None if error.message() == TOO_DEEP => deepest_line(text, &lines),
+            None => 0,
         };
-        let message = error.message().lines().collect::<Vec<_>>().join(" ");
         let word = error.span().and_then(|span| unquoted_word(text, span.start)).map(table::brief);
-        let (message, hint) = match (message.as_str(), word) {
-            ("duplicate key", _) => (message, "this key or section is in the file already: keep one of the two"),
-            (TOO_DEEP, _) => ("too many levels of nesting".to_owned(), "use at most 80 levels"),
-            (_, Some(word)) if ["null", "nil", "None"].contains(&word.as_str()) => {
-                (format!("`{word}` is not a value"), "remove the key: an absent key has its default")
-            }
-            (_, Some(word)) => {
-                (format!("`{word}` is not a value"), "write a text in quotes, or true, false or a number")
-            }
-            _ => (message, "the file is TOML: `key = \"text\"`, `key = 8080`, `key = [\"a\", \"b\"]`, `[section]`"),
-        };
-        Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint: hint.into() })
+        let message = error.message().lines().collect::<Vec<_>>().join(" ");
+        let (message, hint) = explanation(message, word);
+        let hint = hint.into();
+        Faults::from(Fault { file: file.to_owned(), line, key: String::new(), message, hint })
     })?;
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
 }
 
-/// Message of the parser for too many levels of nesting. This error has no position.
-const TOO_DEEP: &str = "recursion limit";
+/// Returns message and hint for an error of the parser. `word` is the word without quotes at its
+/// position, if there is one.
+fn explanation(message: String, word: Option<String>) -> (String, &'static str) {
+    let Some(word) = word else {
+        return match message.as_str() {
+            "duplicate key" => {
+                (message, "this key or section is in the file already: keep one of the two")
+            }
+            TOO_DEEP => ("too many levels of nesting".to_owned(), "use at most 80 levels"),
+            _ => (message, SYNTAX_HINT),
+        };
+    };
+    let hint = match word.as_str() {
+        "null" | "nil" | "None" => "remove the key: an absent key has its default",
+        _ => "write a text in quotes, or true, false or a number",
+    };
+    (format!("`{word}` is not a value"), hint)
+}
 
-/// Returns the first line with which the text has too many levels of nesting; 0 if it has not.
+/// Returns the first line with which the text has too many levels of nesting.
 fn deepest_line(text: &str, lines: &[usize]) -> usize {
     let is_too_deep = |text: &str| {
         let parsed = toml_edit::Document::parse(text.to_owned());
         parsed.is_err_and(|error| error.message() == TOO_DEEP)
     };
-    if !is_too_deep(text) {
-        return 0;
-    }
     lines.partition_point(|start| !is_too_deep(&text[..*start]))
 }
 
@@ -130,7 +140,11 @@ fn deepest_line(text: &str, lines: &[usize]) -> usize {
 /// misspelled numbers.
 fn unquoted_word(text: &str, start: usize) -> Option<&str> {
     let (before, value) = text.split_at_checked(start)?;
-    let is_value = before.trim_end_matches([' ', '\t']).ends_with(['=', ',']);
+    let before = before.trim_end();
+    // A bracket at the beginning of a line opens the header of a section.
+    let is_header =
+        before.rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with('['));
+    let is_value = before.ends_with(['=', ',']) || (before.ends_with('[') && !is_header);
     let word = value.split(|c: char| c.is_whitespace() || ",]}#".contains(c)).next()?;
     (is_value && word.starts_with(|c: char| c.is_alphabetic())).then_some(word)
 }

@@ -83,9 +83,14 @@ fn word_without_quotes_is_named() {
         (faults.0[0].line, faults.0[0].message.clone(), faults.0[0].hint.to_string())
     };
     for word in ["null", "None", "ib0", "node1", "yes", "True", "truely"] {
-        for text in [format!("a = 1\nb = {word}\n"), format!("a = 1\nb = [1, {word}]\n")] {
+        for (text, at) in [
+            (format!("a = 1\nb = {word}\n"), 2),
+            (format!("a = 1\nb = [1, {word}]\n"), 2),
+            (format!("a = 1\nb = [{word}]\n"), 2),
+            (format!("a = 1\nb = [\n  {word},\n]\n"), 3),
+        ] {
             let (line, message, hint) = refused(&text);
-            assert_eq!((line, message), (2, format!("`{word}` is not a value")), "{text}");
+            assert_eq!((line, message), (at, format!("`{word}` is not a value")), "{text}");
             assert!(
                 hint.starts_with(if ["null", "None"].contains(&word) { "remove" } else { "write" }),
                 "{hint}"

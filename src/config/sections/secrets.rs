@@ -21,7 +21,7 @@ pub struct SecretSource {
 /// Reads `[secrets]`: `name = { file = "/path", overlays = ["name"] }`. Files are not opened.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, SecretSource> {
     let mut secrets = BTreeMap::new();
-    let entries = root.table("secrets").map(|table| table.entries()).unwrap_or_default();
+    let entries = root.entries_of("secrets");
     if entries.len() > MAX_SECRETS {
         root.fault(
             "secrets",
@@ -40,11 +40,9 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, S
             entry.table.has("overlays").then(|| names.into_iter().map(|name| name.value).collect());
         match entry.name.parse::<VarName>() {
             Ok(name) => {
-                drop(
-                    file.map(|file| {
-                        secrets.insert(name, SecretSource { file: file.value, overlays })
-                    }),
-                );
+                if let Some(file) = file {
+                    secrets.insert(name, SecretSource { file: file.value, overlays });
+                }
             }
             Err(error) => document.error(&entry.name, &error),
         }

@@ -62,7 +62,7 @@ pub(crate) fn read(document: &Document, table: &Table<'_>) -> Option<VmRules> {
 /// Reads each `[vms.templates.NAME]`.
 fn templates(document: &Document, vms: &Table<'_>) -> VmTemplates {
     let mut templates = VmTemplates::new();
-    let entries = vms.table("templates").map(|table| table.entries()).unwrap_or_default();
+    let entries = vms.entries_of("templates");
     vms.is_within("templates", MAX_TEMPLATES, entries.len(), "templates");
     for entry in entries {
         let read = template(&entry.table);
