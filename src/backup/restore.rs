@@ -121,7 +121,8 @@ pub(super) fn unpack_whole(
         Ok(())
     });
     if left.is_none() {
-        return Err(BackupError::NoSpace { path: staging.to_owned(), space });
+        let path = staging.parent().unwrap_or(staging).to_owned();
+        return Err(BackupError::NoSpace { path, space });
     }
     let manifest = manifest?;
     for (path, target) in links {

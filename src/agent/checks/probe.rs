@@ -45,20 +45,13 @@ pub trait Probe: Send + Sync {
 /// Probes of the machine whose root is the tree.
 pub struct SystemProbe(pub Tree);
 
-impl SystemProbe {
-    /// Any other root has no network.
-    fn is_running_system(&self) -> bool {
-        self.0.path("/") == Path::new("/")
-    }
-}
-
 impl Probe for SystemProbe {
     #[expect(
         clippy::disallowed_methods,
         reason = "the kernel does not notify of changes of its neighbour table"
     )]
     fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
-        if !self.is_running_system() {
+        if !self.0.is_running_system() {
             return None;
         }
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
@@ -84,11 +77,11 @@ impl Probe for SystemProbe {
         spec: &NetworkSpec,
         central: SocketAddrV4,
     ) -> Option<Result<Ipv4Addr, String>> {
-        self.is_running_system().then(|| networks::check(&self.0, spec, central))
+        self.0.is_running_system().then(|| networks::check(&self.0, spec, central))
     }
 
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>> {
-        self.is_running_system().then(|| user::missing(central))
+        self.0.is_running_system().then(|| user::missing(central))
     }
 }
 

@@ -53,8 +53,8 @@ pub fn add_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> 
     request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
 }
 
-/// Removes all IPv4 addresses of an interface. The kernel names none of them here: procfs lists
-/// addresses without interfaces, and two interfaces may have equal routes.
+/// Removes all IPv4 addresses of an interface. Needs no list of addresses: procfs does not say which
+/// interface has an address, and a guess by routes fails if two interfaces have the same route.
 pub fn remove_addresses(name: &str) -> io::Result<()> {
     // A request without an address removes the first one, with its secondaries.
     let request_removal = || request(RouteNetlinkMessage::DelAddress(address_message(name)?), 0);

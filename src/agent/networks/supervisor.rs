@@ -14,7 +14,7 @@ use super::{
 use crate::system::Tree;
 use meshd_proto::{InterfaceName, NetworkSpec, Subnet, vm::Nic};
 use meshd_types::MacAddr;
-use std::{collections::BTreeMap, io, net::Ipv4Addr, path::Path, time::Duration};
+use std::{collections::BTreeMap, io, net::Ipv4Addr, time::Duration};
 use tokio::{
     net::UdpSocket,
     sync::watch,
@@ -24,17 +24,17 @@ use tokio::{
 
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Starts the supervisor if the overlay enables the network, and the one of user firewalls. `nics`
-/// are the NICs of the VMs; `assigned` receives their addresses. Dropping the returned set stops
-/// the supervisor but keeps the bridge.
+/// Starts the supervisor of the private network, if the overlay enables the network, and the repair
+/// of the firewalls of users. Starts nothing for a tree of another root. `nics` are the NICs of the
+/// VMs; `assigned` receives their addresses. Dropping the returned set stops the supervisor but
+/// keeps the bridge.
 pub fn start(
     tree: &Tree,
     central: CentralServices,
     nics: watch::Receiver<Vec<Nic>>,
     assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
 ) -> JoinSet<()> {
-    // The network of another root is not that of this node.
-    if tree.path("/") != Path::new("/") {
+    if !tree.is_running_system() {
         return JoinSet::new();
     }
     let started = private_network(tree).map(|spec| spawn(tree.clone(), spec, nics, assigned));

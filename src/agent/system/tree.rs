@@ -23,6 +23,11 @@ impl Tree {
         Tree { root: root.to_owned() }
     }
 
+    /// Returns true if the root is that of the running system. Any other root has no network.
+    pub fn is_running_system(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Returns the path below the root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))

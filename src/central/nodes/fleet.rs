@@ -57,6 +57,11 @@ impl<'a> Fleet<'a> {
         boot.node.and_then(|id| self.0.node(id)).or_else(|| self.0.node_of_mac(boot.mac))
     }
 
+    /// All tasks of the site.
+    pub fn tasks(self) -> impl Iterator<Item = &'a Task> {
+        self.0.tasks()
+    }
+
     /// Number of boots on record.
     pub fn boot_count(self) -> usize {
         self.0.session_count()
@@ -82,10 +87,5 @@ impl<'a> NodeRecords<'a> {
     /// The work that keeps the node from going idle, as texts.
     pub fn active_work(self) -> Vec<String> {
         active_work(self.model, self.node.id)
-    }
-
-    /// All tasks of the site.
-    pub fn site_tasks(self) -> impl Iterator<Item = &'a Task> {
-        self.model.tasks()
     }
 }

@@ -5,7 +5,7 @@ use super::{
     RenderInput,
     merge::{Merged, fault},
 };
-use crate::catalog::overlay::{Overlay, Runlevel, Source, SourceLocation, Variable};
+use crate::catalog::overlay::{Layer, Overlay, Runlevel, Source, SourceLocation, Variable};
 use meshd_config::Fault;
 use meshd_proto::AgentConfig;
 use meshd_types::{Secret, VarName, VarValue};
@@ -129,9 +129,14 @@ fn value(
             return Err(("is a secret and set where everybody reads it".into(), hint));
         }
         if !input.overlays.may_use(&overlay.name, name) {
-            let hint = format!(
-                "use another secret, or add the overlay to `overlays` of {name} under [secrets] in site.toml"
-            );
+            let hint = match &overlay.name {
+                Layer::Named(_) => format!(
+                    "use another secret, or add the overlay to `overlays` of {name} under [secrets] in site.toml"
+                ),
+                Layer::Node(_) => format!(
+                    "move the file into a named overlay, or use a secret without `overlays`, not {name}"
+                ),
+            };
             return Err(("is a secret of other overlays".into(), hint));
         }
         if input.overlays.secret_marks.contains_key(name) {

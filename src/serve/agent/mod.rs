@@ -159,7 +159,7 @@ pub async fn run<P: AgentSettings>(
     let arriving = ConnectionLimiter::new("agent", arriving);
     let interface = bind::bound_interface(&listener);
     let accept = AcceptLoop { api: "agent", limiter: &arriving, shutdown: &shutdown, drain: None };
-    let serve = |(stream, from): (TcpStream, SocketAddr), permit: ConnectionPermit| {
+    let connection = |(stream, from): (TcpStream, SocketAddr), permit: ConnectionPermit| {
         // The authority may be replaced at any time, so each connection reads the current TLS
         // configuration.
         let acceptor = TlsAcceptor::from(service.plane.tls());
@@ -181,7 +181,7 @@ pub async fn run<P: AgentSettings>(
             }
         })
     };
-    accept.run(listener, serve).await;
+    accept.run(listener, connection).await;
     service.tasks.close();
     service.tasks.wait().await;
 }

@@ -82,14 +82,14 @@ async fn accept(router: Router, listener: TcpListener, shutdown: CancellationTok
         shutdown: &shutdown,
         drain: Some(Duration::ZERO),
     };
-    let serve = |(stream, _), permit: ConnectionPermit| {
+    let connection = |(stream, _), permit: ConnectionPermit| {
         let router = router.clone();
         Some(async move {
             let conversed = tokio::time::timeout(CONNECTION_TIME, serve_connection(stream, router));
             permit.eviction.run_until_cancelled(conversed).await;
         })
     };
-    accept.run(listener, serve).await;
+    accept.run(listener, connection).await;
 }
 
 async fn serve_connection(stream: TcpStream, router: Router) {

@@ -2,7 +2,7 @@
 //!
 //! | module | what it checks |
 //! | --- | --- |
-//! | [`circles`] | import circles between files |
+//! | [`file_cycles`] | import cycles between files |
 //! | [`crates`] | which crate depends on which, and which package is named where |
 //! | [`parameters`] | tuple patterns hide no parameters |
 //! | [`paths`] | imports between folders, and pure code |
@@ -13,7 +13,7 @@
 //! | [`output`] | commands print only through the writer of `src/cli/output` |
 //! | here | how a file begins, how long it is, what its texts look like |
 
-mod circles;
+mod file_cycles;
 mod claims;
 mod crates;
 mod folders;

@@ -83,7 +83,7 @@ fn unmarked_disks<'a>(
     unmarked.filter_map(|volume| {
         let VolumeSource::Raw { disk, digest: None, .. } = &volume.source else { return None };
         let identity = disk.identity()?.as_str();
-        Some((volume, disks.iter().find(|disk| disk.identities().any(|name| name == identity))?))
+        Some((volume, DiskFacts::by_identity(disks, identity)?))
     })
 }
 

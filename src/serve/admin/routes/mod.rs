@@ -161,7 +161,7 @@ pub(crate) async fn timeline(
         let timeline = session
             .or(newest)
             .and_then(|session| TimelineView::new(records.node, session, &boots, now));
-        Some(timeline.map(|timeline| timeline.with_tasks(records.site_tasks())))
+        Some(timeline.map(|timeline| timeline.with_tasks(fleet.tasks())))
     });
     let missing = || match session {
         Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
