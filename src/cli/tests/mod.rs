@@ -266,7 +266,7 @@ fn timeline_shows_stage_durations_and_stalls() {
 
     STAGE                  AT                        TOOK    TOTAL   COUNT
     dhcp                   1970-01-01T00:00:00.000Z  0.0s    0.0s    -
-    (wait: image_missing)  1970-01-01T00:00:02.000Z  2.0s    2.0s    -
+    (wait: image_missing)  1970-01-01T00:00:02.000Z  2.2s    2.0s    -
     script                 1970-01-01T00:00:04.200Z  4.2s    4.2s    2
     online                 1970-01-01T00:01:34.200Z  1m 30s  1m 34s  -
 

@@ -18,9 +18,10 @@ fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
         let made = Command::new("qemu-img")
             .args(args)
             .current_dir(dir.path())
-            .status()
+            .output()
             .expect("qemu-img runs");
-        assert!(made.success(), "{args:?}");
+        let errors = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{args:?}: {}: {errors}", made.status);
     };
     let volumes = Volumes::new(&path("blobs"));
     let add = |name: &str| {
