@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `boot` | the agent's configuration in an overlay: a public part, and a small part for one boot |
+//! | `boot` | what a node is given at boot: the agent's configuration in an overlay, and that of stage 1 |
 //! | `json_element_limit` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
 //! | `disk` | disks of a node that have an owner |
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
@@ -57,7 +57,7 @@ pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
-    Thresholds, Ticket,
+    Thresholds, Ticket, stage1,
 };
 pub use check::{
     Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,

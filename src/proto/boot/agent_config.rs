@@ -12,7 +12,7 @@ pub const BOOT_FILE: &str = "/etc/meshd/boot.json";
 /// Configuration of the agent of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentConfig {
-    /// [`super::VERSION`].
+    /// [`crate::VERSION`].
     pub version: u16,
     /// Node ID from the boot script. A different ID from sysfs is reported and ignored.
     pub node: NodeId,
@@ -117,7 +117,7 @@ pub struct Ticket {
 /// The per-boot member of an overlay. Never cached or logged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootPart {
-    /// [`super::VERSION`].
+    /// [`crate::VERSION`].
     pub version: u16,
     pub node: NodeId,
     pub session: BootSessionId,

@@ -1,0 +1,14 @@
+//! What a node is given at boot.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `agent_config` | the agent's configuration in an overlay: a public part, and a small part for one boot |
+//! | `stage1` | the configuration of stage 1, the first program of a node with an image of kind `root` |
+
+mod agent_config;
+pub mod stage1;
+
+pub use agent_config::{
+    AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
+    Thresholds, Ticket,
+};
