@@ -27,11 +27,13 @@ help: ## Shows this
 setup: ## Installs what building, testing, measuring and the demo need (Debian packages, the Rust target of the agent)
 	@.ci/setup test bench
 
-agent: ## Builds the static target/agent/ARCH/mesh-agent, which nodes run; no other build writes there
+agent: ## Builds the static programs of nodes into target/agent/ARCH: mesh-agent and stage1; no other build writes there
 	@.ci/setup
-	@echo "build: mesh-agent (static)"
+	@echo "build: mesh-agent, stage1 (static)"
 	+@cargo build --quiet --locked --package meshd --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
 	@install -D -m 755 target/$(TARGET)/agent/mesh-agent $(AGENT)
+	+@cargo build --quiet --locked --package meshd-stage1 --profile agent --bin stage1 --target $(TARGET)
+	@install -D -m 755 target/$(TARGET)/agent/stage1 $(dir $(AGENT))stage1
 
 build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"

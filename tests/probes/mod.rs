@@ -33,6 +33,11 @@ pub fn http(bytes: &[u8]) {
     meshd::serve::http::check_invariants(bytes);
 }
 
+/// A file, packet or response that the first program of a node reads.
+pub fn stage1(bytes: &[u8]) {
+    meshd_stage1::check_invariants(bytes);
+}
+
 /// The query of a script request: a machine, or an error that iPXE can print without executing it.
 pub fn script_request(bytes: &[u8]) {
     let query = String::from_utf8_lossy(bytes);

@@ -1,0 +1,254 @@
+//! The duties of stage 1, in their order. A duty that fails is reported, and the machine reboots:
+//! it never runs half.
+
+use crate::{
+    clock,
+    config::{self, BootConfig},
+    console,
+    error::BootError,
+    fetch::{self, HttpUrl, Transfer},
+    modules::{self, ModuleLoader},
+    network, overlay, root,
+};
+use meshd_proto::stage1::{STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE};
+use meshd_types::{BootSessionId, Hint as _};
+use rustix::system::{RebootCommand, reboot, uname};
+use std::{
+    convert::Infallible,
+    fs::{self, File, OpenOptions},
+    io::Read as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+const SYSFS: &str = "/sys";
+/// Bundles of the profile, in the root.
+const BUNDLES: &str = "etc/meshd/bundles";
+/// Modules that no device names. What is built into the kernel is not in the index.
+const ALWAYS: [&str; 10] = [
+    "virtio_pci",
+    "virtio_mmio",
+    "af_packet",
+    "loop",
+    "squashfs",
+    "overlay",
+    "dm_mod",
+    "crypto-sha256",
+    "crypto-crc32c",
+    "dm_verity",
+];
+/// Time for the NIC to appear. Firmware of some NICs takes half a minute.
+const NIC_PATIENCE: Duration = Duration::from_secs(60);
+/// Time for a link after the NIC is up; then DHCP is tried anyway.
+const LINK_PATIENCE: Duration = Duration::from_secs(15);
+/// Interval between polls of sysfs.
+const POLL: Duration = Duration::from_millis(100);
+/// Time to read the reason on the console before the machine reboots.
+const REBOOT_DELAY: Duration = Duration::from_secs(10);
+/// Longest interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Where a failure is reported, once that is known and the network is up.
+#[derive(Default)]
+struct Report {
+    target: Option<(HttpUrl, BootSessionId)>,
+}
+
+/// Boots this machine as PID 1. Returns only if the kernel refuses to reboot after a failure.
+pub fn boot() {
+    // The message of a panic: the reason that is reported says where it was.
+    std::panic::set_hook(Box::new(|panic| console::message(panic)));
+    let mut report = Report::default();
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut report)));
+    let error = match outcome {
+        Ok(Err(error)) => error,
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|it| (*it).to_owned()));
+            BootError::Panic(text.unwrap_or_default())
+        }
+    };
+    fail(&error, &report);
+}
+
+fn fail(error: &BootError, report: &Report) {
+    console::message(format_args!("FAILED: {error}"));
+    if let Some(hint) = error.hint() {
+        console::message(format_args!("hint: {hint}"));
+    }
+    if let Some((url, session)) = &report.target {
+        match fetch::report_failure(url, *session, &error.to_string()) {
+            Ok(status) => console::message(format_args!("reported: status {status}")),
+            Err(error) => console::message(format_args!("report to {url}: {error}")),
+        }
+    }
+    console::message(format_args!("reboot in {} s", REBOOT_DELAY.as_secs()));
+    clock::pause(REBOOT_DELAY);
+    if let Err(error) = reboot(RebootCommand::Restart) {
+        console::message(format_args!("reboot: {error}"));
+    }
+}
+
+fn run(report: &mut Report) -> Result<Infallible, BootError> {
+    root::mount_early()?;
+    let config = read_config()?;
+    console::message(format_args!("node {}, boot session {}", config.node, config.session));
+    if let Some(before) = clock::step(config.time).map_err(BootError::Clock)? {
+        console::message(format_args!("clock set from {before} to {}", config.time));
+    }
+    let mut loader = open_modules()?;
+    ALWAYS.iter().for_each(|name| loader.load(name));
+    let interface = find_nic(&mut loader, &config)?;
+    let lease = start_network(&interface, &config)?;
+    report.target = Some((config.failed_url.clone(), config.session));
+
+    let mut image = fetch_root(&config)?;
+    let new_root = assemble_root(&mut image, &config)?;
+    let archive = File::open(STAGE1_OVERLAY_FILE)
+        .map_err(|cause| BootError::Read { path: STAGE1_OVERLAY_FILE, cause })?;
+    let members = overlay::unpack(archive, &new_root)?;
+    overlay::require_boot_part(&new_root, config.node, config.session)?;
+    let checked = overlay::check_manifest(&new_root)?;
+    overlay::lock_root(&new_root)?;
+    // A node without the software of its profile would run half.
+    if fs::metadata(new_root.join(BUNDLES)).is_ok_and(|file| file.len() > 0) {
+        return Err(BootError::Bundles);
+    }
+    root::require_init(&new_root)?;
+    network::write_handover(Path::new("/run"), &new_root, &interface, config.mac, &lease)
+        .map_err(BootError::Handover)?;
+    console::message(format_args!("overlay: {members} members, {checked} files checked"));
+    console::message(format_args!("ok {} {}", config.node, config.session));
+    Ok(root::switch_root(&new_root, std::env::args_os().skip(1))?)
+}
+
+fn read_config() -> Result<BootConfig, BootError> {
+    let path = STAGE1_CONFIG_FILE;
+    let mut bytes = Vec::new();
+    let limit = config::MAX_CONFIG as u64 + 1;
+    File::open(path)
+        .and_then(|file| file.take(limit).read_to_end(&mut bytes))
+        .map_err(|cause| BootError::Read { path, cause })?;
+    Ok(config::parse(&bytes)?)
+}
+
+fn open_modules() -> Result<ModuleLoader, BootError> {
+    let release = uname().release().to_string_lossy().into_owned();
+    let folder = PathBuf::from("/lib/modules").join(&release);
+    ModuleLoader::open(folder).map_err(|cause| BootError::Modules { release, cause })
+}
+
+/// Loads modules for all devices until the NIC exists. A driver may make further devices.
+fn find_nic(loader: &mut ModuleLoader, config: &BootConfig) -> Result<String, BootError> {
+    let sysfs = Path::new(SYSFS);
+    let begin = Instant::now();
+    loop {
+        while loader.load_for_devices(sysfs) {}
+        if let Some(interface) = network::interface_of(sysfs, config.mac) {
+            return Ok(interface);
+        }
+        if begin.elapsed() > NIC_PATIENCE {
+            break;
+        }
+        clock::pause(POLL);
+    }
+    for (module, error) in loader.errors() {
+        console::message(format_args!("load module {module}: {error}"));
+    }
+    let explanation =
+        network::explain_missing_nic(&modules::network_devices(sysfs), loader.index(), |module| {
+            loader.error(module).map(ToString::to_string)
+        });
+    Err(BootError::MissingNic { mac: config.mac, explanation })
+}
+
+fn start_network(interface: &str, config: &BootConfig) -> Result<network::Lease, BootError> {
+    let failed = |operation| {
+        move |cause| BootError::Link { operation, interface: interface.to_owned(), cause }
+    };
+    network::set_up(interface).map_err(failed("set up"))?;
+    let begin = Instant::now();
+    while !network::has_carrier(Path::new(SYSFS), interface) && begin.elapsed() < LINK_PATIENCE {
+        clock::pause(POLL);
+    }
+    let lease = network::acquire(interface, config.mac)
+        .map_err(|cause| BootError::Lease { interface: interface.to_owned(), cause })?;
+    if let Some(mtu) = lease.mtu {
+        network::set_mtu(interface, mtu).map_err(failed("set the MTU of"))?;
+    }
+    network::add_address(interface, lease.address, lease.prefix)
+        .map_err(failed("add the address of"))?;
+    if let Some(router) = lease.router {
+        network::add_default_route(interface, router)
+            .map_err(failed("add the default route of"))?;
+    }
+    console::message(format_args!(
+        "{interface} {}: {}/{} from {}",
+        config.mac, lease.address, lease.prefix, lease.server
+    ));
+    Ok(lease)
+}
+
+fn fetch_root(config: &BootConfig) -> Result<File, BootError> {
+    let meminfo = fs::read_to_string("/proc/meminfo")
+        .map_err(|cause| BootError::Read { path: "/proc/meminfo", cause })?;
+    root::require_memory(&meminfo, config.root.size, config.upper_bytes)?;
+    let path = root::mount_image_store(config.root.size)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    let mut file =
+        file.map_err(|cause| BootError::Create { path: path.display().to_string(), cause })?;
+    let mut transfer = Transfer::new(config.root.size, config.root.digest);
+    let mut progress = Progress::new();
+    fetch::download(&config.root.urls, &mut transfer, &mut file, &mut progress)?;
+    console::message(format_args!(
+        "root: {} bytes in {} ms, SHA-256 {}",
+        config.root.size,
+        progress.begin.elapsed().as_millis(),
+        config.root.digest.short()
+    ));
+    Ok(file)
+}
+
+fn assemble_root(image: &mut File, config: &BootConfig) -> Result<PathBuf, BootError> {
+    let block_size = config::BLOCK as u32;
+    let loop_device = root::attach(image, block_size).map_err(BootError::Loop)?;
+    let device = root::open_verity(image, &loop_device, &config.root.verity)?;
+    root::mount_squashfs(&device)?;
+    Ok(root::mount_overlay(config.upper_bytes)?)
+}
+
+/// Prints the progress of the fetch: at each tenth, and at least every few seconds.
+struct Progress {
+    begin: Instant,
+    printed_at: Instant,
+    tenths: u64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Progress { begin: Instant::now(), printed_at: Instant::now(), tenths: 0 }
+    }
+}
+
+impl fetch::Observer for Progress {
+    fn progress(&mut self, received: u64, size: u64) {
+        let tenths = received.saturating_mul(10) / size.max(1);
+        if tenths == self.tenths && self.printed_at.elapsed() < PROGRESS_INTERVAL {
+            return;
+        }
+        self.tenths = tenths;
+        self.printed_at = Instant::now();
+        let mib = |bytes: u64| bytes.div_ceil(1024 * 1024);
+        console::progress(format_args!("root: {} of {} MiB", mib(received), mib(size)));
+    }
+
+    fn retry(&mut self, url: &HttpUrl, cause: &fetch::TryError, delay: Duration) {
+        console::message(format_args!("fetch {url}: {cause}; retry in {} s", delay.as_secs()));
+    }
+
+    fn pause(&mut self, delay: Duration) {
+        clock::pause(delay);
+    }
+}

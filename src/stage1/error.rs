@@ -1,0 +1,70 @@
+//! Why a boot fails.
+
+use crate::{
+    config::ConfigError,
+    fetch::DownloadError,
+    network::AcquireError,
+    overlay::{AccountError, BootPartError, ManifestError, UnpackError},
+    root::{MemoryError, MountError, SwitchError, VerityError},
+};
+use meshd_types::MacAddr;
+use std::io;
+
+/// A duty that failed. The message is shown on the console and reported to the central node.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("read {path}: {cause}")]
+    Read { path: &'static str, cause: io::Error },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("set the clock: {0}")]
+    Clock(io::Error),
+    #[error("read the module index of kernel {release}: {cause}")]
+    Modules { release: String, cause: io::Error },
+    #[error("find NIC {mac}: {explanation}")]
+    MissingNic { mac: MacAddr, explanation: String },
+    #[error("{operation} {interface}: {cause}")]
+    Link { operation: &'static str, interface: String, cause: io::Error },
+    #[error("get a lease on {interface}: {cause}")]
+    Lease { interface: String, cause: AcquireError },
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error("make {path}: {cause}")]
+    Create { path: String, cause: io::Error },
+    #[error(transparent)]
+    Download(#[from] DownloadError),
+    #[error("attach the root to a loop device: {0}")]
+    Loop(io::Error),
+    #[error(transparent)]
+    Verity(#[from] VerityError),
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    BootPart(#[from] BootPartError),
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error("mount the bundles of /etc/meshd/bundles: a root image has no bundles")]
+    Bundles,
+    #[error("hand the lease over: {0}")]
+    Handover(io::Error),
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    #[error("internal error: {0}")]
+    Panic(String),
+}
+
+meshd_types::hints!(BootError {
+    BootError::Modules { .. } => "the initrd `modules` must be of the same image as the kernel";
+    BootError::MissingNic { .. } => "add the module to the initramfs of the image";
+    BootError::Lease { .. } => "check the link, and `meshd events` for refused DHCP requests";
+    BootError::Memory(_) => "choose a smaller image, or reduce the writable layer of the profile";
+    BootError::Download(DownloadError::GaveUp { .. }) => "check that the central node serves the image";
+    BootError::Manifest(_) => "boot again: the overlay was changed on its way";
+    BootError::BootPart(_) => "boot again: the overlay was changed on its way";
+    BootError::Bundles => "remove `bundles` from the profile, and install the software in the image";
+    BootError::Switch(SwitchError::NoInit(_)) => "add systemd or another init to the image";
+});

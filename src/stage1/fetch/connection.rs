@@ -1,0 +1,76 @@
+//! One request over TCP, with a timeout for each step.
+
+use super::{
+    response::{MAX_HEAD, ResponseError, ResponseHead},
+    url::HttpUrl,
+};
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// Time for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A response whose body is read from the connection.
+pub struct Connection {
+    stream: TcpStream,
+    /// First bytes of the body, which arrived with the head.
+    pub first: Vec<u8>,
+    pub head: ResponseHead,
+}
+
+/// A request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error("connect: {0}")]
+    Connect(io::Error),
+    #[error("send the request: {0}")]
+    Send(io::Error),
+    #[error("read the response: {0}")]
+    Read(io::Error),
+    #[error("read the response: {0}")]
+    Response(#[from] ResponseError),
+}
+
+impl Connection {
+    /// Sends a GET, from a position on, and reads the head of the response. `idle` is the longest
+    /// time without a byte.
+    pub fn get(url: &HttpUrl, from: u64, idle: Duration) -> Result<Self, RequestError> {
+        let server = SocketAddr::V4(url.server());
+        let mut stream =
+            TcpStream::connect_timeout(&server, CONNECT_TIMEOUT).map_err(RequestError::Connect)?;
+        stream.set_read_timeout(Some(idle)).map_err(RequestError::Connect)?;
+        stream.set_write_timeout(Some(idle)).map_err(RequestError::Connect)?;
+        stream.write_all(request(url, from).as_bytes()).map_err(RequestError::Send)?;
+        let mut bytes = Vec::with_capacity(4096);
+        loop {
+            if let Some((head, end)) = ResponseHead::parse(&bytes)? {
+                let first = bytes.split_off(end);
+                return Ok(Connection { stream, first, head });
+            }
+            let mut piece = [0; 4096];
+            let count = stream.read(&mut piece).map_err(RequestError::Read)?;
+            if count == 0 {
+                return Err(RequestError::Read(io::ErrorKind::UnexpectedEof.into()));
+            }
+            bytes.extend_from_slice(&piece[..count]);
+            debug_assert!(bytes.len() <= MAX_HEAD + piece.len());
+        }
+    }
+
+    /// Reads bytes of the body; 0 at its end.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(into)
+    }
+}
+
+fn request(url: &HttpUrl, from: u64) -> String {
+    let range = if from == 0 { String::new() } else { format!("Range: bytes={from}-\r\n") };
+    format!(
+        "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: meshd-stage1\r\n{range}Connection: close\r\n\r\n",
+        url.path(),
+        url.server(),
+    )
+}

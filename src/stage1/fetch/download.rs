@@ -1,0 +1,129 @@
+//! Fetches a file into an open file, with resume, retries and progress.
+
+use super::{
+    connection::{Connection, RequestError},
+    retry::{NextTry, RetrySchedule},
+    transfer::{Transfer, TransferError},
+    url::HttpUrl,
+};
+use std::{
+    fs::File,
+    io::{self, Seek as _, SeekFrom, Write as _},
+    time::{Duration, Instant},
+};
+
+/// Longest time without a byte.
+const IDLE: Duration = Duration::from_secs(20);
+/// Size of one read in bytes.
+const PIECE: usize = 256 * 1024;
+
+/// The file cannot be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    #[error("fetch {url}: {cause}")]
+    GaveUp { url: HttpUrl, cause: TryError },
+    #[error("store the fetched file: {0}")]
+    Store(#[from] io::Error),
+}
+
+/// One try failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TryError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("the connection ended after {received} of {size} bytes")]
+    Truncated { received: u64, size: u64 },
+    #[error("the connection failed after {received} of {size} bytes: {cause}")]
+    Broken { received: u64, size: u64, cause: io::Error },
+}
+
+/// What the caller of [`download`] learns and decides.
+pub trait Observer {
+    /// Bytes have arrived.
+    fn progress(&mut self, received: u64, size: u64);
+    /// A try failed; the next one begins after a delay.
+    fn retry(&mut self, url: &HttpUrl, cause: &TryError, delay: Duration);
+    fn pause(&mut self, delay: Duration);
+}
+
+/// Fetches a file of known size and digest from the first URL that has it.
+pub fn download(
+    urls: &[HttpUrl],
+    transfer: &mut Transfer,
+    file: &mut File,
+    observer: &mut dyn Observer,
+) -> Result<(), DownloadError> {
+    let begin = Instant::now();
+    let mut schedule = RetrySchedule::new(urls.len(), begin.elapsed());
+    loop {
+        let url = &urls[schedule.current()];
+        let before = transfer.received();
+        let outcome = receive(url, transfer, file, observer)?;
+        if transfer.received() > before {
+            schedule.record_progress(begin.elapsed());
+        }
+        let cause = match outcome {
+            Ok(()) => return Ok(()),
+            Err(cause) => cause,
+        };
+        let next = if matches!(cause, TryError::Transfer(TransferError::Digest { .. })) {
+            transfer.restart();
+            schedule.record_mismatch()
+        } else {
+            schedule.record_failure(begin.elapsed())
+        };
+        match next {
+            NextTry::GiveUp => return Err(DownloadError::GaveUp { url: url.clone(), cause }),
+            NextTry::After(delay) => {
+                observer.retry(url, &cause, delay);
+                observer.pause(delay);
+            }
+        }
+    }
+}
+
+/// Continues a transfer with one request. The outer error is that of the local file.
+fn receive(
+    url: &HttpUrl,
+    transfer: &mut Transfer,
+    file: &mut File,
+    observer: &mut dyn Observer,
+) -> io::Result<Result<(), TryError>> {
+    let mut connection = match Connection::get(url, transfer.received(), IDLE) {
+        Ok(connection) => connection,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    if let Err(error) = transfer.accept(&connection.head) {
+        return Ok(Err(error.into()));
+    }
+    file.seek(SeekFrom::Start(transfer.received()))?;
+    let mut piece = std::mem::take(&mut connection.first);
+    let mut buffer = vec![0; PIECE];
+    loop {
+        if let Err(error) = transfer.add(&piece) {
+            return Ok(Err(error.into()));
+        }
+        file.write_all(&piece)?;
+        observer.progress(transfer.received(), transfer.size());
+        if transfer.is_complete() {
+            return Ok(transfer.verify().map_err(TryError::from));
+        }
+        let received = transfer.received();
+        let size = transfer.size();
+        match connection.read(&mut buffer) {
+            Ok(0) => return Ok(Err(TryError::Truncated { received, size })),
+            Ok(count) => {
+                piece.clear();
+                piece.extend_from_slice(&buffer[..count]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => piece.clear(),
+            Err(cause) => return Ok(Err(TryError::Broken { received, size, cause })),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "download_tests.rs"]
+mod tests;

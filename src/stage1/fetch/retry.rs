@@ -1,0 +1,114 @@
+//! Order of URLs, delays between tries, and when to give up. Pure.
+
+use std::time::Duration;
+
+/// First delay after every URL has failed once; it doubles up to [`LONGEST_DELAY`].
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+/// Time without a new byte after which the boot fails: outlives a central node that restarts.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Which URL comes next, and when.
+#[derive(Debug)]
+pub struct RetrySchedule {
+    urls: usize,
+    current: usize,
+    /// Failures since the last new byte.
+    failures: usize,
+    /// Time of the last new byte.
+    progress_at: Duration,
+    /// Complete files with another digest.
+    mismatches: usize,
+}
+
+/// The next step after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextTry {
+    /// Try the current URL after a delay.
+    After(Duration),
+    GiveUp,
+}
+
+impl RetrySchedule {
+    /// Creates a schedule for a number of URLs, at a time since any origin.
+    pub fn new(urls: usize, now: Duration) -> Self {
+        RetrySchedule { urls, current: 0, failures: 0, progress_at: now, mismatches: 0 }
+    }
+
+    /// Index of the URL to use.
+    pub fn current(&self) -> usize {
+        self.current
+    }
+
+    /// New bytes have arrived.
+    pub fn record_progress(&mut self, now: Duration) {
+        self.progress_at = now;
+        self.failures = 0;
+    }
+
+    /// A connection failed or ended early: the next URL continues.
+    pub fn record_failure(&mut self, now: Duration) -> NextTry {
+        self.advance();
+        if now.saturating_sub(self.progress_at) >= PATIENCE {
+            return NextTry::GiveUp;
+        }
+        let rounds = self.failures / self.urls.max(1);
+        self.failures += 1;
+        let exponent = u32::try_from(rounds).unwrap_or(u32::MAX).min(16);
+        let delay = FIRST_DELAY.saturating_mul(2u32.saturating_pow(exponent)).min(LONGEST_DELAY);
+        // The first failure at each URL costs no time if another URL has not been tried.
+        let is_first_round = self.failures < self.urls;
+        NextTry::After(if is_first_round { Duration::ZERO } else { delay })
+    }
+
+    /// A complete file was not the expected one: each URL is believed once.
+    pub fn record_mismatch(&mut self) -> NextTry {
+        self.advance();
+        self.mismatches += 1;
+        if self.mismatches >= self.urls {
+            return NextTry::GiveUp;
+        }
+        NextTry::After(Duration::ZERO)
+    }
+
+    fn advance(&mut self) {
+        self.current = (self.current + 1) % self.urls.max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn every_url_is_tried_at_once_then_delays_double() {
+        let mut schedule = RetrySchedule::new(2, seconds(0));
+        let delays: Vec<NextTry> = (0..7).map(|_| schedule.record_failure(seconds(1))).collect();
+        let expected = [0, 1, 2, 2, 4, 4, 8].map(|count| NextTry::After(seconds(count)));
+        assert_eq!(delays, expected);
+        assert_eq!(schedule.current(), 1);
+        schedule.record_progress(seconds(2));
+        assert_eq!(schedule.record_failure(seconds(3)), NextTry::After(seconds(0)));
+    }
+
+    #[test]
+    fn fetch_without_progress_ends_after_five_minutes() {
+        let mut schedule = RetrySchedule::new(1, seconds(0));
+        assert_eq!(schedule.record_failure(seconds(299)), NextTry::After(seconds(1)));
+        assert_eq!(schedule.record_failure(seconds(300)), NextTry::GiveUp);
+        schedule.record_progress(seconds(300));
+        assert_eq!(schedule.record_failure(seconds(301)), NextTry::After(seconds(1)));
+    }
+
+    #[test]
+    fn changed_file_is_fetched_once_from_each_url() {
+        let mut schedule = RetrySchedule::new(2, seconds(0));
+        assert_eq!(schedule.record_mismatch(), NextTry::After(seconds(0)));
+        assert_eq!(schedule.current(), 1);
+        assert_eq!(schedule.record_mismatch(), NextTry::GiveUp);
+    }
+}

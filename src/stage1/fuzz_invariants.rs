@@ -1,0 +1,55 @@
+//! What must hold for any bytes that stage 1 reads from network and initramfs. The first byte
+//! selects the parser.
+
+use crate::{
+    config,
+    fetch::ResponseHead,
+    modules::{ModuleIndex, matches},
+    network::{DhcpClient, DhcpStep},
+    overlay::Member,
+};
+use meshd_types::MacAddr;
+use std::time::Duration;
+
+/// Panics when a promise is broken.
+pub fn check_invariants(bytes: &[u8]) {
+    let Some((selector, rest)) = bytes.split_first() else { return };
+    match selector % 5 {
+        0 => drop(config::parse(rest)),
+        1 => {
+            if let Ok(Some((_, end))) = ResponseHead::parse(rest) {
+                assert!(end <= rest.len(), "no more than came");
+            }
+        }
+        2 => dhcp(rest),
+        3 => {
+            let text = String::from_utf8_lossy(rest);
+            let (pattern, alias) = text.split_once('\0').unwrap_or((&text, ""));
+            let _ = matches(pattern, alias);
+            let index = ModuleIndex::parse(pattern, alias);
+            assert!(index.load_order("a").len() <= pattern.lines().count());
+        }
+        _ => {
+            let Some((kind, path)) = rest.split_first() else { return };
+            if let Ok(member) = Member::new(path, tar::EntryType::new(*kind), Some(path)) {
+                let (Member::File(path) | Member::Folder(path) | Member::Link(path, _)) = member;
+                assert!(!path.relative().split('/').any(|part| matches!(part, "" | "." | "..")));
+            }
+        }
+    }
+}
+
+/// Packets, each after its length. A lease needs two of them: an offer and its acknowledgement.
+fn dhcp(bytes: &[u8]) {
+    let zero = Duration::ZERO;
+    let mut client = DhcpClient::new(MacAddr([2, 0, 0, 0, 0, 7]), 0, zero);
+    let mut rest = bytes;
+    while let [length, after @ ..] = rest {
+        let (packet, after) = after.split_at(after.len().min(usize::from(*length) * 2));
+        client.receive(packet, zero);
+        if let DhcpStep::Bound(lease) = client.step(zero) {
+            assert!(!lease.address.is_unspecified() && (1..=32).contains(&lease.prefix));
+        }
+        rest = after;
+    }
+}

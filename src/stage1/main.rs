@@ -1,0 +1,14 @@
+//! The program `stage1`: the first program of a node with a root image.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // It mounts, removes and reboots: only the kernel may start it.
+    if std::process::id() != 1 {
+        eprintln!("start stage1: it is the first program of a node, started as rdinit=");
+        return ExitCode::from(2);
+    }
+    meshd_stage1::boot::boot();
+    // The kernel panics, and `panic=` reboots the machine.
+    ExitCode::FAILURE
+}

@@ -1,0 +1,88 @@
+//! Files that let the network of the OS keep the lease. The address stays configured; the DHCP
+//! client of the OS identifies itself as stage 1 did, so the server renews the same lease.
+
+use super::lease::Lease;
+use meshd_types::MacAddr;
+use std::{fs, io, path::Path};
+
+/// The lease for all other programs, below `/run`.
+const LEASE_FILE: &str = "meshd/lease.json";
+/// Configuration of systemd-networkd and udev, below `/run`. The first file that matches counts.
+const NETWORKD_FOLDER: &str = "systemd/network";
+/// Included by `/etc/network/interfaces` of Debian.
+const IFUPDOWN_FOLDER: &str = "etc/network/interfaces.d";
+
+/// Writes the files. `run` is the folder that becomes `/run`, `root` the new root.
+pub fn write_handover(
+    run: &Path,
+    root: &Path,
+    interface: &str,
+    mac: MacAddr,
+    lease: &Lease,
+) -> io::Result<()> {
+    let lease_file = run.join(LEASE_FILE);
+    fs::create_dir_all(run.join("meshd"))?;
+    let value =
+        serde_json::json!({ "version": 1, "interface": interface, "mac": mac, "lease": lease });
+    fs::write(lease_file, format!("{value}\n"))?;
+    let networkd = run.join(NETWORKD_FOLDER);
+    fs::create_dir_all(&networkd)?;
+    fs::write(networkd.join("10-meshd-boot.link"), link(interface, mac))?;
+    fs::write(networkd.join("10-meshd-boot.network"), network(interface, mac))?;
+    let ifupdown = root.join(IFUPDOWN_FOLDER);
+    if ifupdown.is_dir() {
+        let text = format!("auto {interface}\niface {interface} inet dhcp\n");
+        fs::write(ifupdown.join("meshd-boot"), text)?;
+    }
+    Ok(())
+}
+
+/// The interface keeps its name: udev cannot rename one that is up (systemd.link(5)).
+fn link(interface: &str, mac: MacAddr) -> String {
+    format!("[Match]\nPermanentMACAddress={mac}\n\n[Link]\nName={interface}\n")
+}
+
+/// `KeepConfiguration=dhcp`: the address stays while the client starts, and when no server answers
+/// (systemd.network(5)). `ClientIdentifier=mac` is the identifier that stage 1 sent.
+fn network(interface: &str, mac: MacAddr) -> String {
+    format!(
+        "[Match]\nName={interface}\nMACAddress={mac}\n\n\
+         [Network]\nDHCP=ipv4\nKeepConfiguration=dhcp\n\n\
+         [DHCPv4]\nClientIdentifier=mac\nUseMTU=yes\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn lease_is_written_for_every_network_of_an_os() {
+        let run = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a folder");
+        let lease = Lease {
+            address: Ipv4Addr::new(10, 77, 0, 50),
+            prefix: 24,
+            server: Ipv4Addr::new(10, 77, 0, 1),
+            router: None,
+            dns: Vec::new(),
+            domain: None,
+            mtu: None,
+            lease_s: 3600,
+        };
+        let mac = MacAddr([2, 0, 0, 0, 0, 7]);
+        let write = || write_handover(run.path(), root.path(), "eth0", mac, &lease);
+        write().expect("written");
+        let text = |path: &str| fs::read_to_string(run.path().join(path)).expect("is there");
+        assert!(text("meshd/lease.json").contains("\"address\":\"10.77.0.50\""));
+        assert!(text("systemd/network/10-meshd-boot.network").contains("ClientIdentifier=mac"));
+        assert!(text("systemd/network/10-meshd-boot.link").contains("Name=eth0"));
+        assert!(!root.path().join("etc").exists(), "no ifupdown");
+
+        fs::create_dir_all(root.path().join(IFUPDOWN_FOLDER)).expect("made");
+        write().expect("written");
+        let boot = root.path().join(IFUPDOWN_FOLDER).join("meshd-boot");
+        assert_eq!(fs::read_to_string(boot).expect("there"), "auto eth0\niface eth0 inet dhcp\n");
+    }
+}

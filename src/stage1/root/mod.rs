@@ -1,0 +1,23 @@
+//! The root file system: a verified squashfs in memory below a bounded writable layer.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `memory` | whether the memory suffices: pure |
+//! | `ioctl` | ioctl(2) of loop devices and device mapper; the only unsafe code |
+//! | `loop_device` | attaches a file to a loop device |
+//! | `verity` | superblock and table of dm-verity; makes the device |
+//! | `mounts` | mounts file systems |
+//! | `switch` | makes the new root `/` and starts its first program |
+
+mod memory;
+mod ioctl;
+mod loop_device;
+mod verity;
+mod mounts;
+mod switch;
+
+pub use loop_device::attach;
+pub use memory::{MemoryError, require_memory};
+pub use mounts::{MountError, mount_early, mount_image_store, mount_overlay, mount_squashfs};
+pub use switch::{SwitchError, require_init, switch_root};
+pub use verity::{VerityError, open_verity};
