@@ -19,6 +19,9 @@ pub enum ClientLink {
     /// IP over InfiniBand: its addresses are longer than chaddr, so the client identifier replaces
     /// chaddr (RFC 4390).
     Infiniband,
+    /// IP over InfiniBand in iPXE and in firmware made from it: chaddr is the Ethernet address that
+    /// the client derives from its port.
+    InfinibandAsEthernet,
 }
 
 impl ClientLink {
@@ -29,6 +32,7 @@ impl ClientLink {
             (HType::Eth, 6) => Some(ClientLink::Ethernet),
             (HType::IEEE802, 6) => Some(ClientLink::Ieee802),
             (HType::Infiniband, 0) => Some(ClientLink::Infiniband),
+            (HType::Infiniband, 6) => Some(ClientLink::InfinibandAsEthernet),
             _ => None,
         }
     }
@@ -37,8 +41,13 @@ impl ClientLink {
         match self {
             ClientLink::Ethernet => HType::Eth,
             ClientLink::Ieee802 => HType::IEEE802,
-            ClientLink::Infiniband => HType::Infiniband,
+            ClientLink::Infiniband | ClientLink::InfinibandAsEthernet => HType::Infiniband,
         }
+    }
+
+    /// Returns true if a reply can be sent to chaddr in an Ethernet frame.
+    pub(super) fn has_ethernet_frames(self) -> bool {
+        matches!(self, ClientLink::Ethernet | ClientLink::Ieee802)
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 /// Longest value of one option, in bytes. A longer value continues in another option of the same
 /// code (RFC 3396).
-const MAX_VALUE: usize = 255;
+pub(super) const MAX_VALUE: usize = 255;
 const END: u8 = 255;
 
 /// Encoded options.

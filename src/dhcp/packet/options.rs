@@ -1,7 +1,7 @@
-//! Raw options of a packet: parsed without copies; accepts any input. Long options (RFC 3396) and
-//! overloaded header fields (option 52) are not supported: no option that the engine reads is that
-//! long, and no boot client overloads a request.
+//! Raw options of a packet: parsed without copies; accepts any input. Overloaded header fields
+//! (option 52) are not supported: no boot client overloads a request.
 
+use super::option_list::MAX_VALUE;
 use dhcproto::v4::{OptionCode, UnknownOption};
 use std::net::Ipv4Addr;
 
@@ -46,10 +46,26 @@ impl<'a> Options<'a> {
         address(self.get(code)?)
     }
 
+    /// Returns the value of an option that may be longer than 255 bytes; empty if it is missing.
+    ///
+    /// Another option of the same code continues a full one (RFC 3396). It repeats a shorter one:
+    /// there are relays that send their option twice.
+    pub(crate) fn long_value(&self, code: OptionCode) -> Vec<u8> {
+        let code = u8::from(code);
+        let mut value = Vec::new();
+        for (_, part) in self.0.iter().filter(|(known, _)| *known == code) {
+            value.extend_from_slice(part);
+            if part.len() < MAX_VALUE {
+                break;
+            }
+        }
+        value
+    }
+
     /// Returns an option to send back unchanged.
     pub(crate) fn echo(&self, code: OptionCode) -> Option<UnknownOption> {
-        let data = self.get(code).filter(|data| !data.is_empty())?;
-        Some(UnknownOption::new(code, data.to_vec()))
+        let data = self.long_value(code);
+        (!data.is_empty()).then(|| UnknownOption::new(code, data))
     }
 }
 

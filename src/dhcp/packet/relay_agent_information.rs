@@ -33,7 +33,8 @@ impl Options<'_> {
     /// Parses option 82 (RFC 3046).
     pub(crate) fn relay_information(&self) -> RelayInformation {
         let mut information = RelayInformation::default();
-        let mut rest = self.get(OptionCode::RelayAgentInformation).unwrap_or_default();
+        let option = self.long_value(OptionCode::RelayAgentInformation);
+        let mut rest = option.as_slice();
         while let [code, length, more @ ..] = rest {
             let Some((data, more)) = more.split_at_checked(usize::from(*length)) else { break };
             match *code {

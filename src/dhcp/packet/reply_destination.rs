@@ -1,6 +1,6 @@
 //! Where a reply is sent (RFC 2131, 4.1).
 
-use super::{link::ClientLink, reply::ReplyContent, request::ClientMessage};
+use super::{reply::ReplyContent, request::ClientMessage};
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -83,7 +83,7 @@ impl Destination {
         }
         match answer {
             ReplyContent::Offer(address) | ReplyContent::Ack(address)
-                if request.flags & BROADCAST == 0 && request.link != ClientLink::Infiniband =>
+                if request.flags & BROADCAST == 0 && request.link.has_ethernet_frames() =>
             {
                 Destination::Frame { mac: request.mac, address }
             }

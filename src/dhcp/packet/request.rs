@@ -89,7 +89,7 @@ impl ClientMessage {
             ClientLink::Infiniband => {
                 infiniband_address(options.get(OptionCode::ClientIdentifier)?)?
             }
-            ClientLink::Ethernet | ClientLink::Ieee802 => MacAddr::from_chaddr(message.chaddr())?,
+            _ => MacAddr::from_chaddr(message.chaddr())?,
         };
         let vendor = vendor(&options);
         // Any machine on a direct segment could name another one.
@@ -135,7 +135,7 @@ impl ClientMessage {
     pub(crate) fn chaddr(&self) -> &[u8] {
         match self.link {
             ClientLink::Infiniband => &[],
-            ClientLink::Ethernet | ClientLink::Ieee802 => &self.mac.0,
+            _ => &self.mac.0,
         }
     }
 }

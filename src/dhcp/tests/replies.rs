@@ -154,13 +154,42 @@ fn infiniband_client_is_known_by_its_identifier_and_answered_by_broadcast() {
 }
 
 #[test]
-fn ieee_802_client_gets_its_hardware_type_back() {
-    let mut engine = engine(pool(100, 200), Vec::new());
-    let mut bytes = Packet::discover(mac(1), Program::Os).bytes();
-    bytes[1] = 6;
+fn client_gets_its_hardware_type_and_chaddr_back() {
+    // IEEE 802; IP over InfiniBand with an Ethernet address, which is not that of its frames.
+    for (hardware, has_frames) in [(6, true), (32, false)] {
+        let mut engine = engine(pool(100, 200), Vec::new());
+        let mut bytes = Packet::discover(mac(1), Program::Ipxe).bytes();
+        bytes[1] = hardware;
+        let outcome = send(&mut engine, at(0), &bytes, 67);
+        let reply = bytes_of(&outcome);
+        assert_eq!((&reply[..3], &reply[28..34]), (&[2, hardware, 6][..], &mac(1).0[..]));
+        let to = outcome.expect(MessageType::Offer).to;
+        assert_eq!(matches!(to, Destination::Frame { .. }), has_frames, "{to:?}");
+    }
+}
+
+#[test]
+fn relay_option_in_several_parts_is_read_and_returned_as_one() {
+    let relay = Ipv4Addr::new(10, 88, 0, 254);
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
+    setup.segments[0].link = Link::Relay(Ipv4Addr::new(10, 77, 0, 254));
+    let mut engine = Engine::new(setup, Vec::new());
+    // A long port name, and behind it in the second part the network of the client.
+    let mut option = [&[2, 251][..], &[b'x'; 251]].concat();
+    option.extend([5, 4, 10, 77, 0, 0]);
+    let mut bytes = Packet::discover(mac(1), Program::Os).via(relay).bytes();
+    assert_eq!(bytes.pop(), Some(255));
+    for part in option.chunks(255) {
+        bytes.extend([82, u8::try_from(part.len()).expect("short")]);
+        bytes.extend(part);
+    }
+    bytes.push(255);
     let outcome = send(&mut engine, at(0), &bytes, 67);
-    assert_eq!(bytes_of(&outcome)[..3], [2, 6, 6]);
-    assert!(matches!(outcome.expect(MessageType::Offer).to, Destination::Frame { .. }));
+    let reply = bytes_of(&outcome);
+    assert_eq!(outcome.expect(MessageType::Offer).address().octets()[..3], [10, 77, 0]);
+    assert!(codes(&reply).ends_with(&[82, 82]), "{:?}", codes(&reply));
+    let returned = [&[82, 255][..], &option[..255], &[82, 4], &option[255..], &[255]].concat();
+    assert!(reply.ends_with(&returned), "the parts are whole");
 }
 
 proptest! {
