@@ -15,10 +15,15 @@ const OWN_ARGS: [&str; 10] =
     ["apkovl", "init", "rdinit", "modloop", "initrd", "alpine_repo", "ip", "BOOTIF", "panic", "--"];
 /// Kernel arguments with which the machine starts another system than the overlay, or stops in its
 /// initramfs.
-const BREAKING_ARGS: [&str; 14] = [
+const BREAKING_ARGS: [&str; 21] = [
     "root",
     "rootfstype",
     "rootflags",
+    "root_size",
+    "bootstrap_usr_merged",
+    "resume",
+    "resume_offset",
+    "aoe",
     "nfsroot",
     "nfsaddrs",
     "nbd",
@@ -29,7 +34,9 @@ const BREAKING_ARGS: [&str; 14] = [
     "init_args",
     "noinitrd",
     "single",
+    "s",
     "S",
+    "1",
 ];
 /// Permitted besides letters and digits. Neither iPXE nor the kernel interprets them.
 const ARG_MARKS: &str = "._-+,=:/@%~*!()[]<>^";
@@ -95,7 +102,9 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
 /// Returns whether meshd sets a kernel argument itself: for the loader, for any kind of image, or
 /// for the boot chain.
 pub fn is_own_arg(arg: &str) -> bool {
-    OWN_ARGS.contains(&arg.split('=').next().unwrap_or(arg))
+    let name = arg.split('=').next().unwrap_or(arg);
+    // Alpine's initramfs takes `noNAME` for an end of NAME.
+    [Some(name), name.strip_prefix("no")].into_iter().flatten().any(|name| OWN_ARGS.contains(&name))
 }
 
 /// Returns whether a kernel argument keeps a machine from starting its overlay.
@@ -161,11 +170,19 @@ mod tests {
             "--",
             "root=/dev/sda1",
             "single",
+            "1",
+            "noapkovl",
+            "noip",
+            "resume=/dev/sda2",
+            "aoe=e0.0",
+            "root_size=1M",
         ] {
             assert!(kernel_arg(text).is_err(), "{text}");
         }
         for text in [
             "quiet",
+            "nomodeset",
+            "noresume",
             "intel_iommu=on",
             "hugepages=16",
             "vfio-pci.ids=10de:1eb8,10de:10f8",
