@@ -2,6 +2,7 @@
 
 use super::{entry::MAX_FILE, *};
 use meshd_config::Faults;
+use rustix::fs::XattrFlags;
 use std::{
     fs,
     os::unix::{fs::symlink, net::UnixListener},
@@ -409,17 +410,15 @@ fn mode_or_attribute_that_the_node_would_not_have_is_a_fault() {
     fs::set_permissions(root.path().join("one/overlay.toml"), fs::Permissions::from_mode(0o600))
         .expect("changed");
     assert!(read_overlays(root.path()).is_ok());
-    if rustix::fs::lsetxattr(
-        rootfs.join("etc/plain"),
-        "user.x",
-        b"1",
-        rustix::fs::XattrFlags::empty(),
-    )
-    .is_ok()
-    {
+    let attribute =
+        |path| rustix::fs::lsetxattr(rootfs.join(path), "user.x", b"1", XattrFlags::empty());
+    if ["etc/plain", "etc"].map(attribute).iter().all(Result::is_ok) {
         assert_reported(
             &faults(&root),
-            &["one/rootfs/etc/plain: has the extended attribute user.x"],
+            &[
+                "one/rootfs/etc/plain: has the extended attribute user.x",
+                "one/rootfs/etc: has the extended attribute user.x",
+            ],
         );
     }
 }

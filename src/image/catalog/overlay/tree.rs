@@ -146,6 +146,7 @@ impl Walk<'_> {
             }
             match fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => {
+                    self.check_attributes(&path);
                     if let Some(what) = lost_mode(&metadata, self.reference, EXECUTABLE_MODE) {
                         self.lose(&path, "directories", what);
                     }
@@ -198,21 +199,21 @@ impl Walk<'_> {
         self.lost.push((at, Fault::of_file(path, what, hint)));
     }
 
+    /// Returns `None` after recording a fault.
+    fn check_attributes(&mut self, path: &Path) -> Option<()> {
+        let Some(name) = lost_attribute(path) else { return Some(()) };
+        let what = format!("has the extended attribute {name}, which no archive holds");
+        let hint = "remove it with `setfattr -x`, and set it on the node when its service starts";
+        self.fault(path, what, hint)
+    }
+
     /// Reads one entry. Returns `None` after recording a fault.
     fn entry(&mut self, path: &Path, metadata: &fs::Metadata) -> Option<()> {
         let relative = self.relative(path)?;
         let executable = metadata.permissions().mode() & 0o111 != 0;
         let mode = if executable { EXECUTABLE_MODE } else { PLAIN_MODE };
         let kind = metadata.file_type();
-        if let Some(name) = lost_attribute(path) {
-            let hint =
-                "remove it with `setfattr -x`, and set it on the node when its service starts";
-            return self.fault(
-                path,
-                format!("has the extended attribute {name}, which no archive holds"),
-                hint,
-            );
-        }
+        self.check_attributes(path)?;
         if kind.is_file()
             && let Some(what) = lost_mode(metadata, self.reference, mode)
         {
