@@ -7,15 +7,18 @@ use age::{
     secrecy::SecretString,
     stream::{StreamReader, StreamWriter},
 };
+use meshd_config::files::{open_regular, read_regular};
 use meshd_types::{Digest, Secret, failpoint};
 use sha2::Digest as _;
 use std::{
     ffi::OsString,
-    fs::{self, File},
     io::{self, BufRead, Write},
     iter,
     path::{Path, PathBuf},
 };
+
+/// Maximum size of a digest file, in bytes: a digest and a name.
+const MAX_DIGEST_FILE: u64 = 8192;
 
 /// Minimum length of a passphrase, in characters.
 pub const MIN_KEY: usize = 20;
@@ -93,7 +96,7 @@ pub fn digest_line(file: &Path, name: &Path) -> Result<String, BackupError> {
 
 fn digest_of(file: &Path) -> Result<Digest, BackupError> {
     let mut hash = sha2::Sha256::new();
-    File::open(file)
+    open_regular(file)
         .and_then(|mut file| io::copy(&mut file, &mut hash))
         .map_err(failed("read", file))?;
     Ok(Digest(hash.finalize().into()))
@@ -102,12 +105,13 @@ fn digest_of(file: &Path) -> Result<Digest, BackupError> {
 /// Verifies a backup by its digest file.
 pub(super) fn check_digest(backup: &Path) -> Result<(), BackupError> {
     let file = digest_file(backup);
-    let text = match fs::read_to_string(&file) {
+    let text = match read_regular(&file, MAX_DIGEST_FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(BackupError::NoDigest { path: backup.to_owned(), file });
         }
         text => text.map_err(failed("read", &file))?,
     };
+    let text = String::from_utf8_lossy(&text);
     if text.split_whitespace().next() == Some(digest_of(backup)?.to_string().as_str()) {
         return Ok(());
     }

@@ -32,13 +32,13 @@ pub use create::{AUTHORITY, BackupSource, FileGroup, create};
 pub use encryption::{MIN_KEY, digest_file, digest_line};
 pub use restore::{Restored, restore};
 
+use meshd_config::files::open_regular;
 use meshd_image::overlay::{Unpacked, unpack};
 use meshd_types::{Digest, SafePath, Secret, Timestamp, failpoint};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, BufRead as _, BufReader, Read},
     path::{Path, PathBuf},
 };
@@ -155,7 +155,7 @@ pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Option<Manife
 /// Refuses a file of another format.
 fn check_format(path: &Path) -> Result<(), BackupError> {
     let mut line = Vec::new();
-    let file = File::open(path).map_err(failed("read", path))?;
+    let file = open_regular(path).map_err(failed("read", path))?;
     BufReader::new(file)
         .take(MAX_LINE)
         .read_until(b'\n', &mut line)
@@ -176,7 +176,7 @@ fn read(
     mut each: impl FnMut(&SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> Result<Manifest, BackupError> {
     check_format(path)?;
-    let file = BufReader::new(File::open(path).map_err(failed("read", path))?);
+    let file = BufReader::new(open_regular(path).map_err(failed("read", path))?);
     let mut plain = encryption::decrypt(file, path, key)?;
     let mut found = BTreeMap::new();
     let mut manifest = None;

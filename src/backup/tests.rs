@@ -11,7 +11,7 @@ use meshd_store::{EventFilter, Store, StoreError};
 use meshd_trust::{ApiToken, Role, TokenRecord};
 use meshd_types::{Basis, BootSessionId, CorrelationId, MacAddr, OperationId};
 use std::{
-    fs,
+    fs::{self, File},
     os::unix::fs::{PermissionsExt as _, symlink},
 };
 

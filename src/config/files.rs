@@ -1,6 +1,7 @@
 //! Opens files that operators write. A pipe would hang the reader, and a device may do anything
 //! when it is opened: only regular files are opened, without waiting, and read up to a limit.
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::{
     fs::{self, File},
     io::{self, Read as _},
@@ -27,8 +28,24 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`], or the file is larger.
 pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_bounded(open_regular(path)?, limit)
+}
+
+/// Reads a file that an operator names on the command line, of at most `limit` bytes: also the pipe
+/// of `<(pass show meshd)`. A pipe that no program writes to is empty.
+///
+/// # Errors
+/// The file cannot be opened or read, or is larger.
+pub fn read_argument(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    // Without this flag, opening a pipe waits for a program that writes.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    read_bounded(file, limit)
+}
+
+fn read_bounded(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         let what = format!("it has more than {limit} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
@@ -40,6 +57,18 @@ pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::os::fd::AsRawFd as _;
+
+    #[test]
+    fn pipe_of_another_program_is_read_to_its_end() {
+        let mut writer = std::process::Command::new("sh");
+        writer.args(["-c", "sleep 0.1; echo key"]).stdout(std::process::Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        let pipe = writer.stdout.as_ref().unwrap().as_raw_fd();
+        let path = format!("/proc/self/fd/{pipe}");
+        assert_eq!(read_argument(Path::new(&path), 9).unwrap(), b"key\n");
+        assert!(writer.wait().unwrap().success());
+    }
 
     #[test]
     fn pipe_device_and_folder_are_refused_without_waiting() {
@@ -54,6 +83,11 @@ mod tests {
                 "{}",
                 path.display()
             );
+        }
+        assert_eq!(read_argument(&pipe, 9).unwrap(), b"", "no program writes to it");
+        for endless in [&file, Path::new("/dev/zero")] {
+            let error = read_argument(endless, 4).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         }
         assert_eq!(read_regular(&file, 5).unwrap(), b"12345");
         assert_eq!(read_regular(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);

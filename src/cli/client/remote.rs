@@ -5,6 +5,7 @@ use crate::cli::{Failure, path_text};
 use clap::Args;
 use hyper::Uri;
 use meshd_client::{ClientError, Endpoint};
+use meshd_config::files::read_argument;
 use meshd_trust::fingerprint;
 use meshd_types::Secret;
 use rustls::{
@@ -21,6 +22,10 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Maximum length of a token, in bytes.
 const MAX_TOKEN: usize = 256;
+/// Maximum size of the file of a token, in bytes.
+const MAX_TOKEN_FILE: u64 = 4096;
+/// Maximum size of a file of trusted certificates, in bytes. That of Debian has 220 kB.
+const MAX_ROOTS: u64 = 16 << 20;
 
 /// Options for a central node on another machine
 #[derive(Clone, Debug, Default, Args)]
@@ -111,7 +116,7 @@ impl Remote {
 fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
     let hint = "name a file of certificates with --server-ca, or the fingerprint of the server's with --server-fingerprint";
     let failed = |what: String| Failure::new(format!("{}: {what}", path_text(file)), hint);
-    let pem = fs::read(file).map_err(|error| failed(error.to_string()))?;
+    let pem = read_argument(file, MAX_ROOTS).map_err(|error| failed(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let (added, _) =
@@ -122,8 +127,9 @@ fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
 fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
     let failed =
         |what: String, hint: &str| Failure::new(format!("{}: {what}", path_text(file)), hint);
-    let whole = fs::read_to_string(file)
+    let bytes = read_argument(file, MAX_TOKEN_FILE)
         .map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
+    let whole = String::from_utf8_lossy(&bytes);
     let mode = fs::metadata(file).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
         message!(

@@ -11,6 +11,7 @@ use crate::cli::{
 use clap::{Args, Subcommand};
 use meshd_api::{MakeBackup, routes as api};
 use meshd_backup::{BackupError, MIN_KEY, Manifest};
+use meshd_config::files::read_argument;
 use meshd_types::Secret;
 use std::{
     fs,
@@ -86,11 +87,8 @@ fn read_key(path: &Path) -> Result<Secret<String>, Failure> {
     let failed = |why: String| {
         Failure::new(format!("cannot read the key {}: {why}", path_text(path)), "check --key-file")
     };
-    let length = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if length > MAX_KEY {
-        return Err(failed(format!("it has {length} bytes, at most {MAX_KEY} are read")));
-    }
-    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let bytes = read_argument(path, MAX_KEY).map_err(|error| failed(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))?;
     let key = text.trim().to_owned();
     let length = key.chars().count();
     if length < MIN_KEY {
