@@ -3,7 +3,7 @@
 use super::{
     MAX_UNKNOWN_NODES,
     records::{RecordIndex, StagedRecords},
-    retention::Retained,
+    retention::{CLOCK_TOLERANCE, Retained},
 };
 use crate::index::{
     network_changes::NetworkChange,
@@ -212,8 +212,13 @@ impl Model {
     /// The node to remove when a new unapproved node is stored.
     pub(super) fn surplus_node(&self, newcomer: &Node) -> Option<NodeId> {
         let is_new = newcomer.phase == Phase::Discovered && !self.nodes.contains_key(&newcomer.id);
-        let full = is_new && self.unapproved_nodes.len() >= MAX_UNKNOWN_NODES;
-        self.unapproved_nodes.first().filter(|_| full).map(|(_, id)| *id)
+        if !is_new || self.unapproved_nodes.len() < MAX_UNKNOWN_NODES {
+            return None;
+        }
+        // A machine that was seen by a clock in the future would be the latest one for ever.
+        let latest = newcomer.last_seen.after(CLOCK_TOLERANCE);
+        let ahead = self.unapproved_nodes.last().filter(|(seen, _)| *seen > latest);
+        ahead.or(self.unapproved_nodes.first()).map(|(_, id)| *id)
     }
 
     /// Applies the changes of one transaction. Returns the changes that undo them.

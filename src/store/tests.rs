@@ -155,6 +155,9 @@ async fn unknown_machine_flood_evicts_no_admitted_node() {
     known.change(PhaseChange::Approve).unwrap();
     let flood = u16::try_from(MAX_UNKNOWN_NODES).unwrap() + 10;
     put_node(&store, known.clone()).await;
+    let far = Timestamp::from_millis(4_000_000_000_000);
+    let ahead = Node { last_seen: far, ..node(u16::MAX - 1) };
+    put_node(&store, ahead.clone()).await;
     for chunk in (0..flood).collect::<Vec<_>>().chunks(1000) {
         let put = store.commit(|tx| {
             for n in chunk {
@@ -175,6 +178,7 @@ async fn unknown_machine_flood_evicts_no_admitted_node() {
     });
     assert!(unapproved_nodes <= MAX_UNKNOWN_NODES + 10, "{unapproved_nodes}");
     assert!(!first && kept);
+    assert!(store.read(|model| model.node(ahead.id).is_none()), "its clock was in the future");
 }
 
 fn open_session(n: u32, stage: Stage) -> BootSession {

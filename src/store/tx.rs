@@ -202,7 +202,7 @@ impl<'a> Tx<'a> {
     /// Stores a task. Removes the oldest finished tasks beyond the bound.
     pub fn put_task(&mut self, task: Task) {
         if self.task(task.id).is_none() {
-            for surplus in surplus_tasks(self.model.tasks.all()) {
+            for surplus in surplus_tasks(self.model.tasks.all(), task.created_at) {
                 self.staged.tasks.remove(surplus);
             }
         }

@@ -29,6 +29,8 @@ use std::{
     time::Duration,
 };
 
+/// A record that is later than the present by more comes from a clock that was wrong.
+pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(86_400);
 /// Maximum number of sources with a separate budget; further ones share that of
 /// [`Source::Unidentified`].
 const MAX_BUDGETS: usize = 65_536;
