@@ -172,13 +172,8 @@ fn forged_request_in_proxy_mode_steals_no_boot() {
     let own = Ipv4Addr::new(10, 77, 0, 100);
     victim.host().ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     victim.address.set(Some(own));
-    let takes =
-        dhcp::packet(victim.mac, victim.uuid, As::Ipxe, REQUEST, &[(50, own.octets().to_vec())]);
-    victim
-        .host()
-        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
-        .unwrap();
     eventually("the victim boots", || {
+        victim.take_address(own);
         let script = victim.script().unwrap();
         if script.overlay().is_some() { Ok(()) } else { Err(script.0) }
     });

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// An answer that takes longer is none: idle connections are given up after 10 seconds anyhow.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(8);
 /// Files that meshd may open in these tests; what Linux gives a program that does not ask.
 const FILES: usize = 1024;
 

@@ -118,12 +118,8 @@ fn boot_by_proxy(victim: &PxeNode<'_>) -> Script {
     let own = Ipv4Addr::new(10, 77, 0, 100);
     victim.host().ip(&["address", "replace", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     victim.address.set(Some(own));
-    let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
-    victim
-        .host()
-        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
-        .unwrap();
     eventually("the victim boots", || {
+        victim.take_address(own);
         let script = victim.script().map_err(|error| error.to_string())?;
         if script.overlay().is_some() { Ok(script) } else { Err(script.0) }
     })
@@ -179,15 +175,7 @@ fn boot_from(world: &World, address: Ipv4Addr) -> Option<String> {
     let thief = stranger(world);
     thief.host().ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     thief.address.set(Some(address));
-    let takes =
-        dhcp::packet(thief.mac, thief.uuid, As::Ipxe, 3, &[(50, address.octets().to_vec())]);
-    thief
-        .host()
-        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
-        .unwrap();
-    eventually("its boot session is open", || {
-        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
-    });
+    thief.open_session_at(address);
     let answer = ask_briefly(&thief, &thief.script_url());
     thief.host().ip(&["address", "flush", "dev", "eth0"]).unwrap();
     answer
@@ -266,14 +254,7 @@ fn arp_theft_before_the_first_script_gets_nothing() {
     let victim = PxeNode::new(&world, 1);
     let own = Ipv4Addr::new(10, 77, 0, 100);
     victim.address.set(Some(own));
-    let takes = dhcp::packet(victim.mac, victim.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
-    victim
-        .host()
-        .inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap())
-        .unwrap();
-    eventually("its boot session is open", || {
-        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
-    });
+    victim.open_session_at(own);
     // The victim has no address yet, so nobody else answers for it.
     steal(&world, Claim::of(&victim), &victim.script_url(), "between DHCP and script");
     assert!(boot_by_proxy(&victim).overlay().is_some(), "the victim boots");

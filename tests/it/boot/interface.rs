@@ -1,12 +1,6 @@
 //! The interface of a segment changes while meshd serves. The clients are programs of others.
 
-use crate::world::{
-    CENTRAL, World,
-    dhcp::{self, As},
-    eventually,
-    node::PxeNode,
-    write_program,
-};
+use crate::world::{CENTRAL, World, eventually, node::PxeNode, write_program};
 use meshd_lab::Namespace;
 use std::{
     net::Ipv4Addr,
@@ -180,12 +174,7 @@ fn connection_is_observed_on_the_interface_of_its_listener() {
     host.ip(&["address", "add", &format!("{own}/24"), "dev", "eth0"]).unwrap();
     host.ip(&["route", "add", CENTRAL, "dev", "eth0"]).unwrap();
     machine.address.set(Some(own));
-    let takes =
-        dhcp::packet(machine.mac, machine.uuid, As::Ipxe, 3, &[(50, own.octets().to_vec())]);
-    host.inside(|| dhcp::client().send_to(&takes, (Ipv4Addr::BROADCAST, 67)).unwrap()).unwrap();
-    eventually("its boot session is open", || {
-        if world.events("boot_started").is_empty() { Err(world.log_text()) } else { Ok(()) }
-    });
+    machine.open_session_at(own);
     let script = machine.script().unwrap();
     assert!(script.overlay().is_some(), "{}", script.0);
     let overlay = machine.get(&script.overlay().unwrap()).unwrap();

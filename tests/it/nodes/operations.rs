@@ -271,7 +271,7 @@ async fn full_queue_of_a_link_delays_only_its_own_reboot() {
             rig.central.nodes.drive_operations().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), driven)
+    tokio::time::timeout(Duration::from_secs(30), driven)
         .await
         .expect("a full queue delays nobody");
     assert_eq!(action_numbers(&mut inbox), [0; 0], "the queue was full");

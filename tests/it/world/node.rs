@@ -147,11 +147,37 @@ impl<'a> PxeNode<'a> {
         self.ipxe()
     }
 
-    /// From iPXE's DHCP to its script.
+    /// From iPXE's DHCP to its script. As a refusal without a session says, DHCP is done again: this
+    /// machine is faster than any other, and its exchange may have come before meshd had recorded
+    /// that it has its overlay.
     pub fn ipxe(&self) -> std::io::Result<Script> {
-        let granted = self.dhcp(As::Ipxe);
-        assert_eq!(granted.file, format!("http://{CENTRAL}:8080/boot.ipxe"));
-        self.script()
+        eventually("a boot session", || {
+            let granted = self.dhcp(As::Ipxe);
+            assert_eq!(granted.file, format!("http://{CENTRAL}:8080/boot.ipxe"));
+            match self.script() {
+                Ok(script) if script.0.contains("# refusal no_session") => Err(script.0),
+                script => Ok(script),
+            }
+        })
+    }
+
+    /// Says to everybody that it takes an address of another server, as every client does.
+    pub fn take_address(&self, address: Ipv4Addr) {
+        let option = (50, address.octets().to_vec());
+        let request = dhcp::packet(self.mac, self.uuid, As::Ipxe, 3, &[option]);
+        let send = || dhcp::client().send_to(&request, (Ipv4Addr::BROADCAST, 67));
+        self.inside(send).unwrap();
+    }
+
+    /// Takes an address of another server until its boot session is open.
+    pub fn open_session_at(&self, address: Ipv4Addr) {
+        let mac = self.mac.to_string();
+        eventually("its boot session is open", || {
+            self.take_address(address);
+            let started = self.world.events("boot_started");
+            let is_open = started.iter().any(|event| event.to_string().contains(&mac));
+            if is_open { Ok(()) } else { Err(self.world.log_text()) }
+        });
     }
 
     /// Everything that the script names, the overlay last, and the modloop.

@@ -3,32 +3,49 @@
 use super::DEADLINE;
 use std::{
     io,
-    net::{Ipv4Addr, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
 };
+
+/// How long a client waits before it sends its last packet again.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads one file, from an address where there are several.
 pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<Vec<u8>> {
     let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
-    socket.set_read_timeout(Some(DEADLINE))?;
-    let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0blksize\x001468\0tsize\x000\0"].concat();
-    socket.send_to(&ask, (server, 69))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let end = Instant::now() + DEADLINE;
+    let mut last =
+        [&[0, 1][..], name.as_bytes(), b"\0octet\0blksize\x001468\0tsize\x000\0"].concat();
+    let mut to = SocketAddr::from((server, 69));
     let mut file = Vec::new();
     let mut next = 1u16;
     let mut buffer = [0; 2048];
+    socket.send_to(&last, to)?;
     loop {
-        let (length, from) = socket.recv_from(&mut buffer)?;
+        let length = match socket.recv_from(&mut buffer) {
+            Ok((length, from)) => {
+                to = from;
+                length
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
+                socket.send_to(&last, to)?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         match buffer[..length] {
-            [0, 6, ..] => drop(socket.send_to(&[0, 4, 0, 0], from)?),
+            [0, 6, ..] => last = vec![0, 4, 0, 0],
             [0, 3, high, low, ref data @ ..] => {
-                socket.send_to(&[0, 4, high, low], from)?;
+                last = vec![0, 4, high, low];
                 // A server that has waited long sends a block again.
-                if u16::from_be_bytes([high, low]) != next {
-                    continue;
-                }
-                next = next.wrapping_add(1);
-                file.extend_from_slice(data);
-                if data.len() < 1468 {
-                    return Ok(file);
+                if u16::from_be_bytes([high, low]) == next {
+                    next = next.wrapping_add(1);
+                    file.extend_from_slice(data);
+                    if data.len() < 1468 {
+                        socket.send_to(&last, to)?;
+                        return Ok(file);
+                    }
                 }
             }
             _ => {
@@ -37,6 +54,7 @@ pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<V
                 ));
             }
         }
+        socket.send_to(&last, to)?;
     }
 }
 

@@ -237,7 +237,7 @@ async fn link_of_revoked_node_ends_while_node_reads_nothing() {
     fake.revoke();
     // Far less than the time in which a silent link is given up.
     let down =
-        tokio::time::timeout(Duration::from_secs(10), fake.wait(|seen| seen.contains(&Seen::Down)));
+        tokio::time::timeout(Duration::from_secs(30), fake.wait(|seen| seen.contains(&Seen::Down)));
     down.await.expect("at once");
     fake.stop().await;
 }

@@ -12,21 +12,13 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::Duration,
 };
-
-/// Long enough that a link which is cut leaves its node offline.
-const OFFLINE: Duration = Duration::from_secs(25);
 
 fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
-
-/// Long enough for an agent to ask for approval.
-const PENDING: Duration = Duration::from_secs(3);
 
 /// A site with addresses of VMs.
 fn site() -> World {
@@ -76,8 +68,10 @@ fn fill(rig: &Rig) {
         match number {
             3 => {
                 let _agent = machine.start_agent(&overlay);
-                // Its facts are told with its question.
-                thread::park_timeout(PENDING);
+                eventually("it asks for approval, with its facts", || {
+                    let node = world.json(&["node", "show", &id, "-o", "json"]);
+                    if node["facts"].is_null() { Err(node.to_string()) } else { Ok(()) }
+                });
             }
             4 => drop(done(world, &["node", "approve", &id])),
             _ => drop(done(world, &["node", "reject", &id, "--reason", "not ours", "--yes"])),
@@ -184,8 +178,12 @@ fn recorded_files_are_complete() {
     let mut rig = Rig::of(site());
     fill(&rig);
     rig.machines.clear();
-    thread::park_timeout(OFFLINE);
     let world = &mut rig.world;
+    eventually("no node is online", || {
+        let nodes = world.json(&["node", "list", "-o", "json"]);
+        let is_up = |node: &Value| node["phase"] == "online" || node["phase"] == "degraded";
+        if nodes.as_array().unwrap().iter().any(is_up) { Err(nodes.to_string()) } else { Ok(()) }
+    });
     let recorded = answers(world);
     // No machine of the test has units, so there are no slots.
     for question in
