@@ -14,6 +14,8 @@ KILLS ?= 500
 FLOOD_SECONDS ?= 600
 SEED ?=
 SECONDS := 60
+# Most integration tests wait for timers and other programs most of the time.
+TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 BASE ?= HEAD
 ONLY ?=
 # For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
@@ -97,7 +99,7 @@ unit: ## Unit, property and integration tests: minutes once built
 	@echo "test: integration tests"
 	@cargo test --quiet --locked --test integration --no-run
 	@target/debug/meshd lab image
-	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test integration -- --test-threads=$(TEST_THREADS)
 
 e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@.ci/setup test
