@@ -2,7 +2,7 @@
 
 use meshd_model::activities::{Activity, ActivityKind, ActivityState, ObjectKind};
 use meshd_trust::Role;
-use meshd_types::{NodeId, Timestamp};
+use meshd_types::{Hint, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -135,11 +135,10 @@ impl Finding {
         }
     }
 
-    /// Creates a failure from an error. The text of an error is `<cause>; <advice>`.
-    pub fn fail_of(check: impl Into<String>, error: &dyn std::error::Error) -> Self {
-        let text = error.to_string();
-        let (found, next) = text.split_once("; ").unwrap_or((&text, "see the log of meshd"));
-        Finding::fail(check, found, next)
+    /// Creates a failure from an error.
+    pub fn fail_of(check: impl Into<String>, error: &impl Hint) -> Self {
+        let next = error.hint().unwrap_or_else(|| "see the log of meshd".to_owned());
+        Finding::fail(check, error.message(), next)
     }
 }
 
@@ -191,5 +190,18 @@ impl From<Activity> for ActivityView {
         let Activity { kind, object, id, name, node, request, since, state, progress, reason } =
             activity;
         ActivityView { kind, object, id, name, node, request, since, state, progress, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_types::ParseError;
+
+    #[test]
+    fn finding_of_an_error_keeps_the_whole_message_beside_the_hint() {
+        let error = ParseError::new("fan broken; ask Ada", "enable it");
+        let expected = Finding::fail("slot", "fan broken; ask Ada", "enable it");
+        assert_eq!(Finding::fail_of("slot", &error), expected);
     }
 }

@@ -60,7 +60,7 @@ const MAX_NAMES: u64 = 2 * MAX_MANIFEST;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// A file cannot be read or written.
-    #[error("cannot {operation} {}; check the disk and the permissions", path.display())]
+    #[error("cannot {operation} {}", path.display())]
     File {
         /// `read`, `write`...
         operation: &'static str,
@@ -71,28 +71,26 @@ pub enum BackupError {
     #[error("cannot read {}: it is not a backup of meshd", path.display())]
     NoBackup { path: PathBuf },
     /// The format is newer, or no longer supported.
-    #[error("cannot read the backup {}: this meshd does not read its format {found}; use the meshd that made it", path.display())]
+    #[error("cannot read the backup {}: this meshd does not read its format {found}", path.display())]
     Format { path: PathBuf, found: String },
-    #[error("cannot read the backup {}: it is damaged: {what}; use another backup", path.display())]
+    #[error("cannot read the backup {}: it is damaged: {what}", path.display())]
     Damaged { path: PathBuf, what: String },
     /// The key is wrong, or the header is damaged.
-    #[error("cannot open the backup {}: wrong key; name the key file of the backup with --key-file", path.display())]
+    #[error("cannot open the backup {}: wrong key", path.display())]
     Key { path: PathBuf },
     /// Verification without the key needs the digest file.
-    #[error("cannot verify {} without its key: there is no {}; use --key-file", path.display(), file.display())]
+    #[error("cannot verify {} without its key: there is no {}", path.display(), file.display())]
     NoDigest { path: PathBuf, file: PathBuf },
     /// The key is short enough to be guessed.
-    #[error(
-        "the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32"
-    )]
+    #[error("the key has {length} characters, at least {MIN_KEY} are needed")]
     ShortKey { length: usize },
     /// No restore reads a larger manifest.
-    #[error("cannot back up {}: it follows {files} other files, more than a backup holds; remove links between folders of overlays or images", path.display())]
+    #[error("cannot back up {}: it follows {files} other files, more than a backup holds", path.display())]
     TooManyFiles { path: PathBuf, files: usize },
-    #[error("cannot restore into {}: the folder is not empty; name a new folder", path.display())]
+    #[error("cannot restore into {}: the folder is not empty", path.display())]
     NotEmpty { path: PathBuf },
     /// The files of the backup need more space than a restore may use.
-    #[error("cannot restore into {}: the backup has more than the {space} bytes that may be used there; name a folder on a larger disk", path.display())]
+    #[error("cannot restore into {}: the backup has more than the {space} bytes that may be used there", path.display())]
     NoSpace { path: PathBuf, space: u64 },
     /// The restored site file cannot be rewritten.
     #[error("the site file in the backup cannot be read: {0}")]
@@ -101,6 +99,19 @@ pub enum BackupError {
     #[error(transparent)]
     Store(#[from] meshd_store::StoreError),
 }
+
+meshd_types::hints!(BackupError {
+    BackupError::File { .. } => "check the disk and the permissions";
+    BackupError::Format { .. } => "use the meshd that made it";
+    BackupError::Damaged { .. } => "use another backup";
+    BackupError::Key { .. } => "name the key file of the backup with --key-file";
+    BackupError::NoDigest { .. } => "use --key-file";
+    BackupError::ShortKey { .. } => "make one with: openssl rand -base64 32";
+    BackupError::TooManyFiles { .. } => "remove links between folders of overlays or images";
+    BackupError::NotEmpty { .. } => "name a new folder";
+    BackupError::NoSpace { .. } => "name a folder on a larger disk";
+    @source BackupError::Store(source) => source;
+});
 
 /// Size and digest of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
-//! Validation of single values of `site.toml`. Messages read `<cause>; <hint>`.
-
+//! Validation of single values of `site.toml`.
 use super::reader::brief;
+use meshd_types::ParseError;
 
 /// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the
 /// temporary name.
@@ -52,49 +52,56 @@ const SSH_KEY_TYPES: [&str; 7] = [
 ];
 
 /// Returns an error that quotes the text, unless it is `sound`.
-fn check(sound: bool, text: &str, fault: &str) -> Result<(), String> {
-    if sound { Ok(()) } else { Err(format!("`{}` {fault}", brief(text))) }
+fn check(sound: bool, text: &str, is_what: &str, hint: &str) -> Result<(), ParseError> {
+    if sound { Ok(()) } else { Err(ParseError::of_text(text, is_what, hint)) }
 }
 
 /// Checks the name of a site, which is also a DNS name: letters, digits, `-` and `.`.
-pub(super) fn name(text: &str) -> Result<(), String> {
+pub(super) fn name(text: &str) -> Result<(), ParseError> {
     let plain = |c: u8| c.is_ascii_alphanumeric();
     let sound = text.len() <= 63
         && text.bytes().next().is_some_and(plain)
         && text.bytes().last().is_some_and(plain)
         && text.bytes().all(|c| plain(c) || c == b'-' || c == b'.')
         && !text.contains("..");
-    check(sound, text, "is not a valid name; use 1 to 63 letters, digits, `-` and `.`")
+    check(sound, text, "is not a valid name", "use 1 to 63 letters, digits, `-` and `.`")
 }
 
-pub(super) fn interface(text: &str) -> Result<(), String> {
+pub(super) fn interface(text: &str) -> Result<(), ParseError> {
     let sound = (1..=MAX_INTERFACE).contains(&text.len())
         && text.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
         && text != "."
         && text != "..";
-    check(sound, text, "cannot be a network interface; see `ip link` for their names")
+    check(sound, text, "cannot be a network interface", "see `ip link` for their names")
 }
 
-/// Checks a kernel argument of a profile or an operator. The error reads `message; hint`.
-pub fn kernel_arg(text: &str) -> Result<(), String> {
+/// Checks a kernel argument of a profile or an operator.
+pub fn kernel_arg(text: &str) -> Result<(), ParseError> {
     let shown = brief(text);
     let key = text.split('=').next().unwrap_or(text);
     if text.is_empty() {
-        return Err("an empty kernel argument; remove it".into());
+        return Err(ParseError::new("an empty kernel argument", "remove it"));
     }
     if text.chars().any(char::is_whitespace) {
-        return Err(format!("`{shown}` contains a space; write one list element per argument"));
+        return Err(ParseError::new(
+            format!("`{shown}` contains a space"),
+            "write one list element per argument",
+        ));
     }
     if let Some(invalid) =
         text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c))
     {
-        return Err(format!("`{shown}` contains {invalid:?}; use letters, digits and {ARG_MARKS}"));
+        let hint = format!("use letters, digits and {ARG_MARKS}");
+        return Err(ParseError::new(format!("`{shown}` contains {invalid:?}"), hint));
     }
     if is_own_arg(text) {
-        return Err(format!("`{key}` is set by meshd itself; remove it"));
+        return Err(ParseError::new(format!("`{key}` is set by meshd itself"), "remove it"));
     }
     if breaks_boot(text) {
-        return Err(format!("`{key}` keeps the machine from starting its overlay; remove it"));
+        return Err(ParseError::new(
+            format!("`{key}` keeps the machine from starting its overlay"),
+            "remove it",
+        ));
     }
     Ok(())
 }
@@ -113,41 +120,40 @@ pub fn breaks_boot(arg: &str) -> bool {
 }
 
 /// Checks a package name. The repository of an image has one version of each package.
-pub(super) fn package(text: &str) -> Result<(), String> {
+pub(super) fn package(text: &str) -> Result<(), ParseError> {
     let sound = text.len() <= 128
         && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c));
-    check(sound, text, "is not a package name; write it without version or repository: htop")
+    check(sound, text, "is not a package name", "write it without version or repository: htop")
 }
 
 /// Checks an SSH public key. Errors never quote the text, which may be a private key.
-pub(super) fn ssh_key(text: &str) -> Result<(), String> {
+pub(super) fn ssh_key(text: &str) -> Result<(), ParseError> {
     if text.contains("PRIVATE KEY") {
-        return Err(
-            "is a private key; write the public one, and make a new pair if this file was shared"
-                .into(),
-        );
+        let hint = "write the public one, and make a new pair if this file was shared";
+        return Err(ParseError::new("is a private key", hint));
     }
     let hint = "paste the one line of a .pub file: ssh-ed25519 AAAA... comment";
     if text.len() > MAX_SSH_KEY || text.chars().any(char::is_control) {
-        return Err(format!("is not one line of at most {MAX_SSH_KEY} bytes; {hint}"));
+        let message = format!("is not one line of at most {MAX_SSH_KEY} bytes");
+        return Err(ParseError::new(message, hint));
     }
     let mut words = text.split(' ').filter(|word| !word.is_empty());
     let kind = words.next().is_some_and(|kind| SSH_KEY_TYPES.contains(&kind));
     let base64 = |c: u8| c.is_ascii_alphanumeric() || b"+/=".contains(&c);
     let body =
         words.next().is_some_and(|body| body.starts_with("AAAA") && body.bytes().all(base64));
-    if kind && body { Ok(()) } else { Err(format!("is not an SSH public key; {hint}")) }
+    if kind && body { Ok(()) } else { Err(ParseError::new("is not an SSH public key", hint)) }
 }
 
 /// Checks a value of `console=`: `ttyS0`, `ttyS0,115200`, `tty0`.
-pub(super) fn console(text: &str) -> Result<(), String> {
+pub(super) fn console(text: &str) -> Result<(), ParseError> {
     let (device, options) = text.split_once(',').unwrap_or((text, "0"));
     let plain = |part: &str| {
         !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric())
     };
     let sound = plain(device) && plain(options);
-    check(sound, text, "is not a console; write tty0 or ttyS0,115200")
+    check(sound, text, "is not a console", "write tty0 or ttyS0,115200")
 }
 
 #[cfg(test)]
@@ -195,7 +201,7 @@ mod tests {
     #[test]
     fn private_key_is_refused_without_being_shown() {
         let error = ssh_key("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0").expect_err("private");
-        assert!(!error.contains("c2Vj"), "{error}");
+        assert!(!error.to_string().contains("c2Vj"), "{error}");
         assert_eq!(ssh_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB me@desk"), Ok(()));
         for text in ["", "me@desk", "ssh-ed25519", "ssh-ed25519 AAAA\nssh-rsa AAAA", "ssh-dss AAAA"]
         {

@@ -33,14 +33,10 @@ const REQUIRED: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(Capability
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// The user does not exist.
-    #[error(
-        "[process].user: there is no user `{0}`; make one with `useradd --system {0}`, or remove the key"
-    )]
+    #[error("[process].user: there is no user `{0}`")]
     NoUser(String),
     /// The process runs as another user.
-    #[error(
-        "[process].user is `{user}`, but meshd was started as user ID {uid}; start it as root or as {user}"
-    )]
+    #[error("[process].user is `{user}`, but meshd was started as user ID {uid}")]
     NotRoot {
         /// Configured user.
         user: String,
@@ -48,7 +44,7 @@ pub enum PrivilegeError {
         uid: u32,
     },
     /// A file belongs to another user.
-    #[error("{} belongs to user ID {uid}, and meshd runs as {user}; run: chown -R {user}: {}", path.display(), path.display())]
+    #[error("{} belongs to user ID {uid}, and meshd runs as {user}", path.display())]
     Owner {
         path: PathBuf,
         uid: u32,
@@ -62,6 +58,12 @@ pub enum PrivilegeError {
     #[error("cannot {what}: meshd refuses to run with more privileges than it needs")]
     Kernel { what: &'static str, source: io::Error },
 }
+
+meshd_types::hints!(PrivilegeError {
+    PrivilegeError::NoUser(user) => "make one with `useradd --system {user}`, or remove the key";
+    PrivilegeError::NotRoot { user, .. } => "start it as root or as {user}";
+    PrivilegeError::Owner { path, user, .. } => "run: chown -R {user}: {}", path.display();
+});
 
 fn privilege_error<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {
     move |source| PrivilegeError::Kernel { what, source: source.into() }

@@ -9,7 +9,7 @@ pub enum LabError {
         "the lab makes a network namespace, a bridge and taps, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): run it with sudo"
     )]
     NotRoot,
-    #[error("cannot run the lab: {missing} is not installed; run `apt-get install {packages}`")]
+    #[error("cannot run the lab: {missing} is not installed")]
     MissingTools {
         missing: String,
         /// Debian packages of the missing programs and files.
@@ -20,13 +20,13 @@ pub enum LabError {
     Agent(#[from] meshd_image::catalog::AgentError),
     #[error("a rack is up in {}: `meshd lab status` shows it, `meshd lab down` ends it", dir.display())]
     AlreadyUp { dir: PathBuf },
-    #[error("no rack runs in {}; start one with `meshd lab up --nodes 2`", dir.display())]
+    #[error("no rack runs in {}", dir.display())]
     NotUp { dir: PathBuf },
-    #[error("cannot use {}: another `meshd lab` uses it; wait until it ends", dir.display())]
+    #[error("cannot use {}: another `meshd lab` uses it", dir.display())]
     Locked { dir: PathBuf },
     #[error("{0}")]
     Options(String),
-    #[error("the rack has no node `{name}`; it has {known}")]
+    #[error("the rack has no node `{name}`")]
     NoSuchNode { name: String, known: String },
     #[error("{} is too long for a Unix socket ({LIMIT} bytes): use a shorter --dir", path.display(), LIMIT = super::site::SOCKET_PATH_LIMIT)]
     PathTooLong { path: PathBuf },
@@ -38,7 +38,7 @@ pub enum LabError {
         source: io::Error,
     },
     /// The record is damaged.
-    #[error("cannot read {}: the record is damaged; end the rack with `meshd lab down`, or remove the folder", path.display())]
+    #[error("cannot read {}: the record is damaged", path.display())]
     Record { path: PathBuf, source: serde_json::Error },
     /// The user's site file or the derived one has faults.
     #[error("{0}")]
@@ -81,6 +81,15 @@ pub enum LabError {
     #[error("interrupted")]
     Interrupted,
 }
+
+meshd_types::hints!(LabError {
+    LabError::MissingTools { packages, .. } => "run `apt-get install {packages}`";
+    LabError::NotUp { .. } => "start one with `meshd lab up --nodes 2`";
+    LabError::Locked { .. } => "wait until it ends";
+    LabError::NoSuchNode { known, .. } => "name one of {known}";
+    LabError::Record { .. } => "end the rack with `meshd lab down`, or remove the folder";
+    @source LabError::Agent(source) => source;
+});
 
 impl From<meshd_config::Faults> for LabError {
     fn from(faults: meshd_config::Faults) -> Self {

@@ -76,7 +76,6 @@ pub use link::{
     Welcome,
 };
 pub use network::{InterfaceName, NetworkName, NetworkSpec, NodeNetwork, Subnet};
-pub use text::TextError;
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
 
 /// Protocol version. Since 2 an agent reports its checks also when nothing has changed.

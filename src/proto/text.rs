@@ -1,21 +1,5 @@
 //! Names that are valid by construction: a type for each rule.
 
-/// The text is not a valid name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no {what}; {hint}")]
-pub struct TextError {
-    what: &'static str,
-    hint: &'static str,
-    text: String,
-}
-
-impl TextError {
-    pub(crate) fn new(what: &'static str, hint: &'static str, text: &str) -> Self {
-        let text = text.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
-        TextError { what, hint, text }
-    }
-}
-
 /// Defines a type for texts that a rule accepts, with its name and a hint for errors.
 macro_rules! text_type {
     ($(#[$doc:meta])* $type:ident, $what:literal, $hint:literal, $rule:expr) => {
@@ -30,12 +14,13 @@ macro_rules! text_type {
         }
 
         impl std::str::FromStr for $type {
-            type Err = $crate::text::TextError;
+            type Err = meshd_types::ParseError;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let rule: fn(&str) -> bool = $rule;
-                rule(text)
-                    .then(|| $type(text.to_owned()))
-                    .ok_or_else(|| $crate::text::TextError::new($what, $hint, text))
+                let error = || {
+                    meshd_types::ParseError::of_text(text, concat!("is no ", $what), $hint)
+                };
+                rule(text).then(|| $type(text.to_owned())).ok_or_else(error)
             }
         }
 

@@ -75,19 +75,15 @@ impl fmt::Display for Service {
 pub enum BindError {
     /// Another process uses the port.
     #[error(
-        "{service}: {} port {} is taken by another program; `ss -lnp sport = :{}` shows it: {}",
-        service.protocol(), at.port(), at.port(), service.when_taken()
+        "{service}: {} port {} is taken by another program",
+        service.protocol(), at.port()
     )]
     Taken { service: Service, at: SocketAddrV4 },
     /// Ports below 1024 and binding to an interface require a capability.
-    #[error(
-        "{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
-    )]
+    #[error("{service}: no permission to open {at}")]
     Denied { service: Service, at: SocketAddrV4 },
     /// The site names an interface that does not exist.
-    #[error(
-        "there is no network interface `{interface}`; this machine has {known}; correct it in site.toml"
-    )]
+    #[error("there is no network interface `{interface}`")]
     NoSuchInterface {
         /// Configured interface.
         interface: String,
@@ -95,14 +91,10 @@ pub enum BindError {
         known: String,
     },
     /// The interface has no IPv4 address, and the site configures none.
-    #[error(
-        "interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml"
-    )]
+    #[error("interface `{interface}` has no IPv4 address")]
     NoAddress { interface: String },
     /// The address belongs to another host or another interface.
-    #[error(
-        "{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml"
-    )]
+    #[error("{service}: {address} is no address of this machine")]
     NotHere {
         service: Service,
         /// Configured address.
@@ -124,6 +116,14 @@ pub enum BindError {
         source: io::Error,
     },
 }
+
+meshd_types::hints!(BindError {
+    BindError::Taken { service, at } => "`ss -lnp sport = :{}` shows it: {}", at.port(), service.when_taken();
+    BindError::Denied { .. } => "run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW";
+    BindError::NoSuchInterface { known, .. } => "correct it in site.toml: this machine has {known}";
+    BindError::NoAddress { .. } => "give it one, or set `address` beside it in site.toml";
+    BindError::NotHere { .. } => "`ip address` lists them; correct it in site.toml";
+});
 
 /// Opens a non-blocking UDP port. With an interface, the socket receives only packets of that
 /// interface. Port 0 selects a free port.

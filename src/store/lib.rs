@@ -118,20 +118,19 @@ const SUBSCRIBER_BACKLOG: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another meshd has the store open.
-    #[error("cannot open the store {}: another meshd uses it; stop that meshd, or set another state_dir", path.display())]
+    #[error("cannot open the store {}: another meshd uses it", path.display())]
     Held { path: PathBuf },
     /// A file cannot be read or written.
-    #[error("cannot open the store {}; check that meshd may write to the folder, and that the disk has space", path.display())]
+    #[error("cannot open the store {}", path.display())]
     Open { path: PathBuf, source: io::Error },
     /// Stored bytes have changed.
     #[error(
-        "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with `meshd backup restore`", path.display()
+        "the store is damaged: {} at byte {at}: {what}. Nothing was changed", path.display()
     )]
     Broken { path: PathBuf, at: usize, what: &'static str },
     /// The commit marker of a journal is missing or altered.
     #[error(
-        "cannot open the store: its commit marker {} is missing or altered, so acknowledged changes may be missing. Nothing was changed; \
-         restore the last backup with `meshd backup restore`, or create the empty file {} to accept the journal as it is", path.display(), accept.display()
+        "cannot open the store: its commit marker {} is missing or altered, so acknowledged changes may be missing. Nothing was changed", path.display()
     )]
     Marker {
         path: PathBuf,
@@ -140,9 +139,8 @@ pub enum StoreError {
     },
     /// The site has a certificate authority and no store.
     #[error(
-        "cannot open the store {}: it is missing, but the site has a certificate authority in {}. Nothing was changed; put the store back, \
-         restore the last backup with `meshd backup restore`, or create the empty file {} to begin without any record of nodes, tokens and orders",
-        path.display(), authority.display(), confirm.display()
+        "cannot open the store {}: it is missing, but the site has a certificate authority in {}. Nothing was changed",
+        path.display(), authority.display()
     )]
     Missing {
         path: PathBuf,
@@ -151,24 +149,35 @@ pub enum StoreError {
         confirm: PathBuf,
     },
     /// Written by another version of meshd.
-    #[error(
-        "cannot open the store: it has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it"
-    )]
+    #[error("cannot open the store: it has version {found}, this meshd reads version {VERSION}")]
     Version { found: String },
     /// A value is not valid JSON of its kind.
-    #[error("cannot read the record `{key}` of the store: it is damaged; restore the last backup")]
+    #[error("cannot read the record `{key}` of the store: it is damaged")]
     Damaged { key: String, source: serde_json::Error },
     /// A key that no version writes.
-    #[error("cannot open the store: unknown record `{key}`; use the meshd that wrote it")]
+    #[error("cannot open the store: unknown record `{key}`")]
     UnknownKey { key: String },
     /// The disk is full, read-only or broken.
-    #[error("cannot write the store; check the disk (full? read-only?)")]
+    #[error("cannot write the store")]
     Write(#[source] io::Error),
-    #[error("cannot read the store; check the disk")]
+    #[error("cannot read the store")]
     Read(#[source] io::Error),
     #[error("cannot encode a record for the store")]
     Encode(#[source] serde_json::Error),
 }
+
+meshd_types::hints!(StoreError {
+    StoreError::Held { .. } => "stop that meshd, or set another state_dir";
+    StoreError::Open { .. } => "check that meshd may write to the folder, and that the disk has space";
+    StoreError::Broken { .. } => "restore the last backup with `meshd backup restore`";
+    StoreError::Marker { accept, .. } => "restore the last backup with `meshd backup restore`, or create the empty file {} to accept the journal as it is", accept.display();
+    StoreError::Missing { confirm, .. } => "put the store back, restore the last backup with `meshd backup restore`, or create the empty file {} to begin without any record of nodes, tokens and orders", confirm.display();
+    StoreError::Version { .. } => "use the meshd that wrote it";
+    StoreError::Damaged { .. } => "restore the last backup with `meshd backup restore`";
+    StoreError::UnknownKey { .. } => "use the meshd that wrote it";
+    StoreError::Write(_) => "check the disk (full? read-only?)";
+    StoreError::Read(_) => "check the disk";
+});
 
 /// The open store. All methods may be called from any task.
 pub struct Store {

@@ -1,6 +1,6 @@
 //! API tokens of the admin API. A token is shown once; the store keeps only its hash.
 
-use meshd_types::{ApiTokenName, Digest, Secret, Timestamp, hex};
+use meshd_types::{ApiTokenName, Digest, ParseError, Secret, Timestamp, hex};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 use subtle::ConstantTimeEq as _;
@@ -44,17 +44,13 @@ impl fmt::Display for Role {
     }
 }
 
-/// The text is no role.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid role `{0}`; use viewer, auditor, operator or admin")]
-pub struct ParseRoleError(String);
-
 impl FromStr for Role {
-    type Err = ParseRoleError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let named = Role::ALL.into_iter().find(|role| role.as_str() == text);
-        named.ok_or_else(|| ParseRoleError(text.chars().take(80).collect()))
+        let hint = "use viewer, auditor, operator or admin";
+        named.ok_or_else(|| ParseError::of_text(text, "is not a role", hint))
     }
 }
 

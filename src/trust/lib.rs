@@ -30,7 +30,7 @@ mod secret_mark;
 mod verifier;
 mod web_certificate;
 
-pub use api_token::{ApiToken, ParseRoleError, Role};
+pub use api_token::{ApiToken, Role};
 pub use authority::{
     CertificateAuthority, GRACE, Issued, MAX_GRACE, MAX_ROOTS, NODE_CERT_LIFE, RootState,
     signed_under,
@@ -49,7 +49,7 @@ const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
 /// Failures with keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    #[error("cannot {operation} {}; check the permissions of the state folder", path.display())]
+    #[error("cannot {operation} {}", path.display())]
     File {
         /// Verb: `read`, `write`...
         operation: &'static str,
@@ -57,31 +57,26 @@ pub enum TrustError {
         source: std::io::Error,
     },
     /// The private key may be read by others.
-    #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
+    #[error("{} may be read by other users (mode {mode:o})", path.display())]
     Exposed { path: PathBuf, mode: u32 },
     /// The key of marks is damaged.
-    #[error("cannot read {}: it is not a key; restore it from a backup, or remove it and reboot all nodes with secrets",
+    #[error("cannot read {}: it is not a key",
             path.display())]
     Key { path: PathBuf },
     /// Files of the authority are inconsistent or damaged.
-    #[error("{}: {detail}; restore this folder from a backup, or move the folder away: \
-             a new authority is made and every node enrols again at its next boot", path.display())]
+    #[error("{}: {detail}", path.display())]
     Damaged { path: PathBuf, detail: String },
     /// A still trusted root must sign the issuer of its successor, and its key is absent.
-    #[error("cannot rotate the root: {} is missing, so nodes that trust only this root cannot verify the next one; \
-             put it back for the rotation, or rotate with --grace 0 and reboot all nodes", path.display())]
+    #[error("cannot rotate the root: {} is missing, so nodes that trust only this root cannot verify the next one", path.display())]
     NoRootKey { path: PathBuf },
     /// Each trusted root makes the TLS handshake of nodes longer.
-    #[error(
-        "cannot rotate the root: {MAX_ROOTS} roots are trusted, which is the maximum; \
-             wait until {until}, or rotate with --grace 0 and reboot all nodes"
-    )]
+    #[error("cannot rotate the root: {MAX_ROOTS} roots are trusted, which is the maximum")]
     TooManyRoots {
         /// End of trust in the first of them.
         until: meshd_types::Timestamp,
     },
     /// The certificate of `[admin.https]` is not usable.
-    #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
+    #[error("{}: {detail}", path.display())]
     Web {
         /// The certificate's file.
         path: PathBuf,
@@ -94,9 +89,7 @@ pub enum TrustError {
     #[error("the certificate names no node: {0}")]
     Certificate(&'static str),
     /// The certificate's root was replaced.
-    #[error(
-        "the certificate of {node} is of an authority that was replaced; boot the node again, or give it a new token"
-    )]
+    #[error("the certificate of {node} is of an authority that was replaced")]
     StaleAuthority { node: meshd_types::NodeId },
     /// The cryptographic library failed independently of input.
     #[error("cannot make {what}")]

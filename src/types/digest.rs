@@ -1,16 +1,12 @@
 //! SHA-256 digests, which identify blobs, overlays and generations.
 
+use crate::ParseError;
 use sha2::Digest as _;
 use std::{fmt, str::FromStr};
 
 /// A SHA-256 digest, written as 64 lower-case hexadecimal characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
-
-/// The text is not 64 hexadecimal characters.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a SHA-256 digest (64 hexadecimal characters)")]
-pub struct ParseDigestError(pub String);
 
 impl Digest {
     /// Computes the digest of bytes.
@@ -48,12 +44,12 @@ impl fmt::Debug for Digest {
 }
 
 impl FromStr for Digest {
-    type Err = ParseDigestError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        super::unhex(text)
-            .map(Digest)
-            .ok_or_else(|| ParseDigestError(text.chars().take(80).collect()))
+        let error =
+            || ParseError::of_text(text, "is not a SHA-256 digest", "it has 64 of 0-9 and a-f");
+        super::unhex(text).map(Digest).ok_or_else(error)
     }
 }
 

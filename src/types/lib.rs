@@ -37,27 +37,24 @@ mod time;
 mod vars;
 
 pub use architecture::{Architecture, ArchitectureFacts, UefiFirmware};
-pub use digest::{Digest, ParseDigestError};
+pub use digest::Digest;
 pub use hardware::client_arch::ClientArch;
-pub use hardware::mac::{MacAddr, ParseMacError};
-pub use hardware::uuid::{ParseUuidError, SystemUuid};
-pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
-pub use hint::{Hint, hint_at_end};
-pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
-pub use id::random::{
-    BootSessionId, CorrelationId, OperationId, ParseBootSessionIdError, ParseCorrelationIdError,
-    ParseOperationIdError, ParseTaskIdError, TaskId,
-};
+pub use hardware::mac::MacAddr;
+pub use hardware::uuid::SystemUuid;
+pub use hardware::vfio::{PciAddress, PciName, VfioSelector};
+pub use hint::{Hint, ParseError, with_sources};
+pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
+pub use id::random::{BootSessionId, CorrelationId, OperationId, TaskId};
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName,
-    RuleName, TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
+    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName, RuleName,
+    TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
 };
-pub use path::{PathError, SafePath};
+pub use path::SafePath;
 pub use secret::Secret;
 pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
 pub use text::is_misleading;
-pub use time::{ParseTimestampError, Timestamp};
-pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
+pub use time::Timestamp;
+pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarValue, Vars};
 
 /// Writes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

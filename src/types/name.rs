@@ -1,20 +1,11 @@
 //! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a
 //! folder name, so `/` and `..` are rejected.
 
+use crate::ParseError;
 use std::{fmt, str::FromStr};
 
 /// Maximum length of a name, in bytes.
 pub const MAX_NAME: usize = 63;
-
-/// Reason why a text is not a valid name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is not a valid {what} name; use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit"
-)]
-pub struct NameError {
-    what: &'static str,
-    text: String,
-}
 
 fn is_name(text: &str) -> bool {
     let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -82,12 +73,16 @@ macro_rules! name {
         }
 
         impl FromStr for $type {
-            type Err = NameError;
-            fn from_str(text: &str) -> Result<Self, NameError> {
+            type Err = ParseError;
+            fn from_str(text: &str) -> Result<Self, ParseError> {
                 if is_name(text) {
                     Ok($type(text.to_owned()))
                 } else {
-                    Err(NameError { what: $what, text: text.chars().take(80).collect() })
+                    Err(ParseError::of_text(
+                        text,
+                        concat!("is not a valid ", $what, " name"),
+                        "use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit",
+                    ))
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! A relative path on a node that cannot leave its root.
 
+use crate::ParseError;
 use std::{fmt, str::FromStr};
 
 /// A relative path of normal components: no `..`, no `.`, no empty part, no NUL or control
@@ -7,38 +8,27 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SafePath(String);
 
-/// Reason why a text is not a safe path.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
-    /// The path is empty after its leading slash.
-    #[error("the path is empty")]
-    Empty,
-    /// A component is empty, `.` or `..`.
-    #[error("`{0}` has a `.`, `..` or empty component; write a plain path such as /etc/motd")]
-    Component(String),
-    /// The path contains NUL or a control character.
-    #[error("{0:?} has a control character")]
-    Control(String),
-    /// The path is longer than tar and Linux permit.
-    #[error("a path of {0} bytes is longer than 1024")]
-    Length(usize),
-}
+/// Maximum length of a path in bytes, which tar and Linux permit.
+const MAX_PATH: usize = 1024;
 
 impl SafePath {
     /// Parses a path with or without a leading `/`.
-    pub fn new(text: &str) -> Result<Self, PathError> {
+    pub fn new(text: &str) -> Result<Self, ParseError> {
+        let hint = "write a plain path such as /etc/motd";
         let relative = text.strip_prefix('/').unwrap_or(text);
         if relative.is_empty() {
-            return Err(PathError::Empty);
+            return Err(ParseError::new("the path is empty", hint));
         }
-        if relative.len() > 1024 {
-            return Err(PathError::Length(relative.len()));
+        if relative.len() > MAX_PATH {
+            let message = format!("a path of {} bytes is too long", relative.len());
+            return Err(ParseError::new(message, format!("use at most {MAX_PATH}")));
         }
         if relative.chars().any(char::is_control) {
-            return Err(PathError::Control(text.to_owned()));
+            return Err(ParseError::new(format!("{text:?} has a control character"), hint));
         }
         if relative.split('/').any(|part| matches!(part, "" | "." | "..")) {
-            return Err(PathError::Component(text.to_owned()));
+            let message = format!("`{text}` has a `.`, `..` or empty component");
+            return Err(ParseError::new(message, hint));
         }
         Ok(SafePath(relative.to_owned()))
     }
@@ -62,7 +52,7 @@ impl fmt::Display for SafePath {
 }
 
 impl FromStr for SafePath {
-    type Err = PathError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::new(text)

@@ -1,5 +1,6 @@
 //! Wall-clock time: RFC 3339 in UTC, with milliseconds.
 
+use crate::ParseError;
 use std::{fmt, str::FromStr, time::Duration};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -7,11 +8,6 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 /// receives the time as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
-
-/// The text is not an RFC 3339 time.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a time; write it as 2026-01-31T12:00:00Z")]
-pub struct ParseTimestampError(pub String);
 
 /// 9999-12-31T23:59:59.999Z, the latest time that RFC 3339 can represent.
 const MAX_MILLIS: i64 = 253_402_300_799_999;
@@ -76,11 +72,12 @@ impl fmt::Display for Timestamp {
 }
 
 impl FromStr for Timestamp {
-    type Err = ParseTimestampError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let at = OffsetDateTime::parse(text, &Rfc3339)
-            .map_err(|_| ParseTimestampError(text.chars().take(40).collect()))?;
+        let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
+            ParseError::of_text(text, "is not a time", "write it as 2026-01-31T12:00:00Z")
+        })?;
         let millis = at.unix_timestamp_nanos() / 1_000_000;
         Ok(Self::from_millis(i64::try_from(millis).unwrap_or(MAX_MILLIS)))
     }

@@ -1,5 +1,6 @@
 //! Variables of nodes, groups and profiles, which overlays use.
 
+use crate::ParseError;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -17,13 +18,6 @@ pub type Vars = BTreeMap<VarName, VarValue>;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarName(String);
 
-/// Reason why a text is not the name of a variable.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter"
-)]
-pub struct VarNameError(String);
-
 impl VarName {
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
@@ -32,9 +26,9 @@ impl VarName {
 }
 
 impl FromStr for VarName {
-    type Err = VarNameError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, VarNameError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
         let good = text.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
             && text.len() <= MAX_NAME
@@ -42,7 +36,8 @@ impl FromStr for VarName {
         if good {
             Ok(VarName(text.to_owned()))
         } else {
-            Err(VarNameError(text.chars().take(80).collect()))
+            let hint = "use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter";
+            Err(ParseError::of_text(text, "is not the name of a variable", hint))
         }
     }
 }

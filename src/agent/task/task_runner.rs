@@ -100,7 +100,7 @@ impl TaskRunner {
             TaskRole::Ranks { .. } => check_argv(&self.run.argv),
             TaskRole::Head { .. } | TaskRole::Proxy { .. } => check_mpi_argv(&self.run.argv),
         };
-        checked.map_err(|error| TaskError(TaskFault::Prepare, error.to_owned()))?;
+        checked.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))?;
         let failed = |error| {
             TaskError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"))
         };

@@ -30,6 +30,7 @@ meshd_types::hints!(ApiTokenError {
     ApiTokenError::None(_) => "`meshd api-token list` lists all tokens";
     ApiTokenError::TooMany => "revoke some";
     ApiTokenError::Life => "use 1 second to 10 years, or omit it for no limit";
+    @source ApiTokenError::Store(source) => source;
 });
 
 impl Admin {

@@ -57,6 +57,7 @@ meshd_types::hints!(RotateError {
     RotateError::NeedsNoEnrolment => "to let them enrol again, use a grace time of 0s";
     RotateError::Interrupted => "repeat it after the start";
     @source RotateError::Trust(source) => source;
+    @source RotateError::Store(source) => source;
 });
 
 /// A root of the site and its nodes.

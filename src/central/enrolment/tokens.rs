@@ -49,6 +49,7 @@ meshd_types::hints!(TokenError {
     TokenError::NotAllowed { .. } => "approve or release it first";
     TokenError::None(_) => "`meshd token list` lists all tokens";
     TokenError::Ambiguous(_) => "use a longer prefix";
+    @source TokenError::Store(source) => source;
 });
 
 impl Enrolment {

@@ -86,6 +86,7 @@ meshd_types::hints!(RollbackError {
     RollbackError::Gone { profile, .. } => "`meshd profile history {profile}` lists others";
     @source RollbackError::RunningWork(source) => source;
     @source RollbackError::Render(source) => source;
+    @source RollbackError::Store(source) => source;
 });
 
 /// Why two revisions cannot be compared.

@@ -6,7 +6,7 @@ use meshd_config::{Faults, MAX_VARS};
 use meshd_model::fleet::{MAX_LABELS, UnlawfulTransition};
 use meshd_store::{ArchiveError, StoreError};
 use meshd_trust::Role;
-use meshd_types::{MAX_NAME, MacAddr, NodeId, OperationId, VarName, hint_at_end};
+use meshd_types::{Hint as _, MAX_NAME, MacAddr, NodeId, OperationId, ParseError, VarName};
 use std::sync::Arc;
 
 /// Maximum number of kernel arguments for one boot.
@@ -85,6 +85,7 @@ meshd_types::hints!(OperateError {
     @source OperateError::RunningWork(source) => source;
     @source OperateError::Link(source) => source;
     @source OperateError::Unlawful(source) => source;
+    @source OperateError::Store(source) => source;
 });
 
 /// Why a boot setting is refused. Nothing was changed.
@@ -106,8 +107,8 @@ pub enum OrderError {
     /// The text contains the faults, also in the record of an operation, so they are no source.
     #[error("node {node} would not boot with these variables: {faults}")]
     VarsDoNotRender { node: NodeId, faults: Faults },
-    #[error("kernel argument {0}")]
-    KernelArg(String),
+    #[error("kernel argument {}", .0.message())]
+    KernelArg(ParseError),
     /// A kernel argument that another role may set.
     #[error("kernel argument `{arg}` for one boot: role {role} may not set it")]
     ForbiddenArg { arg: String, role: Role },
@@ -129,7 +130,6 @@ pub enum OrderError {
 }
 
 meshd_types::hints!(OrderError {
-    OrderError::KernelArg(fault) => "{}", hint_at_end(fault);
     OrderError::NoVar { node, .. } => "`meshd node show {node}` lists them";
     OrderError::UnknownVar { hint, .. } => "{hint}";
     OrderError::WrongVar { hint, .. } => "{hint}";
@@ -140,6 +140,7 @@ meshd_types::hints!(OrderError {
     OrderError::NoGeneration { node, .. } => "`meshd node history {node}` lists them";
     OrderError::RunsNothing { .. } => "name one with --generation";
     OrderError::NothingOrdered { node } => "`meshd node show {node}` shows overrides";
+    @source OrderError::KernelArg(source) => source;
     @source OrderError::NotArchived(source) => source;
 });
 

@@ -13,7 +13,7 @@ use meshd_model::{
 };
 use meshd_proto::{FromCentral, task::TaskUser};
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{GroupName, NodeId, TaskId, Timestamp, failpoint, hint_at_end};
+use meshd_types::{GroupName, Hint as _, NodeId, ParseError, TaskId, Timestamp, failpoint};
 use std::{collections::BTreeSet, io};
 
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ pub struct TaskRequest {
 pub enum TaskError {
     #[error("there is no task {id}")]
     None { id: String },
-    #[error("{0}")]
-    Spec(String),
+    #[error("{}", .0.message())]
+    Spec(ParseError),
     #[error("there is no group `{group}`")]
     NoGroup { group: String, known: String },
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false")]
@@ -67,12 +67,13 @@ pub enum TaskError {
 }
 
 meshd_types::hints!(TaskError {
-    TaskError::Spec(fault) => "{}", hint_at_end(fault);
     TaskError::None { .. } => "`meshd task list` shows recorded tasks";
     TaskError::NoGroup { group, known } => "there are: {known}. Write [groups.{group}] into the site file";
     TaskError::RootForbidden => "set --user to a user ID";
     TaskError::NotEnough { why, .. } => "{why}";
     TaskError::Output(_) => "check the disk";
+    @source TaskError::Spec(fault) => fault;
+    @source TaskError::Store(source) => source;
 });
 
 impl Tasks {
@@ -98,7 +99,8 @@ impl Tasks {
         let (id, now) = (TaskId(self.env.random()), self.env.now());
         let committed = self.env.store.commit(|tx| {
             if tx.task(id).is_some() {
-                return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
+                let fault = ParseError::new("the new task's ID exists already", "retry");
+                return Err(TaskError::Spec(fault));
             }
             let members = claim(tx, &spec, &candidates, &self.reported.nodes_with_orphans())?;
             let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
@@ -234,8 +236,7 @@ fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId
             Ok((group.name.clone(), group.nodes.clone()))
         }
         TaskTarget::Node(id) => {
-            let name =
-                id.to_string().parse().map_err(|error| TaskError::Spec(format!("{error}")))?;
+            let name = id.to_string().parse().map_err(TaskError::Spec)?;
             Ok((name, vec![*id]))
         }
     }

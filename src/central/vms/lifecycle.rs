@@ -70,6 +70,7 @@ meshd_types::hints!(VmError {
     VmError::NoVolume { .. } => "add the file first: meshd volume add FILE";
     VmError::Releasing(_) => "retry after it disappears from `meshd vm list`";
     VmError::NoNode(_) => "`meshd node list` lists all nodes";
+    @source VmError::Store(source) => source;
 });
 
 fn faults(faults: &[SpecFault]) -> String {

@@ -66,6 +66,7 @@ meshd_types::hints!(SlotError {
     SlotError::Nic(_) => "use other addresses, or omit them";
     SlotError::TooMany => "remove nodes that no longer exist";
     @source SlotError::Vm(source) => source;
+    @source SlotError::Store(source) => source;
 });
 
 /// The parts of a slot other than its unit.

@@ -139,7 +139,8 @@ impl AdminClient {
                 // An empty line is a keepalive.
                 if line.len() > 1 {
                     each(
-                        serde_json::from_slice(&line).map_err(|error| Failure::of(&error))?,
+                        serde_json::from_slice(&line)
+                            .map_err(|error| Failure::without_hint(&error))?,
                         line.len(),
                     )?;
                 }
@@ -179,7 +180,7 @@ impl AdminClient {
 
     pub(super) async fn socket(&self, path: &str) -> Result<Socket, Failure> {
         let request = format!("ws://meshd{path}").into_client_request();
-        let mut request = request.map_err(|error| Failure::of(&error))?;
+        let mut request = request.map_err(|error| Failure::without_hint(&error))?;
         self.add_headers(request.headers_mut())?;
         let opened = self.client.web_socket(request, WebSocketConfig::default()).await;
         opened.map_err(|error| match error {
@@ -201,7 +202,7 @@ impl AdminClient {
         }
         if let Some(token) = &self.token {
             let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-            let mut value = value.map_err(|error| Failure::of(&error))?;
+            let mut value = value.map_err(|error| Failure::without_hint(&error))?;
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
@@ -234,7 +235,7 @@ impl AdminClient {
             .header(header::HOST, "meshd")
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.unwrap_or_default()));
-        let mut request = request.map_err(|error| Failure::of(&error))?;
+        let mut request = request.map_err(|error| Failure::without_hint(&error))?;
         self.add_headers(request.headers_mut())?;
         let response = self.client.send(request).await.map_err(|error| self.failure(&error))?;
         if response.status().is_success() {
@@ -292,7 +293,7 @@ impl AdminClient {
 }
 
 fn encode_body(body: &impl Serialize) -> Result<Bytes, Failure> {
-    serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::of(&error))
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::without_hint(&error))
 }
 
 /// Returns the failure for an error response.

@@ -91,7 +91,7 @@ impl Remote {
         let provider = Arc::new(default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| Failure::of(&error))?;
+            .map_err(|error| Failure::without_hint(&error))?;
         if let Some(text) = &self.server_fingerprint {
             let expected: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
             if meshd_types::unhex::<32>(&expected).is_none() {

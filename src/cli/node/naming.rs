@@ -18,7 +18,7 @@ impl std::str::FromStr for LabelWord {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let message = |error: meshd_model::fleet::LabelError| error.to_string();
+        let message = |error: meshd_types::ParseError| error.to_string();
         if let Some((key, value)) = text.split_once('=') {
             return Ok(LabelWord::Set(
                 key.parse().map_err(message)?,

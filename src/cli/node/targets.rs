@@ -295,7 +295,7 @@ pub(crate) async fn bulk(
     route: &api::BulkPost,
     body: &impl Serialize,
 ) -> Result<BulkDone, Failure> {
-    let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
+    let order = serde_json::to_value(body).map_err(|error| Failure::without_hint(&error))?;
     let targets = nodes
         .iter()
         .map(|node| BulkTarget { id: node.id, revision: Some(node.revision.clone()) })

@@ -3,7 +3,8 @@
 use super::clean::clean;
 use meshd_config::{Fault, Faults, files::read_regular};
 use meshd_lab::{LabError, demo::DemoError};
-use std::{fmt, io, process::ExitCode};
+use meshd_types::{Hint, with_sources};
+use std::{error::Error, fmt, io, process::ExitCode};
 
 /// Maximum number of faults of files that an error shows.
 const MAX_FAULTS: usize = 100;
@@ -35,17 +36,14 @@ impl Failure {
         }
     }
 
-    /// Creates a failure from an error of the form `<cause>; <advice>`, with all its sources.
-    pub fn of(error: &dyn std::error::Error) -> Self {
-        let text = error.to_string();
-        let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
-        let mut whole = message.to_owned();
-        let mut source = error.source();
-        while let Some(error) = source {
-            whole = format!("{whole}: {error}");
-            source = error.source();
-        }
-        Failure::new(whole, hint)
+    /// Creates a failure from an error, with all its sources.
+    pub fn of(error: &impl Hint) -> Self {
+        Failure::new(error.message(), error.hint().unwrap_or_default())
+    }
+
+    /// Creates a failure from an error of a library, with all its sources.
+    pub fn without_hint(error: &(impl Error + ?Sized)) -> Self {
+        Failure::new(with_sources(error), "")
     }
 
     /// Creates a failure from faults of files that may be on another machine.
@@ -123,7 +121,7 @@ fn faulty_line(fault: &Fault) -> String {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Failure::of(error.as_ref())
+        Failure::without_hint(&*error)
     }
 }
 
@@ -168,15 +166,17 @@ mod tests {
     use std::fs;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("cannot open x; look at its mode")]
+    #[error("cannot open a; b")]
     struct Outer(#[source] io::Error);
+
+    meshd_types::hints!(Outer { _ => "look at its mode"; });
 
     #[test]
     fn failure_has_message_cause_and_hint() {
         let failure = Failure::of(&Outer(io::Error::other("disk on fire")));
         assert_eq!(
             failure.to_string(),
-            "error: cannot open x: disk on fire\n  hint: look at its mode"
+            "error: cannot open a; b: disk on fire\n  hint: look at its mode"
         );
     }
 

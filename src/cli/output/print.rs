@@ -66,8 +66,9 @@ impl Output {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
             Format::Json => {
-                escape_json(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?)
-                    + "\n"
+                escape_json(
+                    &serde_json::to_string(value).map_err(|error| Failure::without_hint(&error))?,
+                ) + "\n"
             }
             Format::Yaml => format!("---\n{}", yaml(value)?),
         };
@@ -77,18 +78,20 @@ impl Output {
 
 /// Formats a value as indented JSON with a line break at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(escape_json(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?)
-        + "\n")
+    Ok(escape_json(
+        &serde_json::to_string_pretty(value).map_err(|error| Failure::without_hint(&error))?,
+    ) + "\n")
 }
 
 /// Formats a value as YAML.
 pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_norway::to_string(value).map_err(|error| Failure::of(&error))?;
+    let text = serde_norway::to_string(value).map_err(|error| Failure::without_hint(&error))?;
     // A plain scalar has no escapes; every JSON document is a YAML document.
     if !text.chars().any(is_unsafe) {
         return Ok(text);
     }
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?;
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Failure::without_hint(&error))?;
     Ok(escape(&text, |c| format!("\\U{:08x}", u32::from(c))) + "\n")
 }
 

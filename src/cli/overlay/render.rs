@@ -1,7 +1,7 @@
 //! Renders overlays offline, for `overlay render --profile`, `overlay check` and `check`.
 
 use crate::cli::{Failure, output::file};
-use meshd_config::{Fault, Faults, Owner, Profile, Site, files::read_regular};
+use meshd_config::{Faults, Owner, Profile, Site, files::read_regular};
 use meshd_image::{
     catalog::{
         Overlays, agent_path,
@@ -175,12 +175,6 @@ impl<'s> Renderer<'s> {
         });
         ImageFacts { bundles: bundles.collect(), ..facts }
     }
-}
-
-/// Creates a fault from an error text of the form `<cause>; <advice>`.
-pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
-    let (message, hint) = text.split_once("; ").unwrap_or((text, ""));
-    Fault::of_file(file, message, hint)
 }
 
 /// Writes a file atomically, with the failure that a command reports.

@@ -3,7 +3,7 @@
 use crate::cli::{
     Context, Failure,
     output::print::{Format, Output, write},
-    overlay::{self, render::sentence},
+    overlay,
 };
 use clap::Args;
 use meshd_config::{Fault, Faults, Site};
@@ -17,6 +17,7 @@ use meshd_image::{
         read_secrets,
     },
 };
+use meshd_types::Hint;
 use serde::Serialize;
 use std::{collections::BTreeSet, path::Path};
 
@@ -121,16 +122,14 @@ fn images(site: &Site, report: &mut Report) {
                     "write the recipe, or name another image",
                 ));
             }
-            Err(error) => {
-                let failure = std::error::Error::source(&error)
-                    .map(|source| format!(": {source}"))
-                    .unwrap_or_default();
-                let mut fault = sentence(&site.blobs_dir, &error.to_string());
-                fault.message += &failure;
-                report.faults.push(fault);
-            }
+            Err(error) => report.faults.push(fault(&site.blobs_dir, &error)),
         }
     }
+}
+
+/// Converts an error of a file below a folder.
+fn fault(folder: &Path, error: &impl Hint) -> Fault {
+    Fault::of_file(folder, error.message(), error.hint().unwrap_or_default())
 }
 
 /// Checks the bundles. A missing bundle with a recipe is a warning. A damaged bundle or one without
@@ -160,7 +159,7 @@ fn bundles(site: &Site, report: &mut Report) {
                     "write the recipe, or name another bundle",
                 ));
             }
-            Err(error) => report.faults.push(sentence(&site.blobs_dir, &error.to_string())),
+            Err(error) => report.faults.push(fault(&site.blobs_dir, &error)),
         }
     }
 }

@@ -206,11 +206,7 @@ fn agent(site: &Site) -> Finding {
                 format!("{}, {size}, {} for {}", agent.path.display(), agent.build, agent.arch),
             )
         }
-        Err(error) => {
-            let text = error.to_string();
-            let (found, next) = text.split_once("; ").unwrap_or((&text, ""));
-            Finding::fail("agent", found, next)
-        }
+        Err(error) => Finding::fail_of("agent", &error),
     }
 }
 

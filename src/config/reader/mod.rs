@@ -25,6 +25,7 @@ pub use table::brief;
 pub use table::{NamedTable, Table};
 
 use super::{Fault, Faults, files::read_regular};
+use meshd_types::{Hint as _, ParseError};
 use std::{
     cell::RefCell,
     fmt,
@@ -190,12 +191,9 @@ impl Document {
         self.fault_at(position.line, position.key.clone(), message, hint);
     }
 
-    /// Records an error of the form `message; hint` at the position of a value.
-    pub fn error<T>(&self, position: &Located<T>, error: &impl fmt::Display) {
-        let error = error.to_string();
-        // The message may quote a value with `; `; hints have none.
-        let (message, hint) = error.rsplit_once("; ").unwrap_or((&error, ""));
-        self.fault(position, message, hint);
+    /// Records an error at the position of a value.
+    pub fn error<T>(&self, position: &Located<T>, error: &ParseError) {
+        self.fault(position, error.message(), error.hint().unwrap_or_default());
     }
 
     /// Returns a text of one line; other texts are faults.
@@ -276,7 +274,7 @@ pub(crate) fn or<T>(
 pub(crate) fn checked(
     document: &Document,
     text: Located<String>,
-    rule: fn(&str) -> Result<(), String>,
+    rule: fn(&str) -> Result<(), ParseError>,
 ) -> Option<String> {
     rule(&text).map_err(|error| document.error(&text, &error)).ok()?;
     Some(text.value)

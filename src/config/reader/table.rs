@@ -2,7 +2,7 @@
 
 use super::{Document, Located, parse_duration, write_duration};
 use crate::fault::suggest;
-use meshd_types::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
+use meshd_types::{MAX_VAR_LIST, MAX_VAR_TEXT, ParseError, VarValue};
 use std::{
     cell::RefCell, collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive,
     path::PathBuf, str::FromStr, time::Duration,
@@ -179,7 +179,7 @@ impl<'d> Table<'d> {
     }
 
     /// Parses a text. Errors of the form `message; hint` are split.
-    pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<Located<T>> {
+    pub fn parsed<T: FromStr<Err = ParseError>>(&self, key: &str) -> Option<Located<T>> {
         self.convert(self.string(key)?)
     }
 
@@ -252,7 +252,7 @@ impl<'d> Table<'d> {
     }
 
     /// Parses a list of texts.
-    pub fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Vec<Located<T>> {
+    pub fn list<T: FromStr<Err = ParseError>>(&self, key: &str) -> Vec<Located<T>> {
         self.strings(key).into_iter().filter_map(|text| self.convert(text)).collect()
     }
 
@@ -368,7 +368,7 @@ impl<'d> Table<'d> {
         value.map(|value| self.position(key).with(value))
     }
 
-    fn convert<T: FromStr<Err: Display>>(&self, text: Located<String>) -> Option<Located<T>> {
+    fn convert<T: FromStr<Err = ParseError>>(&self, text: Located<String>) -> Option<Located<T>> {
         text.parse()
             .map_err(|error| self.document.error(&text, &error))
             .ok()

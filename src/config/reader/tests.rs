@@ -67,6 +67,16 @@ x.toml:15: part[1].z: unknown key
 }
 
 #[test]
+fn value_with_a_semicolon_is_quoted_whole_beside_the_hint() {
+    let document = parse("mac = \"aa; bb; cc\"\n", Path::new("x.toml")).expect("TOML");
+    let mac = document.root().parsed::<MacAddr>("mac");
+    let faults = document.finish(mac.map(|mac| mac.value)).expect_err("no MAC address");
+    let [fault] = faults.0.as_slice() else { panic!("{faults}") };
+    assert_eq!(fault.message, "`aa; bb; cc` is not a MAC address");
+    assert_eq!(fault.hint, "write it as aa:bb:cc:dd:ee:ff");
+}
+
+#[test]
 fn syntax_error_names_its_line() {
     let faults =
         parse("[net]\nname = \"a\"\nmore = = 2\n", Path::new("x.toml")).expect_err("no TOML");

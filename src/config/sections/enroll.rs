@@ -130,7 +130,7 @@ fn profile(
     Some(profile.value)
 }
 
-fn set<T: std::str::FromStr<Err: std::fmt::Display> + Ord>(
+fn set<T: std::str::FromStr<Err = meshd_types::ParseError> + Ord>(
     table: &Table<'_>,
     key: &str,
 ) -> BTreeSet<T> {

@@ -36,8 +36,7 @@ mod template;
 
 pub use mac::derived_mac;
 pub use request::{
-    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitSelectorError, UnitSelector, UnitsRequest,
-    VmRequest,
+    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, UnitSelector, UnitsRequest, VmRequest,
 };
 pub(super) use template::template;
 pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};

@@ -1,7 +1,7 @@
 //! Parts of a VM request that only the central node evaluates, such as placement.
 
 use meshd_proto::vm::{RawDisk, SpecFault, VmSpec};
-use meshd_types::{PciAddress, VfioSelector, serde_as_text};
+use meshd_types::{ParseError, PciAddress, VfioSelector, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -128,15 +128,8 @@ impl UnitSelector {
     }
 }
 
-/// The text is not a unit selector.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335"
-)]
-pub struct ParseUnitSelectorError(String);
-
 impl FromStr for UnitSelector {
-    type Err = ParseUnitSelectorError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "any" {
@@ -146,7 +139,8 @@ impl FromStr for UnitSelector {
             return Ok(UnitSelector::by_address(address));
         }
         let selector = text.parse().map(UnitSelector::Selected);
-        selector.map_err(|_| ParseUnitSelectorError(text.chars().take(80).collect()))
+        let hint = "write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335";
+        selector.map_err(|_| ParseError::of_text(text, "names no unit", hint))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs external programs without a shell and keeps the end of their output for errors.
 
 use std::{
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs::File,
     path::{Path, PathBuf},
@@ -68,28 +69,30 @@ pub enum CommandError {
 
 /// Required programs are not installed.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", list_tools(.0))]
+#[error("programs are missing: {}", programs(.0))]
 pub struct MissingTools(pub Vec<Tool>);
 
-fn list_tools(tools: &[Tool]) -> String {
-    let programs: Vec<&str> = tools.iter().map(|tool| tool.program).collect();
-    let mut packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
-    packages.sort_unstable();
-    packages.dedup();
-    format!(
-        "programs are missing: {}; run `apt-get install {}`",
-        programs.join(", "),
-        packages.join(" ")
-    )
+meshd_types::hints!(MissingTools {
+    MissingTools(tools) => "run `apt-get install {}`", packages(tools);
+});
+
+fn programs(tools: &[Tool]) -> String {
+    tools.iter().map(|tool| tool.program).collect::<Vec<_>>().join(", ")
+}
+
+fn packages(tools: &[Tool]) -> String {
+    let packages: BTreeSet<&str> = tools.iter().map(|tool| tool.package).collect();
+    Vec::from_iter(packages).join(" ")
 }
 
 /// This host does not permit users to create user namespaces.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "building as a normal user needs user namespaces, and this machine does not permit them; \
-     build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)"
-)]
+#[error("building as a normal user needs user namespaces, and this machine does not permit them")]
 pub struct NamespacesDenied(#[source] CommandError);
+
+meshd_types::hints!(NamespacesDenied {
+    _ => "build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)";
+});
 
 /// Returns an error with the tools that are not installed.
 pub fn require_tools(tools: &[Tool]) -> Result<(), MissingTools> {

@@ -21,17 +21,15 @@ pub enum BuildError {
     Tools(#[from] MissingTools),
     #[error(transparent)]
     Namespaces(#[from] NamespacesDenied),
-    #[error("another build of `{0}` is under way; wait for it to end")]
+    #[error("another build of `{0}` is under way")]
     Busy(String),
-    #[error("cannot {what}{}", if .hint.is_empty() { String::new() } else { format!("; {}", .hint) })]
+    #[error("cannot {what}")]
     Command { what: &'static str, hint: &'static str, source: CommandError },
     #[error("cannot {what} {}", .path.display())]
     Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} has SHA-256 {found}, the recipe pins {pinned}; remove it and build again, or correct the recipe", .path.display())]
+    #[error("{} has SHA-256 {found}, the recipe pins {pinned}", .path.display())]
     WrongDigest { path: PathBuf, found: Digest, pinned: Digest },
-    #[error(
-        "apt does not say where package `{package}` comes from ({why}); run `apt-get update`, or name another in the recipe"
-    )]
+    #[error("apt does not say where package `{package}` comes from ({why})")]
     Kernel { package: String, why: String },
     #[error("the installed database of the source is invalid")]
     Database(#[from] DatabaseError),
@@ -46,8 +44,7 @@ pub enum BuildError {
     Patch { times: usize, find: String },
     /// A file of the source differs from its package.
     #[error(
-        "{path} of package `{package}` has SHA-1 {found} and the database states {stated}: the source's maker changed it; \
-         say under [[packages.restore]] how it is brought back"
+        "{path} of package `{package}` has SHA-1 {found} and the database states {stated}: the source's maker changed it"
     )]
     Changed {
         package: String,
@@ -69,6 +66,22 @@ pub enum BuildError {
     #[error("the image cannot be read back after building")]
     ReadBack(#[from] ImageError),
 }
+
+meshd_types::hints!(BuildError {
+    BuildError::Busy(_) => "wait for it to end";
+    BuildError::Command { hint, .. } => "{hint}";
+    BuildError::WrongDigest { .. } => "remove it and build again, or correct the recipe";
+    BuildError::Kernel { .. } => "run `apt-get update`, or name another in the recipe";
+    BuildError::Changed { .. } => "say under [[packages.restore]] how it is brought back";
+    @source BuildError::Tools(source) => source;
+    @source BuildError::Namespaces(source) => source;
+    @source BuildError::Plan(source) => source;
+    @source BuildError::Modules(source) => source;
+    @source BuildError::Import(source) => source;
+    @source BuildError::Bundle(source) => source;
+    @source BuildError::BundleReadBack(source) => source;
+    @source BuildError::ReadBack(source) => source;
+});
 
 /// Returns a conversion of an I/O error into the error of an operation on a file.
 pub(crate) fn io_error(

@@ -60,18 +60,24 @@ impl fmt::Debug for Bundle {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The bundle has no manifest.
-    #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
+    #[error("bundle `{name}` is not built ({} does not exist)", .path.display())]
     NotBuilt {
         name: BundleName,
         /// Expected path.
         path: PathBuf,
     },
     /// The manifest is invalid.
-    #[error("manifest {} of bundle `{name}` is unusable; run `meshd bundle build {name}` to make it again", .path.display())]
+    #[error("manifest {} of bundle `{name}` is unusable", .path.display())]
     Manifest { name: BundleName, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("the layer of bundle `{name}`, blob {}, {why}; run `meshd bundle build {name}` to make it again", .path.display())]
+    #[error("the layer of bundle `{name}`, blob {}, {why}", .path.display())]
     Layer { name: BundleName, path: PathBuf, why: String },
 }
+
+meshd_types::hints!(BundleError {
+    BundleError::NotBuilt { name, .. } => "run `meshd bundle build {name}`";
+    BundleError::Manifest { name, .. } => "run `meshd bundle build {name}` to make it again";
+    BundleError::Layer { name, .. } => "run `meshd bundle build {name}` to make it again";
+});
 
 /// Reads a bundle's manifest, without its layer.
 pub fn load_bundle_manifest(

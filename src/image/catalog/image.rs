@@ -97,22 +97,21 @@ impl fmt::Debug for Image {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The image has no manifest.
-    #[error("image `{name}` is not built ({} does not exist); run `meshd image build {name}`", .path.display())]
+    #[error("image `{name}` is not built ({} does not exist)", .path.display())]
     NotBuilt {
         name: ImageName,
         /// Expected path.
         path: PathBuf,
     },
     /// The manifest is invalid.
-    #[error("manifest {} of image `{name}` is unusable; run `meshd image build {name}` to make it again", .path.display())]
+    #[error("manifest {} of image `{name}` is unusable", .path.display())]
     Manifest { name: ImageName, path: PathBuf, source: Box<dyn Error + Send + Sync> },
     /// A blob is missing or unreadable.
-    #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
+    #[error("cannot read the {part} of image `{name}`, blob {}", .path.display())]
     Blob { name: ImageName, part: &'static str, path: PathBuf, source: io::Error },
     /// The content of a blob does not match its digest.
     #[error(
-        "the {part} of image `{name}` is damaged: {} has {found}; \
-         run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it", .path.display()
+        "the {part} of image `{name}` is damaged: {} has {found}", .path.display()
     )]
     Damaged {
         name: ImageName,
@@ -122,6 +121,13 @@ pub enum ImageError {
         found: String,
     },
 }
+
+meshd_types::hints!(ImageError {
+    ImageError::NotBuilt { name, .. } => "run `meshd image build {name}`";
+    ImageError::Manifest { name, .. } => "run `meshd image build {name}` to make it again";
+    ImageError::Blob { name, .. } => "run `meshd image build {name}` to make it again";
+    ImageError::Damaged { name, .. } => "run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it";
+});
 
 /// Returns the path of a blob.
 pub fn blob_path(blobs_dir: &Path, digest: &Digest) -> PathBuf {

@@ -149,7 +149,7 @@ pub enum InUseError {
         source: io::Error,
     },
     /// A line is not a digest.
-    #[error("{}:{line}: `{text}` is not a digest; write one SHA-256 in each line, or a comment after `#`", .path.display())]
+    #[error("{}:{line}: `{text}` is not a digest", .path.display())]
     Line {
         path: PathBuf,
         /// Line from 1.
@@ -158,6 +158,10 @@ pub enum InUseError {
         text: String,
     },
 }
+
+meshd_types::hints!(InUseError {
+    InUseError::Line { .. } => "write one SHA-256 in each line, or a comment after `#`";
+});
 
 /// Returns all versions on the in-use lists.
 ///

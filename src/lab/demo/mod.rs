@@ -42,6 +42,10 @@ pub enum DemoError {
     Print(#[from] io::Error),
 }
 
+meshd_types::hints!(DemoError {
+    @source DemoError::Lab(source) => source;
+});
+
 impl Demo {
     /// Runs the demo. A failure prints the ends of all logs and removes the rack.
     pub fn run(&self, out: &mut dyn Write) -> Result<(), DemoError> {

@@ -29,7 +29,7 @@ pub use deadline_queue::DeadlineQueue;
 pub use dhcp_lease::Lease;
 pub use events::{
     audit::{Audit, AuditOutcome, AuditSeq},
-    audit_context::{AuditContext, AuditMark, MAX_REASON, ParsePrincipalError, Principal, Verb},
+    audit_context::{AuditContext, AuditMark, MAX_REASON, Principal, Verb},
     cause::{Actor, Cause},
     event::{Event, EventKind, EventSeq},
     idempotency::{IdempotencyRecord, StoredResponse},
@@ -52,10 +52,10 @@ pub use node::{
         CONFLICT_UPDATE_INTERVAL, Identified, IdentityConflict, MAX_CONFLICTING_MACHINES,
         ObservedMachine, identify,
     },
-    label::{LabelChange, LabelError, LabelKey, LabelValue, Labels, MAX_LABELS, label_words},
+    label::{LabelChange, LabelKey, LabelValue, Labels, MAX_LABELS, label_words},
     phase::{Phase, PhaseChange, Transition, UnlawfulTransition},
     record::{CheckProvenance, ConflictingMachine, Fingerprint, LinkState, NextBootOverride, Node},
     relay_port::RelayPort,
-    selector::{NamedNode, Selector, SelectorError, find_node},
+    selector::{NamedNode, Selector, find_node},
     unit_map::{ApprovedFunction, UnitMap},
 };

@@ -193,7 +193,7 @@ mod tests {
             for arg in kind.kernel_args(&inputs).into_iter().chain([kind.overlay_arg("/x")]) {
                 assert!(
                     meshd_config::kernel_arg(&arg)
-                        .is_err_and(|error| error.contains("set by meshd itself")),
+                        .is_err_and(|error| error.to_string().contains("set by meshd itself")),
                     "{arg}"
                 );
             }

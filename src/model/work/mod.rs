@@ -13,8 +13,8 @@ mod slot;
 mod vm;
 
 pub use slot::{
-    ApprovedSlot, DeviceChoice, MAX_FABRIC, NearestDevices, ParseSlotIdError, Slot, SlotId,
-    SlotState, candidates, derive_slot, functions, slots_of_node, unassignable_units, unit_of,
+    ApprovedSlot, DeviceChoice, MAX_FABRIC, NearestDevices, Slot, SlotId, SlotState, candidates,
+    derive_slot, functions, slots_of_node, unassignable_units, unit_of,
 };
 pub use vm::placement::{
     allocations::Allocations,

@@ -11,7 +11,7 @@ use super::{SlotNic, Vm, VmDesiredState};
 use meshd_proto::{
     DiskFacts, DiskIdentity, Facts, SlotFacts, UnitFacts, UnitKind, UnitState, vm::ReportedVmState,
 };
-use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
+use meshd_types::{NodeId, ParseError, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use strum::VariantArray as _;
@@ -27,20 +27,16 @@ pub struct SlotId {
     pub unit: PciAddress,
 }
 
-/// The text is not a slot ID.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` names no slot; write NODE/0000:41:00.0, as `meshd slot list` shows it")]
-pub struct ParseSlotIdError(String);
-
 impl FromStr for SlotId {
-    type Err = ParseSlotIdError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = || {
             let (node, unit) = text.split_once('/')?;
             Some(SlotId { node: node.parse().ok()?, unit: unit.parse().ok()? })
         };
-        read().ok_or_else(|| ParseSlotIdError(text.chars().take(80).collect()))
+        let hint = "write NODE/0000:41:00.0, as `meshd slot list` shows it";
+        read().ok_or_else(|| ParseError::of_text(text, "names no slot", hint))
     }
 }
 

@@ -1,7 +1,7 @@
 //! IPv4 subnets. A node chooses that of a network: the first of the pool that no route of the node
 //! overlaps (NW-7).
 
-use crate::text::TextError;
+use meshd_types::ParseError;
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
 /// An IPv4 subnet. As text: `172.30.0.0/16`.
@@ -91,11 +91,12 @@ impl fmt::Display for Subnet {
 }
 
 impl FromStr for Subnet {
-    type Err = TextError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, TextError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         parse(text).ok_or_else(|| {
-            TextError::new("IPv4 subnet", "write it as 172.30.0.0/16, without host bits", text)
+            let hint = "write it as 172.30.0.0/16, without host bits";
+            ParseError::of_text(text, "is no IPv4 subnet", hint)
         })
     }
 }

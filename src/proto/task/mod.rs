@@ -20,7 +20,7 @@ mod output;
 pub use hydra::{HydraLaunch, HydraLaunchError};
 pub use output::{MAX_PIECE, Output, OutputStored, Piece, Stream};
 
-use meshd_types::TaskId;
+use meshd_types::{ParseError, TaskId};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -189,27 +189,34 @@ pub enum TaskFault {
 serialised_name!(TaskFault);
 
 /// Returns the fault of a command line. The central node and the node that runs it both check.
-pub fn check_argv(argv: &[String]) -> Result<(), &'static str> {
+pub fn check_argv(argv: &[String]) -> Result<(), ParseError> {
     let bytes: usize = argv.iter().map(String::len).sum();
     match argv.first() {
-        None => Err("there is no program; write it after `--`"),
+        None => Err(ParseError::new("there is no program", "write it after `--`")),
         Some(program) if program.is_empty() || program.starts_with('-') => {
-            Err("the program begins with `-` or is empty; write its path")
+            Err(ParseError::new("the program begins with `-` or is empty", "write its path"))
         }
-        _ if argv.len() > MAX_ARGS => Err("more than 256 arguments; put them into a file"),
-        _ if bytes > MAX_ARG_BYTES => Err("more than 8 KiB of arguments; put them into a file"),
+        _ if argv.len() > MAX_ARGS => {
+            Err(ParseError::new("more than 256 arguments", "put them into a file"))
+        }
+        _ if bytes > MAX_ARG_BYTES => {
+            Err(ParseError::new("more than 8 KiB of arguments", "put them into a file"))
+        }
         _ if argv.iter().any(|arg| arg.contains('\0')) => {
-            Err("an argument contains a zero byte; remove it")
+            Err(ParseError::new("an argument contains a zero byte", "remove it"))
         }
         _ => Ok(()),
     }
 }
 
 /// As [`check_argv`], for programs that Hydra starts.
-pub fn check_mpi_argv(argv: &[String]) -> Result<(), &'static str> {
+pub fn check_mpi_argv(argv: &[String]) -> Result<(), ParseError> {
     check_argv(argv)?;
     if argv.iter().any(|arg| arg == ":") {
-        return Err("mpiexec starts another program after the argument `:`; remove it");
+        return Err(ParseError::new(
+            "mpiexec starts another program after the argument `:`",
+            "remove it",
+        ));
     }
     Ok(())
 }

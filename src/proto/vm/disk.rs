@@ -1,8 +1,8 @@
 //! Whole disks of a node that a VM uses: selection and wiping.
 
 use super::VolumeSource;
-use crate::{disk::DiskIdentity, text::TextError};
-use meshd_types::{Digest, serde_as_text};
+use crate::disk::DiskIdentity;
+use meshd_types::{Digest, ParseError, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -67,9 +67,9 @@ impl RawDisk {
 }
 
 impl FromStr for RawDisk {
-    type Err = TextError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, TextError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         if text == SLOT {
             return Ok(RawDisk::Slot(None));
         }

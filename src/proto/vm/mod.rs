@@ -30,7 +30,7 @@ pub use desired_state::{MAX_VMS, ReleasedDisk, SlotDisk, VmOrder, VmTargetState,
 pub use disk::{OnRelease, RawDisk};
 pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
-pub use size::{ByteSize, ParseByteSizeError};
+pub use size::ByteSize;
 pub use spec::{
     CloudInit, CpuModel, Firmware, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec, Volume,
     VolumeName, VolumeSource,

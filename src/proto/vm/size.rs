@@ -1,6 +1,6 @@
 //! Sizes of memory and disks: `512M`, `64G`.
 
-use meshd_types::serde_as_text;
+use meshd_types::{ParseError, serde_as_text};
 use std::{fmt, str::FromStr};
 
 /// Unit letters and their factors, the largest first.
@@ -9,11 +9,6 @@ const UNITS: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20),
 /// A size in bytes, a whole number of KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(u64);
-
-/// The text is not a size.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a size; write a whole number and K, M, G or T: 512M, 64G")]
-pub struct ParseByteSizeError(String);
 
 impl ByteSize {
     /// Converts from MiB; saturates.
@@ -37,7 +32,7 @@ impl ByteSize {
 }
 
 impl FromStr for ByteSize {
-    type Err = ParseByteSizeError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = || {
@@ -48,7 +43,8 @@ impl FromStr for ByteSize {
             let number: u64 = plain.then(|| digits.parse().ok())??;
             number.checked_mul(*factor).map(ByteSize)
         };
-        read().ok_or_else(|| ParseByteSizeError(text.chars().take(40).collect()))
+        let hint = "write a whole number and K, M, G or T: 512M, 64G";
+        read().ok_or_else(|| ParseError::of_text(text, "is not a size", hint))
     }
 }
 

@@ -13,7 +13,7 @@ use meshd_central::{
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
 use meshd_trust::Role;
-use meshd_types::{CorrelationId, Hint};
+use meshd_types::{CorrelationId, Hint, ParseError};
 use std::{sync::Arc, time::Duration};
 
 /// Reason why a request is refused.
@@ -36,28 +36,19 @@ impl Refused {
     }
 
     /// Returns the response to an error, with all its sources.
-    pub(crate) fn of<E: std::error::Error + Hint>(
-        status: StatusCode,
-        code: &'static str,
-        error: &E,
-    ) -> Self {
-        let (text, hint) = (with_sources(error), error.hint().unwrap_or_default());
-        // Some errors end in their hint, for readers of a log.
-        let message = text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned();
-        Refused { status, code, message, hint }
+    pub(crate) fn of(status: StatusCode, code: &'static str, error: &impl Hint) -> Self {
+        let hint = error.hint().unwrap_or_default();
+        Refused { status, code, message: error.message(), hint }
     }
 
-    /// Returns the response to a value that cannot be parsed. The error is `cause; hint`; the cause
-    /// quotes the value, the hint is constant.
-    pub(crate) fn unreadable(error: &impl std::fmt::Display) -> Self {
-        let text = error.to_string();
-        let (message, hint) = text.rsplit_once("; ").unwrap_or((&text, ""));
-        Self::bad_request(message).with_hint(hint)
+    /// Returns the response to a value that cannot be parsed.
+    pub(crate) fn unreadable(error: &impl Hint) -> Self {
+        Self::of(StatusCode::BAD_REQUEST, "bad_request", error)
     }
 
     /// Returns the response to an ID that cannot be parsed, so that nothing has it.
-    pub(crate) fn unknown(error: &impl std::fmt::Display) -> Self {
-        Refused { status: StatusCode::NOT_FOUND, code: "not_found", ..Self::unreadable(error) }
+    pub(crate) fn unknown(error: &ParseError) -> Self {
+        Self::of(StatusCode::NOT_FOUND, "not_found", error)
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -154,26 +145,10 @@ impl Refused {
     }
 }
 
-/// Joins an error and all its sources into one sentence.
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
-}
-
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
-        let hint = "see the log of meshd".to_owned();
-        Refused {
-            status: StatusCode::INTERNAL_SERVER_ERROR,
-            code: "store",
-            message: with_sources(&error),
-            hint,
-        }
+        let (status, code) = STORE;
+        Refused::of(status, code, &error)
     }
 }
 

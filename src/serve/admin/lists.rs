@@ -52,9 +52,8 @@ pub(crate) async fn nodes(
 pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
     let query = parameters(query, SEARCH.spec().query)?;
     let needle = query.needle()?.ok_or_else(|| {
-        let cause =
-            format!("it is missing; write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
-        ParameterError::invalid("q", cause)
+        let hint = format!("write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
+        ParameterError::invalid("q", "it is missing", hint)
     })?;
     let mut run = SearchRun::new(needle);
     central.nodes.read(|fleet| fleet.nodes().for_each(|records| run.node(records.node)));

@@ -1,6 +1,6 @@
 //! What a member of the archive may be: a file, a folder or a symbolic link below the root. Pure.
 
-use meshd_types::{PathError, SafePath};
+use meshd_types::{ParseError, SafePath};
 use tar::EntryType;
 
 /// A permitted member.
@@ -20,7 +20,7 @@ pub enum MemberError {
     #[error("path {0:?} is absolute")]
     Absolute(String),
     #[error(transparent)]
-    Path(#[from] PathError),
+    Path(#[from] ParseError),
     #[error("{path} is neither file, folder nor symbolic link (type {kind:?})")]
     Kind { path: SafePath, kind: char },
     #[error("link {0} has no target")]

@@ -39,16 +39,14 @@ pub struct GenerationArchive {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// Never archived, or removed.
-    #[error(
-        "generation {generation} is not archived; `meshd node history NODE` lists archived generations"
-    )]
+    #[error("generation {generation} is not archived")]
     Missing { generation: String },
     /// Stored bytes have changed.
-    #[error("generation {generation} is damaged: {what}; assign its profile instead")]
+    #[error("generation {generation} is damaged: {what}")]
     Damaged { generation: String, what: String },
     /// A file with a secret has changed; such files are never archived.
     #[error(
-        "generation {generation} cannot be restored: {path} contains a secret, is not archived, and has changed; assign its profile instead"
+        "generation {generation} cannot be restored: {path} contains a secret, is not archived, and has changed"
     )]
     Secret {
         generation: String,
@@ -56,7 +54,7 @@ pub enum ArchiveError {
         path: String,
     },
     /// A file cannot be read or written.
-    #[error("cannot use {}; check the disk", path.display())]
+    #[error("cannot use {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 

@@ -13,6 +13,7 @@ mod x86_64;
 
 pub use facts::{ArchitectureFacts, UefiFirmware};
 
+use crate::ParseError;
 use std::{fmt, str::FromStr};
 
 /// Architecture of a machine and of the programs that run on it, in the spelling of Alpine and
@@ -64,12 +65,15 @@ impl fmt::Display for Architecture {
 }
 
 impl FromStr for Architecture {
-    type Err = String;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Architecture::ALL.into_iter().find(|known| known.facts().name == text);
         let names = || Architecture::ALL.map(|known| known.facts().name).join(", ");
-        known.ok_or_else(|| format!("`{text}` is not an architecture; known: {}", names()))
+        let error = || {
+            ParseError::of_text(text, "is not an architecture", format!("use one of {}", names()))
+        };
+        known.ok_or_else(error)
     }
 }
 
@@ -93,6 +97,9 @@ mod tests {
         }
         assert_eq!((Architecture::from_elf(0), Architecture::from_ipxe("arm32")), (None, None));
         let error = "vax".parse::<Architecture>().unwrap_err();
-        assert_eq!(error, "`vax` is not an architecture; known: x86_64, aarch64, riscv64");
+        assert_eq!(
+            error.to_string(),
+            "`vax` is not an architecture; use one of x86_64, aarch64, riscv64"
+        );
     }
 }

@@ -1,15 +1,11 @@
 //! Ethernet addresses, written `aa:bb:cc:dd:ee:ff` in logs, files and URLs.
 
+use crate::ParseError;
 use std::{fmt, str::FromStr};
 
 /// A 48-bit Ethernet MAC address (IEEE 802).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddr(pub [u8; 6]);
-
-/// The text is not six octets.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a MAC address; write it as aa:bb:cc:dd:ee:ff")]
-pub struct ParseMacError(pub String);
 
 impl MacAddr {
     /// Parses `chaddr` of a DHCP packet. Returns `None` unless it is an Ethernet address that a
@@ -39,12 +35,13 @@ impl fmt::Display for MacAddr {
 }
 
 impl FromStr for MacAddr {
-    type Err = ParseMacError;
+    type Err = ParseError;
 
     /// Accepts colons, dashes or no separator, in either case, because firmware and people write
     /// all three forms.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseMacError(text.chars().take(40).collect());
+        let error =
+            || ParseError::of_text(text, "is not a MAC address", "write it as aa:bb:cc:dd:ee:ff");
         let separated = |separator: char| {
             let parts: Vec<&str> = text.split(separator).collect();
             (parts.len() == 6 && parts.iter().all(|part| part.len() == 2)).then(|| parts.concat())

@@ -4,16 +4,12 @@
 //! text form. DHCP option 97 (RFC 4578, 2.3) contains the raw bytes, so the parser swaps these
 //! fields back. Observed with OVMF and iPXE.
 
+use crate::ParseError;
 use std::{fmt, str::FromStr};
 
 /// A system UUID; byte 0 is the first one of the text form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SystemUuid(pub [u8; 16]);
-
-/// The text is not a UUID.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a UUID; write it as 01020304-0506-0708-090a-0b0c0d0e0f10")]
-pub struct ParseUuidError(pub String);
 
 /// UUIDs that vendors ship on more than one machine.
 const PLACEHOLDERS: [SystemUuid; 4] = [
@@ -83,10 +79,11 @@ impl fmt::Display for SystemUuid {
 }
 
 impl FromStr for SystemUuid {
-    type Err = ParseUuidError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseUuidError(text.chars().take(60).collect());
+        let hint = "write it as 01020304-0506-0708-090a-0b0c0d0e0f10";
+        let error = || ParseError::of_text(text, "is not a UUID", hint);
         let parts: Vec<&str> = text.trim().split('-').collect();
         let shape: Vec<usize> = parts.iter().map(|part| part.len()).collect();
         if shape != [8, 4, 4, 4, 12] {

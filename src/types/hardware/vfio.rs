@@ -1,11 +1,8 @@
 //! PCI addresses and selectors: `class:0300`, `vendor:10de`, `device:8086:100e`,
 //! `address:0000:01:00.0`.
 
-use crate::unhex;
+use crate::{ParseError, unhex};
 use std::{fmt, str::FromStr};
-
-/// Maximum length of an invalid text in an error, in characters.
-const MAX_SHOWN: usize = 80;
 
 /// Selects the PCI functions that a profile binds to vfio-pci.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,21 +17,9 @@ pub enum VfioSelector {
     Address(String),
 }
 
-/// The text is not a VFIO selector.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0"
-)]
-pub struct ParseVfioError(String);
-
 /// Address of a PCI function, as in sysfs: `0000:01:00.0`, lower-case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress(String);
-
-/// The text is not a PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a PCI address; write domain, bus, device and function: 0000:01:00.0")]
-pub struct ParsePciAddressError(String);
 
 impl PciAddress {
     /// Returns the address as in sysfs.
@@ -44,12 +29,12 @@ impl PciAddress {
 }
 
 impl FromStr for PciAddress {
-    type Err = ParsePciAddressError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        address(text)
-            .map(PciAddress)
-            .ok_or_else(|| ParsePciAddressError(text.chars().take(MAX_SHOWN).collect()))
+        let hint = "write domain, bus, device and function: 0000:01:00.0";
+        let error = || ParseError::of_text(text, "is not a PCI address", hint);
+        address(text).map(PciAddress).ok_or_else(error)
     }
 }
 
@@ -107,7 +92,7 @@ impl VfioSelector {
 }
 
 impl FromStr for VfioSelector {
-    type Err = ParseVfioError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let read = match text.split_once(':') {
@@ -120,7 +105,8 @@ impl FromStr for VfioSelector {
             Some(("address", text)) => address(text).map(VfioSelector::Address),
             _ => None,
         };
-        read.ok_or_else(|| ParseVfioError(text.chars().take(MAX_SHOWN).collect()))
+        let hint = "write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0";
+        read.ok_or_else(|| ParseError::of_text(text, "selects no PCI device", hint))
     }
 }
 

@@ -4,7 +4,7 @@
 //! lower-case Crockford base32. The basis is the first trustworthy one of UUID, serial triple and
 //! MAC address.
 
-use crate::{Digest, MacAddr, SystemUuid};
+use crate::{Digest, MacAddr, ParseError, SystemUuid};
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -13,13 +13,6 @@ const DOMAIN: &str = "mesh-node-id/1\n";
 /// Permanent ID of a machine: 40 bits, as eight characters of Crockford base32.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId([u8; 5]);
-
-/// The text is not a node ID.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not a node ID; it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)"
-)]
-pub struct ParseNodeIdError(pub String);
 
 /// Source of a node ID, one line of text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -174,10 +167,11 @@ impl fmt::Display for NodeId {
 }
 
 impl FromStr for NodeId {
-    type Err = ParseNodeIdError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseNodeIdError(text.chars().take(40).collect());
+        let hint = "it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)";
+        let error = || ParseError::of_text(text, "is not a node ID", hint);
         if text.len() != 8 {
             return Err(error());
         }

@@ -24,6 +24,7 @@ pub enum CancelError {
 meshd_types::hints!(CancelError {
     CancelError::Unknown(_) => "`meshd operation list` lists all operations";
     CancelError::Started(id) => "`meshd operation show {id}` lists them";
+    @source CancelError::Store(source) => source;
 });
 
 impl NodeOps {

@@ -72,6 +72,7 @@ meshd_types::hints!(BulkError {
     BulkError::Count { most, .. } => "name 1 to {most} nodes, each of them once";
     BulkError::Changed { node } => "look at it with `meshd node show {node}` and repeat the order";
     @source BulkError::Operate(source) => source;
+    @source BulkError::Store(source) => source;
 });
 
 /// Why a transaction stored nothing.

@@ -26,7 +26,7 @@ pub(super) struct Values {
 /// Returns the text of the site file, with the comments of the sample.
 fn text(values: &Values) -> Result<String, Failure> {
     let mut site: DocumentMut =
-        SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::of(&error))?;
+        SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::without_hint(&error))?;
     site["site"]["name"] = value(&values.name);
     if let Some(share) = &values.share {
         site["site"]["images_dir"] = value(share.join("images").display().to_string());

@@ -7,7 +7,7 @@ use crate::{
     sections::vars,
 };
 use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds};
-use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
+use meshd_types::{BundleName, ImageName, OverlayName, ParseError, ProfileName, VarName, VarValue};
 use std::str::FromStr;
 
 /// 64 TiB in the smaller page size.
@@ -51,7 +51,7 @@ impl WrittenProfile {
     /// Reads everything but the name, which the caller sets.
     pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
         let checked =
-            |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<Located<Edit<String>>> {
+            |key: &str, rule: fn(&str) -> Result<(), ParseError>| -> Vec<Located<Edit<String>>> {
                 let one = |text: Located<String>| {
                     let edit = Edit::<String>::from_str(&text).ok()?;
                     let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;

@@ -1,7 +1,6 @@
 //! A prefix of MAC addresses.
 
-use crate::reader::brief;
-use meshd_types::{MacAddr, unhex};
+use meshd_types::{MacAddr, ParseError, unhex};
 use std::str::FromStr;
 
 /// MAC prefix of QEMU.
@@ -31,14 +30,14 @@ impl MacPrefix {
 }
 
 impl FromStr for MacPrefix {
-    type Err = String;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let parts = text.trim_end_matches([':', '-']).split([':', '-']);
         let octets: Option<Vec<u8>> = parts.map(|part| unhex(part).map(|[octet]| octet)).collect();
         octets.filter(|octets| octets.len() <= 6).map(MacPrefix).ok_or_else(|| {
-            let shown = brief(text);
-            format!("`{shown}` is not a MAC address prefix; write whole octets: \"52:54:00\"")
+            let hint = "write whole octets: \"52:54:00\"";
+            ParseError::of_text(text, "is not a MAC address prefix", hint)
         })
     }
 }

@@ -33,15 +33,13 @@ use std::path::PathBuf;
 /// Cause of a failed bundle build.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleFault {
-    #[error("apt knows no package `{0}`; run `apt-get update`, or correct packages in the recipe")]
+    #[error("apt knows no package `{0}`")]
     NoPackage(String),
-    #[error("the programs need more than {0} packages; name fewer programs")]
+    #[error("the programs need more than {0} packages")]
     TooMany(usize),
-    #[error(
-        "the recipe names {0}, which none of its packages has; `dpkg-deb -c` lists what a package has"
-    )]
+    #[error("the recipe names {0}, which none of its packages has")]
     NoFile(String),
-    #[error("no package brings {}; add one that does to packages", .0.join(", "))]
+    #[error("no package brings {}", .0.join(", "))]
     NoLibrary(Vec<String>),
     #[error(
         "a bundle is built where it would run: this machine is {host}, the recipe is for {expected}"
@@ -57,3 +55,10 @@ pub enum BundleFault {
     #[error("cannot list what {} needs", .path.display())]
     List { path: PathBuf, source: CommandError },
 }
+
+meshd_types::hints!(BundleFault {
+    BundleFault::NoPackage(_) => "run `apt-get update`, or correct packages in the recipe";
+    BundleFault::TooMany(_) => "name fewer programs";
+    BundleFault::NoFile(_) => "`dpkg-deb -c` lists what a package has";
+    BundleFault::NoLibrary(_) => "add one that does to packages";
+});

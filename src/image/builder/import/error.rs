@@ -11,21 +11,17 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The download of a file from the mirror failed.
-    #[error("cannot fetch {url}; is the mirror reachable, and does it have this release?")]
+    #[error("cannot fetch {url}")]
     Fetch { url: String, source: CommandError },
     /// The mirror publishes no digest of its netboot bundle, and the recipe pins none.
-    #[error(
-        "the mirror publishes no digest of {url} (.sha512 or .sha256); write netboot.sha256 into the recipe"
-    )]
+    #[error("the mirror publishes no digest of {url} (.sha512 or .sha256)")]
     NoDigest {
         /// URL of the netboot bundle.
         url: String,
     },
     /// The recipe pins no digest of the netboot bundle, and the request does not trust the mirror.
     #[error(
-        "the recipe does not pin {url}, and a mirror's own digest proves nothing about the mirror; compare its digest with a \
-         source that you trust, then add to [netboot] of image.toml: sha256 = \"{found}\" \
-         (`meshd image import --trust-mirror` imports it without a pin)"
+        "the recipe does not pin {url}, and a mirror's own digest proves nothing about the mirror"
     )]
     NotPinned {
         /// URL of the netboot bundle.
@@ -35,7 +31,7 @@ pub enum ImportError {
     },
     /// The digest of a file differs from the published or pinned digest.
     #[error(
-        "{file} has {found}, and {publisher} says {stated}; it is damaged or was exchanged, so nothing was imported"
+        "{file} has {found}, and {publisher} says {stated}: it is damaged or was exchanged, so nothing was imported"
     )]
     Digest {
         file: String,
@@ -46,25 +42,25 @@ pub enum ImportError {
         stated: String,
     },
     /// The signature of an index is missing or invalid.
-    #[error("the index {file} {source}; check the mirror, and mirror.keys of the recipe")]
+    #[error("the index {file} {source}")]
     Signature { file: String, source: SignatureError },
     /// A package index is invalid.
     #[error("the index {file} is invalid")]
     Index { file: String, source: IndexError },
     /// An archive is damaged.
-    #[error("{file} is damaged; fetch it again")]
+    #[error("{file} is damaged")]
     Damaged { file: String, source: io::Error },
     /// Dependencies of the recipe's packages cannot be resolved.
     #[error("the packages cannot be had whole:{}", lines(.0))]
     Lacks(Vec<MissingPackage>),
     /// The index lists packages that the mirror does not have.
-    #[error("the mirror's index names packages that the mirror does not have: {}; is a sync under way?", .0.join(", "))]
+    #[error("the mirror's index names packages that the mirror does not have: {}", .0.join(", "))]
     Absent(Vec<String>),
     /// A package differs from its index record.
-    #[error("package {file} {why}; nothing was imported")]
+    #[error("package {file} {why}, so nothing was imported")]
     Package { file: String, why: String },
     /// A required file does not exist.
-    #[error("{} holds no {what}; {hint}", .folder.display())]
+    #[error("{} holds no {what}", .folder.display())]
     NoFile {
         /// Searched folder.
         folder: PathBuf,
@@ -72,31 +68,31 @@ pub enum ImportError {
         hint: &'static str,
     },
     /// A link in the netboot bundle leads out of it, or a file is larger than the whole bundle.
-    #[error("{} is not a file of the netboot bundle; nothing was imported", .file.display())]
+    #[error("{} is not a file of the netboot bundle, so nothing was imported", .file.display())]
     Outside { file: PathBuf },
     /// The kernel file is invalid.
-    #[error("the kernel {} {why}; nothing was imported", .file.display())]
+    #[error("the kernel {} {why}, so nothing was imported", .file.display())]
     Kernel {
         file: PathBuf,
         /// The fault, as a phrase that follows the file name.
         why: String,
     },
     /// The modloop file is invalid.
-    #[error("the modloop {} {why}; nothing was imported", .file.display())]
+    #[error("the modloop {} {why}, so nothing was imported", .file.display())]
     Modloop {
         file: PathBuf,
         /// The fault, as a phrase that follows the file name.
         why: String,
     },
     /// The initramfs file is invalid.
-    #[error("the initramfs {} {why}; nothing was imported", .file.display())]
+    #[error("the initramfs {} {why}, so nothing was imported", .file.display())]
     Initramfs {
         file: PathBuf,
         /// The fault, as a phrase that follows the file name.
         why: String,
     },
     /// Kernel and modloop have different releases, so the node would have no drivers.
-    #[error("the kernel is {kernel} and the modloop has modules for {}; take both from the same release", .modloop.join(", "))]
+    #[error("the kernel is {kernel} and the modloop has modules for {}", .modloop.join(", "))]
     Mismatch {
         /// Release of the kernel.
         kernel: String,
@@ -104,9 +100,7 @@ pub enum ImportError {
         modloop: Vec<String>,
     },
     /// The kernel is for another architecture than the recipe.
-    #[error(
-        "the kernel is for {found} and the recipe is for {expected}; take the files of the right architecture"
-    )]
+    #[error("the kernel is for {found} and the recipe is for {expected}")]
     Arch {
         /// Architecture of the kernel.
         found: Architecture,
@@ -117,6 +111,18 @@ pub enum ImportError {
     #[error("Alpine's apk cannot install the packages that were put together")]
     Unproven(#[source] CommandError),
 }
+
+meshd_types::hints!(ImportError {
+    ImportError::Fetch { .. } => "check that the mirror is reachable and has this release";
+    ImportError::NoDigest { .. } => "write netboot.sha256 into the recipe";
+    ImportError::NotPinned { found, .. } => "compare its digest with a source that you trust, then add to [netboot] of image.toml: sha256 = \"{found}\" (`meshd image import --trust-mirror` imports it without a pin)";
+    ImportError::Signature { .. } => "check the mirror, and mirror.keys of the recipe";
+    ImportError::Damaged { .. } => "fetch it again";
+    ImportError::Absent(_) => "retry when a sync of the mirror has ended";
+    ImportError::NoFile { hint, .. } => "{hint}";
+    ImportError::Mismatch { .. } => "take both from the same release";
+    ImportError::Arch { .. } => "take the files of the right architecture";
+});
 
 fn lines(missing: &[MissingPackage]) -> String {
     missing.iter().map(|dependency| format!("\n  {dependency}")).collect()

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A module of the recipe does not exist in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the recipe lists modules that this kernel does not have: {}; take them out of the recipe", .0.join(", "))]
+#[error("the recipe lists modules that this kernel does not have: {}", .0.join(", "))]
 pub struct NoSuchModule(pub Vec<String>);
+
+meshd_types::hints!(NoSuchModule { _ => "take them out of the recipe"; });
 
 /// Parses `modules.dep` of depmod: `path: path path ...`.
 pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {

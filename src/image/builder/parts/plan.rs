@@ -39,21 +39,17 @@ pub enum Files {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A package of the recipe is not installed in the source.
-    #[error(
-        "packages.leave_out names `{0}`, which the source does not have; take it out of the recipe"
-    )]
+    #[error("packages.leave_out names `{0}`, which the source does not have")]
     NoSuchPackage(String),
     /// No package owns a file that the recipe restores.
-    #[error(
-        "packages.restore names `{0}`, which belongs to no package that is kept; take it out of the recipe"
-    )]
+    #[error("packages.restore names `{0}`, which belongs to no package that is kept")]
     NoSuchFile(SafePath),
     /// The source has a package that the recipe adds.
-    #[error("packages.extra names `{0}`, which the source has; take it out of the recipe")]
+    #[error("packages.extra names `{0}`, which the source has")]
     Twice(String),
     /// The file belongs to another user than root, which an unprivileged build cannot create.
     #[error(
-        "package `{package}` gives {path} to {}:{}; only root's files can be made again; add the package to packages.leave_out",
+        "package `{package}` gives {path} to {}:{}, and only root's files can be made again",
         .owner.0, .owner.1
     )]
     Owner {
@@ -63,6 +59,13 @@ pub enum PlanError {
         owner: (u32, u32),
     },
 }
+
+meshd_types::hints!(PlanError {
+    PlanError::NoSuchPackage(_) => "take it out of the recipe";
+    PlanError::NoSuchFile(_) => "take it out of the recipe";
+    PlanError::Twice(_) => "take it out of the recipe";
+    PlanError::Owner { .. } => "add the package to packages.leave_out";
+});
 
 /// Letters of the database and the corresponding names of `apk mkpkg`.
 const INFO: [(char, &str); 16] = [

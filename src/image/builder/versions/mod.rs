@@ -48,7 +48,7 @@ pub struct Version {
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
     /// The prefix matches no version, or several versions.
-    #[error("image `{name}` has {} of that beginning with `{prefix}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, prefix_hint(.found, .all))]
+    #[error("image `{name}` has {} of that beginning with `{prefix}`", if .found.is_empty() { "no version" } else { "several versions" })]
     NoUniqueVersion {
         name: ImageName,
         /// Requested prefix, truncated.
@@ -59,20 +59,26 @@ pub enum VersionError {
         all: Vec<Digest>,
     },
     /// The image has no previous version.
-    #[error(
-        "image `{0}` has no version before the current one; `meshd image list` shows what there is to promote"
-    )]
+    #[error("image `{0}` has no version before the current one")]
     NoPrevious(ImageName),
     /// A version is damaged.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// An in-use list cannot be read.
-    #[error("cannot prune: the list of used blobs is unreadable; correct the list, or remove it")]
+    #[error("cannot prune: the list of used blobs is unreadable")]
     InUse(#[from] InUseError),
     /// A file could not be read or written.
     #[error(transparent)]
     Files(#[from] BuildError),
 }
+
+meshd_types::hints!(VersionError {
+    VersionError::NoUniqueVersion { found, all, .. } => "{}", prefix_hint(found, all);
+    VersionError::NoPrevious(_) => "`meshd image list` shows what there is to promote";
+    VersionError::InUse(_) => "correct the list, or remove it";
+    @source VersionError::Image(source) => source;
+    @source VersionError::Files(source) => source;
+});
 
 fn prefix_hint(found: &[Digest], all: &[Digest]) -> String {
     let shown = if found.is_empty() { all } else { found };

@@ -68,7 +68,7 @@ pub struct VolumeInfo {
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error("cannot use {}; check the file and the disk", path.display())]
+    #[error("cannot use {}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{} cannot be a volume: {why}", path.display())]
     Invalid {
@@ -76,13 +76,13 @@ pub enum VolumeError {
         /// Cause and hint.
         why: String,
     },
-    #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
+    #[error("volume {} is called `{name}` already", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
-    #[error("cannot remove volume {name}: VMs of another site use it, as {} says; delete them first, or that list if its site is gone", list.display())]
+    #[error("cannot remove volume {name}: VMs of another site use it, as {} says", list.display())]
     Foreign { name: VolumeFileName, list: PathBuf },
     #[error("cannot tell which sites use a volume: {0}")]
     Owners(String),
-    #[error("there is no volume `{0}`; `meshd volume list` lists all volumes")]
+    #[error("there is no volume `{0}`")]
     None(String),
 }
 

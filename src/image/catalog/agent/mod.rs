@@ -59,11 +59,13 @@ impl fmt::Display for AgentBuild {
 
 /// Reason why a file is not a valid agent for the nodes of a site.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use the agent {}: {cause}; {HINT}", path.display())]
+#[error("cannot use the agent {}: {cause}", path.display())]
 pub struct AgentError {
     path: PathBuf,
     cause: String,
 }
+
+meshd_types::hints!(AgentError { AgentError { .. } => "{HINT}"; });
 
 impl From<AgentError> for Fault {
     fn from(error: AgentError) -> Self {

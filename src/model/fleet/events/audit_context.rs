@@ -1,6 +1,6 @@
 //! Caller and reason of an order. The context is part of the events and of the audit record.
 
-use meshd_types::{ApiTokenName, CorrelationId, RuleName};
+use meshd_types::{ApiTokenName, CorrelationId, ParseError, RuleName};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -153,13 +153,8 @@ impl fmt::Display for Principal {
     }
 }
 
-/// The text is not a caller.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a caller; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
-pub struct ParsePrincipalError(String);
-
 impl FromStr for Principal {
-    type Err = ParsePrincipalError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let principal = match text.split_once(':') {
@@ -170,7 +165,8 @@ impl FromStr for Principal {
             None if text == "meshd" => Some(Principal::Meshd),
             _ => None,
         };
-        principal.ok_or_else(|| ParsePrincipalError(text.chars().take(80).collect()))
+        let hint = "write uid:NUMBER, token:NAME, rule:NAME, node or meshd";
+        principal.ok_or_else(|| ParseError::of_text(text, "is not a caller", hint))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A generation: the digest of all public data that determines a node's boot.
 
-use meshd_types::{Digest, ParseDigestError};
+use meshd_types::{Digest, ParseError};
 use std::{fmt, str::FromStr};
 
 /// Digest that identifies a generation. Two boots of one generation differ only in per-boot
@@ -21,7 +21,7 @@ impl fmt::Debug for Generation {
 }
 
 impl FromStr for Generation {
-    type Err = ParseDigestError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Generation)

@@ -1,5 +1,6 @@
 //! Labels of a node: `key=value`, for example rack, switch and power feed.
 
+use meshd_types::ParseError;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -11,21 +12,6 @@ pub const MAX_LABELS: usize = 32;
 /// Labels by key.
 pub type Labels = BTreeMap<LabelKey, LabelValue>;
 
-/// The text is not a label.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LabelError {
-    /// The key is invalid.
-    #[error(
-        "invalid label key `{0}`; use 1 to {MAX_LABEL} of a-z, 0-9, `-`, `_` and `.`, with a letter or digit at both ends"
-    )]
-    Key(String),
-    /// The value is invalid.
-    #[error(
-        "invalid label value `{0}`; use 1 to {MAX_LABEL} of A-Z, a-z, 0-9, `-`, `_` and `.`, with a letter or digit at both ends"
-    )]
-    Value(String),
-}
-
 fn is_label(text: &str, is_plain: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= MAX_LABEL
@@ -35,9 +21,12 @@ fn is_label(text: &str, is_plain: impl Fn(u8) -> bool) -> bool {
         && bytes.iter().all(|byte| is_plain(*byte) || b"-_.".contains(byte))
 }
 
-/// Truncates a text for an error.
-fn brief(text: &str) -> String {
-    text.chars().take(80).collect()
+/// Returns the error for a text that is not a label; `letters` are permitted.
+fn invalid(text: &str, what: &str, letters: &str) -> ParseError {
+    let hint = format!(
+        "use 1 to {MAX_LABEL} of {letters}, 0-9, `-`, `_` and `.`, with a letter or digit at both ends"
+    );
+    ParseError::of_text(text, what, hint)
 }
 
 /// The key of a label. A key never ends with `-`, because `KEY-` removes a label on the command
@@ -49,27 +38,27 @@ pub struct LabelKey(String);
 pub struct LabelValue(String);
 
 impl FromStr for LabelKey {
-    type Err = LabelError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, LabelError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         if is_label(text, is_plain) {
             Ok(LabelKey(text.to_owned()))
         } else {
-            Err(LabelError::Key(brief(text)))
+            Err(invalid(text, "is not a label key", "a-z"))
         }
     }
 }
 
 impl FromStr for LabelValue {
-    type Err = LabelError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, LabelError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric();
         if is_label(text, is_plain) {
             Ok(LabelValue(text.to_owned()))
         } else {
-            Err(LabelError::Value(brief(text)))
+            Err(invalid(text, "is not a label value", "A-Z, a-z"))
         }
     }
 }
@@ -131,7 +120,7 @@ mod tests {
         }
         for text in ["", "a b", "a,b", "a=b", ".a", "a-", "ü", "a\n", &long] {
             let error = text.parse::<LabelValue>().expect_err(text);
-            assert!(error.to_string().contains(&brief(text)), "{error}");
+            assert!(error.to_string().contains(text.trim_end()), "{error}");
         }
         for text in ["rack", "a", "0", "power.feed_1-b", &"a".repeat(MAX_LABEL)] {
             assert!(

@@ -1,7 +1,7 @@
 //! Selects nodes by labels (`rack=a,feed!=2`), or by an ID or name or its beginning.
 
-use super::label::{LabelError, LabelKey, LabelValue, Labels};
-use meshd_types::NodeId;
+use super::label::{LabelKey, LabelValue, Labels};
+use meshd_types::{NodeId, ParseError};
 use std::{fmt, str::FromStr};
 
 /// Maximum number of terms in one selector.
@@ -22,22 +22,6 @@ enum Term {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector(Vec<Term>);
 
-/// The text is not a selector.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SelectorError {
-    /// The selector or one of its terms is empty.
-    #[error(
-        "invalid selector `{0}`: empty term; write key=value, key!=value, key or !key, separated by commas"
-    )]
-    Empty(String),
-    /// The selector has more than [`MAX_TERMS`] terms.
-    #[error("invalid selector: {0} terms; use at most {MAX_TERMS}")]
-    TooMany(usize),
-    /// A key or value is invalid.
-    #[error(transparent)]
-    Label(#[from] LabelError),
-}
-
 impl Selector {
     /// Returns true if every term matches.
     pub fn matches(&self, labels: &Labels) -> bool {
@@ -51,9 +35,9 @@ impl Selector {
 }
 
 impl FromStr for Term {
-    type Err = LabelError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, LabelError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         if let Some((key, value)) = text.split_once("!=") {
             return Ok(Term::IsNot(key.parse()?, value.parse()?));
         }
@@ -68,15 +52,17 @@ impl FromStr for Term {
 }
 
 impl FromStr for Selector {
-    type Err = SelectorError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, SelectorError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let terms: Vec<&str> = text.split(',').map(str::trim).collect();
         if terms.iter().any(|term| term.is_empty()) {
-            return Err(SelectorError::Empty(text.chars().take(80).collect()));
+            let hint = "write key=value, key!=value, key or !key, separated by commas";
+            return Err(ParseError::of_text(text, "is not a selector: empty term", hint));
         }
         if terms.len() > MAX_TERMS {
-            return Err(SelectorError::TooMany(terms.len()));
+            let message = format!("invalid selector: {} terms", terms.len());
+            return Err(ParseError::new(message, format!("use at most {MAX_TERMS}")));
         }
         Ok(Selector(terms.into_iter().map(str::parse).collect::<Result<_, _>>()?))
     }

@@ -30,7 +30,7 @@ pub use node_loss::NodeObservation;
 pub use time_limits::{HEAD_EXIT_LIMIT, START_LIMIT};
 
 use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
-use meshd_types::{BootSessionId, GroupName, NodeId, TaskId, Timestamp};
+use meshd_types::{BootSessionId, GroupName, NodeId, ParseError, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 use strum::VariantArray as _;
@@ -221,31 +221,28 @@ pub struct Task {
 
 impl TaskSpec {
     /// Validates the specification; the error is its fault.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ParseError> {
         let argv = match self.launcher {
             Launcher::Mpich => meshd_proto::task::check_mpi_argv(&self.argv),
             Launcher::None => meshd_proto::task::check_argv(&self.argv),
         };
         argv?;
         if !(1..=MAX_NODES).contains(&self.nodes) {
-            return Err(format!("{} nodes; a task has 1 to {MAX_NODES}", self.nodes));
+            let message = format!("invalid number of nodes: {}", self.nodes);
+            return Err(ParseError::new(message, format!("use 1 to {MAX_NODES}")));
         }
         if !(1..=MAX_RANKS_PER_NODE).contains(&self.ranks_per_node) {
-            return Err(format!(
-                "{} ranks on a node; a task has 1 to {MAX_RANKS_PER_NODE}",
-                self.ranks_per_node
-            ));
+            let message = format!("invalid number of ranks on a node: {}", self.ranks_per_node);
+            return Err(ParseError::new(message, format!("use 1 to {MAX_RANKS_PER_NODE}")));
         }
         if let TaskUser::Uid(uid) = self.user
             && (uid < meshd_proto::task::MIN_UID || uid == u32::MAX)
         {
-            return Err(format!(
-                "user {uid} is a system user; use {} or higher, or root",
-                meshd_proto::task::MIN_UID
-            ));
+            let hint = format!("use {} or higher, or root", meshd_proto::task::MIN_UID);
+            return Err(ParseError::new(format!("user {uid} is a system user"), hint));
         }
         if self.timeout_s == Some(0) {
-            return Err("the time limit is 0; omit it for no limit".to_owned());
+            return Err(ParseError::new("the time limit is 0", "omit it for no limit"));
         }
         Ok(())
     }

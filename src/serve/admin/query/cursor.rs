@@ -1,6 +1,6 @@
 //! Position of the next page in a list, as an opaque text.
 
-use meshd_types::hex;
+use meshd_types::{ParseError, hex};
 use std::{fmt, str::FromStr};
 
 /// Maximum length of a cursor, in bytes.
@@ -17,11 +17,6 @@ pub(crate) struct Cursor {
     pub(crate) id: String,
 }
 
-/// The text is not the output of [`Cursor`]'s `Display`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a cursor of this list; use the value of the header x-next-cursor")]
-pub(crate) struct CursorError;
-
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts =
@@ -31,14 +26,14 @@ impl fmt::Display for Cursor {
 }
 
 impl FromStr for Cursor {
-    type Err = CursorError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, CursorError> {
-        if text.len() > MAX_CURSOR {
-            return Err(CursorError);
-        }
-        let bytes = unhex(text).ok_or(CursorError)?;
-        let [sort, key, id] = serde_json::from_slice(&bytes).map_err(|_| CursorError)?;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let parts = unhex(text).filter(|_| text.len() <= MAX_CURSOR);
+        let parts = parts.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let hint = "use the value of the header x-next-cursor";
+        let [sort, key, id] =
+            parts.ok_or_else(|| ParseError::new("not a cursor of this list", hint))?;
         Ok(Cursor { sort, key, id })
     }
 }

@@ -89,7 +89,8 @@ impl LogRequest {
                 .ok_or_else(|| {
                     ParameterError::invalid(
                         "limit",
-                        format!("{number} is out of range; use 1 to {MAX_RECORDS}"),
+                        format!("{number} is out of range"),
+                        format!("use 1 to {MAX_RECORDS}"),
                     )
                 })?,
         };

@@ -7,7 +7,8 @@ use super::{
 };
 use meshd_api::routes::MAX_QUERY_VALUE;
 use meshd_config::{reader::brief, suggest};
-use std::{collections::BTreeMap, fmt::Display, str::FromStr};
+use meshd_types::{Hint as _, ParseError};
+use std::{collections::BTreeMap, str::FromStr};
 
 /// Maximum number of rows per page.
 pub(crate) const MAX_PAGE: usize = 1000;
@@ -17,18 +18,27 @@ pub(crate) const MAX_WORDS: usize = 64;
 /// Reason why a query is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ParameterError {
-    #[error("unknown parameter `{name}`; {hint}")]
+    #[error("unknown parameter `{name}`")]
     Unknown { name: String, hint: String },
-    #[error("parameter `{name}` is given more than once; give it once")]
+    #[error("parameter `{name}` is given more than once")]
     Twice { name: String },
-    /// The cause contains a hint: `cause; hint`.
-    #[error("invalid parameter `{name}`: {cause}")]
-    Invalid { name: &'static str, cause: String },
+    #[error("invalid parameter `{name}`: {}", .cause.message())]
+    Invalid { name: &'static str, cause: ParseError },
 }
 
+meshd_types::hints!(ParameterError {
+    ParameterError::Unknown { hint, .. } => "{hint}";
+    ParameterError::Twice { .. } => "give it once";
+    @source ParameterError::Invalid { cause, .. } => cause;
+});
+
 impl ParameterError {
-    pub(crate) fn invalid(name: &'static str, cause: impl Display) -> Self {
-        ParameterError::Invalid { name, cause: cause.to_string() }
+    pub(crate) fn invalid(
+        name: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        ParameterError::Invalid { name, cause: ParseError::new(message, hint) }
     }
 }
 
@@ -60,9 +70,9 @@ impl Parameters {
                 return Err(ParameterError::Unknown { name: brief(&name), hint });
             };
             if value.len() > MAX_QUERY_VALUE {
-                let cause =
-                    format!("{} bytes are too long; use at most {MAX_QUERY_VALUE}", value.len());
-                return Err(ParameterError::invalid(name, cause));
+                let message = format!("{} bytes are too long", value.len());
+                let hint = format!("use at most {MAX_QUERY_VALUE}");
+                return Err(ParameterError::invalid(name, message, hint));
             }
             if all.insert(name.to_owned(), value).is_some() {
                 return Err(ParameterError::Twice { name: name.to_owned() });
@@ -78,11 +88,10 @@ impl Parameters {
     /// Parses a value. The error of the type states the expected form.
     pub(crate) fn parsed<T>(&self, name: &'static str) -> Result<Option<T>, ParameterError>
     where
-        T: FromStr,
-        T::Err: Display,
+        T: FromStr<Err = ParseError>,
     {
         let parsed = self.get(name).map(str::parse).transpose();
-        parsed.map_err(|error: T::Err| ParameterError::invalid(name, error))
+        parsed.map_err(|cause| ParameterError::Invalid { name, cause })
     }
 
     /// Parses `true` or `false`; a missing parameter is `false`.
@@ -92,17 +101,19 @@ impl Parameters {
             Some("true") => Ok(true),
             Some(other) => Err(ParameterError::invalid(
                 name,
-                format!("`{}` is not a boolean; use true or false", brief(other)),
+                format!("`{}` is not a boolean", brief(other)),
+                "use true or false",
             )),
         }
     }
 
     /// Parses a whole number.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<u64>, ParameterError> {
-        let odd =
-            |text: &str| format!("`{}` is not a number; use a whole number from 0 on", brief(text));
-        let number =
-            |text: &str| text.parse().map_err(|_| ParameterError::invalid(name, odd(text)));
+        let odd = |text: &str| {
+            let message = format!("`{}` is not a number", brief(text));
+            ParameterError::invalid(name, message, "use a whole number from 0 on")
+        };
+        let number = |text: &str| text.parse().map_err(|_| odd(text));
         self.get(name).map(number).transpose()
     }
 
@@ -127,12 +138,11 @@ impl Parameters {
     /// Parses a comma-separated list of values.
     pub(crate) fn several<T>(&self, name: &'static str) -> Result<Option<Vec<T>>, ParameterError>
     where
-        T: FromStr,
-        T::Err: Display,
+        T: FromStr<Err = ParseError>,
     {
         let Some(text) = self.get(name) else { return Ok(None) };
         let parsed =
-            |word: &str| word.parse().map_err(|error: T::Err| ParameterError::invalid(name, error));
+            |word: &str| word.parse().map_err(|cause| ParameterError::Invalid { name, cause });
         pieces(name, text)?.into_iter().map(parsed).collect::<Result<_, _>>().map(Some)
     }
 
@@ -147,16 +157,15 @@ impl Parameters {
         let after: Option<Cursor> = self.parsed("after")?;
         let sort = sort.unwrap_or(SortBy { key: spec.sorts[0], descending: false });
         if after.as_ref().is_some_and(|cursor| cursor.sort != sort.to_string()) {
-            let cause = format!(
-                "the cursor belongs to another order than `{sort}`; repeat `sort` on every page"
-            );
-            return Err(ParameterError::invalid("after", cause));
+            let message = format!("the cursor belongs to another order than `{sort}`");
+            return Err(ParameterError::invalid("after", message, "repeat `sort` on every page"));
         }
         let limit = self.number("limit")?.map(|limit| match usize::try_from(limit) {
             Ok(limit @ 1..=MAX_PAGE) => Ok(limit),
             _ => Err(ParameterError::invalid(
                 "limit",
-                format!("{limit} is out of range; use 1 to {MAX_PAGE}"),
+                format!("{limit} is out of range"),
+                format!("use 1 to {MAX_PAGE}"),
             )),
         });
         let mut limit = limit.transpose()?;
@@ -191,7 +200,7 @@ fn known_word(
 ) -> Result<&'static str, ParameterError> {
     known.iter().copied().find(|known| *known == word).ok_or_else(|| {
         let hint = suggest(word, known.iter().copied());
-        ParameterError::invalid(name, format!("`{}` is unknown; {hint}", brief(word)))
+        ParameterError::invalid(name, format!("`{}` is unknown", brief(word)), hint)
     })
 }
 
@@ -204,9 +213,10 @@ fn pieces<'t>(name: &'static str, text: &'t str) -> Result<Vec<&'t str>, Paramet
         .take(MAX_WORDS + 1)
         .collect();
     match words.len() {
-        0 => Err(ParameterError::invalid(name, "no word; write words with commas between them")),
+        0 => Err(ParameterError::invalid(name, "no word", "write words with commas between them")),
         count if count > MAX_WORDS => {
-            Err(ParameterError::invalid(name, format!("too many words; write at most {MAX_WORDS}")))
+            let hint = format!("write at most {MAX_WORDS}");
+            Err(ParameterError::invalid(name, "too many words", hint))
         }
         _ => Ok(words),
     }

@@ -8,7 +8,7 @@ use super::{
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
     nodes::{NODES, NodeFilter, order_key},
     page::{PageRequest, ResultPage, SortBy, cut, time_key},
-    parameters::{ListSpec, MAX_PAGE, Parameters},
+    parameters::{ListSpec, MAX_PAGE, ParameterError, Parameters},
     search::{MAX_HITS, SearchRun},
     text::{Fit, Needle},
     work::{TASKS, VMS},
@@ -16,7 +16,7 @@ use super::{
 use crate::serve::admin::error::Refused;
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
 use meshd_model::fleet::{Fingerprint, Node, Phase};
-use meshd_types::{Basis, MacAddr, ProfileName, Timestamp};
+use meshd_types::{Basis, Hint as _, MacAddr, ProfileName, Timestamp};
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 use std::{collections::BTreeSet, time::Instant};
@@ -26,15 +26,19 @@ const NAME: &str = "name";
 fn read(spec: &ListSpec, pairs: &[(&str, &str)]) -> Result<Parameters, String> {
     let pairs =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Parameters::read(pairs, spec.parameters).map_err(|error| error.to_string())
+    Parameters::read(pairs, spec.parameters).map_err(text)
+}
+
+fn text(error: ParameterError) -> String {
+    format!("{error}; {}", error.hint().unwrap_or_default())
 }
 
 /// Everything that the node list reads of a query.
 fn node_query(pairs: &[(&str, &str)]) -> Result<(NodeFilter, PageRequest), String> {
     let parameters = read(&NODES, pairs)?;
-    let filter = NodeFilter::read(&parameters).map_err(|error| error.to_string())?;
-    let page = parameters.page(&NODES).map_err(|error| error.to_string())?;
-    parameters.fields(&NODES).map_err(|error| error.to_string())?;
+    let filter = NodeFilter::read(&parameters).map_err(text)?;
+    let page = parameters.page(&NODES).map_err(text)?;
+    parameters.fields(&NODES).map_err(text)?;
     Ok((filter, page))
 }
 
@@ -250,8 +254,7 @@ fn filters_select_nodes_by_phase_profile_and_text() {
 #[test]
 fn log_limit_out_of_range_is_refused() {
     let request = |pairs: &[(&str, &str)]| {
-        LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT)
-            .map_err(|error| error.to_string())
+        LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT).map_err(text)
     };
     assert_eq!(request(&[]).map(|log| (log.direction, log.limit)), Ok((Direction::Newest, 100)));
     assert!(request(&[("limit", "99999999999999999999")]).is_err());

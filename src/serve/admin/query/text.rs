@@ -1,5 +1,6 @@
 //! Search text for names, addresses and numbers.
 
+use meshd_types::ParseError;
 use std::str::FromStr;
 
 /// Minimum length of a search text, in characters.
@@ -10,13 +11,6 @@ pub(crate) const MAX_TEXT: usize = 100;
 /// Search text; matching ignores case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Needle(String);
-
-/// The search text is too short, too long or not one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cannot search a text of {0} characters; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
-)]
-pub(crate) struct NeedleError(usize);
 
 /// Quality of a match, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,13 +24,16 @@ pub(crate) enum Fit {
 }
 
 impl FromStr for Needle {
-    type Err = NeedleError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, NeedleError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let text = text.trim();
         let count = text.chars().count();
         if !(MIN_TEXT..=MAX_TEXT).contains(&count) || text.chars().any(char::is_control) {
-            return Err(NeedleError(count));
+            let message = format!("cannot search a text of {count} characters");
+            let hint =
+                format!("use {MIN_TEXT} to {MAX_TEXT} characters without control characters");
+            return Err(ParseError::new(message, hint));
         }
         Ok(Needle(text.to_lowercase()))
     }

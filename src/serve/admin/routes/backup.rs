@@ -4,7 +4,7 @@ use crate::serve::admin::{error::Refused, extract::Body as OrderBody};
 use axum::{
     body::Body,
     extract::State,
-    http::header::CONTENT_TYPE,
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub(crate) async fn backup(
     }
     let snapshot = central.admin.snapshot(&context).await.map_err(|error| match error {
         BackupError::Store(error) => Refused::from(error),
-        other => Refused::internal(other.to_string()),
+        other => Refused::of(StatusCode::INTERNAL_SERVER_ERROR, "internal", &other),
     })?;
     let (pieces, out) = mpsc::channel(AHEAD);
     tokio::task::spawn_blocking(move || {

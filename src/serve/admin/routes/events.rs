@@ -32,8 +32,8 @@ pub(crate) async fn events(
     let (log, fields) = (LogRequest::read(&query, &EVENTS)?, query.fields(&EVENTS)?);
     let follow = query.flag("follow")?;
     if follow && log.direction != Direction::Newest {
-        let cause = "it conflicts with `follow`; omit one of them";
-        return Err(ParameterError::invalid("sort", cause).into());
+        let message = "it conflicts with `follow`";
+        return Err(ParameterError::invalid("sort", message, "omit one of them").into());
     }
     let filter = event_filter(&state.central, &query)?;
     if !follow {
@@ -104,9 +104,9 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
         None => Ok(words),
         Some(word) => {
             let shown = meshd_config::reader::brief(word);
-            let cause =
-                format!("unknown event kind `{shown}`; {}", suggest(word, EventKind::words()));
-            Err(ParameterError::invalid("kind", cause).into())
+            let message = format!("unknown event kind `{shown}`");
+            let hint = suggest(word, EventKind::words());
+            Err(ParameterError::invalid("kind", message, hint).into())
         }
     }
 }

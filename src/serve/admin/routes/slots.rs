@@ -15,6 +15,7 @@ use meshd_model::{
     fleet::AuditContext,
     work::{SlotId, SlotNic},
 };
+use meshd_types::ParseError;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
@@ -44,9 +45,7 @@ impl FromRequestParts<ApiState> for TargetSlot {
 }
 
 fn slot_id(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
-    let unit = unit
-        .parse()
-        .map_err(|error: meshd_types::ParsePciAddressError| Refused::unreadable(&error))?;
+    let unit = unit.parse().map_err(|error: ParseError| Refused::unreadable(&error))?;
     Ok(SlotId { node: central.nodes.resolve(&node)?, unit })
 }
 

@@ -42,21 +42,23 @@ pub enum HttpsError {
     #[error(transparent)]
     Identity(#[from] TrustError),
     /// Machines that boot could reach the listener.
-    #[error(
-        "[admin.https] listens on {address}, which is on {interface}, where machines boot; give it an address on another \
-         network, or write boot_network = true beside it if that is meant"
-    )]
+    #[error("[admin.https] listens on {address}, which is on {interface}, where machines boot")]
     OnBootNetwork {
         /// Configured address.
         address: std::net::Ipv4Addr,
         interface: String,
     },
     /// No interface has the address.
-    #[error(
-        "[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml"
-    )]
+    #[error("[admin.https]: {0} is no address of this machine")]
     NotHere(std::net::Ipv4Addr),
 }
+
+meshd_types::hints!(HttpsError {
+    HttpsError::OnBootNetwork { .. } => "give it an address on another network, or write boot_network = true beside it if that is meant";
+    HttpsError::NotHere(_) => "`ip address` lists them; correct it in site.toml";
+    @source HttpsError::Bind(source) => source;
+    @source HttpsError::Identity(source) => source;
+});
 
 /// The bound listener with its certificate.
 pub struct Https {

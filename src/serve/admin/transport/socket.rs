@@ -17,17 +17,21 @@ const FOLDER_MODE: u32 = 0o755;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another meshd listens at the path.
-    #[error("another meshd answers at {0}; stop it, or give this site another [admin].socket")]
+    #[error("another meshd answers at {0}")]
     Taken(PathBuf),
     /// The path exists but is not a socket.
-    #[error("{0} is not a socket; remove it, or write another path into [admin].socket")]
+    #[error("{0} is not a socket")]
     Foreign(PathBuf),
     /// The folder or the socket cannot be created.
-    #[error(
-        "cannot make the admin socket {path}; write a path that meshd may use into [admin].socket"
-    )]
+    #[error("cannot make the admin socket {path}")]
     Make { path: PathBuf, source: io::Error },
 }
+
+meshd_types::hints!(SocketError {
+    SocketError::Taken(_) => "stop it, or give this site another [admin].socket";
+    SocketError::Foreign(_) => "remove it, or write another path into [admin].socket";
+    SocketError::Make { .. } => "write a path that meshd may use into [admin].socket";
+});
 
 /// The bound socket. Dropping it removes the file.
 #[derive(Debug)]

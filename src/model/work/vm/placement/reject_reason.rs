@@ -130,10 +130,9 @@ impl fmt::Display for NoPlacement {
         // Equal machines have equal reasons, which are written once.
         let mut explained: Vec<(String, Vec<String>)> = Vec::new();
         for (node, rejections) in &self.nearest {
-            // The CLI shows the text behind "; " as the hint.
-            let words = rejections.iter().map(|Rejection { reason, detail }| {
-                format!("{} ({})", reason.as_str(), detail.replace("; ", ", "))
-            });
+            let words = rejections
+                .iter()
+                .map(|Rejection { reason, detail }| format!("{} ({detail})", reason.as_str()));
             let words = words.collect::<Vec<_>>().join(", ");
             match explained.iter_mut().find(|(known, _)| *known == words) {
                 Some((_, nodes)) => nodes.push(node.to_string()),
