@@ -34,6 +34,13 @@ pub(super) fn read(path: &Path) -> Result<String, FileError> {
     Ok(text)
 }
 
+/// Reads the first bytes of a file, at most `limit`.
+pub(super) fn read_beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut beginning = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut beginning)?;
+    Ok(beginning)
+}
+
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     let text = read(path)?;
     // The error text of serde_json would repeat parts of the file, which may contain a token.

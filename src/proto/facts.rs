@@ -1,6 +1,6 @@
 //! Facts that a node reports at each connection, read from sysfs and procfs.
 
-use super::{Hosting, UnitFacts};
+use super::{Hosting, PciFacts, UnitFacts};
 use meshd_types::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -104,39 +104,6 @@ pub struct MemoryFacts {
     pub total_kib: u64,
     /// `MemAvailable`.
     pub available_kib: u64,
-}
-
-/// One PCI function.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PciFacts {
-    /// `0000:01:00.0`.
-    pub address: String,
-    /// Vendor ID, four hexadecimal digits.
-    pub vendor: String,
-    /// Device ID, four hexadecimal digits.
-    pub device: String,
-    /// Base class and sub-class, four hexadecimal digits.
-    pub class: String,
-    /// Bound driver: target of the `driver` link.
-    pub driver: Option<String>,
-    /// IOMMU group: target of the `iommu_group` link.
-    pub iommu_group: Option<u32>,
-    /// NUMA node; absent if the firmware reports none.
-    pub numa_node: Option<u32>,
-    /// Absent without SR-IOV.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sriov: Option<SriovFacts>,
-}
-
-/// Virtual functions (SR-IOV) of one PCI function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SriovFacts {
-    /// `sriov_totalvfs`.
-    pub total: u32,
-    /// `sriov_numvfs`.
-    pub enabled: u32,
 }
 
 /// One whole disk.

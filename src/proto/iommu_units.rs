@@ -1,6 +1,6 @@
-//! IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot.
+//! PCI functions of a node, and their IOMMU groups that can be assigned to VMs, with the reason
+//! where one cannot.
 
-use super::PciFacts;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
@@ -8,6 +8,39 @@ use strum::{IntoStaticStr, VariantArray};
 pub const MAX_UNITS: usize = 128;
 /// Maximum number of functions of one unit. Groups of the largest known servers have about 20.
 pub const MAX_MEMBERS: usize = 64;
+
+/// One PCI function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PciFacts {
+    /// `0000:01:00.0`.
+    pub address: String,
+    /// Vendor ID, four hexadecimal digits.
+    pub vendor: String,
+    /// Device ID, four hexadecimal digits.
+    pub device: String,
+    /// Base class and sub-class, four hexadecimal digits.
+    pub class: String,
+    /// Bound driver: target of the `driver` link.
+    pub driver: Option<String>,
+    /// IOMMU group: target of the `iommu_group` link.
+    pub iommu_group: Option<u32>,
+    /// NUMA node; absent if the firmware reports none.
+    pub numa_node: Option<u32>,
+    /// Absent without SR-IOV.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sriov: Option<SriovFacts>,
+}
+
+/// Virtual functions (SR-IOV) of one PCI function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SriovFacts {
+    /// `sriov_totalvfs`.
+    pub total: u32,
+    /// `sriov_numvfs`.
+    pub enabled: u32,
+}
 
 /// A unit: an IOMMU group with at least one function that the profile selects. It is assigned as a
 /// whole.

@@ -11,7 +11,7 @@
 //! | `log` | the log of one boot of a node, in pieces |
 //! | `task` | tasks: desired state from the central node, reported state from the agent |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
-//! | `iommu_units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
+//! | `iommu_units` | PCI functions of a node, and their IOMMU groups that can be assigned to VMs |
 //! | `network` | networks of a node to which VMs attach |
 //! | `text` | names that are valid by construction |
 //! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
@@ -65,11 +65,12 @@ pub use check::{
 pub use disk::{DiskIdentity, DiskUse};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
 pub use facts::{
-    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP,
-    SlotFacts, SriovFacts, StoreFacts, StoreKind, SystemFacts, Versions,
+    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, STORE_STEP, SlotFacts,
+    StoreFacts, StoreKind, SystemFacts, Versions,
 };
 pub use iommu_units::{
-    MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node,
+    MAX_MEMBERS, MAX_UNITS, PciFacts, SriovFacts, UnitFacts, UnitKind, UnitState, units_ready,
+    whole_node,
 };
 pub use link::{
     ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction,

@@ -15,8 +15,8 @@ mod options;
 
 use self::{
     background_runtime::BackgroundRuntime,
-    options::host_config,
-    side_effects::{Outcomes, import_ticket, log, random, run_program, source, wall},
+    options::{host_config, import_ticket},
+    side_effects::{Outcomes, log, random, run_program, source, wall},
 };
 use super::{
     checks, facts, files,

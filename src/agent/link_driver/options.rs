@@ -3,7 +3,7 @@
 use super::side_effects::wall;
 use crate::{
     checks,
-    files::FileError,
+    files::{self, FileError},
     link::keys::KeyError,
     system::Tree,
     vm::{self, CheckRunner, HostConfig},
@@ -69,4 +69,16 @@ pub(super) fn host_config(
         vfio: config.vfio.clone(),
         data_disks: config.data_disks.clone(),
     }
+}
+
+/// Moves a ticket into the state folder, and returns the options with its paths.
+pub(super) fn import_ticket(options: Options) -> Result<Options, FileError> {
+    let Some(ticket) = options.token_file.clone() else { return Ok(options) };
+    let (config, boot_file) =
+        (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
+    // The agent starts without a ticket if it used one before.
+    if ticket.exists() || !config.exists() {
+        files::import_ticket(&ticket, &config, &boot_file)?;
+    }
+    Ok(Options { config, boot_file, ..options })
 }

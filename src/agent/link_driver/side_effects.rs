@@ -1,11 +1,6 @@
 //! Side effects of the driver other than its socket: clock, randomness, log, files, reboot.
 
-use super::Options;
-use crate::{
-    files::{self, FileError},
-    link_state::Event,
-    link_state::actions::MAX_OUTCOMES,
-};
+use crate::{files, link_state::Event, link_state::actions::MAX_OUTCOMES};
 use meshd_proto::{
     ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral,
     PendingReply,
@@ -75,18 +70,6 @@ pub fn log(event: &Event) {
         }
         _ => {}
     }
-}
-
-/// Moves a ticket into the state folder, and returns the options with its paths.
-pub fn import_ticket(options: Options) -> Result<Options, FileError> {
-    let Some(ticket) = options.token_file.clone() else { return Ok(options) };
-    let (config, boot_file) =
-        (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
-    // The agent starts without a ticket if it used one before.
-    if ticket.exists() || !config.exists() {
-        files::import_ticket(&ticket, &config, &boot_file)?;
-    }
-    Ok(Options { config, boot_file, ..options })
 }
 
 /// Outcomes of the actions of this boot, stored so that a restarted agent repeats no action.

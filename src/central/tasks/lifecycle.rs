@@ -4,7 +4,7 @@
 //! each node follows from the record ([`Task::order_for`]). It is sent whenever the record changes,
 //! at each welcome, and again while a node has not followed it.
 
-use super::node_selection::claim;
+use super::{error::TaskError, node_selection::claim};
 use crate::{links::LinkCommand, tasks::Tasks};
 use meshd_config::Site;
 use meshd_model::{
@@ -13,8 +13,8 @@ use meshd_model::{
 };
 use meshd_proto::{FromCentral, task::TaskUser};
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{GroupName, Hint as _, NodeId, ParseError, TaskId, Timestamp, failpoint};
-use std::{collections::BTreeSet, io};
+use meshd_types::{GroupName, NodeId, ParseError, TaskId, Timestamp, failpoint};
+use std::collections::BTreeSet;
 
 #[derive(Clone, Debug)]
 pub enum TaskTarget {
@@ -38,43 +38,6 @@ pub struct TaskRequest {
     /// Program and arguments.
     pub argv: Vec<String>,
 }
-
-/// Why a task is not started or not found.
-#[derive(Debug, thiserror::Error)]
-pub enum TaskError {
-    #[error("there is no task {id}")]
-    None { id: String },
-    #[error("{}", .0.message())]
-    Spec(ParseError),
-    #[error("there is no group `{group}`")]
-    NoGroup { group: String, known: String },
-    #[error("cannot run the task as root: the site file has [agent].root_tasks = false")]
-    RootForbidden,
-    #[error(
-        "cannot start the task: group {group} has too few free nodes: {free} free, {wanted} requested"
-    )]
-    NotEnough {
-        group: GroupName,
-        wanted: usize,
-        free: usize,
-        /// Why the other nodes are not free.
-        why: String,
-    },
-    #[error("the output of a task cannot be read")]
-    Output(#[from] io::Error),
-    #[error("the change could not be stored")]
-    Store(#[from] StoreError),
-}
-
-meshd_types::hints!(TaskError {
-    TaskError::None { .. } => "`meshd task list` shows recorded tasks";
-    TaskError::NoGroup { group, known } => "there are: {known}. Write [groups.{group}] into the site file";
-    TaskError::RootForbidden => "set --user to a user ID";
-    TaskError::NotEnough { why, .. } => "{why}";
-    TaskError::Output(_) => "check the disk";
-    @source TaskError::Spec(fault) => fault;
-    @source TaskError::Store(source) => source;
-});
 
 impl Tasks {
     /// Claims nodes and starts the task on them.

@@ -2,20 +2,23 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `error` | errors of orders about tasks |
 //! | `lifecycle` | starts and cancels tasks, sends orders to nodes |
 //! | `node_loss` | fails a task whose node is lost, or whose time is over |
 //! | `node_selection` | selects the nodes of a task, or gives the reason against each |
 //! | `node_reports` | processes reports of nodes: state, release |
 //! | `output` | stores, reads and removes output |
 
+mod error;
 mod lifecycle;
 mod node_loss;
 mod node_reports;
 mod node_selection;
 mod output;
 
+pub use error::TaskError;
 pub(crate) use lifecycle::edit_task;
-pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
+pub use lifecycle::{TaskRequest, TaskTarget};
 pub(crate) use node_loss::mark_node_lost;
 
 use super::{

@@ -1,6 +1,6 @@
 //! Selects the first free nodes of a group for a task, or gives the reason against each.
 
-use super::lifecycle::TaskError;
+use super::error::TaskError;
 use meshd_model::{
     fleet::Phase,
     work::task::{Member, TaskSpec},

@@ -1,6 +1,6 @@
 //! Output of tasks: stores, reads and removes it.
 
-use super::{Tasks, lifecycle::TaskError};
+use super::{Tasks, error::TaskError};
 use meshd_proto::{
     FromCentral,
     task::{Output, OutputStored},

@@ -6,10 +6,7 @@
 
 use crate::{
     links::LinkCommand,
-    vms::{
-        Workloads,
-        lifecycle::{VmError, vm_event},
-    },
+    vms::{Workloads, error::VmError, lifecycle::vm_event},
 };
 use bytes::Bytes;
 use meshd_model::fleet::{AuditContext, EventKind};

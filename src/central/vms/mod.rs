@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `console_sessions` | connects an operator to the console of a VM; `serve` carries the bytes |
 //! | `disk_records` | audit records of disks that are written or wiped |
+//! | `error` | errors of orders about VMs |
 //! | `running_work_guard` | refuses orders that would end or lose the work of a node |
 //! | `failover` | frees the VMs of a node that is fenced or removed, and places them elsewhere |
 //! | `nics` | MAC and IP addresses of virtual NICs |
@@ -17,6 +18,7 @@
 
 mod console_sessions;
 mod disk_records;
+mod error;
 mod running_work_guard;
 mod failover;
 mod nics;
@@ -29,9 +31,10 @@ mod lifecycle;
 mod volumes;
 
 pub use console_sessions::{ConsoleError, ConsoleFrame, ConsoleSession, NodeConsole};
+pub use error::VmError;
 pub(crate) use failover::{release_vms, remove_node_work};
+pub use lifecycle::VmVerb;
 pub(crate) use lifecycle::vm_event;
-pub use lifecycle::{MAX_SITE_VMS, VmError, VmVerb};
 pub(crate) use node_reports::rebooted;
 pub(crate) use renamed_node::{move_vms, move_work};
 pub use running_work_guard::RunningWorkError;
@@ -45,6 +48,9 @@ use super::{environment::Environment, links::Links, locks::Leaf, reported_work::
 use console_sessions::Consoles;
 use meshd_types::Digest;
 use std::{collections::BTreeSet, sync::Arc};
+
+/// Maximum number of VMs of a site.
+pub const MAX_SITE_VMS: usize = 20_000;
 
 /// Runs VMs on nodes.
 pub struct Workloads {

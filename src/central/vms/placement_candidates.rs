@@ -1,10 +1,9 @@
 //! Describes nodes as candidates of placement: capacity, units, slots.
 
-use crate::vms::lifecycle::accepts_work;
 use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
-    fleet::Node,
+    fleet::{Node, Phase},
     work::{
         Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, slots_of_node,
         unassignable_units, unit_of,
@@ -133,4 +132,8 @@ fn vm_support(node: &Node) -> VmSupport {
         Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,
         Some(CheckStatus::Skip) | None => VmSupport::Nothing,
     }
+}
+
+pub(crate) fn accepts_work(phase: Phase) -> bool {
+    phase == Phase::Online
 }

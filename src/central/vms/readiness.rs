@@ -2,8 +2,8 @@
 
 use crate::vms::{
     Workloads,
-    lifecycle::{VmError, accepts_work},
-    placement_candidates::is_approved_by_policy,
+    error::VmError,
+    placement_candidates::{accepts_work, is_approved_by_policy},
 };
 use meshd_config::Site;
 use meshd_model::{

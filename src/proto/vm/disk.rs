@@ -1,8 +1,7 @@
 //! Whole disks of a node that a VM uses: selection and wiping.
 
-use super::VolumeSource;
 use crate::disk::DiskIdentity;
-use meshd_types::{Digest, ParseError, serde_as_text};
+use meshd_types::{ParseError, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -13,36 +12,6 @@ pub enum OnRelease {
     Keep,
     /// Overwrites or discards the whole disk; it reads as zero afterwards.
     Wipe,
-}
-
-impl VolumeSource {
-    /// Returns true if the content is wiped at release. By default disks of slots are wiped,
-    /// because another VM gets them next; named disks are not.
-    pub fn is_wiped(&self) -> bool {
-        match self {
-            VolumeSource::Raw { on_release: Some(on_release), .. } => {
-                *on_release == OnRelease::Wipe
-            }
-            VolumeSource::Raw { disk, .. } => matches!(disk, RawDisk::Slot(_)),
-            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => false,
-        }
-    }
-
-    /// Returns the digest of the required file of the central node.
-    pub fn digest(&self) -> Option<Digest> {
-        match self {
-            VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some(*digest),
-            VolumeSource::Raw { digest, .. } => *digest,
-        }
-    }
-
-    /// Returns the disk of the node, for a raw volume.
-    pub fn disk(&self) -> Option<&RawDisk> {
-        match self {
-            VolumeSource::Raw { disk, .. } => Some(disk),
-            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
-        }
-    }
 }
 
 /// The disk of the node for a raw volume. As text: an identity, `slot`, or `slot:IDENTITY` after

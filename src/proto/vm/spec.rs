@@ -152,6 +152,36 @@ pub enum VolumeSource {
     Iso { digest: Digest },
 }
 
+impl VolumeSource {
+    /// Returns true if the content is wiped at release. By default disks of slots are wiped,
+    /// because another VM gets them next; named disks are not.
+    pub fn is_wiped(&self) -> bool {
+        match self {
+            VolumeSource::Raw { on_release: Some(on_release), .. } => {
+                *on_release == OnRelease::Wipe
+            }
+            VolumeSource::Raw { disk, .. } => matches!(disk, RawDisk::Slot(_)),
+            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => false,
+        }
+    }
+
+    /// Returns the digest of the required file of the central node.
+    pub fn digest(&self) -> Option<Digest> {
+        match self {
+            VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some(*digest),
+            VolumeSource::Raw { digest, .. } => *digest,
+        }
+    }
+
+    /// Returns the disk of the node, for a raw volume.
+    pub fn disk(&self) -> Option<&RawDisk> {
+        match self {
+            VolumeSource::Raw { disk, .. } => Some(disk),
+            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
+        }
+    }
+}
+
 /// Data for cloud-init. It often contains keys and is therefore never printed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudInit {

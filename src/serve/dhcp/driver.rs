@@ -1,9 +1,9 @@
 //! The task of the DHCP service: reads packets, and runs the periodic work.
 
 use super::{
-    addresses_in_use::NeighbourReading,
     convert,
-    reply_after_commit::{CommitHealth, Committing, PendingReply, finished},
+    neighbour_table::NeighbourReading,
+    running_commit::{CommitHealth, Committing, PendingReply, finished},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
     warnings,

@@ -8,7 +8,9 @@
 //! | `frame_socket` | sends Ethernet frames to clients without an address |
 //! | `driver` | the task: packets to the engine, warnings to the log, periodic work |
 //! | `addresses_in_use` | finds addresses that machines use without a lease |
+//! | `neighbour_table` | reads the kernel's neighbour table |
 //! | `reply_after_commit` | stores changes together, then sends their replies |
+//! | `running_commit` | a commit of leases, and the replies that wait for it |
 //! | `convert` | converts between types of the engine and types of site.toml, model and central node |
 //! | `warnings` | texts, events and alarms for warnings of the engine |
 //! | `telemetry` | metrics |
@@ -17,7 +19,9 @@ mod addresses_in_use;
 mod convert;
 mod driver;
 mod frame_socket;
+mod neighbour_table;
 mod reply_after_commit;
+mod running_commit;
 mod socket;
 mod site_init_search;
 mod telemetry;

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `batch` | an atomic change, before it is written |
 //! | `commit_marker` | the commit marker: a small file with the position of the last acknowledged change |
 //! | `files` | file names of the journal, and atomic writes |
 //! | `frame` | the frame format of the journal: each frame carries a checksum over all frames before it |
@@ -29,6 +30,7 @@
 //! a crash and is cut off. Any other damage is refused with file and position, and nothing is
 //! changed.
 
+mod batch;
 mod commit_marker;
 mod files;
 mod follow;
@@ -39,6 +41,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
+pub use batch::Batch;
 pub use numbered::{AUDIT, EVENTS, Log};
 
 use super::{
@@ -65,36 +68,6 @@ const COMPACT_AFTER: u64 = 32 << 20;
 
 /// Minimum free space of the disk, in bytes; with less, the next change may fail.
 const MIN_SPACE: u64 = 64 << 10;
-
-/// Offset and length of a value in the body of a change; `None`: the record is removed.
-type BodyRange = Option<(usize, usize)>;
-
-/// An atomic change.
-#[derive(Debug, Default)]
-pub struct Batch {
-    body: Vec<u8>,
-    numbered: Vec<(Log, u64, BodyRange)>,
-}
-
-impl Batch {
-    /// Sets the value of a record.
-    pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        let (key, value) = (key.as_ref(), value.as_ref());
-        frame::put(&mut self.body, key, value);
-        if let Some((log, number)) = Log::parse_key(key) {
-            self.numbered.push((log, number, Some((self.body.len() - value.len(), value.len()))));
-        }
-    }
-
-    /// Removes a record.
-    pub fn remove(&mut self, key: impl AsRef<[u8]>) {
-        let key = key.as_ref();
-        frame::remove(&mut self.body, key);
-        if let Some((log, number)) = Log::parse_key(key) {
-            self.numbered.push((log, number, None));
-        }
-    }
-}
 
 /// The open journal.
 #[derive(Debug)]

@@ -7,16 +7,9 @@ use std::{
 };
 
 /// Cycles that are left. Break one and remove it here; add none.
-const KNOWN_CYCLES: [&str; 10] = [
-    "src/agent/link_driver/options.rs src/agent/link_driver/side_effects.rs",
-    "src/agent/vm/host/memory.rs src/agent/vm/host/resources.rs",
-    "src/agent/vm/manager/disk_write_queue.rs src/agent/vm/manager/reconciler.rs",
-    "src/central/tasks/lifecycle.rs src/central/tasks/node_selection.rs",
-    "src/central/vms/lifecycle.rs src/central/vms/placement_candidates.rs src/central/vms/readiness.rs",
-    "src/proto/facts.rs src/proto/iommu_units.rs",
-    "src/proto/vm/disk.rs src/proto/vm/spec.rs",
-    "src/serve/dhcp/addresses_in_use.rs src/serve/dhcp/driver.rs src/serve/dhcp/reply_after_commit.rs",
-    "src/store/change_log.rs src/store/journal/mod.rs",
+const KNOWN_CYCLES: [&str; 1] = [
+    // The model owns its indexes, and an index answers questions of the model: both are one unit,
+    // in files by subject. Kinds of records name the index that they update.
     "src/store/index/network_changes.rs src/store/index/nic_index.rs src/store/index/operations.rs src/store/index/sessions.rs src/store/index/tasks.rs \
      src/store/index/unavailable_units.rs src/store/index/vm_index.rs src/store/model.rs src/store/records/mod.rs \
      src/store/tx.rs",

@@ -8,10 +8,11 @@
 use super::ownership_marker;
 use crate::{
     disks::{self, exclusive_disk::ExclusiveDisk, wipe::blocking_check},
+    files,
     system::Tree,
     vm::{
         failure::refusal,
-        host::{config::HostConfig, installed::Programs, resources::image_header},
+        host::{config::HostConfig, installed::Programs},
         spec::argv::{self, ImageFormat},
         vm_paths::VmPaths,
     },
@@ -200,7 +201,7 @@ fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRef
     let path = config.images.join(digest.to_string());
     let missing = |error| refusal(Reason::VolumeMissing, format!("{}: {error}", path.display()));
     let length = path.metadata().map_err(missing)?.len();
-    let header = image_header(&path).map_err(missing)?;
+    let header = files::read_beginning(&path, qcow2::HEADER).map_err(missing)?;
     let unfit = |reason: &str| refusal(Reason::VolumeUnfit, reason);
     let (format, bytes) = if header.starts_with(&qcow2::MAGIC) {
         (ImageFormat::Qcow2, qcow2::virtual_size(&header).map_err(unfit)?)

@@ -1,12 +1,14 @@
 //! The qcow2 overlay (layer) of a volume: the guest writes to the overlay, and the base image stays
 //! unchanged.
 
-use crate::vm::{
-    confine::{Confinement, device},
-    helper_program,
-    host::resources::image_header,
-    spec::argv,
-    vm_paths::VmPaths,
+use crate::{
+    files,
+    vm::{
+        confine::{Confinement, device},
+        helper_program,
+        spec::argv,
+        vm_paths::VmPaths,
+    },
 };
 use meshd_proto::vm::{ByteSize, qcow2};
 use std::{
@@ -44,6 +46,7 @@ pub async fn create(
 /// Returns the size that the guest sees, in bytes: the configured size, or the size of the base
 /// image.
 pub fn virtual_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
-    let base_size = qcow2::virtual_size(&image_header(base)?).map_err(io::Error::other)?;
+    let base_size = qcow2::virtual_size(&files::read_beginning(base, qcow2::HEADER)?)
+        .map_err(io::Error::other)?;
     Ok(size.map_or(base_size, ByteSize::bytes))
 }

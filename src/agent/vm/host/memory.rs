@@ -1,7 +1,7 @@
 //! Memory that is free for VMs and their files. Reserved memory counts as used before guests touch
 //! it or layers grow into it (ADR 28).
 
-use super::{capacity, resources::image_header};
+use super::capacity;
 use crate::{
     system::{self, Tree},
     vm::vm_paths::{self, VmPaths},
@@ -99,7 +99,8 @@ pub fn resident(tree: &Tree, pid: u32) -> Option<u64> {
 /// Returns the expected growth of a layer.
 fn growth(layer: &Path) -> Option<u64> {
     let allocated = layer.metadata().ok()?.blocks().saturating_mul(BLOCK);
-    Some(layer_growth(qcow2::size(&image_header(layer).ok()?).ok()?, allocated))
+    let header = crate::files::read_beginning(layer, qcow2::HEADER).ok()?;
+    Some(layer_growth(qcow2::size(&header).ok()?, allocated))
 }
 
 /// Returns the number of out-of-memory kills since the boot.

@@ -9,7 +9,7 @@ use super::{
     seccomp_support,
 };
 use crate::{
-    disks, networks,
+    disks, files, networks,
     system::{self, Tree},
     vfio,
 };
@@ -20,8 +20,7 @@ use meshd_proto::{
 use meshd_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{File, OpenOptions},
-    io::{self, Read as _},
+    fs::OpenOptions,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -188,17 +187,13 @@ pub fn bridges(tree: &Tree) -> BTreeSet<String> {
     names.filter(|name| tree.has(&format!("/sys/class/net/{name}/bridge"))).collect()
 }
 
-/// Reads the first bytes of an image, at most [`qcow2::HEADER`].
-pub fn image_header(path: &Path) -> io::Result<Vec<u8>> {
-    let mut header = Vec::new();
-    File::open(path)?.take(qcow2::HEADER).read_to_end(&mut header)?;
-    Ok(header)
-}
-
 fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, ImageFile> {
     let read = |digest: Digest| {
         let path = folder.join(digest.to_string());
-        Some((digest, ImageFile { header: image_header(&path).ok()?, path }))
+        Some((
+            digest,
+            ImageFile { header: files::read_beginning(&path, qcow2::HEADER).ok()?, path },
+        ))
     };
     spec.files().filter_map(|(_, digest)| read(digest)).collect()
 }

@@ -7,11 +7,13 @@
 //! | `vms` | the VMs of this node and their supervisors |
 //! | `waiting_vms` | VMs that wait for a volume, a disk write or their own release; stored |
 //! | `disk_write_queue` | disk writes in progress |
+//! | `start_after_write` | starts a VM when its disks are written |
 //! | `reports` | state reports, combined from all of these |
 
 mod disk_write_queue;
 mod reconciler;
 mod reports;
+mod start_after_write;
 pub mod vms;
 mod waiting_vms;
 
