@@ -2,6 +2,11 @@
 //! when it is opened: only regular files are opened, without waiting, and read up to a limit.
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+    path::Arg,
+};
 use std::{
     fs::{self, File},
     io::{self, Read as _},
@@ -9,12 +14,15 @@ use std::{
     path::Path,
 };
 
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+}
+
 /// Opens a regular file; a link is followed.
 ///
 /// # Errors
 /// The file cannot be opened, or is a folder, pipe, socket or device.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
     if !fs::metadata(path)?.is_file() {
         return Err(not_a_file());
     }
@@ -23,12 +31,46 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_a_file()) }
 }
 
+/// Opens a file or folder below a folder. Follows no link, unless `follows_links`: another user may
+/// have put one where a command of root reads and writes. With [`OFlags::NONBLOCK`] the opening of
+/// a pipe does not wait.
+///
+/// # Errors
+/// The file cannot be opened, or its path has a link or leaves the folder.
+pub fn open_beneath(
+    folder: &File,
+    path: impl Arg,
+    flags: OFlags,
+    follows_links: bool,
+) -> io::Result<File> {
+    let resolve = if follows_links {
+        ResolveFlags::empty()
+    } else {
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS
+    };
+    let mode = if flags.contains(OFlags::CREATE) { Mode::from(0o666) } else { Mode::empty() };
+    match openat2(folder, path, flags | OFlags::CLOEXEC, mode, resolve) {
+        Err(Errno::LOOP) => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "links are not followed here"))
+        }
+        opened => Ok(opened?.into()),
+    }
+}
+
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
 /// As [`open_regular`], or the file is larger.
 pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    read_bounded(open_regular(path)?, limit)
+    read_opened(open_regular(path)?, limit)
+}
+
+/// Reads an open file of at most `limit` bytes.
+///
+/// # Errors
+/// It is not a regular file, cannot be read, or is larger.
+pub fn read_opened(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    if file.metadata()?.is_file() { read_bounded(file, limit) } else { Err(not_a_file()) }
 }
 
 /// Reads a file that an operator names on the command line, of at most `limit` bytes: also the pipe
@@ -56,7 +98,7 @@ fn read_bounded(file: File, limit: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use nix::{sys::stat, unistd::mkfifo};
     use std::os::fd::AsRawFd as _;
 
     #[test]
@@ -75,7 +117,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, pipe) = (dir.path().join("file"), dir.path().join("pipe"));
         fs::write(&file, "12345").unwrap();
-        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        mkfifo(&pipe, stat::Mode::S_IRWXU).unwrap();
         for path in [&pipe, dir.path(), Path::new("/dev/zero")] {
             assert_eq!(
                 read_regular(path, 9).unwrap_err().to_string(),

@@ -76,7 +76,7 @@ pub use link::{
     ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction,
     Welcome,
 };
-pub use network::{InterfaceName, NetworkName, NetworkSpec, NodeNetwork, Subnet};
+pub use network::{InterfaceName, NetworkName, NetworkSpec, PRIVATE_BRIDGE_MAC, Subnet};
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
 
 /// Protocol version. Since 2 an agent reports its checks also when nothing has changed.

@@ -1,7 +1,7 @@
 //! The private network that the overlay enables, and the subnet that the node chooses for it.
 
 use crate::system::{self, Route, Tree};
-use meshd_proto::{NetworkSpec, Subnet};
+use meshd_proto::{InterfaceName, NetworkSpec, Subnet};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -24,19 +24,18 @@ pub fn private_network(tree: &Tree) -> Option<NetworkSpec> {
 /// Chooses the subnet of a network that the node makes: the current one unless a route overlaps it,
 /// else the first free one.
 pub fn choose_subnet(tree: &Tree, spec: &NetworkSpec) -> Option<Subnet> {
-    let node = spec.node.as_ref()?;
-    let others: Vec<Subnet> = other_routes(tree, spec).map(|route| destination(&route)).collect();
-    let current = bridge_addresses(tree, spec)
-        .first()
-        .map(|address| Subnet::containing(*address, node.prefix));
-    let current = current.filter(|subnet| node.pool.overlaps(*subnet));
-    let is_free = |subnet: &Subnet| subnet.first_free(node.prefix, &others).is_some();
-    current.filter(is_free).or_else(|| node.pool.first_free(node.prefix, &others))
+    let NetworkSpec { bridge, pool, prefix, .. } = spec;
+    let others: Vec<Subnet> = other_routes(tree, bridge).map(|route| destination(&route)).collect();
+    let current =
+        bridge_addresses(tree, bridge).first().map(|address| Subnet::containing(*address, *prefix));
+    let current = current.filter(|subnet| pool.overlaps(*subnet));
+    let is_free = |subnet: &Subnet| subnet.first_free(*prefix, &others).is_some();
+    current.filter(is_free).or_else(|| pool.first_free(*prefix, &others))
 }
 
-/// Returns the routes of the node, without those of a network.
-pub fn other_routes(tree: &Tree, spec: &NetworkSpec) -> impl Iterator<Item = Route> {
-    system::routes(tree).into_iter().filter(|route| route.interface != spec.bridge.as_str())
+/// Returns the routes of the node, without those of a network's bridge.
+pub fn other_routes(tree: &Tree, bridge: &InterfaceName) -> impl Iterator<Item = Route> {
+    system::routes(tree).into_iter().filter(|route| route.interface != bridge.as_str())
 }
 
 pub fn destination(route: &Route) -> Subnet {
@@ -54,9 +53,9 @@ pub fn name_servers(tree: &Tree) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-/// Returns the IPv4 addresses of the bridge of a network.
-pub fn bridge_addresses(tree: &Tree, spec: &NetworkSpec) -> Vec<Ipv4Addr> {
-    let addresses = system::by_interface(tree).remove(spec.bridge.as_str()).unwrap_or_default();
+/// Returns the IPv4 addresses of a bridge.
+pub fn bridge_addresses(tree: &Tree, bridge: &InterfaceName) -> Vec<Ipv4Addr> {
+    let addresses = system::by_interface(tree).remove(bridge.as_str()).unwrap_or_default();
     let v4 = |address| match address {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,

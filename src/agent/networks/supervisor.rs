@@ -93,7 +93,7 @@ impl NetworkSupervisor {
 
     async fn inspect(&mut self) {
         let Some(subnet) = choose_subnet(&self.tree, &self.spec) else {
-            tracing::error!(network = %self.spec.name, "cannot start the network: every subnet of the pool overlaps a route");
+            tracing::error!(network = %self.spec.bridge, "cannot start the network: every subnet of the pool overlaps a route");
             return;
         };
         let missing = drift::missing(&self.tree, &self.spec, subnet);
@@ -123,10 +123,9 @@ impl NetworkSupervisor {
     }
 
     fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
-        let Some(node) = &self.spec.node else { return Ok(()) };
-        let bridge = &self.spec.bridge;
+        let NetworkSpec { bridge, mac, .. } = &self.spec;
         match missing {
-            MissingPart::Bridge => links::make_bridge(bridge, node.mac),
+            MissingPart::Bridge => links::make_bridge(bridge, *mac),
             MissingPart::Address => {
                 // An existing address belongs to a former subnet.
                 links::remove_addresses(bridge.as_str())?;
@@ -156,13 +155,7 @@ impl NetworkSupervisor {
         let (Some(socket), Some(subnet)) = (&self.socket, self.subnet) else { return };
         let mut reserved = self.assigned.borrow().clone();
         reserved.insert(PROBE_MAC, subnet.gateway());
-        let of_node = settings::name_servers(&self.tree);
-        let dns = self
-            .spec
-            .node
-            .as_ref()
-            .map(|node| node.name_servers(&of_node).to_vec())
-            .unwrap_or_default();
+        let dns = settings::name_servers(&self.tree);
         let scope = DhcpScope { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
         let Some(reply) = dhcp::reply(packet, &scope) else { return };
         if let Err(error) = socket.send_to(&reply.bytes, reply.destination).await {

@@ -111,8 +111,17 @@ impl Workloads {
     }
 
     pub fn slot(&self, id: &SlotId) -> Result<Slot, SlotError> {
-        let slot = self.slots().into_iter().find(|slot| slot.id == *id);
-        slot.ok_or_else(|| SlotError::None(id.clone()))
+        let site = self.env.site();
+        let found = self.env.store.read(|model| {
+            let is_candidate = || {
+                let node = model.node(id.node).filter(|node| node.phase.is_admitted());
+                let facts = node.and_then(|node| node.facts.as_ref());
+                facts.is_some_and(|facts| candidates(id.node, facts).any(|slot| slot == *id))
+            };
+            let is_known = model.slots().contains_key(id) || is_candidate();
+            is_known.then(|| slot(model, &site, id.clone()))
+        });
+        found.ok_or_else(|| SlotError::None(id.clone()))
     }
 
     /// Approves a slot with its present parts. Approving again replaces the approved parts.

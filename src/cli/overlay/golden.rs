@@ -3,11 +3,15 @@
 use super::find;
 use crate::cli::{Context, Failure, output::print::write, overlay::render::overlays};
 use clap::Args;
-use meshd_config::{Fault, Faults, reader::MAX_FILE};
+use meshd_config::{
+    Fault, Faults,
+    files::{open_beneath, read_opened},
+    reader::MAX_FILE,
+};
 use meshd_image::{catalog::Overlay, overlay::sample::golden};
 use meshd_types::failpoint;
 use rustix::{
-    fs::{Dir, Mode, OFlags, ResolveFlags, mkdirat, openat2},
+    fs::{Dir, Mode, OFlags, mkdirat},
     io::Errno,
     path::Arg,
 };
@@ -15,7 +19,7 @@ use similar::TextDiff;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     path::Path,
 };
 
@@ -85,19 +89,7 @@ fn golden_failure(folder: &Path, error: &io::Error) -> Failure {
 /// Opens a file or folder of a folder. Follows no link: the author of an overlay may have put one
 /// where a command of root reads and writes.
 fn open_in(folder: &File, name: impl Arg, flags: OFlags) -> io::Result<File> {
-    let is_safe = failpoint::defends("golden-links");
-    let resolve = if is_safe {
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS
-    } else {
-        ResolveFlags::empty()
-    };
-    let mode = if flags.contains(OFlags::CREATE) { Mode::from(0o666) } else { Mode::empty() };
-    match openat2(folder, name, flags | OFlags::CLOEXEC, mode, resolve) {
-        Err(Errno::LOOP) => {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "links are not followed here"))
-        }
-        opened => Ok(opened?.into()),
-    }
+    open_beneath(folder, name, flags, !failpoint::defends("golden-links"))
 }
 
 /// Opens a folder of a folder, and makes it if it is absent.
@@ -178,15 +170,10 @@ fn read(folder: &File, prefix: &str, found: &mut Files) -> io::Result<()> {
         // Opening a pipe must not wait.
         let file = open_in(folder, name, OFlags::RDONLY | OFlags::NONBLOCK)
             .map_err(|error| failed(error.to_string()))?;
-        let kind = file.metadata()?.file_type();
-        if kind.is_dir() {
+        if file.metadata()?.is_dir() {
             read(&file, &format!("{path}/"), found)?;
         } else {
-            let mut bytes = Vec::new();
-            file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-            if !kind.is_file() || bytes.len() as u64 > MAX_FILE {
-                return Err(failed(format!("it is not a file of at most {MAX_FILE} bytes")));
-            }
+            let bytes = read_opened(file, MAX_FILE).map_err(|error| failed(error.to_string()))?;
             found.insert(path, String::from_utf8_lossy(&bytes).into_owned());
         }
     }

@@ -1,5 +1,9 @@
 //! The trait by which the agent API calls the central node.
 
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use meshd_central::{
     AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection,
 };
@@ -20,16 +24,12 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// A node that waits for approval.
-pub trait Ticket: Send + 'static {
-    /// Returns the next reply for the node. Is not called again after `Approved` or `Rejected`.
-    fn next(&mut self) -> impl Future<Output = PendingReply> + Send;
-}
+/// Replies to a node that waits for approval, up to `Approved` or `Rejected`. Dropping it ends the
+/// wait.
+pub type PendingReplies = BoxStream<'static, PendingReply>;
 
 /// The central node, as seen by the agent API.
 pub trait AgentSettings: Send + Sync + 'static {
-    /// Type of a waiting node.
-    type Ticket: Ticket;
     /// Identifier of a link.
     type Link: Copy + Send + Sync + std::fmt::Debug;
 
@@ -76,7 +76,7 @@ pub trait AgentSettings: Send + Sync + 'static {
         &self,
         hello: PendingHello,
         client: LanClient,
-    ) -> impl Future<Output = Result<Self::Ticket, AgentApiError>> + Send;
+    ) -> impl Future<Output = Result<PendingReplies, AgentApiError>> + Send;
     /// Registers a new link.
     fn link_up(
         &self,
@@ -115,14 +115,7 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
 
-impl Ticket for PendingConnection {
-    fn next(&mut self) -> impl Future<Output = PendingReply> + Send {
-        PendingConnection::next(self)
-    }
-}
-
 impl AgentSettings for Arc<Central> {
-    type Ticket = PendingConnection;
     type Link = LinkId;
 
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
@@ -181,8 +174,13 @@ impl AgentSettings for Arc<Central> {
         &self,
         hello: PendingHello,
         client: LanClient,
-    ) -> Result<PendingConnection, AgentApiError> {
-        self.enrolment.pending(hello, client).await
+    ) -> Result<PendingReplies, AgentApiError> {
+        let waiting = self.enrolment.pending(hello, client).await?;
+        let next = |mut waiting: PendingConnection| async move {
+            let reply = waiting.next().await;
+            Some((reply, waiting))
+        };
+        Ok(stream::unfold(waiting, next).boxed())
     }
 
     async fn link_up(

@@ -36,7 +36,7 @@ mod node_connections;
 mod socket;
 mod volumes;
 
-pub use central_interface::{AgentSettings, Ticket};
+pub use central_interface::{AgentSettings, PendingReplies};
 pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
 use crate::serve::{

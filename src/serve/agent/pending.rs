@@ -1,12 +1,13 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentApi, AgentApiError, AgentConnection, AgentSettings, Ticket,
+    AgentApi, AgentApiError, AgentConnection, AgentSettings,
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
 use crate::serve::connections::limiter::Meter;
 use axum::extract::ws::WebSocket;
+use futures_util::StreamExt as _;
 use meshd_proto::{PendingHello, PendingReply};
 
 /// Serves one waiting node until it is approved, rejected or gone.
@@ -40,8 +41,8 @@ async fn wait<P: AgentSettings>(
         return Ok(refusal.message.into_owned());
     }
     let node = hello.node;
-    let mut ticket = match service.plane.pending(hello, connection.lan.clone()).await {
-        Ok(ticket) => ticket,
+    let mut replies = match service.plane.pending(hello, connection.lan.clone()).await {
+        Ok(replies) => replies,
         Err(error) => return refuse(socket, error).await,
     };
     // From here on, the node counts as waiting. Connections without a hello are evicted first.
@@ -49,7 +50,7 @@ async fn wait<P: AgentSettings>(
     tracing::info!(route = "pending", %node, %from, "a node waits for approval");
     loop {
         let reply = tokio::select! {
-            reply = ticket.next() => reply,
+            Some(reply) = replies.next() => reply,
             ended = silence(socket) => return Err(ended),
             () = service.shutdown.cancelled() => return Ok("the central node stops; reconnect".into()),
         };

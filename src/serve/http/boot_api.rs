@@ -1,26 +1,24 @@
 //! Calls of the boot API's routes to the central node.
 
+use super::sendfile_writer::Completion;
 use bytes::Bytes;
-use meshd_central::{Fetched, LanClient, OverlayDenied, OverlayTransfer, ServiceHealth, Shared};
+use meshd_central::{Fetched, LanClient, OverlayDenied, ServiceHealth, Shared};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
 use std::{future::Future, net::SocketAddr, path::PathBuf};
 
-/// Transfer of an overlay. Dropping it means that the transfer failed: the capability stays valid.
-pub trait Transfer: Send + 'static {
-    /// Returns the whole overlay in pieces.
-    fn pieces(&self) -> Vec<Bytes>;
-
-    /// Spends the capability. Called when the last byte is written to the socket.
-    fn finished(self) -> impl Future<Output = ()> + Send;
+/// Transfer of an overlay.
+pub struct Transfer {
+    /// The whole overlay, in order.
+    pub pieces: Vec<Bytes>,
+    /// Spends the capability; runs when the last byte is written to the socket. Dropping it before
+    /// means that the transfer failed: the capability stays valid.
+    pub completion: Completion,
 }
 
 /// Decisions behind the routes, made by the central node or by a test.
 pub trait BootApi: Clone + Send + Sync + 'static {
-    /// Result of [`BootApi::open_overlay`].
-    type Overlay: Transfer;
-
     /// Returns the client of an accepted connection. `interface` is that of the listener.
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
         let _ = (interface, at);
@@ -65,7 +63,7 @@ pub trait BootApi: Clone + Send + Sync + 'static {
         capability: &str,
         form: Delivery,
         from: LanClient,
-    ) -> impl Future<Output = Result<Self::Overlay, OverlayDenied>> + Send;
+    ) -> impl Future<Output = Result<Transfer, OverlayDenied>> + Send;
 
     /// Checks whether [`BootApi::open_overlay`] would succeed, without spending the capability.
     fn probe_overlay(
@@ -75,19 +73,7 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), OverlayDenied>> + Send;
 }
 
-impl Transfer for OverlayTransfer {
-    fn pieces(&self) -> Vec<Bytes> {
-        self.pieces.clone()
-    }
-
-    fn finished(self) -> impl Future<Output = ()> + Send {
-        OverlayTransfer::finished(self)
-    }
-}
-
 impl BootApi for Shared {
-    type Overlay = OverlayTransfer;
-
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
         self.lan_client(interface, from, at)
     }
@@ -141,8 +127,9 @@ impl BootApi for Shared {
         capability: &str,
         form: Delivery,
         from: LanClient,
-    ) -> Result<OverlayTransfer, OverlayDenied> {
-        self.boot.open_overlay(capability, form, from).await
+    ) -> Result<Transfer, OverlayDenied> {
+        let opened = self.boot.open_overlay(capability, form, from).await?;
+        Ok(Transfer { pieces: opened.pieces.clone(), completion: Box::pin(opened.finished()) })
     }
 
     async fn probe_overlay(&self, capability: &str, from: LanClient) -> Result<(), OverlayDenied> {

@@ -84,19 +84,7 @@ fn check(answer: &Response<Body>, is_blob: bool, method: &str) {
 #[derive(Clone)]
 struct Rack;
 
-struct Overlay;
-
-impl Transfer for Overlay {
-    fn pieces(&self) -> Vec<Bytes> {
-        vec![Bytes::from_static(b"an overlay")]
-    }
-
-    async fn finished(self) {}
-}
-
 impl BootApi for Rack {
-    type Overlay = Overlay;
-
     fn folder(&self) -> std::path::PathBuf {
         std::env::temp_dir()
     }
@@ -130,8 +118,10 @@ impl BootApi for Rack {
         capability: &str,
         _: Delivery,
         from: LanClient,
-    ) -> Result<Overlay, OverlayDenied> {
-        self.probe_overlay(capability, from).await.map(|()| Overlay)
+    ) -> Result<Transfer, OverlayDenied> {
+        self.probe_overlay(capability, from).await?;
+        let pieces = vec![Bytes::from_static(b"an overlay")];
+        Ok(Transfer { pieces, completion: Box::pin(std::future::ready(())) })
     }
 
     async fn probe_overlay(&self, capability: &str, _: LanClient) -> Result<(), OverlayDenied> {

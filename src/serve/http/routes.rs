@@ -305,9 +305,8 @@ async fn overlay<P: BootApi>(
     }
     // The Range header is ignored: a partial transfer of an overlay counts as failed.
     match shared.api.open_overlay(&capability, form, client.from).await {
-        Ok(transfer) => {
-            let pieces = transfer.pieces();
-            let body = deliver(&method, &client.pending, pieces, transfer.finished());
+        Ok(Transfer { pieces, completion }) => {
+            let body = deliver(&method, &client.pending, pieces, completion);
             ([NO_STORE, BYTES], body).into_response()
         }
         Err(error) => denied_response(error),

@@ -15,7 +15,7 @@ use crate::{
     networks::settings,
     system::{self, Route, Tree},
 };
-use meshd_proto::{InterfaceName, NetworkSpec, Subnet};
+use meshd_proto::{InterfaceName, PRIVATE_BRIDGE_MAC, Subnet};
 use meshd_types::{Digest, MacAddr, failpoint};
 use std::{io, net::Ipv4Addr};
 
@@ -59,9 +59,9 @@ pub type Network = (Ipv4Addr, u8);
 /// Addresses of the node and its networks that the rules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirewallContext {
-    /// The private network. Its guests are denied the node's services and networks, even while the
-    /// node has no address in it.
-    pub network: NetworkSpec,
+    /// Bridge of the private network. Its guests are denied the node's services and networks, even
+    /// while the node has no address in it, or the overlay no longer enables it.
+    pub bridge: InterfaceName,
     /// Address of the node in the private network.
     pub gateway: Option<Ipv4Addr>,
     /// Name servers of the node.
@@ -164,7 +164,7 @@ fn chains(ports: &[GuestPort], context: &FirewallContext) -> Vec<Chain> {
 
 /// Rules for the frames of one guest.
 fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) -> Vec<Vec<u8>> {
-    let is_private = port.bridge == context.network.bridge;
+    let is_private = port.bridge == context.bridge;
     let others =
         || ports.iter().filter(|other| other.bridge == port.bridge && other.mac != port.mac);
     let is_peer = |other: &&GuestPort| port.peers && other.peers;
@@ -220,9 +220,8 @@ fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) 
         let sends = [ipv4(), bytes(Base::Network, 12, &address.octets())].concat();
         let from_guest = || sends.clone();
         if is_private {
-            let bridge_mac = context.network.node.as_ref().map(|node| node.mac);
-            for mac in bridge_mac.into_iter().chain(others().filter(is_peer).map(|other| other.mac))
-            {
+            let peers = others().filter(is_peer).map(|other| other.mac);
+            for mac in std::iter::once(PRIVATE_BRIDGE_MAC).chain(peers) {
                 rules
                     .extend(client_traffic(&[from_guest(), bytes(Base::Link, 0, &mac.0)].concat()));
             }
@@ -291,7 +290,7 @@ fn client_traffic(from_guest: &[u8]) -> Vec<Vec<u8>> {
 
 /// Rules for the node's services: DHCP, ping, and answers to the node's own requests.
 fn input_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
-    let from_bridge = || meta(INPUT_NAME, &interface(context.network.bridge.as_str()));
+    let from_bridge = || meta(INPUT_NAME, &interface(context.bridge.as_str()));
     let mut rules = vec![
         [from_bridge(), meta(PROTOCOL, &[UDP]), bytes(Base::Transport, 2, &DHCP_SERVER), accept()]
             .concat(),
@@ -309,16 +308,15 @@ fn input_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
 
 /// Rules for forwarding: name servers, and networks beyond those of the node.
 fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
-    let from_bridge = || meta(INPUT_NAME, &interface(context.network.bridge.as_str()));
-    let to_bridge = || meta(OUTPUT_NAME, &interface(context.network.bridge.as_str()));
+    let from_bridge = || meta(INPUT_NAME, &interface(context.bridge.as_str()));
+    let to_bridge = || meta(OUTPUT_NAME, &interface(context.bridge.as_str()));
     let ipv4 = || meta(FAMILY, &IPV4_FAMILY);
     // With br_netfilter, frames between peers pass here too; the ingress chain has already decided.
     let mut rules = vec![
         [from_bridge(), to_bridge(), accept()].concat(),
         [to_bridge(), known_connection(false), drop()].concat(),
     ];
-    let node = context.network.node.as_ref();
-    for server in node.map_or(&context.dns[..], |node| node.name_servers(&context.dns)) {
+    for server in &context.dns {
         for protocol in [UDP, TCP] {
             let query = [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
             rules.push(
@@ -347,18 +345,18 @@ fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
 
 /// Reads the addresses and networks of this node.
 pub fn firewall_context(tree: &Tree, central: Option<Ipv4Addr>) -> FirewallContext {
-    // A pool without a subnet: guests of a network that is not enabled any more stay isolated.
-    let disabled = || NetworkSpec::private(Subnet::containing(Ipv4Addr::UNSPECIFIED, 32));
-    let network = settings::private_network(tree).unwrap_or_else(disabled);
+    let bridge = InterfaceName::private_bridge();
     let dns = settings::name_servers(tree);
-    let gateway = settings::choose_subnet(tree, &network).map(Subnet::gateway);
+    let subnet =
+        settings::private_network(tree).and_then(|spec| settings::choose_subnet(tree, &spec));
+    let gateway = subnet.map(Subnet::gateway);
     let mut blocked_hosts: Vec<Ipv4Addr> = system::local_addresses(tree);
     blocked_hosts.extend(central);
     blocked_hosts.sort_unstable();
     blocked_hosts.dedup();
     let is_connected =
         |route: &Route| route.gateway.is_unspecified() && !route.mask.is_unspecified();
-    let connected = settings::other_routes(tree, &network)
+    let connected = settings::other_routes(tree, &bridge)
         .filter(is_connected)
         .map(|route| settings::destination(&route));
     let connected = connected.map(|subnet| (subnet.network(), subnet.bits()));
@@ -372,12 +370,12 @@ pub fn firewall_context(tree: &Tree, central: Option<Ipv4Addr>) -> FirewallConte
     blocked_networks.sort_unstable();
     blocked_networks.dedup();
     let is_bridge = |name: &String| {
-        name != network.bridge.as_str() && tree.has(&format!("/sys/class/net/{name}/bridge"))
+        name != bridge.as_str() && tree.has(&format!("/sys/class/net/{name}/bridge"))
     };
     let mac = |name: String| tree.text(&format!("/sys/class/net/{name}/address"))?.parse().ok();
     let bridges =
         tree.list("/sys/class/net").into_iter().filter(is_bridge).filter_map(mac).collect();
-    FirewallContext { network, gateway, dns, blocked_networks, blocked_hosts, bridges }
+    FirewallContext { bridge, gateway, dns, blocked_networks, blocked_hosts, bridges }
 }
 
 #[cfg(test)]

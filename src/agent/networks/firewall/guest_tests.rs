@@ -117,10 +117,6 @@ fn site(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
 
-fn private_network() -> NetworkSpec {
-    NetworkSpec::private("172.30.0.0/16".parse().expect("a subnet"))
-}
-
 /// A node with two bridges, the central node, and two guests on each bridge.
 struct TestNetwork {
     central: Host,
@@ -131,11 +127,10 @@ struct TestNetwork {
 
 impl TestNetwork {
     fn new() -> Self {
-        let network = private_network();
-        let private_bridge = network.bridge.as_str();
-        let private_mac = network.node.as_ref().expect("a network of the node").mac;
+        let network = InterfaceName::private_bridge();
+        let private_bridge = network.as_str();
         for (bridge, mac, address) in
-            [(private_bridge, private_mac, GATEWAY), ("br0", SITE_MAC, NODE)]
+            [(private_bridge, PRIVATE_BRIDGE_MAC, GATEWAY), ("br0", SITE_MAC, NODE)]
         {
             run("ip", &["link", "add", bridge, "type", "bridge"]);
             run("ip", &["link", "set", bridge, "address", &mac.to_string(), "up"]);
@@ -170,7 +165,7 @@ impl TestNetwork {
 
     fn isolate(&self) {
         let context = FirewallContext {
-            network: private_network(),
+            bridge: InterfaceName::private_bridge(),
             gateway: Some(GATEWAY),
             dns: Vec::new(),
             blocked_networks: vec![(site(0), 24)],

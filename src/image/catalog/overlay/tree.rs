@@ -6,12 +6,14 @@ use super::{
     template::TemplateInputs,
 };
 use bytes::Bytes;
-use meshd_config::Fault;
+use meshd_config::{
+    Fault,
+    files::{open_beneath, read_opened},
+};
 use meshd_types::{SafePath, failpoint};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use std::{
-    fs,
-    io::{self, Read as _},
+    fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Component, Path, PathBuf},
 };
@@ -32,23 +34,9 @@ pub(super) struct RootFs {
 /// Reads a regular file below a folder. Follows no link: the author of the overlay may have
 /// replaced a folder by one since it was listed.
 fn read_beneath(folder: &fs::File, relative: &Path) -> io::Result<Vec<u8>> {
-    // Opening a pipe must not wait.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file =
-        openat2(folder, relative, flags, Mode::empty(), resolve_flags() | ResolveFlags::BENEATH)?;
-    let file = fs::File::from(file);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("it has more than {MAX_FILE} bytes"),
-        ));
-    }
-    Ok(bytes)
+    let follows_links = !failpoint::defends("overlay-links");
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    read_opened(open_beneath(folder, relative, flags, follows_links)?, MAX_FILE)
 }
 
 /// Opens a folder by a path without links.
@@ -58,17 +46,13 @@ fn open_folder(real: &Path) -> io::Result<fs::File> {
         real,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
-        resolve_flags(),
+        if failpoint::defends("overlay-links") {
+            ResolveFlags::NO_SYMLINKS
+        } else {
+            ResolveFlags::empty()
+        },
     )?
     .into())
-}
-
-fn resolve_flags() -> ResolveFlags {
-    if failpoint::defends("overlay-links") {
-        ResolveFlags::NO_SYMLINKS
-    } else {
-        ResolveFlags::empty()
-    }
 }
 
 struct Walk<'a> {

@@ -46,7 +46,6 @@ struct Fake {
 }
 
 struct FakeTransfer {
-    bytes: Bytes,
     state: Arc<Mutex<State>>,
     events: mpsc::UnboundedSender<String>,
 }
@@ -61,13 +60,7 @@ impl Drop for FakeTransfer {
     }
 }
 
-impl Transfer for FakeTransfer {
-    fn pieces(&self) -> Vec<Bytes> {
-        let (head, tail) = (self.bytes.clone(), self.bytes.clone());
-        let middle = self.bytes.len() / 3;
-        vec![head.slice(..middle), Bytes::new(), tail.slice(middle..)]
-    }
-
+impl FakeTransfer {
     async fn finished(self) {
         *self.state.lock().expect("no panic elsewhere") = State::Spent;
         let _ = self.events.send("spent".into());
@@ -84,8 +77,6 @@ impl Fake {
 }
 
 impl BootApi for Arc<Fake> {
-    type Overlay = FakeTransfer;
-
     fn folder(&self) -> std::path::PathBuf {
         std::env::temp_dir()
     }
@@ -128,14 +119,13 @@ impl BootApi for Arc<Fake> {
         text: &str,
         _: Delivery,
         _: LanClient,
-    ) -> Result<FakeTransfer, OverlayDenied> {
+    ) -> Result<Transfer, OverlayDenied> {
         self.probe_overlay(text, Ipv4Addr::LOCALHOST.into()).await?;
         *self.state.lock().expect("no panic elsewhere") = State::Busy;
-        Ok(FakeTransfer {
-            bytes: self.overlay.clone(),
-            state: self.state.clone(),
-            events: self.events.clone(),
-        })
+        let transfer = FakeTransfer { state: self.state.clone(), events: self.events.clone() };
+        let middle = self.overlay.len() / 3;
+        let pieces = vec![self.overlay.slice(..middle), Bytes::new(), self.overlay.slice(middle..)];
+        Ok(Transfer { pieces, completion: Box::pin(transfer.finished()) })
     }
 
     async fn probe_overlay(&self, text: &str, _: LanClient) -> Result<(), OverlayDenied> {

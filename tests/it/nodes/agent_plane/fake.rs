@@ -1,9 +1,9 @@
 //! A made-up central node with real tokens and certificates, and a node that speaks the protocol by
 //! hand.
 
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::{SinkExt as _, StreamExt as _, stream};
 use meshd::serve::{
-    agent::{self, AgentSettings, Ticket},
+    agent::{self, AgentSettings, PendingReplies},
     bind::{self, Service},
 };
 use meshd_central::{AgentApiError, LanClient, LinkCommand};
@@ -72,7 +72,7 @@ pub struct Central {
     offline_after: Duration,
 }
 
-pub struct Waiting {
+struct Waiting {
     central: Arc<CertificateAuthority>,
     hello: PendingHello,
     approved: watch::Receiver<bool>,
@@ -80,7 +80,7 @@ pub struct Waiting {
     now: Timestamp,
 }
 
-impl Ticket for Waiting {
+impl Waiting {
     async fn next(&mut self) -> PendingReply {
         if !std::mem::replace(&mut self.told, true) {
             return PendingReply::Waiting { reason: "nobody has decided".into() };
@@ -113,7 +113,6 @@ impl Central {
 }
 
 impl AgentSettings for Central {
-    type Ticket = Waiting;
     type Link = u64;
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {
@@ -164,10 +163,19 @@ impl AgentSettings for Central {
         self.issue(&request.csr_pem, peer.node)
     }
 
-    async fn pending(&self, hello: PendingHello, _: LanClient) -> Result<Waiting, AgentApiError> {
+    async fn pending(
+        &self,
+        hello: PendingHello,
+        _: LanClient,
+    ) -> Result<PendingReplies, AgentApiError> {
         self.see(Seen::Waits(hello.node));
         let (central, approved) = (Arc::clone(&self.authority), self.approved.subscribe());
-        Ok(Waiting { central, hello, approved, told: false, now: self.now() })
+        let waiting = Waiting { central, hello, approved, told: false, now: self.now() };
+        let next = |mut waiting: Waiting| async move {
+            let reply = waiting.next().await;
+            Some((reply, waiting))
+        };
+        Ok(stream::unfold(waiting, next).boxed())
     }
 
     async fn link_up(

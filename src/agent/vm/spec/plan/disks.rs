@@ -1,34 +1,23 @@
 //! Finds the disk of a volume and checks its owner. Pure.
 
 use super::{Planner, has_function};
-use meshd_proto::{
-    DiskFacts, DiskIdentity,
-    vm::{RawDisk, SlotDisk, VmRefusalReason, VmSpec},
-};
+use crate::disks::wipe;
+use meshd_proto::vm::{RawDisk, SlotDisk, VmRefusalReason, VmSpec};
 use meshd_types::PciAddress;
 use std::path::PathBuf;
 
 impl Planner<'_> {
     pub(super) fn disk(&self, disk: &RawDisk) -> Result<PathBuf, (VmRefusalReason, String)> {
-        let Some(identity) = disk.identity().map(DiskIdentity::as_str) else {
+        let Some(identity) = disk.identity() else {
             return Err((
                 VmRefusalReason::DiskMissing,
                 "the order does not name the disk of the slot".to_owned(),
             ));
         };
-        let has_name = |disk: &&DiskFacts| disk.identities().any(|name| name == identity);
-        let found: Vec<&DiskFacts> = self.host.disks.iter().filter(has_name).collect();
-        let [disk] = found.as_slice() else {
-            let count = if found.is_empty() {
-                "no disk has".to_owned()
-            } else {
-                format!("{} disks have", found.len())
-            };
-            return Err((
-                VmRefusalReason::DiskMissing,
-                format!("{count} the identity `{identity}`"),
-            ));
-        };
+        let missing = || format!("no disk has the identity {identity}");
+        let disk = wipe::find(&self.host.disks, identity)
+            .and_then(|found| found.ok_or_else(missing))
+            .map_err(|reason| (VmRefusalReason::DiskMissing, reason))?;
         let aliases: Vec<&str> = disk.identities().collect();
         let has_disk =
             |other: &&&VmSpec| other.disks().any(|disk| aliases.contains(&disk.as_str()));
