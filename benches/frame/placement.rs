@@ -146,7 +146,7 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
         let vm = runtime.block_on(central.workloads.create_vm(ask(number), None, false, &by))?;
         took.push(begun.elapsed());
         let node = vm.node().context("it has a node")?;
-        for unit in vm.request.spec.units {
+        for unit in vm.assigned.units {
             anyhow::ensure!(owned.insert((node, unit.clone())), "{unit} of {node} is given twice");
         }
     }

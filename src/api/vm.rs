@@ -1,6 +1,6 @@
 //! VMs. No response contains cloud-init data.
 
-use meshd_config::vm::{OnNodeLoss, VmRequest, VmTemplate};
+use meshd_config::vm::{NewVm, OnNodeLoss, VmRequest, VmTemplate};
 use meshd_model::work::{Vm, VmDesiredState, VmPhase};
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
@@ -11,9 +11,11 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVm {
-    /// Specification of the VM, as `meshd vm create` derives it from a `vm.toml`.
+    /// The VM, as `meshd vm create` reads it from a `vm.toml`: `name`, `uuid`, `template`,
+    /// `settings`, `numa_node`, `numa_anywhere`, `units`, `volumes`, `nics` and `cloud_init`.
+    /// Settings that are absent come from the template.
     #[schema(value_type = Object)]
-    pub vm: VmRequest,
+    pub vm: NewVm,
     /// ID or name of the only node on which meshd may place the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -125,11 +127,7 @@ impl VmView {
             obstacle: vm.obstacle.clone(),
             vcpus: spec.vcpus,
             memory: spec.memory,
-            units: if vm.placement.is_some() {
-                spec.units.iter().map(ToString::to_string).collect()
-            } else {
-                Vec::new()
-            },
+            units: vm.assigned.units.iter().map(ToString::to_string).collect(),
             unit_selectors: vm
                 .request
                 .units
@@ -138,10 +136,10 @@ impl VmView {
                 .map(ToString::to_string)
                 .chain(whole)
                 .collect(),
-            numa_node: spec.numa_node,
-            numa_mismatch: vm.locality.mismatch,
-            volumes: spec.volumes.clone(),
-            nics: spec.nics.clone(),
+            numa_node: vm.numa_node(),
+            numa_mismatch: vm.assigned.numa_mismatch,
+            volumes: vm.volumes().collect(),
+            nics: vm.nics().collect(),
             on_node_loss: vm.request.on_node_loss,
             start: vm.start,
             created_at: Some(vm.created_at),

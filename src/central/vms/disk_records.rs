@@ -27,9 +27,7 @@ pub(crate) fn record_assigned_disks(
         return;
     }
     let audit = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
-    for volume in
-        vm.request.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name))
-    {
+    for volume in vm.volumes().filter(|volume| !vm.disks.contains_key(&volume.name)) {
         let Some(disk) = volume.source.disk().and_then(|disk| disk.identity()) else { continue };
         if !report.disks.contains_key(&volume.name) {
             continue;

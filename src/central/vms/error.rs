@@ -44,6 +44,7 @@ meshd_types::hints!(VmError {
     VmError::NameTaken { .. } => "use another name, or delete that VM";
     VmError::UuidTaken { .. } => "omit the UUID, or delete that VM";
     VmError::TooMany => "delete some";
+    VmError::Unsound(faults) => "{}", faults.first().map_or("", |fault| &fault.hint);
     VmError::Nics(_) => "correct it";
     VmError::NoPlacement(_) => "`meshd node list` shows which nodes are ready";
     VmError::NotInService { hint, .. } => "{hint}";

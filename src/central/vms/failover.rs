@@ -130,7 +130,7 @@ pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext
         {
             vm.desired_state = VmDesiredState::Stop;
             // The guest may still use the addresses of its slot, so they stay reserved.
-            vm.request.spec.nics = before.request.spec.nics;
+            vm.assigned.nics = before.assigned.nics;
             tx.put_vm(vm);
         }
     }

@@ -10,10 +10,13 @@ use crate::vms::{
     placement_candidates::{add_slots, candidate_nodes, slot_disks},
     readiness::{check_startable, may_run},
 };
-use meshd_config::{Site, vm::VmRequest};
+use meshd_config::{
+    Site,
+    vm::{NewVm, VmRequest},
+};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind},
-    work::{Placement, Vm, VmDesiredState, fill_slot_nics, place_by},
+    work::{Placement, Vm, VmDesiredState, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, VmOrder, VmTargetState};
 use meshd_store::{Model, Tx};
@@ -40,6 +43,12 @@ impl Workloads {
         self.env.store.read(|model| model.vm(uuid).cloned())
     }
 
+    /// Completes a new VM with its template of the site.
+    pub fn complete_vm(&self, vm: NewVm) -> Result<VmRequest, VmError> {
+        let fresh = SystemUuid::from_random(self.env.random());
+        vm.complete(&self.env.site().vms.rules.templates, fresh).map_err(VmError::Unsound)
+    }
+
     /// Records a VM and places it, or does neither.
     pub async fn create_vm(
         &self,
@@ -49,7 +58,6 @@ impl Workloads {
         audit: &AuditContext,
     ) -> Result<Vm, VmError> {
         let (snapshot, now) = (self.env.snapshot(), self.env.now());
-        fill_slot_nics(&mut request.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let files: BTreeSet<Digest> = request.spec.files().map(|(_, digest)| digest).collect();
@@ -253,12 +261,10 @@ impl Workloads {
         })
         .map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
-        vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
-        fill_slot_nics(&mut vm.request.spec, fit.nics);
+        vm.assign(Placement { node: fit.node, since: now, session }, fit.assigned);
         check_slot_nics(model, &self.env.snapshot(), vm, now).map_err(VmError::Nics)?;
-        vm.bind(fit.near, fit.numa_mismatch);
         // Assigned units may violate rules between fields.
-        let faults = vm.request.spec.faults();
+        let faults = vm.spec().faults();
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
@@ -293,13 +299,12 @@ pub(crate) fn existing_vm(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> 
 
 fn describe_placement(vm: &Vm) -> String {
     let node = vm.node().map_or_else(|| "no node".to_owned(), |node| node.to_string());
-    let units: Vec<&str> = vm.request.spec.units.iter().map(PciAddress::as_str).collect();
+    let units: Vec<&str> = vm.assigned.units.iter().map(PciAddress::as_str).collect();
     let addresses: Vec<String> =
-        vm.request.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+        vm.nics().filter_map(|nic| Some(nic.address?.to_string())).collect();
     let labelled =
         |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
-    let numa = match (vm.locality.mismatch, vm.request.spec.numa_node.filter(|_| vm.locality.near))
-    {
+    let numa = match (vm.assigned.numa_mismatch, vm.assigned.numa_node) {
         (true, _) => ", units on several NUMA nodes (numa_mismatch)".to_owned(),
         (false, Some(near)) => format!(", all on its NUMA node {near}"),
         (false, None) => String::new(),

@@ -177,7 +177,7 @@ pub(crate) fn check_slot_nics(
 ) -> Result<(), Vec<SpecFault>> {
     let checks = AddressChecks { model, snapshot, now };
     let mut faults = Vec::new();
-    for (index, nic) in vm.request.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
+    for (index, nic) in vm.nics().enumerate().filter(|(_, nic)| nic.slot) {
         let mac = checks
             .mac_user(nic.mac, Some(vm.uuid()))
             .map(|holder| format!("{} is {holder}", nic.mac));
@@ -197,14 +197,12 @@ pub(crate) fn check_slot_nics(
 
 /// True if another VM of the node has one of this VM's addresses in the private network.
 pub(crate) fn is_private_address_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
-    let addresses: Vec<Ipv4Addr> =
-        vm.request.spec.nics.iter().filter_map(private_address).collect();
+    let private_addresses =
+        |vm: &Vm| vm.nics().filter_map(|nic| private_address(&nic)).collect::<Vec<Ipv4Addr>>();
+    let addresses = private_addresses(vm);
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
     !addresses.is_empty()
-        && others()
-            .flat_map(|other| &other.request.spec.nics)
-            .filter_map(private_address)
-            .any(|address| addresses.contains(&address))
+        && others().flat_map(private_addresses).any(|address| addresses.contains(&address))
 }
 
 enum PoolSearch {

@@ -59,7 +59,7 @@ impl Workloads {
                         progress.obstacle.map(|why| why.chars().take(MAX_REASON).collect());
                     fetching.insert(report.uuid, progress);
                 }
-                let is_own = |mac: &MacAddr| vm.request.spec.nics.iter().any(|nic| nic.mac == *mac);
+                let is_own = |mac: &MacAddr| vm.nics().any(|nic| nic.mac == *mac);
                 let own = report.addresses.iter().filter(|(mac, _)| is_own(mac));
                 let own: BTreeMap<MacAddr, Ipv4Addr> =
                     own.map(|(mac, address)| (*mac, *address)).collect();
@@ -282,13 +282,13 @@ impl Workloads {
 /// True if units or disks of the VM may still count as used in the last facts of the node.
 fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
-    let units = !vm.request.spec.units.is_empty()
+    let units = !vm.assigned.units.is_empty()
         && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
-    let blocked = |disk: &DiskIdentity| {
+    let blocked = |disk: DiskIdentity| {
         DiskFacts::by_identity(&facts.disks, disk.as_str())
             .is_some_and(|found| found.blocked.is_some())
     };
-    units || vm.request.spec.disks().any(blocked)
+    units || vm.used_disks().any(blocked)
 }
 
 /// Records that the VMs of a node ended with its reboot.

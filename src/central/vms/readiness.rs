@@ -42,7 +42,7 @@ pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(),
         return Err(VmError::NotInService { name: vm.name().clone(), node: node.id, why, hint });
     }
     let Some(facts) = &node.facts else { return Ok(()) };
-    for unit in &vm.request.spec.units {
+    for unit in &vm.assigned.units {
         let id = slot_with(node.id, unit, facts);
         let slot = derive_slot(
             id.clone(),

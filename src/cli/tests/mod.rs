@@ -391,8 +391,9 @@ fn vm_deletion_names_the_disks_that_it_wipes() {
         + &volume("data", "disk = \"SN-1\"\non_release = \"wipe\"\nadopt = true")
         + &volume("kept", "disk = \"SN-2\"\nadopt = true");
     let uuid = "77010203-0405-0607-0809-0a0b0c0d0e01".parse().unwrap();
-    let request = meshd_config::vm::parse(&text, Path::new("vm.toml"), uuid)
+    let vm = meshd_config::vm::parse(&text, Path::new("vm.toml"))
         .unwrap_or_else(|faults| panic!("{faults}"));
+    let request = vm.complete(&meshd_config::vm::VmTemplates::new(), uuid).unwrap();
     let vm =
         meshd_api::VmView::new(&meshd_model::work::Vm::new(request, None, Timestamp::EPOCH), false);
     let node = "4dv2k9wx".parse().unwrap();

@@ -23,11 +23,9 @@ use super::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView, routes as api};
-use meshd_config::vm::VmRequest;
+use meshd_api::{CreateVm, DeleteVm, VmView, routes as api};
 use meshd_proto::vm::{VmFetching, Volume};
-use meshd_types::SystemUuid;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use wait::{Until, Wait};
 
 /// A VM is named by its name or its UUID.
@@ -130,7 +128,7 @@ impl Vm {
             match self {
                 Vm::Create { file, node, start, force, wait, output } => {
                     let client = client.with_force(force);
-                    let vm = read_vm_file(&client, &file).await?;
+                    let vm = meshd_config::vm::parse(&meshd_config::vm::read_file(&file)?, &file)?;
                     let mut vm =
                         client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
                     if start && wait.is_requested() {
@@ -194,33 +192,6 @@ pub(super) fn deletion(vm: &VmView, names: &NodeNames, force: bool) -> String {
     };
     let (name, uuid, state) = (&vm.name, vm.uuid, vm.state.as_str());
     format!("{name} ({uuid}, {state}{node}) is deleted with its data{disks}\nDelete it?")
-}
-
-/// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable
-/// central node.
-async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
-    let (text, uuid) = (meshd_config::vm::read_file(file)?, random_uuid()?);
-    let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await;
-    let known = templates.map(|all| {
-        all.into_iter().map(|TemplateView { name, template }| (name, template)).collect()
-    });
-    match known {
-        Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, uuid, Some(&templates))?),
-        Err(unreachable) => {
-            meshd_config::vm::parse_with(&text, file, uuid, None)?;
-            Err(unreachable)
-        }
-    }
-}
-
-/// Returns a random UUID, version 4 (RFC 9562).
-fn random_uuid() -> Result<SystemUuid, Failure> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    Ok(SystemUuid(bytes))
 }
 
 type VmOrder = api::Post<api::Empty, api::Object<VmView>, 1>;

@@ -1,7 +1,7 @@
 //! Tests of VM rules and templates in `[vms]`.
 
 use super::*;
-use crate::vm::parse_with;
+use crate::vm::{VmRequest, parse};
 use meshd_proto::vm::{Firmware, RestartWhen};
 use meshd_types::SystemUuid;
 
@@ -50,11 +50,13 @@ fn vms_section_reports_each_fault() {
 fn vm_template_fills_missing_keys_of_vm_file() {
     let text = "[vms.templates.default]\nvcpus = 24\nmemory = \"64G\"\n\
                 [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
-                [vms.templates.uefi.restart]\nwhen = \"always\"";
+                [vms.templates.uefi.restart]\nwhen = \"always\"\n\
+                [vms.templates.bios]\nvcpus = 2\nmemory = \"1G\"\nfirmware = \"bios\"";
     let site = valid(site(text));
-    let request =
-        |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
-    let read = |text: &str| valid(request(text));
+    let complete = |text: &str| {
+        valid(parse(text, Path::new("vm.toml"))).complete(&site.vms.rules.templates, UUID)
+    };
+    let read = |text: &str| -> VmRequest { complete(text).expect("it is valid") };
     let spec = read("name = \"a\"").spec;
     assert_eq!((spec.vcpus, spec.memory.to_string().as_str()), (24, "64G"));
     assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "the VM file takes precedence");
@@ -65,29 +67,40 @@ fn vm_template_fills_missing_keys_of_vm_file() {
     );
     assert_eq!(uefi.on_node_loss, crate::vm::OnNodeLoss::Restart);
 
-    let faults = |text: &str| request(text).expect_err("it has faults").to_string();
+    let faults = |text: &str| {
+        let faults = complete(text).expect_err("it has faults");
+        faults
+            .iter()
+            .map(|fault| format!("{}: {}; {}\n", fault.key, fault.message, fault.hint))
+            .collect::<String>()
+    };
     let unknown = faults("name = \"a\"\ntemplate = \"uefy\"");
     assert!(unknown.contains("no template `uefy`") && unknown.contains("uefi"), "{unknown}");
     assert!(
         faults("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"),
         "the template has no memory"
     );
-    let beside = faults(
-        "name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true",
+    let beside = faults("name = \"a\"\ntemplate = \"bios\"\nsecure_boot = true");
+    assert!(
+        beside.contains("secure_boot: a BIOS has no Secure Boot (with template `bios`)"),
+        "{beside}"
     );
-    assert!(beside.contains("secure_boot") && !beside.contains("template"), "{beside}");
-    let restart = "restart = { when = \"always\", max_delay = \"1s\" }";
-    let beside = faults(&format!("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\n{restart}"));
-    assert!(beside.contains("restart.max_delay"), "{beside}");
+    assert!(!faults("name = \"a\"\nsecure_boot = true").contains("template `"), "it names none");
 }
 
 #[test]
-fn vm_file_without_templates_reports_only_unfixable_faults() {
-    let read = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, None);
-    assert!(read("name = \"a\"\ntemplate = \"any\"").is_ok());
+fn vm_file_alone_reports_only_faults_that_no_template_repairs() {
+    let read = |text: &str| parse(text, Path::new("vm.toml"));
+    assert!(read("name = \"a\"\ntemplate = \"any\"\nsecure_boot = true").is_ok());
     assert!(
         read("template = \"any\"")
             .is_err_and(|faults| faults.to_string().contains("name: is required"))
     );
     assert!(read("name = \"a\"\nvcpus = 0").is_err());
+    assert!(read("name = \"a\"\nfirmware = \"bios\"\nsecure_boot = true").is_err());
+    let restart = "restart = { when = \"always\", max_delay = \"1s\" }";
+    let refused = read(&format!("name = \"a\"\n{restart}"))
+        .expect_err("the first delay is longer")
+        .to_string();
+    assert!(refused.contains("vm.toml:2: restart.max_delay"), "{refused}");
 }

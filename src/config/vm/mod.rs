@@ -1,8 +1,9 @@
-//! `vm.toml`: parses a VM file into a [`VmRequest`], or reports all its faults.
+//! `vm.toml`: parses a VM file into a [`NewVm`], or reports all its faults.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `request` | parts of a VM request that only the central node evaluates, such as placement |
+//! | `new_vm` | a new VM as its user describes it; a template of the site completes it |
+//! | `request` | the complete request, with parts that only the central node evaluates, such as placement |
 //! | `mac` | MAC addresses of NICs that have none in their VM file |
 //! | `template` | VM templates: defaults from `[vms.templates.NAME]` of the site |
 //!
@@ -31,10 +32,12 @@
 //! [`VmSpec::faults`] checks limits and consistency, also on the node. This module adds the lines.
 
 mod mac;
+mod new_vm;
 mod request;
 mod template;
 
 pub use mac::derived_mac;
+pub use new_vm::{NewNic, NewVm};
 pub use request::{
     DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, UnitSelector, UnitsRequest, VmRequest,
 };
@@ -42,44 +45,30 @@ pub(super) use template::template;
 pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};
 
 use super::{
-    Faults, MacPrefix,
+    Faults,
     reader::{self, Document, Table, write_duration},
-    suggest,
 };
 use meshd_proto::{
     InterfaceName,
     vm::{
-        ByteSize, CloudInit, MachineType, Nic, OnRelease, RestartPolicy, RestartWhen, SpecFault,
-        VmSpec, Volume, VolumeSource,
+        ByteSize, CloudInit, OnRelease, RestartPolicy, RestartWhen, SpecFault, Volume, VolumeSource,
     },
 };
-use meshd_types::{Digest, Secret, SystemUuid, TemplateName, VmName};
+use meshd_types::{Digest, Secret, TemplateName, VmName};
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
-/// Accepted durations; [`VmSpec::faults`] has narrower limits.
+/// Accepted durations; [`meshd_proto::vm::VmSpec::faults`] has narrower limits.
 const ANY_DURATION: RangeInclusive<Duration> =
     Duration::ZERO..=Duration::from_secs(366 * 24 * 3600);
-/// Placeholders of missing values, so that the rest can be checked.
+/// Placeholder of a missing name, so that the rest can be checked.
 const PLACEHOLDER_NAME: &str = "vm";
-const PLACEHOLDER_MIB: u64 = 1024;
 
-/// Parses a `vm.toml` without templates; returns all faults in line order. `fresh` is the UUID if
-/// the text has none.
-pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmRequest, Faults> {
-    parse_with(text, file, fresh, Some(&VmTemplates::new()))
-}
-
-/// As [`parse`], with the templates of a site. `None`: they are unknown, so keys that a template
-/// may define are not required.
-pub fn parse_with(
-    text: &str,
-    file: &Path,
-    fresh: SystemUuid,
-    templates: Option<&VmTemplates>,
-) -> Result<VmRequest, Faults> {
+/// Parses a `vm.toml`; returns all faults in line order. [`NewVm::complete`] finds those that
+/// depend on a template.
+pub fn parse(text: &str, file: &Path) -> Result<NewVm, Faults> {
     let document = reader::parse(text, file)?;
-    let request = read(&document, fresh, templates);
-    document.finish(Some(request))
+    let vm = read(&document);
+    document.finish(Some(vm))
 }
 
 /// Reads a VM file.
@@ -90,8 +79,6 @@ pub fn read_file(file: &Path) -> Result<String, Faults> {
 /// The tables of the file, with the positions of faults.
 struct WrittenVm<'d> {
     root: Table<'d>,
-    /// Template for absent values.
-    template: Option<&'d TemplateName>,
     restart: Option<Table<'d>>,
     cloud_init: Option<Table<'d>>,
     /// Tables of valid volumes and NICs, in the order of the specification.
@@ -99,44 +86,41 @@ struct WrittenVm<'d> {
     nics: Vec<Table<'d>>,
 }
 
-fn read<'d>(
-    document: &'d Document,
-    fresh: SystemUuid,
-    templates: Option<&'d VmTemplates>,
-) -> VmRequest {
+fn read(document: &Document) -> NewVm {
     let root = document.root();
-    let (template, defaults) = template_of(&root, templates).unzip();
-    let settings = VmTemplate::read(&root).or(defaults.unwrap_or(&VmTemplate::default()));
-    let (mut spec, numa_anywhere) = head(&root, fresh, &settings, templates);
-    let units = units(&root);
-    spec.units = units.each.iter().filter_map(UnitSelector::address).collect();
-    let is_unnamed = spec.units.is_empty() && (units.whole || !units.each.is_empty());
-    if is_unnamed && spec.machine == MachineType::Pc {
-        root.fault("machine", "`pc` has no PCI Express for units", "write machine = \"q35\"");
-    }
-    let on_node_loss = settings.on_node_loss.unwrap_or_default();
-    let grace_s = settings.grace_s.unwrap_or(DEFAULT_GRACE_S);
+    let mut settings = VmTemplate::read(&root);
     let restart = root.table("restart");
-    if let Some(table) = &restart {
-        spec.restart = restart_policy(table);
-    }
+    settings.restart = restart.as_ref().map(restart_policy);
+    let name =
+        root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
+    let numa_is_word = root.kind("numa_node") == Some("string");
+    let numa_anywhere = numa_is_word && root.choice("numa_node", &[("any", ())]).is_some();
+    let numa_node = if numa_is_word { None } else { root.integer("numa_node", 0..=u32::MAX) };
     let cloud_init = root.table("cloud_init");
-    spec.cloud_init = cloud_init.as_ref().and_then(seed);
-    let (mut volumes, mut nics) = (Vec::new(), Vec::new());
+    let mut vm = NewVm {
+        name: name.map_or_else(placeholder, |name| name.value),
+        uuid: root.parsed("uuid").map(|uuid| uuid.value),
+        template: root.parsed::<TemplateName>("template").map(|name| name.value),
+        settings,
+        numa_node: numa_node.map(|node| node.value),
+        numa_anywhere,
+        units: units(&root),
+        volumes: Vec::new(),
+        nics: Vec::new(),
+        cloud_init: cloud_init.as_ref().and_then(seed),
+    };
+    let mut volumes = Vec::new();
     for table in root.tables("volume") {
         if let Some(volume) = volume(&table) {
-            spec.volumes.push(volume);
+            vm.volumes.push(volume);
             volumes.push(table);
         }
     }
-    for table in root.tables("nic") {
-        spec.nics.push(nic(&table, spec.uuid, spec.nics.len()));
-        nics.push(table);
-    }
-    let written = WrittenVm { root, template, restart, cloud_init, volumes, nics };
-    let request = VmRequest { spec, units, on_node_loss, grace_s, numa_anywhere };
-    request.faults().into_iter().for_each(|fault| written.report(fault));
-    request
+    let nics = root.tables("nic");
+    vm.nics = nics.iter().map(nic).collect();
+    let written = WrittenVm { root, restart, cloud_init, volumes, nics };
+    vm.faults().into_iter().for_each(|fault| written.report(fault));
+    vm
 }
 
 /// Reads `units`: a number, `"all"`, or a list of selectors.
@@ -154,7 +138,6 @@ fn units(root: &Table<'_>) -> UnitsRequest {
         _ => {
             let each: Vec<UnitSelector> =
                 root.list("units").into_iter().map(|unit| unit.value).collect();
-            root.is_within("units", request::MAX_UNITS, each.len(), "units");
             UnitsRequest { whole: false, each }
         }
     }
@@ -181,72 +164,9 @@ impl WrittenVm<'_> {
             .unwrap_or_else(|| {
                 // `units[1]`: the list has the line.
                 let list = key.split('[').next().unwrap_or(&key);
-                match self.template.filter(|_| !self.root.has(list)) {
-                    Some(template) => {
-                        self.root.fault(list, format!("{message} (template `{template}`)"), hint)
-                    }
-                    None => self.root.fault(list, message, hint),
-                }
+                self.root.fault(list, message, hint);
             });
     }
-}
-
-/// Returns the template that a file names, else the default template. An unknown name is a fault.
-fn template_of<'d>(
-    root: &Table<'_>,
-    templates: Option<&'d VmTemplates>,
-) -> Option<(&'d TemplateName, &'d VmTemplate)> {
-    let (name, templates) = (root.parsed::<TemplateName>("template"), templates?);
-    let Some(name) = name else {
-        return templates
-            .iter()
-            .find(|(name, _)| !root.has("template") && name.as_str() == DEFAULT_TEMPLATE);
-    };
-    let found = templates.get_key_value(&name.value);
-    if found.is_none() {
-        let hint = suggest(name.as_str(), templates.keys().map(TemplateName::as_str));
-        root.fault_at(&name, format!("the site has no template `{}`", name.value), hint);
-    }
-    found
-}
-
-/// Reads the specification without volumes and NICs, and whether any NUMA node may be used.
-fn head(
-    root: &Table<'_>,
-    fresh: SystemUuid,
-    settings: &VmTemplate,
-    templates: Option<&VmTemplates>,
-) -> (VmSpec, bool) {
-    let name =
-        root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
-    if let Some(templates) = templates {
-        let names: Vec<&str> = templates.keys().map(TemplateName::as_str).collect();
-        let known = if names.is_empty() {
-            String::new()
-        } else {
-            format!(", or name a template: {}", names.join(", "))
-        };
-        root.required(
-            "vcpus",
-            settings.vcpus,
-            format!("say how many processors it has: vcpus = 8{known}"),
-        );
-        root.required(
-            "memory",
-            settings.memory,
-            format!("say how much memory it has: memory = \"64G\"{known}"),
-        );
-    }
-    let is_word = root.kind("numa_node") == Some("string");
-    let anywhere = is_word && root.choice("numa_node", &[("any", ())]).is_some();
-    let numa_node = if is_word { None } else { root.integer("numa_node", 0..=u32::MAX) };
-    let name = name.map_or_else(placeholder, |name| name.value);
-    let uuid = root.parsed("uuid").map_or(fresh, |uuid| uuid.value);
-    let spec = VmSpec {
-        numa_node: numa_node.map(|node| node.value),
-        ..settings.spec(name, uuid, 1, ByteSize::from_mib(PLACEHOLDER_MIB))
-    };
-    (spec, anywhere)
 }
 
 fn placeholder() -> VmName {
@@ -365,7 +285,7 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
     Some(Volume { name: name?.value, source })
 }
 
-fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
+fn nic(table: &Table<'_>) -> NewNic {
     let slot = table.bool("slot").is_some_and(|slot| slot.value);
     for key in ["mac", "address"] {
         if slot && table.has(key) {
@@ -376,14 +296,10 @@ fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
             );
         }
     }
-    Nic {
+    NewNic {
         slot,
         peers: table.bool("peers").is_some_and(|peers| peers.value),
-        // The central node derives another one if the site has a prefix, or if the address is
-        // taken.
-        mac: table
-            .parsed("mac")
-            .map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
+        mac: table.parsed("mac").map(|mac| mac.value),
         address: table.ipv4("address").map(|address| address.value),
         bridge: table.parsed::<InterfaceName>("bridge").map(|bridge| bridge.value),
     }

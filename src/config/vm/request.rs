@@ -1,6 +1,7 @@
-//! Parts of a VM request that only the central node evaluates, such as placement.
+//! The complete request for a VM, with parts that only the central node evaluates, such as
+//! placement.
 
-use meshd_proto::vm::{RawDisk, SpecFault, VmSpec};
+use meshd_proto::vm::{MachineType, RawDisk, SpecFault, VmSpec};
 use meshd_types::{ParseError, PciAddress, VfioSelector, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -15,8 +16,8 @@ pub(super) const MAX_UNITS: usize = 32;
 /// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRequest {
-    /// Specification for the node. `units` are the assigned units; before the placement, those
-    /// requested by address.
+    /// Specification without the parts that a placement assigns. `units` are those requested by
+    /// address.
     pub spec: VmSpec,
     #[serde(default)]
     pub units: UnitsRequest,
@@ -57,6 +58,30 @@ impl VmRequest {
             .map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
         let nics = self.spec.nics.iter().map(|nic| nic.slot);
         let mut faults = self.spec.faults();
+        let mut add_fault = |key: &str, message: String, hint: String| {
+            faults.push(SpecFault { key: key.to_owned(), message, hint });
+        };
+        // Units by address are part of the specification, which checks them.
+        let has_unnamed =
+            self.spec.units.is_empty() && (self.units.whole || !self.units.each.is_empty());
+        if has_unnamed && self.spec.machine == MachineType::Pc {
+            add_fault(
+                "machine",
+                "`pc` has no PCI Express for units".to_owned(),
+                "write machine = \"q35\"".to_owned(),
+            );
+        }
+        let count = self.units.each.len();
+        if count > MAX_UNITS && self.spec.units.len() <= MAX_UNITS {
+            add_fault("units", format!("{count} units"), format!("at most {MAX_UNITS}"));
+        }
+        if self.grace_s > MAX_GRACE_S {
+            add_fault(
+                "grace",
+                format!("{}s is out of range", self.grace_s),
+                format!("write 0s to {MAX_GRACE_S}s"),
+            );
+        }
         faults.extend(self.beyond_its_slots(volumes, |index| {
             (format!("volume[{index}].disk"), "is the disk", "volume")
         }));
@@ -111,6 +136,13 @@ pub enum UnitSelector {
     Any,
     /// A unit with a function that the selector matches.
     Selected(VfioSelector),
+}
+
+impl UnitsRequest {
+    /// Returns the units that are selected by a PCI address.
+    pub(super) fn addresses(&self) -> Vec<PciAddress> {
+        self.each.iter().filter_map(UnitSelector::address).collect()
+    }
 }
 
 impl UnitSelector {

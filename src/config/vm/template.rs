@@ -16,12 +16,19 @@ use std::{collections::BTreeMap, time::Duration};
 /// Template of a vm.toml without `template`, if it exists.
 pub const DEFAULT_TEMPLATE: &str = "default";
 
+/// Placeholders of values that a template or the central node defines, so that the rest can be
+/// checked.
+pub(super) const PLACEHOLDER_UUID: SystemUuid = SystemUuid([
+    0x2f, 0x7c, 0x1d, 0x5e, 0x8a, 0x34, 0x4f, 0x0b, 0x9c, 0x51, 0x6d, 0x0f, 0x5b, 0xe7, 0xa1, 0xc2,
+]);
+pub(super) const PLACEHOLDER_MEMORY: ByteSize = ByteSize::from_mib(1024);
+
 /// All templates of a site.
 pub type VmTemplates = BTreeMap<TemplateName, VmTemplate>;
 
 /// Default values of keys in vm.toml.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct VmTemplate {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u32>,
@@ -95,17 +102,11 @@ impl VmTemplate {
         }
     }
 
-    /// Makes a specification; `vcpus` and `memory` are used if the template has none.
-    pub(super) fn spec(
-        &self,
-        name: VmName,
-        uuid: SystemUuid,
-        vcpus: u32,
-        memory: ByteSize,
-    ) -> VmSpec {
+    /// Makes a specification; `vcpus` and `memory` have placeholders if the template has none.
+    pub(super) fn spec(&self, name: VmName, uuid: SystemUuid) -> VmSpec {
         VmSpec {
-            vcpus: self.vcpus.unwrap_or(vcpus),
-            memory: self.memory.unwrap_or(memory),
+            vcpus: self.vcpus.unwrap_or(1),
+            memory: self.memory.unwrap_or(PLACEHOLDER_MEMORY),
             machine: self.machine.unwrap_or_default(),
             cpu: self.cpu.clone().unwrap_or_default(),
             firmware: self.firmware.unwrap_or_default(),
@@ -124,13 +125,8 @@ pub(crate) fn template(table: &Table<'_>) -> VmTemplate {
     let mut template = VmTemplate::read(table);
     let restart = table.table("restart");
     template.restart = restart.as_ref().map(restart_policy);
-    let any = SystemUuid([
-        0x2f, 0x7c, 0x1d, 0x5e, 0x8a, 0x34, 0x4f, 0x0b, 0x9c, 0x51, 0x6d, 0x0f, 0x5b, 0xe7, 0xa1,
-        0xc2,
-    ]);
-    for SpecFault { key, message, hint } in template
-        .spec(super::placeholder(), any, 1, ByteSize::from_mib(super::PLACEHOLDER_MIB))
-        .faults()
+    for SpecFault { key, message, hint } in
+        template.spec(super::placeholder(), PLACEHOLDER_UUID).faults()
     {
         match (key.strip_prefix("restart."), &restart) {
             (Some(key), Some(restart)) => restart.fault(key, message, hint),

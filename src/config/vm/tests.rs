@@ -1,7 +1,8 @@
 //! Tests of `vm.toml`: faults, a full and a minimal file, and arbitrary text.
 
 use super::*;
-use meshd_proto::vm::ReportedVmState;
+use meshd_proto::vm::{ReportedVmState, VmSpec};
+use meshd_types::SystemUuid;
 use proptest::prelude::*;
 
 const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -10,16 +11,17 @@ fn fresh() -> SystemUuid {
     "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
 }
 
-fn request(text: &str) -> Result<VmRequest, Faults> {
-    parse(text, Path::new("vm.toml"), fresh())
+fn request(text: &str) -> Result<VmRequest, String> {
+    let vm = parse(text, Path::new("vm.toml")).map_err(|faults| faults.to_string())?;
+    vm.complete(&VmTemplates::new(), fresh()).map_err(|faults| format!("{faults:?}"))
 }
 
-fn read(text: &str) -> Result<VmSpec, Faults> {
+fn read(text: &str) -> Result<VmSpec, String> {
     request(text).map(|request| request.spec)
 }
 
 fn fault_positions(text: &str) -> Vec<(usize, String)> {
-    let Faults(faults) = request(text).expect_err("it has faults");
+    let Faults(faults) = parse(text, Path::new("vm.toml")).expect_err("it has faults");
     assert!(
         faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()),
         "{faults:?}"
@@ -32,13 +34,14 @@ fn vm_file_reports_every_fault_with_line_key_and_hint() {
     let text = r#"name = "train 7"
 vcpus = 0
 memory = "64GB"
+firmware = "bios"
 secure_boot = true
 [[volume]]
 name = "root"
 format = "qcow"
 "#;
     let expected =
-        [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (7, "volume[0].format")];
+        [(1, "name"), (2, "vcpus"), (3, "memory"), (5, "secure_boot"), (8, "volume[0].format")];
     assert_eq!(fault_positions(text), expected.map(|(line, key)| (line, key.to_owned())));
 }
 
@@ -53,9 +56,9 @@ fn sample_vm_file_is_valid_with_and_without_optional_keys() {
     };
     let whole: Vec<String> = sample.lines().map(uncomment).collect();
     let templates = VmTemplates::from([("small".parse().expect("a name"), VmTemplate::default())]);
-    let spec = parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates))
-        .map(|request| request.spec);
-    let spec = spec.unwrap_or_else(|faults| panic!("{faults}"));
+    let vm =
+        parse(&whole.join("\n"), Path::new("vm.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let spec = vm.complete(&templates, fresh()).expect("it is valid").spec;
     assert_eq!(spec.volumes.len(), 3);
     assert!(spec.cloud_init.is_some() && spec.nics[0].address.is_some());
 }
@@ -111,10 +114,7 @@ disk = "eui.1"
 "#
     );
     let keys: Vec<String> = fault_positions(&text).into_iter().map(|(_, key)| key).collect();
-    assert_eq!(
-        keys,
-        ["memory", "name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]
-    );
+    assert_eq!(keys, ["name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]);
 }
 
 #[test]
@@ -230,6 +230,33 @@ fn policy_for_a_lost_node_is_read_from_the_file() {
     assert!(request(&format!("{text}units = 1\n")).is_ok_and(|request| request.is_bound()));
     let stored = serde_json::to_string(&restarts).expect("plain");
     assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), restarts);
+}
+
+#[test]
+fn new_vm_of_an_api_user_is_checked_as_a_file_is() {
+    let new = |more: serde_json::Value| {
+        let mut vm = serde_json::json!({ "name": "a", "settings": { "vcpus": 1, "memory": "1G" } });
+        vm.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        serde_json::from_value::<NewVm>(vm).expect("a VM").complete(&VmTemplates::new(), fresh())
+    };
+    let faults = |more| {
+        new(more).expect_err("it has faults").into_iter().map(|fault| fault.key).collect::<Vec<_>>()
+    };
+    let vm =
+        new(serde_json::json!({ "nics": [{ "bridge": "br0" }], "units": { "each": ["any"] } }))
+            .expect("valid");
+    assert_eq!((vm.spec.uuid, vm.units.each.len(), vm.spec.nics.len()), (fresh(), 1, 1));
+    assert_eq!(faults(serde_json::json!({ "units": { "each": vec!["any"; 33] } })), ["units"]);
+    let settings =
+        serde_json::json!({ "vcpus": 1, "memory": "1G", "machine": "pc", "grace_s": 9999 });
+    assert_eq!(
+        faults(serde_json::json!({ "settings": settings, "units": { "whole": true } })),
+        ["machine", "grace"]
+    );
+    assert_eq!(
+        faults(serde_json::json!({ "settings": {}, "template": "x" })),
+        ["template", "vcpus", "memory"]
+    );
 }
 
 proptest! {

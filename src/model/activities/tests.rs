@@ -5,7 +5,7 @@ use crate::{
     fleet::{BootSession, LONGEST_BOOT, Node, Phase, Stage},
     operations::NodeOperation,
     work::{
-        NearestDevices, Placement, Slot, SlotState, Vm, VmDesiredState,
+        AssignedParts, NearestDevices, Placement, Slot, SlotState, Vm, VmDesiredState,
         task::{Launcher, Member, MemberState, Task, TaskSpec, TaskState},
     },
 };
@@ -119,7 +119,7 @@ fn placed() -> Vm {
     let mut vm = Vm::new(VmRequest::new(spec), None, at(1));
     vm.run();
     let placement = Placement { node: node(Phase::Online).id, since: at(2), session: None };
-    vm.assign(placement, Vec::new(), Vec::new());
+    vm.assign(placement, AssignedParts::default());
     vm
 }
 

@@ -24,11 +24,11 @@ pub use vm::placement::{
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
 };
 pub use vm::{
+    assigned::AssignedParts,
     failover_policy::MAX_REFUSED,
-    nic_address::{SlotNic, fill_slot_nics, private_address, site_address},
-    numa_locality::Locality,
+    nic_address::{SlotNic, private_address, site_address},
     phase::VmPhase,
-    record::{NodeReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},
+    record::{LastReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},
     reserved_nic::ReservedNic,
 };
 

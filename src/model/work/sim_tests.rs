@@ -37,11 +37,7 @@ impl Rack {
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
-        vm.assign(
-            Placement { node: fit.node, since: Timestamp::EPOCH, session },
-            fit.units,
-            fit.disks,
-        );
+        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.assigned);
         self.put(vm);
         true
     }
@@ -69,7 +65,7 @@ impl Rack {
         let mut owned = BTreeSet::new();
         for vm in self.vms.values() {
             let Some(node) = vm.node() else { continue };
-            for unit in &vm.request.spec.units {
+            for unit in &vm.assigned.units {
                 assert!(owned.insert((node, unit.clone())), "{unit} of {node} has two owners");
                 assert_eq!(
                     self.allocations[&node].unit([unit.as_str()].into_iter()),

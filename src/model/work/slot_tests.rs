@@ -1,6 +1,9 @@
 //! State of a slot by approval, VM and reported facts.
 
-use super::{super::Placement, *};
+use super::{
+    super::{AssignedParts, Placement},
+    *,
+};
 use meshd_config::vm::VmRequest;
 use meshd_proto::{
     PciFacts,
@@ -85,7 +88,10 @@ fn slot_state_follows_state_of_its_vm() {
     let mut vm = Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH);
     vm.run();
     let placement = Placement { node: node(), since: Timestamp::EPOCH, session: None };
-    vm.assign(placement, vec![ONE.parse().expect("an address")], Vec::new());
+    vm.assign(
+        placement,
+        AssignedParts { units: vec![ONE.parse().expect("an address")], ..AssignedParts::default() },
+    );
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |vm: &Vm| derive_slot(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);

@@ -33,7 +33,7 @@ impl NicIndex {
         for nic in vm.own_nics() {
             self.macs.insert((nic.mac, vm.uuid()));
             self.changes.push(NetworkChange::Nic(nic.mac));
-            if let Some(address) = site_address(nic) {
+            if let Some(address) = site_address(&nic) {
                 self.addresses.insert((address, vm.uuid()));
                 self.reserved_addresses.insert(address);
             }
@@ -44,7 +44,7 @@ impl NicIndex {
         for nic in vm.own_nics() {
             self.macs.remove(&(nic.mac, vm.uuid()));
             self.changes.push(NetworkChange::Nic(nic.mac));
-            if let Some(address) = site_address(nic) {
+            if let Some(address) = site_address(&nic) {
                 self.addresses.remove(&(address, vm.uuid()));
                 if holder(&self.addresses, address).is_none() {
                     self.reserved_addresses.remove(address);

@@ -37,6 +37,13 @@ const PLACEHOLDERS: [SystemUuid; 4] = [
 ];
 
 impl SystemUuid {
+    /// Makes a UUID of version 4 (RFC 9562) from random bytes.
+    pub fn from_random(mut bytes: [u8; 16]) -> Self {
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        SystemUuid(bytes)
+    }
+
     /// Parses DHCP option 97: a type byte 0, then the UUID with its first three fields
     /// byte-swapped. Returns `None` for any other form.
     pub fn from_option97(data: &[u8]) -> Option<Self> {

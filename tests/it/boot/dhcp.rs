@@ -163,7 +163,7 @@ fn vm_nic_gets_its_pool_address_without_boot_file_until_deleted() {
         (node, vm)
     });
     world.start();
-    let mac = vm.request.spec.nics[0].mac;
+    let mac = vm.spec().nics[0].mac;
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", &mac.to_string(), "up"]).unwrap();
     let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();

@@ -3,7 +3,7 @@
 use super::record::Vm;
 use meshd_proto::{
     DiskIdentity, DiskUse,
-    vm::{OnRelease, RawDisk, ReleasedDisk, Volume, VolumeName, VolumeSource},
+    vm::{OnRelease, ReleasedDisk, Volume, VolumeName, VolumeSource},
 };
 use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Vm {
     /// Returns the disks that the VM leaves on its node.
     pub(super) fn left_disks(&self) -> Vec<ReleasedDisk> {
-        let left = |volume: &Volume| {
+        let left = |volume: Volume| {
             let disk = volume.source.disk()?.identity()?.clone();
             Some(ReleasedDisk {
                 disk,
@@ -19,7 +19,7 @@ impl Vm {
                 used: self.disks.contains_key(&volume.name),
             })
         };
-        self.request.spec.volumes.iter().filter_map(left).collect()
+        self.volumes().filter_map(left).collect()
     }
 
     /// Returns the disks that the node has wiped when it confirms the release.
@@ -66,16 +66,6 @@ impl Vm {
     pub fn confirm_release(&mut self, node: NodeId) -> bool {
         self.pending_wipes.remove(&node);
         self.stray_nodes.remove(&node)
-    }
-
-    /// Sets the disks of the VM's slots, in the order of the volumes; missing disks are unknown.
-    pub(super) fn slot_disks(&mut self, disks: Vec<DiskIdentity>) {
-        let mut disks = disks.into_iter();
-        for volume in &mut self.request.spec.volumes {
-            if let VolumeSource::Raw { disk: RawDisk::Slot(disk), .. } = &mut volume.source {
-                *disk = disks.next();
-            }
-        }
     }
 
     /// Adds the disk states that the node reports.

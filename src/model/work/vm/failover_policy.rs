@@ -1,7 +1,7 @@
 //! Handles a VM that its node lost or refused: restart, placement on another node, or stop with a
 //! reason.
 
-use super::record::{NodeReport, StartOrders, Vm, VmChange, VmDesiredState};
+use super::record::{LastReport, StartOrders, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{ReportedVmState, RestartWhen, VmFailure, VmFailureKind};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -16,7 +16,7 @@ impl Vm {
     /// in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_reported().then_some(())?;
-        let fetched = |last: &NodeReport| last.state == ReportedVmState::Starting;
+        let fetched = |last: &LastReport| last.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
             || self.desired_state == VmDesiredState::Run
                 && self.last_report.as_ref().is_some_and(fetched)
@@ -71,7 +71,7 @@ impl Vm {
                 log: Vec::new(),
             };
             let (state, failure) = (ReportedVmState::Failed, Some(failure));
-            self.last_report = Some(NodeReport {
+            self.last_report = Some(LastReport {
                 state,
                 failure,
                 restarts: 0,

@@ -8,7 +8,7 @@
 //! | in any other network | on the site |
 
 use meshd_config::{MacPrefix, vm::derived_mac};
-use meshd_proto::vm::{Nic, VmSpec};
+use meshd_proto::vm::Nic;
 use meshd_types::{MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -20,18 +20,6 @@ pub struct SlotNic {
     /// Address in the site's networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
-}
-
-/// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the
-/// site use the IP address.
-pub fn fill_slot_nics(spec: &mut VmSpec, slot_nics: Vec<SlotNic>) {
-    let (uuid, mut slot_nics) = (spec.uuid, slot_nics.into_iter());
-    for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| nic.slot) {
-        let slot_nic = slot_nics.next();
-        nic.mac = slot_nic.map_or_else(|| no_mac(uuid, index), |slot_nic| slot_nic.mac);
-        nic.address = slot_nic.and_then(|slot_nic| slot_nic.address);
-        nic.address = site_address(nic);
-    }
 }
 
 /// Returns a placeholder for the MAC address of a slot.

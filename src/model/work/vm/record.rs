@@ -8,7 +8,7 @@
 //! ```
 //! A VM leaves its node only after the confirmation, or after the node was fenced.
 
-use super::{nic_address::fill_slot_nics, numa_locality::Locality};
+use super::assigned::AssignedParts;
 use meshd_config::vm::VmRequest;
 use meshd_proto::{
     DiskIdentity, DiskUse,
@@ -17,7 +17,7 @@ use meshd_proto::{
         VmReport, VmTargetState, VolumeName,
     },
 };
-use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName, failpoint};
+use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp, VmName, failpoint};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ pub enum StartOrders {
 
 /// The last report of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeReport {
+pub struct LastReport {
     pub state: ReportedVmState,
     /// Cause of the last failure or restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,6 +77,7 @@ pub struct NodeReport {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
+    /// The VM as it was ordered. Only an operator changes it.
     pub request: VmRequest,
     pub desired_state: VmDesiredState,
     /// Number of the last start; see [`VmTargetState::Run`].
@@ -92,7 +93,7 @@ pub struct Vm {
     pub placement: Option<Placement>,
     /// Last report; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_report: Option<NodeReport>,
+    pub last_report: Option<LastReport>,
     /// Reason why the node does not release the VM, or why the VM is not placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
@@ -117,9 +118,10 @@ pub struct Vm {
     /// Disks that the VM owns on its node, as reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
-    /// NUMA locality of the VM on its node.
-    #[serde(default, skip_serializing_if = "Locality::is_plain")]
-    pub locality: Locality,
+    /// Parts of the node that the placement assigned. Addresses stay assigned after the removal of
+    /// a node that may still run the VM.
+    #[serde(default, skip_serializing_if = "AssignedParts::is_empty")]
+    pub assigned: AssignedParts,
     /// Time of the order.
     pub created_at: Timestamp,
 }
@@ -160,7 +162,7 @@ impl Vm {
             refused: BTreeMap::new(),
             unconfirmed: false,
             former_nodes: BTreeSet::new(),
-            locality: Locality::default(),
+            assigned: AssignedParts::default(),
             created_at: now,
         }
     }
@@ -200,7 +202,7 @@ impl Vm {
             }
             match self.desired_state {
                 VmDesiredState::Run => VmTargetState::Run {
-                    spec: Box::new(self.request.spec.clone()),
+                    spec: Box::new(self.spec()),
                     start: self.start,
                     grace_s,
                     slots: Vec::new(),
@@ -224,7 +226,7 @@ impl Vm {
 
     /// Returns true if the report contains nothing new.
     pub fn has_reported(&self, report: &VmReport) -> bool {
-        let same = |last: &NodeReport| {
+        let same = |last: &LastReport| {
             last.is_reported
                 && (last.state, last.restarts) == (report.state, report.restarts)
                 && last.start == report.start
@@ -277,16 +279,9 @@ impl Vm {
             }
     }
 
-    /// Places the VM on a node with these units. `disks` are the disks of its slots, in the order
-    /// of the volumes.
-    pub fn assign(
-        &mut self,
-        placement: Placement,
-        units: Vec<PciAddress>,
-        disks: Vec<DiskIdentity>,
-    ) {
-        self.request.spec.units = units;
-        self.slot_disks(disks);
+    /// Places the VM on a node, with these parts of the node.
+    pub fn assign(&mut self, placement: Placement, assigned: AssignedParts) {
+        self.assigned = assigned;
         self.disks.clear();
         (self.placement, self.last_report, self.obstacle) = (Some(placement), None, None);
         self.start_orders = if self.desired_state == VmDesiredState::Run {
@@ -332,7 +327,7 @@ impl Vm {
         }
         let before = self.last_report.as_ref();
         let is_new_start =
-            |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
+            |last: &LastReport| last.start.is_some() && start.is_some() && last.start != start;
         let is_same = before.is_some_and(|last| {
             (last.state, last.restarts) == (state, restarts) && !is_new_start(last)
         });
@@ -354,7 +349,7 @@ impl Vm {
             self.refused.clear();
         }
         self.last_report =
-            Some(NodeReport { state, failure, restarts, start, since, is_reported: true });
+            Some(LastReport { state, failure, restarts, start, since, is_reported: true });
         change
     }
 
@@ -364,19 +359,8 @@ impl Vm {
             self.former_nodes.extend(self.node());
         }
         (self.placement, self.last_report, self.obstacle) = (None, None, Some(why));
-        self.request.spec.units.clear();
-        self.bind(None, false);
-        self.slot_disks(Vec::new());
-        fill_slot_nics(&mut self.request.spec, Vec::new());
+        self.assigned = AssignedParts::default();
         self.disks.clear();
-    }
-
-    /// Binds the VM to the NUMA node `near` of its units, or records a mismatch.
-    pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
-        if near.is_some() || self.locality.near {
-            self.request.spec.numa_node = near;
-        }
-        self.locality = Locality { near: near.is_some(), mismatch };
     }
 }
 

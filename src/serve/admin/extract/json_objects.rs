@@ -148,7 +148,6 @@ mod tests {
         let vm = meshd_config::vm::parse(
             "name = \"v\"\nvcpus = 2\nmemory = \"1G\"\n[[volume]]\nname = \"d\"\nformat = \"raw\"\ndisk = \"SN-1\"\n[[nic]]\nbridge = \"br1\"\n",
             std::path::Path::new("vm.toml"),
-            meshd_types::SystemUuid([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
         );
         let vm = vm.unwrap_or_else(|faults| panic!("{faults}"));
         let order = CreateVm { vm, node: None, start: true };

@@ -107,7 +107,10 @@ async fn create(
     Body(CreateVm { vm, node, start }): Body<CreateVm>,
 ) -> Answer<VmView> {
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
-    let vm = central.workloads.create_vm(vm, node, start, &context).await?;
+    let vm = central
+        .workloads
+        .create_vm(central.workloads.complete_vm(vm)?, node, start, &context)
+        .await?;
     Ok(vm_view(&central, &vm))
 }
 

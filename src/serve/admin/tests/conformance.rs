@@ -2,6 +2,7 @@
 //! with Python's `jsonschema`, which shares no code with the server.
 
 use super::*;
+use meshd_config::vm::VmTemplates;
 use meshd_model::{
     fleet::{Condition, ConditionKind, DeliveredGeneration, Generation, History, Lease, Phase},
     work::{Vm, task::Task},
@@ -105,8 +106,12 @@ fn delivered(byte: u8) -> DeliveredGeneration {
 fn vm() -> Vm {
     let text = "name = \"vm-1\"\nvcpus = 2\nmemory = \"1G\"\n[[volume]]\nname = \"d\"\nformat = \"raw\"\ndisk = \"SN-1\"\n\
                 [[nic]]\nbridge = \"br1\"\n";
-    let request = meshd_config::vm::parse(text, Path::new("vm.toml"), VM.parse().expect("a UUID"));
-    Vm::new(request.unwrap_or_else(|faults| panic!("{faults}")), None, at(7_000))
+    let vm = meshd_config::vm::parse(text, Path::new("vm.toml"))
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    let request = vm
+        .complete(&VmTemplates::new(), VM.parse().expect("a UUID"))
+        .expect("it needs no template");
+    Vm::new(request, None, at(7_000))
 }
 
 fn task(node: NodeId, user: &Value) -> Task {

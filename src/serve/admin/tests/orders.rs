@@ -320,3 +320,32 @@ async fn events_of_orders_nodes_and_timers_have_reason_and_correlation_id() {
     let by = events[2].by.as_ref().expect("an order").correlation_id.to_string();
     assert_eq!(events[2].correlation_id, Some(by));
 }
+
+#[tokio::test]
+async fn vm_of_an_api_user_is_completed_by_its_template() {
+    let fixture = Fixture::start().await;
+    let create =
+        async |vm: Value| fixture.order("/v1/vms", &json!({ "vm": vm }).to_string(), &[]).await;
+    let refusal = async |vm: Value| {
+        let (status, _, error) = create(vm).await;
+        (status, error["message"].as_str().expect("a message").to_owned())
+    };
+    // No node of this rack runs VMs, so a valid VM reaches the placement and is refused there.
+    let (status, message) = refusal(json!({ "name": "a" })).await;
+    assert!(
+        status == 409 && message.contains("no node"),
+        "the template `default` has all settings: {message}"
+    );
+    for (more, fault) in [
+        (json!({ "template": "large" }), "template: the site has no template `large`"),
+        (json!({ "settings": { "vcpus": 0 } }), "vcpus: 0 is out of range"),
+        (json!({ "units": { "each": vec!["any"; 33] } }), "units: 33 units"),
+    ] {
+        let mut vm = json!({ "name": "a" });
+        vm.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (status, message) = refusal(vm).await;
+        assert!(status == 400 && message.contains(fault), "{fault}: {message}");
+    }
+    let (status, message) = refusal(json!({ "name": "a", "settings": { "vcpu": 1 } })).await;
+    assert!(status == 400 && message.contains("vcpu"), "an unknown setting: {message}");
+}

@@ -13,8 +13,8 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::html;
-use meshd_api::{CreateVm, TemplateView, VmView, routes as api};
-use meshd_config::vm::parse_with;
+use meshd_api::{CreateVm, VmView, routes as api};
+use meshd_config::vm::parse;
 use meshd_types::{Digest, SystemUuid};
 use std::path::Path;
 
@@ -79,24 +79,19 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
 }
 
 async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError> {
-    let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await?;
-    let templates =
-        templates.into_iter().map(|TemplateView { name, template }| (name, template)).collect();
     // Browsers send CR LF.
     let text = fields.text("file").replace("\r\n", "\n");
-    let vm = parse_with(&text, Path::new("vm.toml"), uuid(fields.text("key")), Some(&templates));
-    let vm = vm.map_err(|faults| ApiError::bad_request(faults.to_string(), ""))?;
+    let vm = parse(&text, Path::new("vm.toml"));
+    let mut vm = vm.map_err(|faults| ApiError::bad_request(faults.to_string(), ""))?;
+    vm.uuid.get_or_insert_with(|| uuid(fields.text("key")));
     let node = Some(fields.text("node").to_owned()).filter(|node| !node.is_empty());
     let order = CreateVm { vm, node, start: fields.is_ticked("start") };
     client.order(api::CREATE_VM.path([]), &order, &notes(fields)).await
 }
 
-/// Derives a UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice
-/// creates one VM.
+/// Derives a UUID from the random key of the form: a form that is sent twice creates one VM.
 fn uuid(key: &str) -> SystemUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Digest::of(key.as_bytes()).0[..16]);
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    SystemUuid(bytes)
+    SystemUuid::from_random(bytes)
 }

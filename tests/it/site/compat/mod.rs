@@ -4,7 +4,7 @@
 mod record;
 
 use crate::world::World;
-use meshd_config::vm::parse_with;
+use meshd_config::vm::parse;
 use meshd_proto::{EnrolRequest, FromAgent, FromCentral, PendingHello, PendingReply};
 use meshd_types::SystemUuid;
 use serde::{Serialize, de::DeserializeOwned};
@@ -106,8 +106,8 @@ fn old_vm_file_with_every_key_is_valid() {
     let site =
         meshd_config::load(&folder().join("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     let text = fs::read_to_string(&path).unwrap();
-    let vm = parse_with(&text, &path, SystemUuid([1; 16]), Some(&site.vms.rules.templates));
-    let vm = vm.unwrap_or_else(|faults| panic!("{faults}"));
+    let vm = parse(&text, &path).unwrap_or_else(|faults| panic!("{faults}"));
+    let vm = vm.complete(&site.vms.rules.templates, SystemUuid([1; 16])).unwrap();
     assert_eq!((vm.spec.vcpus, vm.spec.volumes.len(), vm.spec.nics.len()), (8, 3, 2));
 }
 

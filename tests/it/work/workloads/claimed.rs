@@ -10,7 +10,7 @@ use crate::{
 use meshd_central::VmVerb;
 use meshd_model::{
     fleet::{AuditContext, Stage, Verb},
-    work::{Placement, Vm, VmPhase},
+    work::{AssignedParts, Placement, Vm, VmPhase},
 };
 use meshd_proto::vm::ReportedVmState;
 
@@ -59,8 +59,7 @@ async fn former_node_of_a_vm_may_claim_it() {
         vm.unplace("its node was removed".to_owned());
         vm.assign(
             Placement { node: second, since: rig.central.now(), session: None },
-            Vec::new(),
-            Vec::new(),
+            AssignedParts::default(),
         );
         vm.unplace("its node was removed".to_owned());
         tx.put_vm(vm);

@@ -8,7 +8,7 @@ fn vm_file_faults_are_all_reported_and_refused_vm_is_not_recorded() {
     let mut world = World::prepared("auto");
     let file = world.path("vm.toml");
     let faulty =
-        "name = \"train 7\"\nvcpus = 0\nmemory = \"64GB\"\nsecure_boot = true\nunits = \"some\"\n";
+        "name = \"train 7\"\nvcpus = 0\nmemory = \"64GB\"\nsecure_boot = 1\nunits = \"some\"\n";
     fs::write(&file, faulty).unwrap();
     let create = |world: &World, more: &[&str]| {
         let file = file.display().to_string();

@@ -16,7 +16,7 @@ mod commands;
 
 use crate::boot::sessions::rig::{Machine, Rig, ordered};
 use meshd_central::{LinkCommand, VmError};
-use meshd_config::vm::{VmRequest, parse};
+use meshd_config::vm::{VmRequest, VmTemplates, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
     work::{Vm, VmPhase},
@@ -40,7 +40,8 @@ pub const UNIT: &str = "0000:41:00.0";
 pub fn ask(number: u8, more: &str) -> VmRequest {
     let text = format!("name = \"vm-{number}\"\nvcpus = 2\nmemory = \"1G\"\n{more}\n");
     let uuid = SystemUuid([0x77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
-    parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"))
+    let vm = parse(&text, Path::new("vm.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    vm.complete(&VmTemplates::new(), uuid).unwrap()
 }
 
 /// What a machine with 8 threads, 8 GiB and one unit tells.

@@ -51,7 +51,7 @@ fn ip(last: u8) -> Ipv4Addr {
 }
 
 fn addresses(vm: &Vm) -> Vec<Ipv4Addr> {
-    vm.request.spec.nics.iter().filter_map(|nic| nic.address).collect()
+    vm.nics().filter_map(|nic| nic.address).collect()
 }
 
 async fn refused(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> String {
@@ -89,14 +89,14 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
         POOLED,
         "nothing stays of those that were refused"
     );
-    assert!(good.iter().all(|vm| vm.request.spec.nics[0].mac.0.starts_with(&[0x02, 0x4d, 0x45])));
+    assert!(good.iter().all(|vm| vm.spec().nics[0].mac.0.starts_with(&[0x02, 0x4d, 0x45])));
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
     let target_state =
         rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
-        matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics),
+        matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.spec().nics),
         "{target_state:?}"
     );
     rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
@@ -152,7 +152,7 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
     create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None)
         .await
         .unwrap();
-    let other = create(&rig, wanted, None).await.unwrap().request.spec.nics[0].mac;
+    let other = create(&rig, wanted, None).await.unwrap().spec().nics[0].mac;
     assert!(other != own && other.0.starts_with(&[0x02, 0x4d, 0x45]), "{other}");
 }
 
@@ -172,12 +172,12 @@ async fn private_network_address_is_unique_per_node_and_shown() {
     let third =
         create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
-        let mut nics: Vec<Nic> = vm.request.spec.nics.clone();
+        let mut nics: Vec<Nic> = vm.nics().collect();
         rig.central.workloads.fill_addresses(vm.uuid(), vm.node(), &mut nics);
         nics[0].address
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
-    let mac: MacAddr = third.request.spec.nics[0].mac;
+    let mac: MacAddr = third.spec().nics[0].mac;
     let plain = VmReport::new(third.uuid(), third.name().clone(), ReportedVmState::Running);
     let report = VmReport { addresses: [(mac, Ipv4Addr::new(172, 30, 0, 77))].into(), ..plain };
     assert!(one.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
@@ -232,7 +232,7 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     refused(&rig, small(14, ON_BR0), None).await;
 
     let vm = create(&rig, slotted(1, "bridge = \"br0\""), None).await.unwrap();
-    let nic = &vm.request.spec.nics[0];
+    let nic = vm.nics().next().unwrap();
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
     let vm_nic =
         vm_nics(&rig).into_iter().find(|vm_nic| vm_nic.vm == vm.uuid()).expect("DHCP knows it");
@@ -244,7 +244,7 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
     assert_eq!(
-        (vm.request.spec.nics[0].mac.to_string().as_str(), vm.request.spec.nics[0].address),
+        (vm.spec().nics[0].mac.to_string().as_str(), vm.spec().nics[0].address),
         (own, None)
     );
 }
@@ -261,7 +261,7 @@ async fn vm_that_lost_its_slot_has_no_slot_address() {
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
-    assert!(lost.placement.is_none() && lost.request.spec.nics[0].address.is_none());
+    assert!(lost.placement.is_none() && lost.spec().nics[0].address.is_none());
     assert!(vm_nics(&rig).is_empty(), "a card without a slot is nobody's");
 }
 

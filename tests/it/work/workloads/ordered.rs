@@ -27,7 +27,7 @@ async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
         other => panic!("{} were followed", other.len()),
     };
     assert!(bad.iter().flatten_err().all(|error| error.contains("unit_taken")), "{bad:?}");
-    assert_eq!(vm.request.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
+    assert_eq!(vm.assigned.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
     // Cancelled while it starts.
     report_vms(&node, &[(&vm, ReportedVmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);

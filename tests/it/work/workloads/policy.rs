@@ -99,7 +99,7 @@ async fn node_capabilities_decide_placement_and_follow_changes() {
     create(&rig, ask(2, "hugepages = true"), None).await.unwrap();
 
     let near = create(&rig, ask(3, "units = 1"), None).await.unwrap();
-    assert_eq!((near.request.spec.numa_node, near.locality.near), (Some(1), true));
+    assert_eq!((near.request.spec.numa_node, near.assigned.numa_node), (None, Some(1)));
     let detail = rig.events("vm_created").pop().expect("an event").detail;
     assert!(detail.contains("NUMA node 1"), "{detail}");
     let mut wide = ask(4, "numa_node = 1");
@@ -133,13 +133,12 @@ fn vm_file_uses_templates_of_the_server_site() {
     let least = "name = \"train-7\"\n";
     let away = create(&world, least);
     assert!(!away.contains("is required"), "what it lacks may be in a template: {away}");
+    let faulty = create(&world, "name = \"train-7\"\nvcpu = 1\n");
+    assert!(faulty.contains("vm.toml:2: vcpu"), "{faulty}");
     world.start();
     let known = create(&world, least);
     assert!(known.contains("no node is known"), "{known}");
     let unknown = create(&world, "name = \"train-7\"\ntemplate = \"large\"\n");
-    assert!(unknown.contains("vm.toml:2") && unknown.contains("no template `large`"), "{unknown}");
-    assert!(
-        unknown.contains("vcpus: is required") && unknown.contains("name a template: default"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("template: the site has no template `large`"), "{unknown}");
+    assert!(unknown.contains("vcpus: is required") && unknown.contains("default"), "{unknown}");
 }

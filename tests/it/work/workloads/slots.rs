@@ -70,11 +70,11 @@ fn raw(disk: &str) -> String {
 }
 
 fn units(vm: &Vm) -> Vec<&str> {
-    vm.request.spec.units.iter().map(|unit| unit.as_str()).collect()
+    vm.assigned.units.iter().map(|unit| unit.as_str()).collect()
 }
 
 fn disk(vm: &Vm) -> String {
-    vm.request.spec.volumes[0].source.disk().expect("a disk").to_string()
+    vm.spec().volumes[0].source.disk().expect("a disk").to_string()
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn unplaced_vm_has_no_slot_disk_and_gets_one_on_placement() {
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let unplaced = record(&rig, &vm).expect("on record");
-    assert_eq!((disk(&unplaced), unplaced.request.spec.units.len()), ("slot".to_owned(), 0));
+    assert_eq!((disk(&unplaced), unplaced.assigned.units.len()), ("slot".to_owned(), 0));
     node.boot(Stage::Online).await;
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();

@@ -1,7 +1,7 @@
 //! Sums of the resources that VMs hold on one node, so that a placement does not read every VM.
 
 use crate::work::Vm;
-use meshd_proto::{DiskIdentity, vm::VmSpec};
+use meshd_proto::DiskIdentity;
 use meshd_types::{PciAddress, SystemUuid};
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct AllocatedResources {
     pub hugepages: u64,
     /// vCPUs that share threads.
     pub shared: u64,
-    /// Dedicated vCPUs; see [`VmSpec::shares_processors`].
+    /// Dedicated vCPUs; see [`Vm::shares_processors`].
     pub alone: u64,
 }
 
@@ -22,10 +22,11 @@ impl AllocatedResources {
     const NOTHING: AllocatedResources =
         AllocatedResources { memory: 0, hugepages: 0, shared: 0, alone: 0 };
 
-    fn from_spec(spec: &VmSpec) -> Self {
+    fn of(vm: &Vm) -> Self {
+        let spec = &vm.request.spec;
         let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
         let hugepages = if spec.hugepages { spec.memory.bytes() } else { 0 };
-        let (shared, alone) = if spec.shares_processors() { (vcpus, 0) } else { (0, vcpus) };
+        let (shared, alone) = if vm.shares_processors() { (vcpus, 0) } else { (0, vcpus) };
         AllocatedResources { memory, hugepages, shared, alone }
     }
 
@@ -68,16 +69,15 @@ impl Allocations {
     /// Adds a VM; replaces an earlier entry of its UUID.
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
-        let spec = &vm.request.spec;
-        let (sum, bound) = (AllocatedResources::from_spec(spec), spec.numa_node);
+        let (sum, bound, uuid) = (AllocatedResources::of(vm), vm.numa_node(), vm.uuid());
         self.all = self.all.join(sum, u64::saturating_add);
         if let Some(node) = bound {
             let before = self.bound.entry(node).or_default();
             *before = before.join(sum, u64::saturating_add);
         }
-        self.vms.insert(spec.uuid, (sum, bound));
-        self.units.extend(spec.units.iter().map(|unit| (unit.clone(), spec.uuid)));
-        self.disks.extend(spec.disks().map(|disk| (disk.clone(), spec.uuid)));
+        self.vms.insert(uuid, (sum, bound));
+        self.units.extend(vm.assigned.units.iter().map(|unit| (unit.clone(), uuid)));
+        self.disks.extend(vm.used_disks().map(|disk| (disk, uuid)));
     }
 
     /// Adds disks that a departed VM left unwiped.

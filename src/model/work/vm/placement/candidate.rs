@@ -1,7 +1,7 @@
 //! A node as the scheduler sees it, and the result of a placement.
 
 use super::allocations::Allocations;
-use crate::work::{ApprovedSlot, SlotNic};
+use crate::work::{ApprovedSlot, AssignedParts};
 use meshd_config::vm::VmRequest;
 use meshd_proto::{DiskFacts, DiskIdentity, Hosting, UnitFacts, vm::RawDisk};
 use meshd_types::{NodeId, PciAddress};
@@ -52,16 +52,8 @@ pub struct CandidateNode<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementFit {
     pub node: NodeId,
-    /// First function of each unit; units that belong to a slot come last.
-    pub units: Vec<PciAddress>,
-    /// Disks for the volumes that use the disk of a slot.
-    pub disks: Vec<DiskIdentity>,
-    /// Addresses for the NICs that use the addresses of a slot.
-    pub nics: Vec<SlotNic>,
-    /// NUMA node to which the VM is bound because its units are there.
-    pub near: Option<u32>,
-    /// The units are on several NUMA nodes, or not on the requested one.
-    pub numa_mismatch: bool,
+    /// Parts of the node for the VM.
+    pub assigned: AssignedParts,
 }
 
 /// Returns the disks that the specification names.

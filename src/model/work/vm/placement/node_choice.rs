@@ -12,6 +12,7 @@ use super::{
     reject_reason::NoPlacement,
     slot_resources,
 };
+use crate::work::AssignedParts;
 use meshd_config::vm::VmRequest;
 use meshd_proto::{UnitFacts, vm::MAX_VMS};
 use meshd_types::NodeId;
@@ -134,7 +135,8 @@ fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, 
     let fill = capacity_filter::fill(request, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();
     let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
-    Some((rank, PlacementFit { node: host.node, units, disks, nics, near, numa_mismatch }))
+    let assigned = AssignedParts { units, disks, nics, numa_node: near, numa_mismatch };
+    Some((rank, PlacementFit { node: host.node, assigned }))
 }
 
 /// Assigns units to all selectors, on one NUMA node if possible.

@@ -22,8 +22,7 @@ fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     vm.run();
     vm.assign(
         Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) },
-        Vec::new(),
-        Vec::new(),
+        AssignedParts::default(),
     );
     vm
 }
@@ -229,8 +228,7 @@ fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
         vm.run();
         vm.assign(
             Placement { node: other(number), since: at(0), session: None },
-            Vec::new(),
-            Vec::new(),
+            AssignedParts::default(),
         );
     }
     assert_eq!(
@@ -248,8 +246,18 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     };
     vm.request.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
     let placement = vm.placement.clone().expect("it has one");
-    vm.assign(placement, Vec::new(), vec!["eui.1".parse().expect("an identity")]);
-    assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
+    let requested = vm.request.clone();
+    vm.assign(
+        placement,
+        AssignedParts {
+            disks: vec!["eui.1".parse().expect("an identity")],
+            ..AssignedParts::default()
+        },
+    );
+    assert_eq!(
+        (vm.spec().volumes[0].clone(), &vm.request),
+        (volume("a", "slot:eui.1"), &requested)
+    );
     let report = |use_of: &[(&str, DiskUse)]| {
         let disks = use_of
             .iter()
@@ -273,7 +281,7 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     );
     vm.record_pending_wipes();
     vm.unplace("lost".to_owned());
-    assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
+    assert_eq!((vm.disks.len(), vm.volumes().next()), (0, Some(volume("a", "slot"))));
     let left = |disk: &str| ReleasedDisk {
         disk: disk.parse().expect("an identity"),
         wipe: true,
@@ -296,15 +304,17 @@ fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
     let numbered = |number: u8| Basis::Mac(MacAddr([2, 0, 0, 0, 0, number])).node_id();
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Restart);
     vm.unplace("its node was removed".to_owned());
-    vm.assign(Placement { node: numbered(2), since: at(1), session: None }, Vec::new(), Vec::new());
+    vm.assign(
+        Placement { node: numbered(2), since: at(1), session: None },
+        AssignedParts::default(),
+    );
     vm.unplace("its node was fenced".to_owned());
     assert!(vm.may_run_on(node()) && vm.may_run_on(numbered(2)) && !vm.may_run_on(numbered(99)));
     for number in 3..=16 {
         assert!(!vm.may_run_on(numbered(99)));
         vm.assign(
             Placement { node: numbered(number), since: at(1), session: None },
-            Vec::new(),
-            Vec::new(),
+            AssignedParts::default(),
         );
         vm.unplace("its node was fenced".to_owned());
     }

@@ -63,10 +63,8 @@ impl Node {
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(
             Placement { node: fit.node, since: Timestamp::EPOCH, session: None },
-            fit.units,
-            fit.disks,
+            fit.assigned,
         );
-        vm.bind(fit.near, fit.numa_mismatch);
         self.allocations.add(&vm);
         vm
     }
@@ -205,7 +203,10 @@ fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
     let units = vec![unit(1, Some(0)), unit(2, Some(1)), unit(3, Some(1))];
     let node = || Node { units: units.clone(), ..Node::new(Some(hosting())) };
     let fit = |request: VmRequest| {
-        node().fit(&request).map(|fit| (fit.near, fit.numa_mismatch)).expect("there is room")
+        node()
+            .fit(&request)
+            .map(|fit| (fit.assigned.numa_node, fit.assigned.numa_mismatch))
+            .expect("there is room")
     };
     assert_eq!(fit(with_units(request(0, 2, "1G", ""), 1)), (Some(0), false));
     assert_eq!(
@@ -228,21 +229,17 @@ fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
     assert_eq!(fit(with_units(request(0, 2, "1G", r#", "numa_node": 0"#), 2)), (None, true));
     let unreported = Node { hosting: None, ..node() };
     assert_eq!(
-        unreported.fit(&with_units(request(0, 2, "1G", ""), 1)).map(|fit| fit.near),
+        unreported.fit(&with_units(request(0, 2, "1G", ""), 1)).map(|fit| fit.assigned.numa_node),
         Ok(None)
     );
 
     let mut vm = node().take(with_units(request(0, 2, "1G", ""), 2));
-    assert_eq!((vm.request.spec.numa_node, vm.locality.near), (Some(1), true));
+    assert_eq!((vm.numa_node(), vm.request.spec.numa_node), (Some(1), None));
     vm.unplace("its node went".to_owned());
-    assert_eq!(
-        (vm.request.spec.numa_node, vm.locality.near),
-        (None, false),
-        "the next node has others"
-    );
+    assert_eq!(vm.numa_node(), None, "the next node has others");
     let mut own = node().take(with_units(request(0, 2, "1G", AT_1), 1));
     own.unplace("its node went".to_owned());
-    assert_eq!(own.request.spec.numa_node, Some(1), "the requested NUMA node stays");
+    assert_eq!(own.numa_node(), Some(1), "the requested NUMA node stays");
 }
 
 #[test]

@@ -55,8 +55,7 @@ fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, us
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(
             Placement { node: fit.node, since: Timestamp::EPOCH, session: None },
-            fit.units.clone(),
-            Vec::new(),
+            fit.assigned.clone(),
         );
         rack.iter_mut()
             .find(|node| node.id == fit.node)
@@ -80,7 +79,7 @@ fn open_slots_are_assigned_once_with_few_complete_candidates() {
         let fit = fit.expect("one is left");
         completed += more;
         let node = rack.iter().find(|node| node.id == fit.node).expect("a node of the rack");
-        for unit in fit.units {
+        for unit in fit.assigned.units {
             assert!(!node.closed.contains(&unit), "{unit} of {} is closed", fit.node);
             assert!(assigned.insert((fit.node, unit)), "assigned twice");
         }
@@ -108,8 +107,8 @@ proptest! {
                 node.complete(&mut host);
                 let fit = place(&request, None, [host].into_iter()).ok()?;
                 let closed = node.host().closed;
-                let left = node.units.len() - node.allocations.unit_count() - closed - fit.units.len();
-                Some(((left, fit.numa_mismatch), fit))
+                let left = node.units.len() - node.allocations.unit_count() - closed - fit.assigned.units.len();
+                Some(((left, fit.assigned.numa_mismatch), fit))
             }).collect();
             let best = alone.iter().map(|(rank, _)| *rank).min();
             let (fit, _) = place_one(&mut rack, request);

@@ -4,7 +4,9 @@ use super::{
     super::fixtures::{GIB, candidate, node_id},
     *,
 };
-use crate::work::{Allocations, ApprovedSlot, Placement, SlotId, SlotNic, Verdict, Vm};
+use crate::work::{
+    Allocations, ApprovedSlot, AssignedParts, Placement, SlotId, SlotNic, Verdict, Vm,
+};
 use meshd_proto::{DiskFacts, PciFacts, UnitKind, UnitState};
 use meshd_types::{SystemUuid, Timestamp};
 
@@ -57,8 +59,7 @@ fn holding(requests: &[(VmRequest, &[&str])]) -> Allocations {
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
         vm.assign(
             Placement { node: node(1), since: Timestamp::EPOCH, session: None },
-            units,
-            Vec::new(),
+            AssignedParts { units, ..AssignedParts::default() },
         );
         allocations.add(&vm);
     }
@@ -83,8 +84,8 @@ fn broad_device_selector_yields_to_specific_one() {
     {
         let fit = place(&request(1, "1G", &selectors), None, [host(1, &units, &none)].into_iter())
             .expect("both are there");
-        assert_eq!(fit.units.len(), 2);
-        assert_ne!(fit.units[0], fit.units[1], "{selectors:?}");
+        assert_eq!(fit.assigned.units.len(), 2);
+        assert_ne!(fit.assigned.units[0], fit.assigned.units[1], "{selectors:?}");
     }
     let third = place(
         &request(1, "1G", &["any", "any", "any"]),
@@ -103,7 +104,7 @@ fn whole_node_request_needs_every_unit_and_switch_free_and_ready() {
     let mut whole = request(1, "1G", &[]);
     whole.units.whole = true;
     let fit = place(&whole, None, [host(1, &units, &none)].into_iter()).expect("all are ready");
-    assert_eq!(fit.units.len(), 3, "the switch too");
+    assert_eq!(fit.assigned.units.len(), 3, "the switch too");
     let taken = place(&whole, None, [host(1, &units, &one)].into_iter()).expect_err("one is taken");
     assert_eq!(words(&taken), (Verdict::NotReady, vec!["unit_taken"]));
     units[2].state = UnitState::Wedged;
@@ -283,10 +284,10 @@ fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
         let mut request = request(1, "1G", selectors);
         raw(&mut request, disks);
         place(&request, None, [host()].into_iter()).map(|fit| {
-            let units: Vec<String> = fit.units.iter().map(ToString::to_string).collect();
+            let units: Vec<String> = fit.assigned.units.iter().map(ToString::to_string).collect();
             (
                 units.join(" "),
-                fit.disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+                fit.assigned.disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
             )
         })
     };
@@ -348,7 +349,8 @@ fn slot_without_free_disk_is_rejected_for_slot_disk_request() {
     (whole.units.whole, whole.units.each) = (true, Vec::new());
     let host = |slots| CandidateNode { disks: &there, slots, ..host(1, &units, &none) };
     assert_eq!(
-        place(&whole, None, [host(own.iter().collect())].into_iter()).map(|fit| fit.disks.len()),
+        place(&whole, None, [host(own.iter().collect())].into_iter())
+            .map(|fit| fit.assigned.disks.len()),
         Ok(1)
     );
     let unfit = place(&whole, None, [host(Vec::new())].into_iter()).expect_err("its slot has none");
@@ -366,7 +368,7 @@ fn fabric_device_unit_is_assigned_with_its_slot_only() {
     let on = |units: &[UnitFacts], allocations: &Allocations, selectors: &[&str]| {
         let host = CandidateNode { slots: slots.iter().collect(), ..host(1, units, allocations) };
         let fit = place(&request(1, "1G", selectors), None, [host].into_iter());
-        fit.map(|fit| fit.units.iter().map(ToString::to_string).collect::<Vec<_>>())
+        fit.map(|fit| fit.assigned.units.iter().map(ToString::to_string).collect::<Vec<_>>())
             .map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(
@@ -411,7 +413,9 @@ fn nic_of_whole_node_vm_has_address_of_its_slot() {
     );
     let on = |slot: &ApprovedSlot| {
         let host = CandidateNode { slots: vec![slot], ..host(1, &units, &none) };
-        place(&whole, None, [host].into_iter()).map(|fit| fit.nics).map_err(|unfit| words(&unfit).1)
+        place(&whole, None, [host].into_iter())
+            .map(|fit| fit.assigned.nics)
+            .map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(on(&own), Ok(vec![SlotNic { mac, address: None }]));
     assert_eq!(on(&ApprovedSlot { nic: None, ..own.clone() }), Err(vec!["slot_without_nic"]));
