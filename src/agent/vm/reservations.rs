@@ -1,11 +1,17 @@
 //! Resources of the node that are reserved for VMs: memory, units, disks, addresses.
 
 use super::{
-    host::{memory::Memory, resources},
+    host::{
+        capacity,
+        config::HostConfig,
+        memory::{self, Memory},
+        resources,
+    },
     lock_helpers::locked,
     net::nic_addresses::NicAddresses,
     spec::plan,
 };
+use crate::system::Tree;
 use meshd_proto::{
     DiskFacts, DiskIdentity,
     vm::{RawDisk, SlotDisk, VmRefusal, VmSpec, Volume, VolumeSource},
@@ -131,6 +137,23 @@ impl Reservations {
         let vms = locked(&self.vms);
         add_planned_growth(&vms, &mut memory);
         memory.free_beside(vms.values().map(|vm| &vm.spec))
+    }
+
+    /// Limits a store in memory to the memory that is free now.
+    pub async fn limit_store(&self, config: &Arc<HostConfig>) {
+        let (config, reservations) = (config.clone(), self.clone());
+        let limited = tokio::task::spawn_blocking(move || {
+            let (tree, machines) = (Tree::new(&config.root), &config.machines);
+            let used = capacity::space(machines)?.used;
+            capacity::limit_store(
+                machines,
+                &tree,
+                reservations.store_limit(memory::read(&tree, machines), used),
+            )
+        });
+        if let Err(error) = limited.await.map_err(std::io::Error::other).and_then(|result| result) {
+            tracing::debug!(%error, "cannot limit the store");
+        }
     }
 
     /// Returns the maximum size of a store in memory: current use, free memory and the expected

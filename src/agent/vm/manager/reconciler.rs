@@ -1,9 +1,6 @@
 //! Makes the VMs of this node match the desired state of the central node.
 
-use super::{
-    ManagerRequest, is_workload,
-    vms::{StartError, Vms},
-};
+use super::{ManagerRequest, is_workload, vms::Vms};
 use crate::{
     link::call::Endpoint,
     vm::{
@@ -96,7 +93,7 @@ impl Reconciler {
                 _ = progress.tick(), if self.waiting.any() => {}
                 _ = prune.tick() => self.prune(),
                 _ = store_limit.tick() => {
-                    self.vms.limit_store().await;
+                    self.vms.reservations().limit_store(&self.vms.config()).await;
                     self.vms.update_port_filters().await;
                     continue;
                 }
@@ -173,13 +170,10 @@ impl Reconciler {
         }
         let Some(pending) = self.write_disks(pending).await else { return };
         self.waiting.remove(uuid);
-        self.start_now(pending).await;
+        self.start_now(pending);
     }
 
-    pub(super) async fn start_now(
-        &mut self,
-        PendingStart { spec, start, grace, .. }: PendingStart,
-    ) {
+    fn start_now(&mut self, PendingStart { spec, start, grace, .. }: PendingStart) {
         let uuid = spec.uuid;
         self.start_failures.remove(&uuid);
         let conflicts = nic_addresses::conflicts(&spec, &self.nic_addresses.borrow());
@@ -192,17 +186,12 @@ impl Reconciler {
                 self.vms.restart(uuid, grace, start);
                 Ok(())
             }
-            _ => self.vms.start(&spec, start).await,
+            _ => self.vms.start(&spec, start),
         };
-        match started {
-            Ok(()) => {}
-            Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals),
+        if let Err(error) = started {
             // The central node repeats the order, and the start is tried again.
-            Err(error) => {
-                tracing::warn!(vm = %spec.name, %error, "not started");
-                self.start_failures
-                    .insert(uuid, failure(VmFailureKind::Prepare, error.to_string()));
-            }
+            tracing::warn!(vm = %spec.name, %error, "not started");
+            self.start_failures.insert(uuid, failure(VmFailureKind::Prepare, error.to_string()));
         }
     }
 

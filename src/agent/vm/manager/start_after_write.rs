@@ -16,7 +16,9 @@ impl Reconciler {
         needed.into_iter().filter(|digest| !self.volumes.has(digest)).collect()
     }
 
-    /// Starts the disk writes of a VM. Returns `None` if the VM waits for them.
+    /// Starts the disk writes of a VM. Returns `None` if the VM waits for them. Nothing is
+    /// overwritten for a VM that the node refuses, so its resources are reserved before; the start
+    /// surveys the node again, because a write takes minutes.
     pub(super) async fn write_disks(&mut self, pending: PendingStart) -> Option<PendingStart> {
         let uuid = pending.spec.uuid;
         let files = self.vms.files(uuid);
@@ -28,14 +30,14 @@ impl Reconciler {
             self.waiting.insert(pending);
             return None;
         }
-        match self.vms.reserve(&pending.spec).await {
+        match self.vms.reserve_for_disk_write(&pending.spec).await {
             Ok(()) => {
                 let (config, progress) = (self.vms.config(), Arc::default());
                 self.disk_writes.start(uuid, DiskWrite { files, config, volumes, progress });
                 self.waiting.insert(pending);
                 None
             }
-            Err(StartError::Refused { refusals, .. }) => {
+            Err(StartError::Refused(refusals)) => {
                 self.waiting.remove(uuid);
                 self.refuse(&pending.spec, pending.start, &refusals);
                 None

@@ -3,11 +3,10 @@
 
 use crate::{
     files,
-    system::Tree,
     vm::{
         console::console_log::Console,
         disks::disk_release,
-        host::{capacity, config::HostConfig, memory, resources},
+        host::{config::HostConfig, resources},
         net::{nic_addresses, tap_ports},
         process::{
             adoption, launch,
@@ -38,8 +37,8 @@ const COMMAND_QUEUE: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The node lacks resources.
-    #[error("the node cannot run {name}: {}", launch::refused(.refusals).detail)]
-    Refused { name: String, refusals: Vec<VmRefusal> },
+    #[error("{}", launch::refused(.0).detail)]
+    Refused(Vec<VmRefusal>),
     /// The node has another specification with the same UUID.
     #[error("{name} ({uuid}) is on this node with another specification; release it first")]
     Differs { name: String, uuid: SystemUuid },
@@ -133,14 +132,10 @@ impl Vms {
         self.supervisors.spawn(supervisor.run(command_queue, action));
     }
 
-    /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts.
-    pub async fn start(&mut self, spec: &VmSpec, start: u32) -> Result<(), StartError> {
-        if self.is_live(spec.uuid) {
-            self.check_spec(spec)?;
-        } else {
-            self.reserve(spec).await?;
-            self.limit_store().await;
-        }
+    /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts. Its
+    /// supervisor surveys the node and reserves resources; a report shows a refusal.
+    pub fn start(&mut self, spec: &VmSpec, start: u32) -> Result<(), StartError> {
+        self.check_spec(spec)?;
         self.send_start(spec, start, VmEvent::Start)
     }
 
@@ -155,14 +150,11 @@ impl Vms {
         self.send_start(spec, start, VmEvent::Refused(failure))
     }
 
-    /// Reserves the resources of a VM.
-    pub async fn reserve(&self, spec: &VmSpec) -> Result<(), StartError> {
+    /// Reserves the resources of a VM whose disks are written before its start.
+    pub async fn reserve_for_disk_write(&self, spec: &VmSpec) -> Result<(), StartError> {
         self.check_spec(spec)?;
         let host = resources::survey(&self.config, spec).await;
-        let reserved = self.reservations.reserve(spec, &host);
-        reserved
-            .map(drop)
-            .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
+        self.reservations.reserve(spec, &host).map(drop).map_err(StartError::Refused)
     }
 
     /// Cancels the reservation of a VM that does not run.
@@ -293,23 +285,6 @@ impl Vms {
 
     pub fn watch(&self, uuid: SystemUuid) -> Option<watch::Receiver<VmReport>> {
         self.vms.get(&uuid).map(|vm| vm.reports.clone())
-    }
-
-    /// Limits a store in memory to the memory that is free now.
-    pub async fn limit_store(&self) {
-        let (config, reservations) = (self.config.clone(), self.reservations.clone());
-        let limited = tokio::task::spawn_blocking(move || {
-            let (tree, machines) = (Tree::new(&config.root), &config.machines);
-            let used = capacity::space(machines)?.used;
-            capacity::limit_store(
-                machines,
-                &tree,
-                reservations.store_limit(memory::read(&tree, machines), used),
-            )
-        });
-        if let Err(error) = limited.await.map_err(std::io::Error::other).and_then(|result| result) {
-            tracing::debug!(%error, "cannot limit the store");
-        }
     }
 
     pub fn reservations(&self) -> Reservations {

@@ -65,6 +65,8 @@ pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
     failure(VmFailureKind::Refused, reasons.join("; "))
 }
 
+/// Surveys the node, reserves the resources of a VM and starts QEMU: once for each start. The
+/// caller cancels the reservation of a VM that does not run.
 pub async fn launch(
     spec: &VmSpec,
     files: &VmPaths,
@@ -75,6 +77,7 @@ pub async fn launch(
     ownership_marker::check_adoption(files, spec, &host.disks)
         .map_err(|refusal| refused(&[refusal]))?;
     let plan = reservations.reserve(spec, &host).map_err(|refusals| refused(&refusals))?;
+    reservations.limit_store(config).await;
     let launched = start(spec, &plan, &host, files, config, reservations).await;
     if launched.is_err() {
         clean_up(spec, files, config).await;

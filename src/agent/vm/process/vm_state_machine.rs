@@ -34,11 +34,26 @@ pub const SURVIVES_KILL: &str = "QEMU did not end after SIGKILL; see the kernel 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum MachineState {
     Off,
-    Starting { deadline: Duration },
-    Running { since: Duration },
-    Paused { resumable: bool, until: Option<Duration> },
-    Stopping { step: StopStep, deadline: Duration, then: AfterStop },
-    Waiting { until: Duration },
+    /// `by_order`: an order starts the VM, not its restart policy.
+    Starting {
+        deadline: Duration,
+        by_order: bool,
+    },
+    Running {
+        since: Duration,
+    },
+    Paused {
+        resumable: bool,
+        until: Option<Duration>,
+    },
+    Stopping {
+        step: StopStep,
+        deadline: Duration,
+        then: AfterStop,
+    },
+    Waiting {
+        until: Duration,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +109,8 @@ impl VmStateMachine {
             }
             // An earlier agent ended during the start: the timeout begins again.
             (true, true) => {
-                self.state = MachineState::Starting { deadline: now + self.start_timeout }
+                self.state =
+                    MachineState::Starting { deadline: now + self.start_timeout, by_order: false };
             }
             (true, false) => {
                 self.failed(
@@ -130,7 +146,7 @@ impl VmStateMachine {
     /// Returns the time at which [`VmEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
-            MachineState::Starting { deadline } | MachineState::Stopping { deadline, .. } => {
+            MachineState::Starting { deadline, .. } | MachineState::Stopping { deadline, .. } => {
                 Some(*deadline)
             }
             MachineState::Waiting { until } => Some(*until),
@@ -160,8 +176,12 @@ impl VmStateMachine {
             (VmEvent::GuestStartFailed(failure), MachineState::Starting { .. }) => {
                 return self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure));
             }
-            (VmEvent::Refused(failure), MachineState::Off) => {
-                self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
+            (VmEvent::Refused(failure), MachineState::Off) => self.refused(failure),
+            // The central node may try another node.
+            (VmEvent::LaunchFailed(failure), MachineState::Starting { by_order: true, .. })
+                if failure.kind == VmFailureKind::Refused =>
+            {
+                self.refused(failure);
             }
             (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => {
                 self.failed(now, failure)
@@ -195,7 +215,7 @@ impl VmStateMachine {
             self.record = VmRecord { should_run: true, ..VmRecord::default() };
         }
         match &mut self.state {
-            MachineState::Off | MachineState::Waiting { .. } => self.launch(now),
+            MachineState::Off | MachineState::Waiting { .. } => self.launch(now, true),
             MachineState::Stopping { then, .. } => {
                 *then = AfterStop::Start;
                 None
@@ -245,10 +265,16 @@ impl VmStateMachine {
             && self.record.restarts < self.policy.attempts
     }
 
-    fn launch(&mut self, now: Duration) -> Option<VmAction> {
+    /// The node does not run the VM until the next order.
+    fn refused(&mut self, failure: VmFailure) {
+        self.state = MachineState::Off;
+        self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
+    }
+
+    fn launch(&mut self, now: Duration, by_order: bool) -> Option<VmAction> {
         self.shutdown_cause = None;
         self.record.guest_ran = false;
-        self.state = MachineState::Starting { deadline: now + self.start_timeout };
+        self.state = MachineState::Starting { deadline: now + self.start_timeout, by_order };
         Some(VmAction::Launch)
     }
 
@@ -261,7 +287,7 @@ impl VmStateMachine {
         self.record.should_run = after == AfterStop::Start;
         match &mut self.state {
             MachineState::Off => None,
-            MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now),
+            MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now, false),
             MachineState::Waiting { .. } => {
                 self.state = MachineState::Off;
                 self.record.failure = None;
@@ -321,7 +347,7 @@ impl VmStateMachine {
                 let failure = failure(VmFailureKind::StartTimeout, detail);
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
             }
-            MachineState::Waiting { .. } => self.launch(now),
+            MachineState::Waiting { .. } => self.launch(now, false),
             MachineState::Paused { resumable, .. } => {
                 self.state = MachineState::Paused { resumable: *resumable, until: None };
                 Some(VmAction::Resume)
@@ -364,7 +390,7 @@ impl VmStateMachine {
             }
             MachineState::Stopping { then, .. } => match then {
                 AfterStop::Stopped => self.stopped(),
-                AfterStop::Start => return self.launch(now),
+                AfterStop::Start => return self.launch(now, false),
                 AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
             MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),

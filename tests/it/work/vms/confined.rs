@@ -24,7 +24,7 @@ async fn runs(
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let spec = node.spec(Guest::Echo, all);
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     (vms, spec)
 }
@@ -115,7 +115,7 @@ async fn vms_have_different_users_and_restarted_agent_adopts_both() {
         Guest::Echo,
         json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c05", "name": "two" }),
     );
-    vms.start(&two, 1).await.unwrap();
+    vms.start(&two, 1).unwrap();
     reaches(&mut vms.watch(two.uuid).unwrap(), ReportedVmState::Running).await;
     let user = |uuid| {
         let pid = pid_of(&node, uuid).as_raw_nonzero();

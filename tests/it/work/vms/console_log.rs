@@ -55,7 +55,7 @@ async fn console_log_is_complete_and_unrepeated_over_agent_restarts() {
     let node = Node::new();
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     let mut early = vms.console(spec.uuid).unwrap().subscribe();
     until(&mut early, &last(1)).await;
     follow_each_other(&numbers(&early.before));
@@ -98,7 +98,7 @@ async fn slow_console_reader_blocks_no_other_and_learns_its_loss() {
     let node = Node::new();
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     let mut slow = vms.console(spec.uuid).unwrap().subscribe();
     let (keys, log) = (8, node.files(spec.uuid).join("console.log"));
     for key in 1..=keys {

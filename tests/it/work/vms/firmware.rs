@@ -15,7 +15,7 @@ async fn uefi_writes_to_console_and_tpm_ends_with_its_vm() {
     let spec =
         node.spec(Guest::Deaf, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 2, "QEMU and the TPM");
     says(&vms, spec.uuid, FIRMWARE).await;
@@ -31,7 +31,7 @@ async fn secure_boot_firmware_refuses_an_unsigned_guest() {
     let spec = node
         .spec(Guest::Deaf, json!({ "firmware": "uefi", "secure_boot": true, "memory": "256M" }));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     says(&vms, spec.uuid, REFUSED).await;
     vms.release(spec.uuid).await.unwrap();
 }

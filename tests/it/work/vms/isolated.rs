@@ -95,7 +95,7 @@ fn vm_user_has_no_network_with_or_without_nics() {
                     json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c07", "nics": nics }),
                 );
                 let mut vms = node.agent();
-                vms.start(&spec, 1).await.unwrap();
+                vms.start(&spec, 1).unwrap();
                 reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
                 let user = fs::metadata(format!(
                     "/proc/{}",
@@ -127,7 +127,7 @@ fn vm_is_not_started_if_its_firewall_cannot_be_installed() {
         let spec =
             node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c09" }));
         let mut vms = node.agent();
-        vms.start(&spec, 1).await.unwrap();
+        vms.start(&spec, 1).unwrap();
         let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await;
         let detail = report.failure.unwrap().detail;
         assert!(detail.contains("cannot install the firewall meshd-vm-users"), "{detail}");
@@ -161,7 +161,7 @@ async fn inside() {
         .spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c06", "nics": nics }));
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     says(&vms, spec.uuid, HELLO).await;
 

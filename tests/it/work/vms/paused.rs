@@ -45,7 +45,7 @@ async fn vm_on_full_store_is_paused_with_reason_and_resumes() {
         json!({ "volumes": [{ "name": "root", "format": "qcow2", "digest": node.image(Guest::Writer), "size": "32M" }] }),
     );
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     let failure =
         reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Paused).await.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::Paused);
@@ -79,7 +79,7 @@ async fn paused_vm_is_stopped_without_its_grace_time() {
         json!({ "volumes": [{ "name": "root", "format": "qcow2", "digest": node.image(Guest::Writer), "size": "32M" }] }),
     );
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     reaches(&mut reports, ReportedVmState::Paused).await;
     // Its grace is longer than anything here waits.
@@ -99,7 +99,8 @@ async fn vm_store_is_bounded_by_free_memory() {
     assert_eq!(size(), 4 << 20);
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
     let total =
         meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
@@ -113,7 +114,7 @@ async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "always", "delay_s": 1 } }));
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     says(&vms, spec.uuid, HELLO).await;
     drop(vms);
     for pid in node.processes() {
@@ -135,7 +136,7 @@ async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
         (ReportedVmState::Failed, VmFailureKind::EndedUnseen)
     );
     // An order starts it, as on any other day.
-    vms.start(&spec, 2).await.unwrap();
+    vms.start(&spec, 2).unwrap();
     reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     vms.release(spec.uuid).await.unwrap();
 }
@@ -151,7 +152,7 @@ async fn tpm_is_ended_when_qemu_does_not_start() {
         "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n",
     );
     let mut vms = node.agent();
-    vms.start(&spec, 1).await.unwrap();
+    vms.start(&spec, 1).unwrap();
     let failure =
         reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await.failure.unwrap();
     assert!(

@@ -74,6 +74,27 @@ fn stop_during_the_start_terminates_qemu() {
 }
 
 #[test]
+fn refused_order_is_not_retried_by_the_restart_policy_and_refused_restart_is() {
+    let refused = || VmEvent::LaunchFailed(VmFailure { kind: VmFailureKind::Refused, ..failure() });
+    let mut ordered = machine(RestartWhen::Always);
+    ordered.handle(at(0), VmEvent::Start);
+    assert_eq!(ordered.handle(at(1), refused()), None);
+    assert_eq!(
+        (ordered.state(), kind(&ordered)),
+        (ReportedVmState::Failed, Some(VmFailureKind::Refused))
+    );
+    assert_eq!(
+        (ordered.deadline(), ordered.record().restarts, ordered.record().should_run),
+        (None, 0, false)
+    );
+    let mut again = running(RestartWhen::Always);
+    again.handle(at(5), ended());
+    assert_eq!(again.handle(at(7), VmEvent::Tick), Some(VmAction::Launch));
+    again.handle(at(8), refused());
+    assert_eq!(again.state(), ReportedVmState::Waiting, "the device may be free soon");
+}
+
+#[test]
 fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let mut machine = machine(RestartWhen::Never);
     machine.handle(at(0), VmEvent::Start);
