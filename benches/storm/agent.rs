@@ -204,13 +204,8 @@ impl Agent<'_> {
             | Action::StoreToken(_)
             | Action::RequestRenewal
             | Action::TrustRoots(_)
-            | Action::Vm(_)
-            | Action::Console(_)
-            | Action::ReportVms
-            | Action::Task(_)
-            | Action::OutputStored(_)
-            | Action::LogStored(_)
-            | Action::ReportTasks
+            | Action::Deliver(_)
+            | Action::ReportSections
             | Action::Reboot => None,
         }
     }

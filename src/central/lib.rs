@@ -22,7 +22,7 @@
 //!
 //! # Lock order
 //!
-//! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4, 5 and 7 in debug
+//! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4 and 6 in debug
 //! builds. A lock of a level is never taken under another one of the same level.
 //!
 //! | level | lock | protects |
@@ -30,11 +30,10 @@
 //! | 1 | `Generations::reloading` (async) | a reload, a rollback, a pin |
 //! | 2 | `Authority::changing` (async) | a rotation, a backup |
 //! | 3 | `Workloads::volume_use` (async) | creation of a VM; removal of a volume; a shorter list of volumes in use |
-//! | 4 | `Tasks::orders` | the order for a node is read from the store and queued |
-//! | 5 | `Links::deadlines` | deadlines change |
-//! | 6 | the store's own lock | the closure of `Store::read` or `Store::commit` runs |
-//! | 7 | all other mutexes of services | one access |
-//! | 8 | the site snapshot, the current authority | an `Arc` is cloned or replaced |
+//! | 4 | `Links::deadlines` | deadlines change |
+//! | 5 | the store's own lock | the closure of `Store::read` or `Store::commit` runs |
+//! | 6 | all other mutexes of services | one access |
+//! | 7 | the site snapshot, the current authority | an `Arc` is cloned or replaced |
 
 pub mod admin;
 pub mod agents;
@@ -66,7 +65,7 @@ pub use environment::{
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
 };
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
-pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
+pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
     AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError,
     NodeRecords, NodeResults, OperateError, OrderError,

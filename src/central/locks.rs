@@ -7,12 +7,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Level of `Tasks::orders`: a node is sent the order of a task.
-pub(crate) const TASK_ORDERS: usize = 0;
 /// Level of the heartbeat deadlines.
-pub(crate) const DEADLINES: usize = 1;
+pub(crate) const DEADLINES: usize = 0;
 /// Level of all other mutexes. A thread takes no further mutex while it holds one of them.
-const INNERMOST: usize = 2;
+const INNERMOST: usize = 1;
 
 /// A mutex of the innermost level.
 pub(crate) type Leaf<T> = Ordered<INNERMOST, T>;

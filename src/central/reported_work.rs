@@ -18,7 +18,10 @@ type ByVm<T> = BTreeMap<SystemUuid, T>;
 #[derive(Default)]
 pub(crate) struct ReportedWork {
     pub(crate) orphan_vms: OrphanVms,
-    pub(crate) orphan_tasks: OrphanTasks,
+    /// Tasks without a record. meshd never kills them.
+    pub(crate) orphan_tasks: TasksByNode,
+    /// Reported tasks that their node must remove.
+    pub(crate) removals: TasksByNode,
     /// Progress of fetched volumes, reported each second.
     pub(crate) fetching: Leaf<BTreeMap<NodeId, ByVm<VmFetching>>>,
     /// Addresses of NICs in private networks.
@@ -52,6 +55,7 @@ impl ReportedWork {
         }
         self.orphan_vms.set(node, BTreeMap::new());
         self.orphan_tasks.set(node, BTreeSet::new());
+        self.removals.set(node, BTreeSet::new());
         self.set_details(node, BTreeMap::new(), BTreeMap::new());
     }
 }
@@ -89,11 +93,11 @@ impl OrphanVms {
     }
 }
 
-/// Tasks. meshd never kills a task that is not on record.
+/// Reported tasks, by node.
 #[derive(Default)]
-pub(crate) struct OrphanTasks(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
+pub(crate) struct TasksByNode(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
 
-impl OrphanTasks {
+impl TasksByNode {
     pub(crate) fn remove(&self, node: NodeId, task: TaskId) {
         let left = self
             .0
@@ -109,15 +113,19 @@ impl OrphanTasks {
         self.0.lock().keys().copied().collect()
     }
 
-    /// Replaces the orphans of a node. Returns true if one of them is new.
-    pub(crate) fn set(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> bool {
+    /// Returns the tasks of a node.
+    pub(crate) fn of(&self, node: NodeId) -> BTreeSet<TaskId> {
+        self.0.lock().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// Replaces the tasks of a node. Returns those that are new.
+    pub(crate) fn set(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> BTreeSet<TaskId> {
         let mut all = self.0.lock();
-        if tasks.is_empty() {
-            all.remove(&node);
-            return false;
+        let before = all.remove(&node).unwrap_or_default();
+        let new = tasks.difference(&before).copied().collect();
+        if !tasks.is_empty() {
+            all.insert(node, tasks);
         }
-        let new = all.get(&node).is_none_or(|before| !tasks.is_subset(before));
-        all.insert(node, tasks);
         new
     }
 

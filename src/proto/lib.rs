@@ -74,7 +74,7 @@ pub use iommu_units::{
 };
 pub use link::{
     ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction,
-    Welcome,
+    NodeReport, NodeSpec, Section, SectionReport, SpecEntry, Welcome,
 };
 pub use network::{InterfaceName, NetworkName, NetworkSpec, PRIVATE_BRIDGE_MAC, Subnet};
 pub use vm::{Hosting, HugepageFacts, NumaFacts};

@@ -4,7 +4,7 @@
 use super::client::{Attacker, Identity, Link, ticket};
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    work::workloads::facts,
+    work::workloads::{facts, tasks_report, vms_report},
     world::{
         CENTRAL, World,
         dhcp::{self, As},
@@ -15,7 +15,8 @@ use crate::{
 };
 use meshd_model::fleet::{Stage, Verb};
 use meshd_proto::{
-    Check, CheckReport, CheckStatus, Facts, FromAgent, FromCentral, NicFacts, Ticket, VOLUMES_PATH,
+    Check, CheckReport, CheckStatus, Facts, FromAgent, FromCentral, NicFacts, NodeSpec, SpecEntry,
+    Ticket, VOLUMES_PATH,
     task::{Output, Piece, Stream, TaskDesiredState, TaskNodeState, TaskReport, TaskUpdate},
     vm::{ReportedVmState, VmReport, VmUpdate},
 };
@@ -159,7 +160,9 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
                 Ok(Some(FromCentral::Check { request_id })) => {
                     node.report_check(&mut link, HOSTILE, Some(request_id)).await
                 }
-                Ok(Some(FromCentral::Task(order))) => answer_task(&mut link, order).await,
+                Ok(Some(FromCentral::Spec(NodeSpec {
+                    entry: SpecEntry::Tasks(order), ..
+                }))) => answer_task(&mut link, order).await,
                 Ok(message) => assert!(message.is_some(), "the link ended"),
                 Err(_) => {}
             }
@@ -171,15 +174,15 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
 async fn answer_task(link: &mut Link, order: meshd_proto::task::TaskOrder) {
     let task = order.task;
     if order.desired_state == TaskDesiredState::Gone {
-        return link.say(&FromAgent::Task(TaskUpdate::Released { task })).await;
+        return link.say(&tasks_report(TaskUpdate::Released { task })).await;
     }
     for stream in [Stream::Out, Stream::Err] {
         let data = Piece::from_bytes(format!("task output {HOSTILE}\n").into_bytes());
-        link.say(&FromAgent::Task(TaskUpdate::Output(Output { task, stream, at: 0, data }))).await;
+        link.say(&FromAgent::Output(Output { task, stream, at: 0, data })).await;
         while !matches!(link.hear().await, Some(FromCentral::OutputStored(_))) {}
     }
     let tasks = vec![TaskReport { task, state: TaskNodeState::Exited { code: 0 } }];
-    link.say(&FromAgent::Task(TaskUpdate::All { tasks })).await;
+    link.say(&tasks_report(TaskUpdate::All { tasks })).await;
 }
 
 /// Waits until a node is online.
@@ -227,7 +230,7 @@ fn vm_of_another_node_is_not_blocked_by_a_claim() {
         let uuid: SystemUuid = vm["uuid"].as_str().unwrap().parse().unwrap();
         let report = |state| {
             let vms = vec![VmReport::new(uuid, "victim".parse().unwrap(), state)];
-            FromAgent::Vm(VmUpdate::All { vms })
+            vms_report(VmUpdate::All { vms })
         };
         own.say(&report(ReportedVmState::Running)).await;
         lying.say(&report(ReportedVmState::Running)).await;
@@ -265,7 +268,7 @@ fn claims_of_a_quarantined_node_are_forgotten() {
             "planned".parse().unwrap(),
             ReportedVmState::Running,
         );
-        lying.say(&FromAgent::Vm(VmUpdate::All { vms: vec![claim] })).await;
+        lying.say(&vms_report(VmUpdate::All { vms: vec![claim] })).await;
         eventually("the claim is recorded", || {
             if world.events("vm_unknown").len() == 1 { Ok(()) } else { Err(world.log_text()) }
         });

@@ -232,6 +232,12 @@ mod tests {
     }
 
     #[test]
+    fn spec_of_a_later_section_is_ignored() {
+        let later = r#"{"kind":"spec","generation":1,"entry":{"section":"later","name":"a"}}"#;
+        assert!(matches!(parse(later), Event::KeepAlive));
+    }
+
+    #[test]
     fn content_range_of_a_server_is_parsed() {
         assert_eq!(content_range("bytes 5-9/1000"), Some((5, 1000)));
         for text in ["", "bytes */1000", "bytes 5-9/*", "5-9/10", "bytes -9/10"] {

@@ -6,16 +6,19 @@
 //! | `background_runtime` | threads for VMs |
 //! | `calls` | one call to the central node at a time |
 //! | `options` | paths of the agent, start errors |
+//! | `sections` | the sections of the desired state: VMs and tasks |
 //! | `side_effects` | clock, randomness, log, files, reboot |
 
 mod background_runtime;
 mod calls;
+mod sections;
 mod side_effects;
 mod options;
 
 use self::{
     background_runtime::BackgroundRuntime,
     options::{host_config, import_ticket},
+    sections::Sections,
     side_effects::{Outcomes, log, random, run_program, source, wall},
 };
 use super::{
@@ -74,11 +77,10 @@ struct Driver {
     work: JoinSet<Completion>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
-    vms: VmManager,
+    sections: Sections,
     _networks: JoinSet<()>,
     /// The central node's clock at the last welcome.
     central_clock: Option<checks::CentralClock>,
-    tasks: Tasks,
     boot_log: BootLog,
 }
 
@@ -120,10 +122,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         work: JoinSet::new(),
         events: VecDeque::new(),
         outcomes,
-        vms,
+        sections: Sections { vms, tasks },
         _networks: networks,
         central_clock: None,
-        tasks,
         boot_log: BootLog::new(),
     };
     loop {
@@ -144,7 +145,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         }
     }
     driver.say_goodbye().await;
-    driver.tasks.end().await;
+    driver.sections.tasks.end().await;
     driver.boot_log.end().await;
     drop(background);
     Ok(())
@@ -166,11 +167,10 @@ impl Driver {
                 return Some(Event::Timer);
             }
             message = receive(&mut self.socket) => return self.parse(message),
-            update = self.vms.next_update() => return Some(Event::Report(FromAgent::Vm(update))),
+            message = self.sections.next() => return Some(Event::Report(message)),
             Some(completion) = self.call.join_next() => completion,
             Some(completion) = self.work.join_next() => completion,
             piece = self.boot_log.next() => return Some(Event::Report(FromAgent::Log(piece))),
-            update = self.tasks.next() => return Some(Event::Report(FromAgent::Task(update))),
         };
         match completion {
             Ok(Completion::Event(event)) => Some(event),
@@ -217,16 +217,8 @@ impl Driver {
             Action::Renew => self.renew(),
             Action::OpenPending { reason } => self.open_pending(reason),
             Action::OpenLink => self.open_link(),
-            Action::Vm(order) => self.vms.order(order),
-            Action::Console(order) => self.vms.console(order),
-            Action::ReportVms => {
-                let update = FromAgent::Vm(self.vms.full_report());
-                self.send_message(&update).await;
-            }
-            Action::Task(order) => self.tasks.order(order),
-            Action::LogStored(stored) => self.boot_log.stored(stored),
-            Action::OutputStored(stored) => self.tasks.output_stored(stored),
-            Action::ReportTasks => self.tasks.welcome(),
+            Action::Deliver(message) => self.deliver(message),
+            Action::ReportSections => self.sections.welcome(),
             Action::Close => {
                 self.call = JoinSet::new();
                 self.close_connection().await;
@@ -244,8 +236,10 @@ impl Driver {
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => self.collect_facts(),
             Action::Heartbeat => {
-                let workloads = self.vms.workloads().saturating_add(self.tasks.count());
-                let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
+                let heartbeat = Heartbeat {
+                    workloads: self.sections.workloads(),
+                    ..facts::heartbeat(&self.tree)
+                };
                 self.send_message(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
@@ -266,6 +260,17 @@ impl Driver {
         }
     }
 
+    /// Passes a message to the section or stream that it is for.
+    fn deliver(&mut self, message: FromCentral) {
+        match message {
+            FromCentral::Spec(spec) => self.sections.apply(spec),
+            FromCentral::Console(order) => self.sections.vms.console(order),
+            FromCentral::OutputStored(stored) => self.sections.tasks.output_stored(stored),
+            FromCentral::LogStored(stored) => self.boot_log.stored(stored),
+            _ => {}
+        }
+    }
+
     /// Logs a storage error. Changed keys are used even if they are not stored.
     fn update_endpoint(&self, stored: Result<(), KeyError>, failure: &str) {
         if let Err(error) = stored {
@@ -277,7 +282,7 @@ impl Driver {
     /// Passes the keys to the VM manager, which opens its own connections to the central node.
     fn set_endpoint(&self) {
         match self.endpoint() {
-            Ok(endpoint) => self.vms.set_endpoint(endpoint),
+            Ok(endpoint) => self.sections.vms.set_endpoint(endpoint),
             Err(error) => tracing::error!(%error, "cannot fetch volumes"),
         }
     }

@@ -1,11 +1,6 @@
 //! Events and actions of the link state machine.
 
-use meshd_proto::{
-    ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply,
-    log::LogStored,
-    task::{OutputStored, TaskOrder},
-    vm::{ConsoleOrder, VmOrder},
-};
+use meshd_proto::{ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply};
 use meshd_types::{Secret, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -60,7 +55,7 @@ pub enum Event {
     Pending(PendingReply),
     ChecksDone(CheckReport),
     RebootFailed(String),
-    /// VMs or tasks changed, or there is a piece of output or of the node's log.
+    /// A section of the node changed, or there is a piece of a stream.
     Report(FromAgent),
 }
 
@@ -94,20 +89,10 @@ pub enum Action {
     Heartbeat,
     RunChecks,
     Send(FromAgent),
-    /// Apply the desired state of a VM.
-    Vm(VmOrder),
-    /// Connect the console of a VM to the central node.
-    Console(ConsoleOrder),
-    /// Report the state of all VMs.
-    ReportVms,
-    /// Apply the desired state of a task.
-    Task(TaskOrder),
-    /// The central node stored output of a task.
-    OutputStored(OutputStored),
-    /// The central node stored a piece of the log.
-    LogStored(LogStored),
-    /// Report the state of all tasks, and output that is not acknowledged.
-    ReportTasks,
+    /// Pass a message on that does not concern the link: desired state, or a stream.
+    Deliver(FromCentral),
+    /// Report the state of all sections, and output that is not acknowledged.
+    ReportSections,
     /// Request a new certificate over the link.
     RequestRenewal,
     Reboot,

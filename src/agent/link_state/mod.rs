@@ -350,13 +350,6 @@ impl LinkStateMachine {
             (State::Linked(_), FromCentral::Check { request_id }) => {
                 self.check_runs.request(Some(request_id)).into_iter().collect()
             }
-            (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
-            (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
-            (State::Linked(_), FromCentral::Task(order)) => vec![Action::Task(order)],
-            (State::Linked(_), FromCentral::LogStored(stored)) => vec![Action::LogStored(stored)],
-            (State::Linked(_), FromCentral::OutputStored(stored)) => {
-                vec![Action::OutputStored(stored)]
-            }
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(validity) = self.certificate.as_mut().filter(|_| renew) {
                     // The next heartbeat requests the renewal, so that the requests of a rack are
@@ -373,6 +366,8 @@ impl LinkStateMachine {
                     Action::DropCertificate,
                 ]
             }
+            // Desired state and streams do not concern the link.
+            (State::Linked(_), message) => vec![Action::Deliver(message)],
             _ => Vec::new(),
         }
     }
@@ -393,7 +388,7 @@ impl LinkStateMachine {
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
         let mut actions: Vec<Action> = self.check_runs.request(None).into_iter().collect();
-        actions.extend([Action::ReportVms, Action::ReportTasks]);
+        actions.push(Action::ReportSections);
         actions.extend(self.actions.unacknowledged().into_iter().map(Action::Send));
         actions
     }

@@ -64,10 +64,7 @@ fn linked(life_s: u64) -> LinkStateMachine {
     let (mut machine, actions) = started(false, Some(validity(life_s)));
     assert_eq!(actions, [Action::OpenLink]);
     assert_eq!(machine.handle(at(0), 0, Event::Connected), [Action::Hello]);
-    assert_eq!(
-        machine.handle(at(0), 0, welcome()),
-        [Action::RunChecks, Action::ReportVms, Action::ReportTasks]
-    );
+    assert_eq!(machine.handle(at(0), 0, welcome()), [Action::RunChecks, Action::ReportSections]);
     machine
 }
 

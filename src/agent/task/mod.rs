@@ -25,9 +25,12 @@ mod task_runner;
 
 use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
 use crate::{link::acked_stream::AckedOffsets, networks::firewall::user::CentralServices};
-use meshd_proto::task::{
-    MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault,
-    TaskNodeState, TaskOrder, TaskReport, TaskUpdate,
+use meshd_proto::{
+    FromAgent, NodeReport, SectionReport,
+    task::{
+        MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault,
+        TaskNodeState, TaskOrder, TaskReport, TaskUpdate,
+    },
 };
 use meshd_types::{NodeId, TaskId};
 use std::{
@@ -68,7 +71,9 @@ pub struct Tasks {
     runners: JoinSet<()>,
     events: mpsc::Sender<TaskEvent>,
     inbox: mpsc::Receiver<TaskEvent>,
-    reports: VecDeque<TaskUpdate>,
+    /// Generation of the last entry of this link.
+    observed: u64,
+    messages: VecDeque<FromAgent>,
 }
 
 struct TaskRecord {
@@ -84,25 +89,39 @@ impl Tasks {
     pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: CentralServices) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
-        let (tasks, released, reports) = Default::default();
+        let (tasks, released, observed, messages) = Default::default();
         let (folder, runners) = (folder.to_owned(), JoinSet::new());
-        let mut tasks =
-            Tasks { folder, cgroups, central, tasks, released, runners, events, inbox, reports };
+        let mut tasks = Tasks {
+            folder,
+            cgroups,
+            central,
+            tasks,
+            released,
+            runners,
+            events,
+            inbox,
+            observed,
+            messages,
+        };
         tasks.end_leftovers();
         tasks
     }
 
-    /// Applies the desired state of a task.
-    pub fn order(&mut self, TaskOrder { task, desired_state }: TaskOrder) {
+    /// Applies the desired state of a task. `generation` is its number on the present link.
+    pub fn order(&mut self, generation: u64, TaskOrder { task, desired_state }: TaskOrder) {
+        self.observed = generation;
         match desired_state {
             TaskDesiredState::Gone => match self.tasks.get(&task) {
-                Some(record) if record.has_runner => drop(record.release.send_replace(true)),
+                Some(record) if record.has_runner => {
+                    record.release.send_replace(true);
+                    self.report_all();
+                }
                 _ => self.release(task),
             },
-            TaskDesiredState::Run(_) if self.tasks.contains_key(&task) => {}
+            TaskDesiredState::Run(_) if self.tasks.contains_key(&task) => self.report_all(),
             // A late order for a task that was released.
             TaskDesiredState::Run(_) if self.released.contains(&task) => {
-                self.reports.push_back(TaskUpdate::Released { task })
+                self.report(TaskUpdate::Released { task });
             }
             TaskDesiredState::Run(run) => {
                 let (acked, acked_receiver) = watch::channel(AckedOffsets::default());
@@ -140,7 +159,7 @@ impl Tasks {
                     }),
                 };
                 self.tasks.insert(task, record);
-                self.reports.push_back(self.all());
+                self.report_all();
             }
         }
     }
@@ -151,9 +170,15 @@ impl Tasks {
         record.acked.send_modify(|acked| acked.acknowledge(stream, end));
     }
 
-    /// Repeats all reports after the welcome of a new link.
+    /// Repeats all reports after the welcome of a new link, which counts generations anew.
     pub fn welcome(&mut self) {
-        self.reports.push_back(self.all());
+        self.observed = 0;
+        for message in &mut self.messages {
+            if let FromAgent::Report(report) = message {
+                report.observed = 0;
+            }
+        }
+        self.report_all();
         for record in self.tasks.values() {
             record.acked.send_modify(AckedOffsets::welcome);
         }
@@ -165,10 +190,10 @@ impl Tasks {
     }
 
     /// Waits for the next message. Cancel-safe.
-    pub async fn next(&mut self) -> TaskUpdate {
+    pub async fn next(&mut self) -> FromAgent {
         loop {
-            if let Some(report) = self.reports.pop_front() {
-                return report;
+            if let Some(message) = self.messages.pop_front() {
+                return message;
             }
             tokio::select! {
                 // The channel never closes, because `self.events` is a sender.
@@ -184,7 +209,7 @@ impl Tasks {
 
     fn handle(&mut self, event: TaskEvent) {
         match event {
-            TaskEvent::Output(output) => self.reports.push_back(TaskUpdate::Output(output)),
+            TaskEvent::Output(output) => self.messages.push_back(FromAgent::Output(output)),
             TaskEvent::Released(task) => self.release(task),
             TaskEvent::State(task, mut state) => {
                 let Some(record) = self.tasks.get_mut(&task) else { return };
@@ -193,7 +218,7 @@ impl Tasks {
                 }
                 tracing::info!(%task, ?state, "task");
                 record.state = state;
-                self.reports.push_back(self.all());
+                self.report_all();
             }
         }
     }
@@ -206,15 +231,22 @@ impl Tasks {
                 self.released.pop_front();
             }
         }
-        self.reports.push_back(TaskUpdate::Released { task });
+        self.report(TaskUpdate::Released { task });
     }
 
-    fn all(&self) -> TaskUpdate {
+    fn report(&mut self, update: TaskUpdate) {
+        let report = NodeReport { observed: self.observed, state: SectionReport::Tasks(update) };
+        self.messages.push_back(FromAgent::Report(report));
+    }
+
+    fn report_all(&mut self) {
         let report = |(task, record): (&TaskId, &TaskRecord)| TaskReport {
             task: *task,
             state: record.state.clone(),
         };
-        TaskUpdate::All { tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect() }
+        self.report(TaskUpdate::All {
+            tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect(),
+        });
     }
 
     /// Ends all tasks without reports when the agent stops.

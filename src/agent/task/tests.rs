@@ -29,7 +29,14 @@ fn removal_of_task_files_does_not_block_the_agent() {
             "0000000a".parse().expect("a node ID"),
             CentralServices { address: [10, 77, 0, 1].into(), ports: [8080, 8443] },
         );
-        tasks.order(TaskOrder { task, desired_state: TaskDesiredState::Gone });
+        let gone = || TaskOrder { task, desired_state: TaskDesiredState::Gone };
+        for generation in [1, 2] {
+            tasks.order(generation, gone());
+            let Some(FromAgent::Report(taken)) = tasks.next().now_or_never() else {
+                panic!("no report")
+            };
+            assert_eq!(taken.observed, generation);
+        }
         for _ in 0..1000 {
             assert_eq!(tasks.next().now_or_never(), None);
             tokio::task::yield_now().await;
@@ -38,7 +45,8 @@ fn removal_of_task_files_does_not_block_the_agent() {
         free.send(()).expect("the thread waits");
         busy.await.expect("no panic").expect("released");
         let released = timeout(TIMEOUT, tasks.next()).await.expect("in time");
-        assert_eq!(released, TaskUpdate::Released { task });
+        let state = SectionReport::Tasks(TaskUpdate::Released { task });
+        assert_eq!(released, FromAgent::Report(NodeReport { observed: 2, state }));
         assert!(!left.exists());
     });
 }

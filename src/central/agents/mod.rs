@@ -10,11 +10,13 @@ mod hello;
 use crate::{
     boot::BootService,
     enrolment::enrol::{AgentApiError, check_version, is_accepted, peer_certificate},
-    links::{LinkCommand, LinkId},
+    links::{LinkCommand, LinkId, SpecPart},
     nodes::NodeOps,
 };
 use hello::record_hello;
-use meshd_proto::{FromAgent, FromCentral, Hello, Welcome};
+use meshd_proto::{
+    FromAgent, FromCentral, Hello, NodeReport, NodeSpec, Section, SectionReport, SpecEntry, Welcome,
+};
 use meshd_trust::Peer;
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::mpsc;
@@ -77,10 +79,26 @@ impl AgentSessions {
             // If the link is closed already, the actions wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Action(action)));
         }
-        let _ = commands.try_send(LinkCommand::Vms(None));
+        let _ = commands.try_send(LinkCommand::Spec(SpecPart::All));
         let heartbeat_s = u32::try_from(env.site().agent.heartbeat.as_secs()).unwrap_or(30);
         // An agent of an older version accepts only that version.
         Ok((id, Welcome { version, heartbeat_s, now: Some(now), logs: true }))
+    }
+
+    /// Returns a part of the desired state of a link's node, as it is now, numbered for this link.
+    pub fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
+        let NodeOps { links, tasks, workloads, .. } = &*self.nodes;
+        let vms = |vm| workloads.vm_orders(link.node(), vm).into_iter().map(SpecEntry::Vms);
+        let entries = match part {
+            SpecPart::All => {
+                vms(None).chain(tasks.order_of(link.node()).map(SpecEntry::Tasks)).collect()
+            }
+            SpecPart::Vm(uuid) => vms(Some(uuid)).collect(),
+            SpecPart::Task(task) => {
+                tasks.order_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
+            }
+        };
+        links.number_entries(link, entries)
     }
 
     /// Handles a message of a node.
@@ -99,7 +117,7 @@ impl AgentSessions {
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 links.heartbeat(link, heartbeat);
-                workloads.notify_unsettled(link.node());
+                workloads.repeat_orders(link.node());
                 if idle {
                     self.nodes.complete_drain(link.node()).await?;
                 }
@@ -113,12 +131,22 @@ impl AgentSessions {
                 links.action_done(link.node(), id, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { id }))
             }
-            FromAgent::Vm(update) => {
-                workloads.vm_update(link.node(), update).await?;
+            FromAgent::Report(NodeReport { observed, state }) => {
+                match state {
+                    SectionReport::Vms(update) => {
+                        links.record_observed(link, Section::Vms, observed);
+                        workloads.vm_update(link.node(), update).await?;
+                    }
+                    SectionReport::Tasks(update) => {
+                        links.record_observed(link, Section::Tasks, observed);
+                        tasks.task_update(link.node(), update).await?;
+                    }
+                    SectionReport::Unknown => {}
+                }
                 Ok(None)
             }
+            FromAgent::Output(output) => Ok(tasks.store_output(link.node(), output).await),
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
-            FromAgent::Task(update) => tasks.task_update(link, update).await,
             FromAgent::Goodbye => {
                 links.agent_stopped(session).await?;
                 Ok(None)

@@ -2,7 +2,7 @@
 
 use crate::{
     environment::records::{clear_condition, phase_event, raise_if_new, record_stage},
-    links::{LinkCommand, LinkError, LinkId, LinkOrder, Links},
+    links::{LinkCommand, LinkError, LinkId, LinkOrder, Links, SpecPart},
 };
 use meshd_model::fleet::{
     Actor, AuditContext, Condition, ConditionKind, Event, EventKind, Node, PhaseChange, Stage,
@@ -130,7 +130,7 @@ impl Links {
         self.record_check_time(id);
         if !passed && passes {
             // Orders to run VMs waited for these checks.
-            self.notify_node(id, None);
+            self.notify_node(id, SpecPart::All);
         }
         if let Some(request_id) = request_id {
             let mut links = self.inner.lock();

@@ -7,6 +7,7 @@
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
 //! | `recent_link` | nodes that were online a moment ago, and whether their reboot was announced |
+//! | `section_progress` | which entries of each section a link has sent, and which of them its node has taken |
 //! | `severed_links` | ends the links of nodes without credentials, and forgets their reports |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
@@ -14,6 +15,7 @@ mod actions;
 mod checks;
 mod heartbeat_deadlines;
 mod recent_link;
+mod section_progress;
 mod severed_links;
 mod stale_checks;
 
@@ -30,9 +32,10 @@ use crate::{
 use checks::PendingCheck;
 use heartbeat_deadlines::Timers;
 use meshd_model::fleet::{Certificate, LinkState};
-use meshd_proto::{ActionId, ActionOrder, FromCentral, Heartbeat};
+use meshd_proto::{ActionId, ActionOrder, FromCentral, Heartbeat, Section};
 use meshd_store::StoreError;
-use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
+use meshd_types::{BootSessionId, NodeId, SystemUuid, TaskId, Timestamp};
+use section_progress::SectionProgress;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -50,12 +53,21 @@ pub struct LinkId {
 #[derive(Debug)]
 pub enum LinkCommand {
     Send(FromCentral),
-    /// Send the desired state of one VM, or of all.
-    Vms(Option<SystemUuid>),
+    /// Send the desired state of this part of the node, as it is at that moment: the newest state
+    /// is sent last.
+    Spec(SpecPart),
     /// Ping, and fire when the node has answered.
     Probe(oneshot::Sender<()>),
     /// End the link, for this reason.
     Close(String),
+}
+
+/// A part of the desired state of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecPart {
+    All,
+    Vm(SystemUuid),
+    Task(TaskId),
 }
 
 /// Why an order that needs a node's link, or needs it to be down, is refused.
@@ -139,6 +151,7 @@ struct LinkEntry {
     checked: Duration,
     state: LinkState,
     commands: mpsc::Sender<LinkCommand>,
+    sections: BTreeMap<Section, SectionProgress>,
 }
 
 struct Outstanding {
@@ -222,6 +235,7 @@ impl Links {
         let number = links.next;
         links.last_alive.insert(node, LastAlive { at: self.env.monotonic(), was_linked: true });
         let state = LinkState { since: Some(now), last_message_at: Some(now), heartbeat: None };
+        let sections = BTreeMap::new();
         let entry = LinkEntry {
             number,
             certificate,
@@ -229,6 +243,7 @@ impl Links {
             checked: self.env.monotonic(),
             state,
             commands,
+            sections,
         };
         if let Some(old) = links.entries.insert(node, entry) {
             let _ =
@@ -387,9 +402,9 @@ impl Links {
         self.try_send(node, LinkCommand::Close(reason.to_owned()));
     }
 
-    /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the
-    /// next heartbeat repeats unsettled states.
-    pub(crate) fn notify_node(&self, node: NodeId, which: Option<SystemUuid>) {
-        self.try_send(node, LinkCommand::Vms(which));
+    /// Makes a node's link send a part of the desired state. If the queue is full, the next
+    /// heartbeat repeats unsettled states.
+    pub(crate) fn notify_node(&self, node: NodeId, part: SpecPart) {
+        self.try_send(node, LinkCommand::Spec(part));
     }
 }

@@ -5,13 +5,16 @@
 //! at each welcome, and again while a node has not followed it.
 
 use super::{error::TaskError, node_selection::claim};
-use crate::{links::LinkCommand, tasks::Tasks};
+use crate::{links::SpecPart, tasks::Tasks};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind},
     work::task::{Launcher, Member, Task, TaskSpec, TaskState},
 };
-use meshd_proto::{FromCentral, task::TaskUser};
+use meshd_proto::{
+    Section,
+    task::{TaskDesiredState, TaskOrder, TaskUser},
+};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{GroupName, NodeId, ParseError, TaskId, Timestamp, failpoint};
 use std::collections::BTreeSet;
@@ -159,30 +162,55 @@ impl Tasks {
         }
     }
 
-    /// Sends a node the order of its task. The record is read under [`Tasks::orders`], so that the
-    /// newest order is sent last. The lock of the links is not held meanwhile, because transactions
-    /// take it.
-    pub(crate) fn send_order(&self, node: NodeId) {
-        let _turn = self.orders.lock();
-        let Some(commands) = self.links.commands(node) else { return };
-        let order =
-            self.env.store.read(|model| model.task_on(node).and_then(|task| task.order_for(node)));
-        if let Some(order) = order {
-            // A full queue loses nothing: the order is repeated.
-            let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(order)));
+    /// Makes the link of a node send the order of its task.
+    fn send_order(&self, node: NodeId) {
+        if let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id)) {
+            self.links.notify_node(node, SpecPart::Task(task));
         }
     }
 
-    /// Repeats orders that nodes have not followed yet.
+    /// Returns the order of the task that has a node, as it is now.
+    pub(crate) fn order_of(&self, node: NodeId) -> Option<TaskOrder> {
+        self.env.store.read(|model| model.task_on(node)?.order_for(node))
+    }
+
+    /// Returns the order of one task for a node, as it is now. A node removes a task that does not
+    /// have it.
+    pub fn order_for(&self, node: NodeId, task: TaskId) -> Option<TaskOrder> {
+        self.env.store.read(|model| match model.task(task).filter(|task| task.holds(node)) {
+            Some(task) => task.order_for(node),
+            None => Some(TaskOrder { task, desired_state: TaskDesiredState::Gone }),
+        })
+    }
+
+    /// Repeats orders that nodes have taken and not followed yet.
     pub(crate) fn repeat_orders(&self) {
+        let has_observed = |node: &NodeId| self.links.has_observed_all(*node, Section::Tasks);
+        self.nodes_of_unfinished()
+            .into_iter()
+            .filter(has_observed)
+            .for_each(|node| self.send_order(node));
+        for node in self.reported.removals.nodes().into_iter().filter(has_observed) {
+            for task in self.reported.removals.of(node) {
+                self.links.notify_node(node, SpecPart::Task(task));
+            }
+        }
+    }
+
+    /// Sends the orders that nodes have not followed yet.
+    pub(crate) fn send_unfinished_orders(&self) {
+        self.nodes_of_unfinished().into_iter().for_each(|node| self.send_order(node));
+    }
+
+    /// Returns the nodes of tasks that start or end.
+    fn nodes_of_unfinished(&self) -> Vec<NodeId> {
         let is_unfinished = |task: &&Task| {
             matches!(task.state, TaskState::Starting | TaskState::Ending) || task.state.is_final()
         };
-        let unfinished: Vec<Task> = self
-            .env
-            .store
-            .read(|model| model.open_tasks().filter(is_unfinished).cloned().collect());
-        unfinished.iter().for_each(|task| self.send_orders(task));
+        self.env.store.read(|model| {
+            let unfinished = model.open_tasks().filter(is_unfinished);
+            unfinished.flat_map(|task| task.members.iter().map(|member| member.node)).collect()
+        })
     }
 }
 

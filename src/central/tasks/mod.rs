@@ -21,12 +21,7 @@ pub(crate) use lifecycle::edit_task;
 pub use lifecycle::{TaskRequest, TaskTarget};
 pub(crate) use node_loss::mark_node_lost;
 
-use super::{
-    environment::Environment,
-    links::Links,
-    locks::{Leaf, Ordered, TASK_ORDERS},
-    reported_work::ReportedWork,
-};
+use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use meshd_proto::task::Stream;
 use meshd_store::{ChunkLogs, Limits};
 use meshd_types::TaskId;
@@ -42,8 +37,6 @@ pub struct Tasks {
     links: Arc<Links>,
     reported: Arc<ReportedWork>,
     outputs: Arc<ChunkLogs<TaskId, Stream>>,
-    /// Held while an order is read and queued, so that the newest order is sent last.
-    orders: Ordered<TASK_ORDERS, ()>,
     ages: Leaf<Ages>,
 }
 
@@ -54,6 +47,6 @@ impl Tasks {
         reported: Arc<ReportedWork>,
     ) -> Self {
         let outputs = Arc::new(ChunkLogs::new(env.site().state_dir.join("tasks"), OUTPUT_LIMITS));
-        Tasks { env, links, reported, outputs, orders: Ordered::default(), ages: Leaf::default() }
+        Tasks { env, links, reported, outputs, ages: Leaf::default() }
     }
 }

@@ -1,34 +1,30 @@
 //! Processes reports of nodes about their tasks: state, output, release.
 
 use crate::{
-    enrolment::enrol::AgentApiError,
-    environment::alarms::log_failure,
-    links::{LinkCommand, LinkId},
+    enrolment::enrol::AgentApiError, environment::alarms::log_failure, links::SpecPart,
     tasks::Tasks,
 };
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     work::task::NodeObservation,
 };
-use meshd_proto::{
-    FromCentral,
-    task::{MAX_TASKS, TaskDesiredState, TaskOrder, TaskReport, TaskUpdate},
-};
+use meshd_proto::task::{MAX_TASKS, TaskReport, TaskUpdate};
 use meshd_types::{BootSessionId, NodeId, TaskId};
+use std::collections::BTreeSet;
 
 impl Tasks {
     /// Handles a report about tasks.
     pub(crate) async fn task_update(
         &self,
-        link: LinkId,
+        node: NodeId,
         update: TaskUpdate,
-    ) -> Result<Option<FromCentral>, AgentApiError> {
-        let (node, now) = (link.node(), self.env.now());
+    ) -> Result<(), AgentApiError> {
+        let now = self.env.now();
         match update {
-            TaskUpdate::Output(output) => return Ok(self.store_output(node, output).await),
             TaskUpdate::Released { task } => {
                 self.edit_tasks(&[task], |task| task.released(node, now)).await?;
                 self.reported.orphan_tasks.remove(node, task);
+                self.reported.removals.remove(node, task);
             }
             TaskUpdate::All { tasks } => {
                 let applied = self.apply_reports(node, tasks).await;
@@ -36,7 +32,7 @@ impl Tasks {
                 applied?;
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Processes the report of all tasks of a node.
@@ -58,20 +54,20 @@ impl Tasks {
                 tasks.iter().map(|report| report.task).filter(|task| Some(*task) != task_of_node);
             others.partition(|task| model.task(*task).is_some())
         });
-        // The task is on record, but no longer on this node, which was considered lost and has
-        // returned.
-        for task in stale {
-            self.order_removal(node, task);
-        }
-        // The task has ended on record: the node may release it.
+        // The node must remove tasks that are on record, but not there any more: it was considered
+        // lost and has returned. It may remove tasks without a record that have ended. A report
+        // causes the first order only, or each order would cause the next one.
         let ended = tasks
             .iter()
             .filter(|report| report.state.has_ended() && orphans.contains(&report.task));
-        ended.for_each(|report| self.order_removal(node, report.task));
+        let removals = stale.into_iter().chain(ended.map(|report| report.task)).collect();
+        for task in self.reported.removals.set(node, removals) {
+            self.links.notify_node(node, SpecPart::Task(task));
+        }
         let names: Vec<String> = orphans.iter().map(TaskId::to_string).collect();
-        let has_new = self.reported.orphan_tasks.set(node, orphans.into_iter().collect());
+        let new = self.reported.orphan_tasks.set(node, orphans.into_iter().collect());
         // A node that invents tasks must not evict events of others.
-        if has_new && self.env.allows(&format!("strange tasks of {node}")) {
+        if !new.is_empty() && self.env.allows(&format!("strange tasks of {node}")) {
             let detail = format!(
                 "the node runs {}, not on record; `meshd task cancel` ends it",
                 names.join(" ")
@@ -86,6 +82,7 @@ impl Tasks {
     /// Processes the start of a link, in the same boot or in another one.
     pub(crate) async fn node_linked(&self, node: NodeId, session: BootSessionId) {
         let now = self.env.now();
+        self.reported.removals.set(node, BTreeSet::new());
         let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id))
         else {
             return;
@@ -94,19 +91,12 @@ impl Tasks {
         let edited =
             self.edit_tasks(&ids, |task| task.observe(node, NodeObservation::Linked(session), now));
         log_failure(edited.await, "cannot record the state of a task");
-        self.send_order(node);
     }
 
     /// Ends a task that is not on record; true if a node has it.
     pub(crate) fn release_orphan(&self, task: TaskId) -> bool {
         let nodes = self.reported.orphan_tasks.find(task);
-        nodes.iter().for_each(|node| self.order_removal(*node, task));
+        nodes.iter().for_each(|node| self.links.notify_node(*node, SpecPart::Task(task)));
         !nodes.is_empty()
-    }
-
-    fn order_removal(&self, node: NodeId, task: TaskId) {
-        // If this message is lost, the next welcome repeats it.
-        let order = FromCentral::Task(TaskOrder { task, desired_state: TaskDesiredState::Gone });
-        self.links.try_send(node, LinkCommand::Send(order));
     }
 }

@@ -36,7 +36,7 @@ impl Tasks {
 
     /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is
     /// sent, and the node repeats the piece.
-    pub(super) async fn store_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
+    pub(crate) async fn store_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
         let Output { task, stream, at, data } = output;
         if !self.env.store.read(|model| model.task(task).is_some_and(|task| task.holds(node))) {
             // Output of an unknown or ended task is acknowledged and dropped, so that the node

@@ -3,6 +3,7 @@
 //! Each order changes the record, and the node receives the complete desired state. The transaction
 //! that records a VM also places it, so that two orders never get the same unit.
 
+use crate::links::SpecPart;
 use crate::vms::{
     MAX_SITE_VMS, Workloads,
     error::VmError,
@@ -272,7 +273,7 @@ impl Workloads {
     /// welcome.
     pub(crate) fn notify(&self, vm: &Vm) {
         for node in vm.node().into_iter().chain(vm.stray_nodes.iter().copied()) {
-            self.links.notify_node(node, Some(vm.uuid()));
+            self.links.notify_node(node, SpecPart::Vm(vm.uuid()));
         }
     }
 }

@@ -2,6 +2,7 @@
 //! are listed and left running.
 
 use super::{disk_records, failover::put_or_remove};
+use crate::links::SpecPart;
 use crate::vms::{
     Workloads,
     lifecycle::{existing_vm, vm_event},
@@ -12,7 +13,7 @@ use meshd_model::{
     work::{Vm, VmChange, VmDesiredState},
 };
 use meshd_proto::{
-    DiskFacts, DiskIdentity, UnitState,
+    DiskFacts, DiskIdentity, Section, UnitState,
     vm::{MAX_VMS, VmFetching, VmReport, VmSpec, VmUpdate},
 };
 use meshd_store::{Model, StoreError, Tx};
@@ -110,30 +111,37 @@ impl Workloads {
         }
         let order = CorrelationId(self.env.random());
         let committed = self.env.store.commit(|tx| {
-            let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
+            let serves = tx.node(node).is_some_and(Node::serves);
+            let mut refused = Vec::new();
+            let mut reordered = Vec::new();
             for report in &vms {
                 let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else {
                     continue;
                 };
-                let mut vm = vm.clone();
+                let before = vm.clone();
+                let mut vm = before.clone();
                 disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
                 let change = vm.apply_report(report.clone(), now);
                 if vm.withdraw_refused().is_some() {
                     refused.push(vm.uuid());
                 }
+                reordered.extend(reordered_vm(&before, &vm, node));
                 put_changed(tx, vm, node, change, now);
             }
             let missing_vms: Vec<Vm> = missing_vms(tx.before(), node, &vms).cloned().collect();
-            for mut vm in missing_vms {
+            for before in missing_vms {
+                let mut vm = before.clone();
                 let change = vm.missing(serves, now);
+                reordered.extend(reordered_vm(&before, &vm, node));
                 put_changed(tx, vm, node, change, now);
             }
             self.record_orphans(tx, node, orphans_in(tx.before(), node, &vms), now);
-            Ok::<_, StoreError>(refused)
+            Ok::<_, StoreError>((refused, reordered))
         });
-        let refused = committed.await?;
-        // The desired state of ended VMs has changed.
-        self.notify_unsettled(node);
+        let (refused, reordered) = committed.await?;
+        for uuid in reordered {
+            self.links.notify_node(node, SpecPart::Vm(uuid));
+        }
         for uuid in refused {
             self.place_vm(uuid).await;
         }
@@ -203,12 +211,12 @@ impl Workloads {
             .store
             .read(|model| model.vm(uuid).is_some_and(|vm| may_be_in_use(model, node, vm)));
         let stored = self.env.store.commit(|tx| {
-            let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
+            let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(false) };
             let before = vm.clone();
             let was_stray = vm.confirm_release(node);
             let is_own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
             if !was_stray && !is_own {
-                return Ok(());
+                return Ok(false);
             }
             disk_records::record_wiped_disks(tx, &before, node, order, now);
             tx.event(vm_event(
@@ -224,11 +232,12 @@ impl Workloads {
             }
             vm.former_nodes.remove(&node);
             put_or_remove(tx, vm);
-            Ok::<_, StoreError>(())
+            Ok::<_, StoreError>(true)
         });
-        stored.await?;
-        // The node may have the same VM again.
-        self.links.notify_node(node, Some(uuid));
+        if stored.await? {
+            // The node may have the same VM again.
+            self.links.notify_node(node, SpecPart::Vm(uuid));
+        }
         if needs_recheck {
             self.links.request_checks(node);
         }
@@ -262,7 +271,14 @@ impl Workloads {
         committed.await
     }
 
-    /// Repeats the orders that a node has not followed yet.
+    /// Repeats the orders that a node has taken and not followed yet.
+    pub(crate) fn repeat_orders(&self, node: NodeId) {
+        if self.links.has_observed_all(node, Section::Vms) {
+            self.notify_unsettled(node);
+        }
+    }
+
+    /// Sends the orders that a node has not followed yet.
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
         let unsettled: Vec<SystemUuid> = self.env.store.read(|model| {
             let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
@@ -274,9 +290,14 @@ impl Workloads {
                 .collect()
         });
         for uuid in unsettled {
-            self.links.notify_node(node, Some(uuid));
+            self.links.notify_node(node, SpecPart::Vm(uuid));
         }
     }
+}
+
+/// Returns the VM if its order for a node is another one than before.
+fn reordered_vm(before: &Vm, vm: &Vm, node: NodeId) -> Option<SystemUuid> {
+    (before != vm && before.order(node) != vm.order(node)).then(|| vm.uuid())
 }
 
 /// True if units or disks of the VM may still count as used in the last facts of the node.

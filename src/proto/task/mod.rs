@@ -9,7 +9,7 @@
 //! ```text
 //! central  TaskOrder Run ──▶ agent      the node's part: ranks, the head of Hydra, or one of its proxies
 //!          ◀── TaskUpdate All           starting, running (the head: with the launch options of proxies), exited, failed
-//!          ◀── TaskUpdate Output ──▶ OutputStored     one piece of each stream at a time
+//!          ◀── Output ──▶ OutputStored  one piece of each stream at a time
 //!          TaskOrder Gone ──▶           all processes are killed
 //!          ◀── TaskUpdate Released      none is left
 //! ```
@@ -122,8 +122,6 @@ pub enum TaskUpdate {
     },
     /// Nothing of the task is left on this node.
     Released { task: TaskId },
-    /// Output of a task; repeated until it is stored.
-    Output(Output),
 }
 
 /// State of one task on a node.

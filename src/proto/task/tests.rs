@@ -43,7 +43,7 @@ fn longest_output_piece_fits_into_a_message() {
             at: u64::MAX,
             data: Piece::from_bytes(vec![byte; MAX_PIECE]),
         };
-        let message = FromAgent::Task(TaskUpdate::Output(output));
+        let message = FromAgent::Output(output);
         let text = serde_json::to_string(&message).expect("plain data");
         assert!(text.len() < MAX_MESSAGE);
         assert_eq!(json_element_limit::read::<FromAgent>(text.as_bytes()), Ok(message));

@@ -1,4 +1,4 @@
-//! VM messages of the link: the desired state of one VM, and the report of a node on all. Both are
+//! The section of VMs: the desired state of one VM, and the report of a node on all. Both are
 //! repeated after each welcome.
 
 use super::{VmReport, VmSpec, VolumeName};

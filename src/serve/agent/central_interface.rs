@@ -6,15 +6,15 @@ use futures_util::{
 };
 use meshd_central::{
     AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection,
+    SpecPart,
 };
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
-    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply,
-    RenewRequest, Welcome,
-    vm::{ConsoleId, VmOrder},
+    EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, NodeSpec, PendingHello,
+    PendingReply, RenewRequest, Welcome, vm::ConsoleId,
 };
 use meshd_trust::{Peer, TrustError};
-use meshd_types::{Digest, NodeId, SystemUuid};
+use meshd_types::{Digest, NodeId};
 use std::{
     future::Future,
     net::{IpAddr, SocketAddr},
@@ -96,9 +96,9 @@ pub trait AgentSettings: Send + Sync + 'static {
         link: Self::Link,
         message: FromAgent,
     ) -> impl Future<Output = Result<Option<FromCentral>, AgentApiError>> + Send;
-    /// Returns the desired state of one VM of the node, or of all.
-    fn vm_orders(&self, link: Self::Link, which: Option<SystemUuid>) -> Vec<VmOrder> {
-        let _ = (link, which);
+    /// Returns a part of the desired state of the node, as it is now.
+    fn specs(&self, link: Self::Link, part: SpecPart) -> Vec<NodeSpec> {
+        let _ = (link, part);
         Vec::new()
     }
     /// Returns the path of a volume if a VM of the node uses it.
@@ -213,8 +213,8 @@ impl AgentSettings for Arc<Central> {
         self.agents.link_message(link, message).await
     }
 
-    fn vm_orders(&self, link: LinkId, which: Option<SystemUuid>) -> Vec<VmOrder> {
-        self.workloads.vm_orders(link.node(), which)
+    fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
+        self.agents.specs(link, part)
     }
 
     async fn link_down(&self, link: LinkId) {

@@ -158,9 +158,9 @@ async fn run_link<P: AgentSettings>(
             _ = expiry.tick(), if failpoint::defends("link-expiry") => check_expiry(service, &certificate)?,
             command = inbox.recv() => match command {
                 Some(LinkCommand::Send(message)) => socket.send(&message).await?,
-                Some(LinkCommand::Vms(which)) => {
-                    for order in service.plane.vm_orders(link, which) {
-                        socket.send(&FromCentral::Vm(order)).await?;
+                Some(LinkCommand::Spec(part)) => {
+                    for spec in service.plane.specs(link, part) {
+                        socket.send(&FromCentral::Spec(spec)).await?;
                     }
                 }
                 Some(LinkCommand::Probe(answer)) => socket.ping(probes.start(answer)).await?,

@@ -5,7 +5,7 @@ mod program;
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    work::workloads::{UNIT, ask, code, create, facts, host, ready},
+    work::workloads::{UNIT, ask, code, create, facts, host, ready, tasks_report},
     world::World,
 };
 use meshd_central::{SlotParts, TaskRequest, TaskTarget};
@@ -198,7 +198,7 @@ async fn bm5_concurrent_slot_and_exclusive_claim_have_one_winner() {
         .read(|model| model.task_on(node.id()).map(|task| task.id))
         .expect("a task");
     rig.central.tasks.cancel_task(task, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert!(node.say(FromAgent::Task(meshd_proto::task::TaskUpdate::Released { task })).await);
+    assert!(node.say(tasks_report(meshd_proto::task::TaskUpdate::Released { task })).await);
     let (task, vm) =
         tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");

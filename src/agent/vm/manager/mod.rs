@@ -48,10 +48,12 @@ const UPDATE_QUEUE: usize = 64;
 pub struct VmManager {
     requests: mpsc::UnboundedSender<ManagerRequest>,
     endpoint: watch::Sender<Option<Endpoint>>,
-    reports: watch::Receiver<Vec<VmReport>>,
+    reports: watch::Receiver<PublishedReports>,
     updates: mpsc::Receiver<VmUpdate>,
     nics: watch::Receiver<Vec<Nic>>,
     nic_addresses: watch::Sender<NicAddresses>,
+    /// Number of the present link; generations belong to it.
+    link: u64,
     /// The reports changed since the last message.
     report_due: bool,
     reported_at: Option<Instant>,
@@ -60,8 +62,22 @@ pub struct VmManager {
 
 #[derive(Debug)]
 enum ManagerRequest {
-    Vm(VmOrder),
+    Vm(OrderNumber, VmOrder),
     Console(ConsoleOrder),
+}
+
+/// Identifies an order: the number of its link, and its generation there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OrderNumber {
+    link: u64,
+    generation: u64,
+}
+
+/// The reports of all VMs, and the last order that they reflect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PublishedReports {
+    observed: OrderNumber,
+    vms: Vec<VmReport>,
 }
 
 impl VmManager {
@@ -83,7 +99,8 @@ impl VmManager {
             releasing_vms: BTreeSet::new(),
             releases: JoinSet::new(),
             console_sessions: JoinSet::new(),
-            reports: watch::Sender::new(Vec::new()),
+            observed: OrderNumber::default(),
+            reports: watch::Sender::default(),
             nics: watch::Sender::new(Vec::new()),
             nic_addresses: nic_addresses.subscribe(),
             updates: update_sender,
@@ -99,6 +116,7 @@ impl VmManager {
             updates,
             nics,
             nic_addresses,
+            link: 0,
             report_due: false,
             reported_at: None,
             _reconciler: task,
@@ -109,10 +127,11 @@ impl VmManager {
         self.endpoint.send_replace(Some(endpoint));
     }
 
-    /// Queues the desired state of a VM.
-    pub fn order(&self, order: VmOrder) {
+    /// Queues the desired state of a VM. `generation` is its number on the present link.
+    pub fn order(&self, generation: u64, order: VmOrder) {
+        let number = OrderNumber { link: self.link, generation };
         // The task ends only together with the agent.
-        let _ = self.requests.send(ManagerRequest::Vm(order));
+        let _ = self.requests.send(ManagerRequest::Vm(number, order));
     }
 
     /// Connects a console to the central node.
@@ -129,23 +148,40 @@ impl VmManager {
         self.nic_addresses.clone()
     }
 
-    pub fn full_report(&mut self) -> VmUpdate {
+    /// Begins a new link: reports all VMs at once, and counts generations anew.
+    pub fn welcome(&mut self) {
+        self.link += 1;
+        (self.report_due, self.reported_at) = (true, None);
+    }
+
+    /// Returns the state of all VMs, with the generation that it reflects.
+    pub fn full_report(&mut self) -> (u64, VmUpdate) {
         (self.report_due, self.reported_at) = (false, Some(Instant::now()));
-        VmUpdate::All { vms: self.reports.borrow_and_update().clone() }
+        let PublishedReports { observed, vms } = self.reports.borrow_and_update().clone();
+        (self.generation(observed), VmUpdate::All { vms })
+    }
+
+    /// Returns the generation of an order on the present link; 0 for one of an earlier link.
+    fn generation(&self, OrderNumber { link, generation }: OrderNumber) -> u64 {
+        if link == self.link { generation } else { 0 }
     }
 
     /// Returns the number of VMs that run or start.
     pub fn workloads(&self) -> u32 {
-        let count = self.reports.borrow().iter().filter(|report| is_workload(report.state)).count();
+        let count =
+            self.reports.borrow().vms.iter().filter(|report| is_workload(report.state)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Waits for the next message to the central node. Cancel-safe.
-    pub async fn next_update(&mut self) -> VmUpdate {
+    /// Waits for the next update, with the generation that it reflects. Cancel-safe.
+    pub async fn next_update(&mut self) -> (u64, VmUpdate) {
         loop {
             let due_at = self.reported_at.map_or_else(Instant::now, |at| at + REPORT_INTERVAL);
             tokio::select! {
-                Some(update) = self.updates.recv() => return update,
+                Some(update) = self.updates.recv() => {
+                    let observed = self.reports.borrow().observed;
+                    return (self.generation(observed), update);
+                }
                 () = sleep_until(due_at), if self.report_due => return self.full_report(),
                 changed = self.reports.changed(), if !self.report_due => match changed {
                     Ok(()) => self.report_due = true,

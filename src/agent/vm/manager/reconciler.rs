@@ -1,6 +1,6 @@
 //! Makes the VMs of this node match the desired state of the central node.
 
-use super::{ManagerRequest, is_workload, vms::Vms};
+use super::{ManagerRequest, OrderNumber, PublishedReports, is_workload, vms::Vms};
 use crate::{
     link::call::Endpoint,
     vm::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec,
+    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmSpec,
     VmTargetState, VmUpdate,
 };
 use meshd_types::{Digest, SystemUuid};
@@ -51,7 +51,9 @@ pub(super) struct Reconciler {
     pub(super) releasing_vms: BTreeSet<SystemUuid>,
     pub(super) releases: JoinSet<(SystemUuid, Result<(), String>)>,
     pub(super) console_sessions: JoinSet<()>,
-    pub(super) reports: watch::Sender<Vec<VmReport>>,
+    /// The last order that was applied.
+    pub(super) observed: OrderNumber,
+    pub(super) reports: watch::Sender<PublishedReports>,
     pub(super) nics: watch::Sender<Vec<Nic>>,
     pub(super) nic_addresses: watch::Receiver<NicAddresses>,
     pub(super) updates: mpsc::Sender<VmUpdate>,
@@ -75,7 +77,10 @@ impl Reconciler {
             tokio::select! {
                 request = requests.recv() => match request {
                     None => return,
-                    Some(ManagerRequest::Vm(order)) => self.apply_order(order).await,
+                    Some(ManagerRequest::Vm(number, order)) => {
+                        self.apply_order(order).await;
+                        self.observed = number;
+                    }
                     Some(ManagerRequest::Console(order)) => self.open_console(order),
                 },
                 (digest, result) = self.volumes.next() => self.fetch_ended(digest, result).await,

@@ -1,6 +1,6 @@
 //! Combines the state reports of all VMs.
 
-use super::reconciler::Reconciler;
+use super::{PublishedReports, reconciler::Reconciler};
 use crate::vm::{disks::ownership_marker, lock_helpers::send_if_changed, net::nic_addresses};
 use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFetching, VmReport};
 use meshd_types::SystemUuid;
@@ -42,6 +42,7 @@ impl Reconciler {
                     nic_addresses::known_addresses(spec, &self.nic_addresses.borrow());
             }
         }
-        send_if_changed(&self.reports, reports.into_values().take(MAX_VMS).collect());
+        let vms = reports.into_values().take(MAX_VMS).collect();
+        send_if_changed(&self.reports, PublishedReports { observed: self.observed, vms });
     }
 }

@@ -56,7 +56,7 @@ impl NodeOps {
             }
             NodeOrder::Fence if !changed.is_empty() => {
                 // The other nodes of its task become free before VMs are placed.
-                self.tasks.repeat_orders();
+                self.tasks.send_unfinished_orders();
                 self.workloads.place_waiting().await;
             }
             NodeOrder::AssignProfile { .. }

@@ -198,9 +198,9 @@ fn messages_of_the_previous_agent_are_read() {
         "agent hello",
         "agent heartbeat",
         "agent checks",
-        "agent task",
+        "agent report",
         "central welcome",
-        "central task",
+        "central spec",
     ] {
         assert!(kinds.iter().any(|seen| seen == kind), "{kind}: {kinds:?}");
     }

@@ -157,11 +157,11 @@ fn messages(recorded: &Path) -> Vec<Value> {
         let (who, message) = line.split_once(' ')?;
         let message: Value = serde_json::from_str(message).unwrap();
         let kind = message["kind"].as_str().unwrap_or_default().to_owned();
-        let part = message["update"]
-            .as_str()
-            .or(message["desired_state"]["state"].as_str())
-            .unwrap_or_default()
-            .to_owned();
+        let section =
+            [&message["entry"], &message["state"]].into_iter().find(|section| section.is_object());
+        let word = |key: &str| section?[key].as_str().map(str::to_owned);
+        let desired = section.and_then(|section| section["desired_state"]["state"].as_str());
+        let part = (word("section"), word("update"), desired.map(str::to_owned));
         let keys: Vec<String> = message.as_object()?.keys().cloned().collect();
         seen.insert((who.to_owned(), kind, part, keys)).then(|| json!([who, message]))
     });

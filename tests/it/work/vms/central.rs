@@ -13,7 +13,7 @@ use crate::world::{
 use serde_json::Value;
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::{fs::symlink, process::ExitStatusExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -281,6 +281,56 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
     assert!(!machine.path("vms").join(&uuid).exists());
     done(&world, &["volume", "remove", "echo", "--yes"]);
     assert_eq!(world.json(&["volume", "list", "-o", "json"]), serde_json::json!([]));
+}
+
+/// meshd on a site that its nodes borrow, until it is killed or dropped.
+struct Daemon(Child);
+
+impl Daemon {
+    fn start(world: &World, environment: &[(&str, String)]) -> Self {
+        let daemon = Daemon(world.spawn(environment));
+        eventually("meshd serves", || {
+            let answer = world.meshd(&["node", "list"]);
+            if answer.status.success() { Ok(()) } else { Err(stderr(&answer)) }
+        });
+        daemon
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn stored_order_reaches_its_node_after_kill_9_before_it_was_sent() {
+    let world = prepared("auto");
+    let mut daemon = Daemon::start(&world, &[("MESHD_FAIL", "vm-created".to_owned())]);
+    let guests = Node::new();
+    let digest = add(&world, &guests, Guest::Deaf, "deaf");
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    machine.start();
+    world.wait_for_phase("online");
+    let file = vm_toml(&world, "one", &digest);
+    refused(&world, &["vm", "create", "--start", "-f", &file]);
+    assert_eq!(daemon.0.wait().unwrap().signal(), Some(9));
+
+    let daemon = Daemon::start(&world, &[]);
+    let vm = reaches(&machine, "one", "running");
+    let uuid = vm["uuid"].as_str().unwrap();
+    let qemu = machine.qemu(uuid);
+    // The next link counts generations anew: the agent takes smaller ones than before.
+    drop(daemon);
+    let _daemon = Daemon::start(&world, &[]);
+    world.wait_for_phase("online");
+    assert_eq!(machine.qemu(uuid), qemu);
+    done(&world, &["vm", "delete", "one", "--yes"]);
+    eventually("the agent takes the order", || {
+        let all = world.json(&["vm", "list", "-o", "json"]);
+        if all == serde_json::json!([]) { Ok(()) } else { Err(all.to_string()) }
+    });
 }
 
 #[test]

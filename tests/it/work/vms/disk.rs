@@ -86,11 +86,12 @@ fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>)
         slots: Vec::new(),
         disks,
     };
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: want });
+    manager.order(1, VmOrder { uuid: spec.uuid, desired_state: want });
 }
 
 async fn stopped(manager: &mut VmManager, spec: &VmSpec) {
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    manager
+        .order(1, VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
     reaches(manager, spec.uuid, ReportedVmState::Stopped).await;
 }
 
@@ -142,10 +143,10 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
-    manager.order(VmOrder {
-        uuid: spec.uuid,
-        desired_state: VmTargetState::Release { disks: vec![left] },
-    });
+    manager.order(
+        1,
+        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: vec![left] } },
+    );
     wait_for_update(&mut manager, |news| {
         (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
     })

@@ -18,7 +18,7 @@ fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
         slots: Vec::new(),
         disks: Default::default(),
     };
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: want });
+    manager.order(1, VmOrder { uuid: spec.uuid, desired_state: want });
 }
 
 /// The next news of a kind.
@@ -29,7 +29,7 @@ pub async fn wait_for_update<T>(
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
-            let news = manager.next_update().await;
+            let (_, news) = manager.next_update().await;
             seen.push(format!("{news:?}"));
             if let Some(found) = is(news) {
                 return found;
@@ -52,7 +52,7 @@ pub async fn reaches(
         _ => None,
     };
     // It may be told already.
-    let now = manager.full_report();
+    let (_, now) = manager.full_report();
     match is(now) {
         Some(report) => report,
         None => wait_for_update(manager, is).await,
@@ -63,7 +63,7 @@ pub async fn reaches(
 /// in its turn.
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(VmOrder { uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(1, VmOrder { uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
     wait_for_update(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
@@ -90,7 +90,8 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 1);
 
-    manager.order(VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    manager
+        .order(1, VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
     reaches(&mut manager, spec.uuid, ReportedVmState::Stopped).await;
     run(&manager, &spec, 2);
     drop(manager);
@@ -112,10 +113,13 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     run(&manager, &spec, 3);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
-        manager.order(VmOrder {
-            uuid: spec.uuid,
-            desired_state: VmTargetState::Release { disks: Vec::new() },
-        });
+        manager.order(
+            1,
+            VmOrder {
+                uuid: spec.uuid,
+                desired_state: VmTargetState::Release { disks: Vec::new() },
+            },
+        );
         wait_for_update(&mut manager, |news| {
             (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
         })
@@ -159,16 +163,16 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
         _ => None,
     });
     assert!(reported.await.detail.contains("release it first"));
-    manager.order(VmOrder {
-        uuid: spec.uuid,
-        desired_state: VmTargetState::Release { disks: Vec::new() },
-    });
+    manager.order(
+        1,
+        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } },
+    );
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
-    manager.order(VmOrder {
-        uuid: spec.uuid,
-        desired_state: VmTargetState::Release { disks: Vec::new() },
-    });
+    manager.order(
+        1,
+        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } },
+    );
     wait_for_update(&mut manager, |news| {
         (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
     })
@@ -200,4 +204,21 @@ async fn private_network_address_is_reported_and_not_assigned_twice() {
     let failure = reaches(&mut manager, other.uuid, ReportedVmState::Failed).await.failure.unwrap();
     let taken = "address_taken: nic[0].address: 172.30.0.57 is the address of the NIC 52:54:00:00:00:01 on this node";
     assert!(failure.detail.contains(taken), "{failure:?}");
+}
+
+#[tokio::test]
+async fn report_names_the_last_order_that_was_taken_on_its_link() {
+    let node = Node::new();
+    let mut manager = node.manager();
+    manager.welcome();
+    let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
+    manager.order(7, VmOrder { uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    let taken = async { while manager.next_update().await.0 != 7 {} };
+    timeout(DEADLINE, taken).await.expect("an order that changes nothing is observed, too");
+    manager.welcome();
+    assert_eq!(
+        manager.next_update().await,
+        (0, VmUpdate::All { vms: Vec::new() }),
+        "a new link counts anew"
+    );
 }

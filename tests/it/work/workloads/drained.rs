@@ -65,7 +65,7 @@ async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     assert_eq!(state(&rig, &task), TaskState::Ending);
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
-    assert!(node.say(FromAgent::Task(TaskUpdate::Released { task: task.id })).await);
+    assert!(node.say(tasks_report(TaskUpdate::Released { task: task.id })).await);
     assert_eq!((state(&rig, &task), work()), (TaskState::Cancelled, Some(Vec::new())));
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);

@@ -22,7 +22,8 @@ use meshd_model::{
     work::{Vm, VmPhase},
 };
 use meshd_proto::{
-    Facts, FromAgent, Hello, VERSION,
+    Facts, FromAgent, Hello, NodeReport, SectionReport, VERSION,
+    task::TaskUpdate,
     vm::{ReportedVmState, VmReport, VmUpdate},
 };
 use meshd_trust::Peer;
@@ -83,16 +84,26 @@ pub fn life(rig: &Rig, vm: &Vm) -> VmPhase {
     record(rig, vm).expect("it is on record").phase(true)
 }
 
+/// A report of the section of VMs.
+pub fn vms_report(update: VmUpdate) -> FromAgent {
+    FromAgent::Report(NodeReport { observed: 0, state: SectionReport::Vms(update) })
+}
+
+/// A report of the section of tasks.
+pub fn tasks_report(update: TaskUpdate) -> FromAgent {
+    FromAgent::Report(NodeReport { observed: 0, state: SectionReport::Tasks(update) })
+}
+
 /// The node tells of these, and of no others.
 pub async fn report_vms(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
     let report =
         |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
-    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);
+    assert!(machine.say(vms_report(VmUpdate::All { vms })).await);
 }
 
 pub async fn released(machine: &Machine<'_>, vm: &Vm) {
-    assert!(machine.say(FromAgent::Vm(VmUpdate::Released { uuid: vm.uuid() })).await);
+    assert!(machine.say(vms_report(VmUpdate::Released { uuid: vm.uuid() })).await);
 }
 
 pub fn code<E: std::fmt::Display + meshd_types::Hint>(error: &E) -> String {

@@ -180,7 +180,7 @@ async fn private_network_address_is_unique_per_node_and_shown() {
     let mac: MacAddr = third.spec().nics[0].mac;
     let plain = VmReport::new(third.uuid(), third.name().clone(), ReportedVmState::Running);
     let report = VmReport { addresses: [(mac, Ipv4Addr::new(172, 30, 0, 77))].into(), ..plain };
-    assert!(one.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
+    assert!(one.say(vms_report(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(shown(&third), Some([172, 30, 0, 77].into()));
 }
 

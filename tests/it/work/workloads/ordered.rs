@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd_central::{SlotParts, VmError, VmVerb};
+use meshd_central::{SlotParts, SpecPart, VmError, VmVerb};
 use meshd_proto::vm::VmTargetState;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,7 +189,7 @@ async fn blocked_release_reports_reason_and_keeps_its_unit() {
     let blocked =
         VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
-        assert!(node.say(FromAgent::Vm(blocked.clone())).await);
+        assert!(node.say(vms_report(blocked.clone())).await);
     }
     assert_eq!(
         (life(&rig, &vm), rig.events("vm_release_blocked").len()),
@@ -290,4 +290,43 @@ async fn unit_is_assigned_only_after_its_slot_is_approved() {
     );
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
+}
+
+#[tokio::test]
+async fn order_is_repeated_only_after_the_node_has_taken_it() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let mut inbox = read_orders(&mut node).await;
+    ready(&node).await;
+    let link = node.link.expect("a link");
+    // The generations of the entries that its link sends now.
+    let mut sent = || {
+        let commands = std::iter::from_fn(|| inbox.try_recv().ok());
+        let parts = commands.filter_map(|command| {
+            if let LinkCommand::Spec(part) = command { Some(part) } else { None }
+        });
+        let specs = parts.flat_map(|part| rig.central.agents.specs(link, part));
+        specs.map(|spec| spec.generation).collect::<Vec<_>>()
+    };
+    assert_eq!(sent(), [0; 0], "nothing is ordered");
+    create(&rig, ask(1, ""), None).await.unwrap();
+    assert_eq!(sent(), [1]);
+    assert!(node.heartbeat(0).await);
+    assert_eq!(sent(), [0; 0], "the node is busy, and has the order");
+    // A number that was not sent counts as the last one.
+    for (observed, next) in [(1, 2), (99, 3)] {
+        let state = SectionReport::Vms(VmUpdate::All { vms: Vec::new() });
+        assert!(node.say(FromAgent::Report(NodeReport { observed, state })).await);
+        assert!(node.heartbeat(0).await);
+        assert_eq!(sent(), [next], "the node does not do it");
+    }
+    let inbox = read_orders(&mut node).await;
+    assert_eq!(
+        rig.central.agents.specs(node.link.expect("a link"), SpecPart::All)[0].generation,
+        1,
+        "a new link"
+    );
+    assert!(rig.central.agents.specs(link, SpecPart::All).is_empty(), "the old link sends nothing");
+    drop(inbox);
 }

@@ -170,7 +170,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
     let report =
         VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running) };
-    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
+    assert!(machine.say(vms_report(VmUpdate::All { vms: vec![report] })).await);
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
@@ -208,7 +208,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     assert_eq!(left(&rig, node.id()), [ReleasedDisk { used: true, ..fresh.clone() }]);
     let blocked =
         VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "it cannot be wiped".to_owned() };
-    assert!(node.say(FromAgent::Vm(blocked)).await);
+    assert!(node.say(vms_report(blocked)).await);
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.obstacle).as_deref(), Some("it cannot be wiped"));
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
@@ -367,7 +367,7 @@ async fn disk_write_and_wipe_are_events_and_audit_records() {
         ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running)
     };
     for _ in 0..2 {
-        assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vec![report.clone()] })).await);
+        assert!(node.say(vms_report(VmUpdate::All { vms: vec![report.clone()] })).await);
     }
     let written = rig.events("disk_written");
     assert_eq!(written.len(), 1, "told twice, it is one");

@@ -18,7 +18,7 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
         VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
     let plain = VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Failed);
     let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
-    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
+    assert!(machine.say(vms_report(VmUpdate::All { vms: vec![report] })).await);
 }
 
 async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
@@ -116,7 +116,7 @@ async fn vm_refused_after_it_ran_stays_on_its_node() {
         failure: Some(failure),
         ..VmReport::new(old.uuid(), old.name().clone(), ReportedVmState::Failed)
     };
-    assert!(two.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
+    assert!(two.say(vms_report(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(record(&rig, &old).unwrap().node(), Some(two.id()));
 }
 

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::world::World;
-use meshd_central::{LinkCommand, TaskError, TaskRequest, TaskTarget};
+use meshd_central::{LinkCommand, SpecPart, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::AuditContext,
     work::task::{Launcher, Task, TaskCause, TaskState},
 };
 use meshd_proto::{
-    FromCentral,
+    FromCentral, NodeSpec, SpecEntry,
     task::{
-        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState,
+        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
         TaskReport, TaskUpdate, TaskUser,
     },
 };
@@ -47,14 +47,12 @@ fn record(rig: &Rig, id: TaskId) -> Task {
     rig.central.tasks.task_record(id).unwrap()
 }
 
+async fn send(machine: &Machine<'_>, message: FromAgent) -> Option<FromCentral> {
+    machine.rig.central.agents.link_message(machine.link.expect("a link"), message).await.unwrap()
+}
+
 async fn send_update(machine: &Machine<'_>, send_update: TaskUpdate) -> Option<FromCentral> {
-    machine
-        .rig
-        .central
-        .agents
-        .link_message(machine.link.expect("a link"), FromAgent::Task(send_update))
-        .await
-        .unwrap()
+    send(machine, tasks_report(send_update)).await
 }
 
 async fn runs(machine: &Machine<'_>, task: TaskId) {
@@ -143,7 +141,7 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
     let task = run(&rig, None).await.unwrap();
     let piece = |at: u64, text: &str| {
         let data = Piece::from_bytes(text.as_bytes().to_vec());
-        TaskUpdate::Output(Output { task: task.id, stream: Stream::Out, at, data })
+        FromAgent::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
     let kept = |upto| {
         Some(FromCentral::OutputStored(OutputStored {
@@ -152,10 +150,10 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
             end: upto,
         }))
     };
-    assert_eq!(send_update(&first, piece(0, "good\n")).await, kept(5));
+    assert_eq!(send(&first, piece(0, "good\n")).await, kept(5));
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     assert_eq!(
-        send_update(&first, piece(5, "last\n")).await,
+        send(&first, piece(5, "last\n")).await,
         kept(10),
         "what it wrote until it was killed"
     );
@@ -163,7 +161,7 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
         send_update(node, TaskUpdate::Released { task: task.id }).await;
     }
     assert_eq!(record(&rig, task.id).state, TaskState::Cancelled);
-    assert_eq!(send_update(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
+    assert_eq!(send(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
     let kept = rig.central.tasks.task_output(task.id, 0).await.unwrap();
     let kept = String::from_utf8(kept.lines).unwrap();
     assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
@@ -181,7 +179,7 @@ async fn events_of_unrecorded_work_are_rate_limited() {
             uuid.0[1] = round;
             VmReport::new(uuid, vm.name().clone(), ReportedVmState::Running)
         });
-        assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vms.collect() })).await);
+        assert!(node.say(vms_report(VmUpdate::All { vms: vms.collect() })).await);
         let tasks = vec![TaskReport { task: TaskId([round; 4]), state: TaskNodeState::Starting }];
         send_update(&node, TaskUpdate::All { tasks }).await;
     };
@@ -200,11 +198,20 @@ async fn events_of_unrecorded_work_are_rate_limited() {
     );
 }
 
+/// Lets the time of a scan pass, in which both nodes stay alive.
+async fn wait_for_scan(rig: &Rig, nodes: [&Machine<'_>; 2]) {
+    rig.clock.turn(std::time::Duration::from_secs(60));
+    for node in nodes {
+        assert!(node.heartbeat(0).await);
+    }
+    rig.central.watch().await;
+}
+
 #[tokio::test]
 async fn unrecorded_task_is_released_only_after_it_ended() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let [mut first, _second] = pair(&world, &rig).await;
+    let [mut first, second] = pair(&world, &rig).await;
     let mut inbox = read_orders(&mut first).await;
     ready(&first).await;
     let (runs, over) = (TaskId([1; 4]), TaskId([2; 4]));
@@ -215,16 +222,36 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
     ];
     let tasks = states.map(|(task, state)| TaskReport { task, state }).to_vec();
     send_update(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
-    let mut orders = Vec::new();
-    while let Ok(command) = inbox.try_recv() {
-        if let LinkCommand::Send(FromCentral::Task(order)) = command {
-            orders.push((order.task, order.desired_state));
+    let link = first.link.expect("a link");
+    let mut sent = || {
+        let commands = std::iter::from_fn(|| inbox.try_recv().ok());
+        let parts = commands.filter_map(|command| match command {
+            LinkCommand::Spec(part @ SpecPart::Task(_)) => Some(part),
+            _ => None,
+        });
+        parts.flat_map(|part| rig.central.agents.specs(link, part)).collect::<Vec<_>>()
+    };
+    let gone = |generation| {
+        let order = TaskOrder { task: over, desired_state: TaskDesiredState::Gone };
+        NodeSpec { generation, entry: SpecEntry::Tasks(order) }
+    };
+    assert_eq!(sent(), [gone(1)]);
+    // The node reports after each order. Only time causes the next one.
+    for generation in [1, 2] {
+        for _ in 0..2 {
+            let state = SectionReport::Tasks(TaskUpdate::All { tasks: tasks.clone() });
+            send(&first, FromAgent::Report(NodeReport { observed: generation, state })).await;
+            assert!(sent().is_empty(), "a report causes no repetition");
         }
+        wait_for_scan(&rig, [&first, &second]).await;
+        assert_eq!(sent(), [gone(generation + 1)]);
     }
-    assert_eq!(orders, [(over, TaskDesiredState::Gone)]);
+    wait_for_scan(&rig, [&first, &second]).await;
+    assert!(sent().is_empty(), "the node has not taken the last one");
     // It is not free before it has nothing of either.
     for (left, free) in [(tasks, false), (Vec::new(), true)] {
         send_update(&first, TaskUpdate::All { tasks: left }).await;
-        assert_eq!(run(&rig, Some(2)).await.is_ok(), free);
+        let started = run(&rig, Some(2)).await;
+        assert_eq!(started.is_ok(), free, "{started:?}");
     }
 }

@@ -13,20 +13,27 @@
 //!          ◀──────────────── Roots           first, and when the authority changes
 //!          ◀─────────── EnrolAgain           the authority was replaced without a grace time; a goodbye follows
 //!          ◀──────────────── Check           an operator requests the checks; the response is Checks
-//!          ◀─────────────────── Vm           the complete desired state of one VM; again after each welcome
-//!          Vm ──────────────────▶            the state of all VMs, at each change
-//!          ◀───────────────── Task           the complete desired state of one task on this node; again after each welcome
-//!          Task ────────────────▶            the state of all tasks, and their output piece by piece
-//!          ◀───────── OutputStored           a piece is stored: the next one may follow
+//!          ◀───────────────── Spec           desired state: one entry of a section; all entries after each welcome
+//!          Report ──────────────▶            reported state: one section, at each change; all sections after each welcome
+//!          Output ──────────────▶            a piece of the output of a task
+//!          ◀───────── OutputStored           the piece is stored: the next one may follow
 //!          Goodbye ─────────────▶            the agent stops, because the node shuts down or reboots
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `node_spec` | the desired state of a node and its report, by section |
+
+mod node_spec;
+
+pub use node_spec::{NodeReport, NodeSpec, Section, SectionReport, SpecEntry};
 
 use super::{
     CheckReport, EnrolResponse, Facts,
     log::{LogPiece, LogStored},
-    task::{OutputStored, TaskOrder, TaskUpdate},
-    vm::{ConsoleOrder, VmOrder, VmUpdate},
+    task::{Output, OutputStored},
+    vm::ConsoleOrder,
 };
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -51,12 +58,12 @@ pub enum FromAgent {
     ActionDone { id: ActionId, outcome: ActionOutcome },
     /// The new certificate is stored; the central node may revoke the previous one.
     Renewed,
-    /// State of its VMs.
-    Vm(VmUpdate),
+    /// State of a section.
+    Report(NodeReport),
     /// A piece of the node's log.
     Log(LogPiece),
-    /// State and output of its tasks.
-    Task(TaskUpdate),
+    /// A piece of the output of a task; repeated until it is stored.
+    Output(Output),
     /// Request for a new certificate, after half the lifetime of the present one.
     Renew {
         /// As in [`super::EnrolRequest`].
@@ -79,8 +86,8 @@ pub enum FromCentral {
     Acknowledged { id: ActionId },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
-    /// Desired state of a VM.
-    Vm(VmOrder),
+    /// Desired state of an entry of a section.
+    Spec(NodeSpec),
     /// Connect a user to the console of a VM.
     Console(ConsoleOrder),
     /// Run the readiness checks now, and report them even if nothing changed.
@@ -88,8 +95,6 @@ pub enum FromCentral {
         /// ID of the request, repeated in [`CheckReport::request_id`].
         request_id: u64,
     },
-    /// Desired state of a task on this node.
-    Task(TaskOrder),
     /// Output of a task is stored.
     OutputStored(OutputStored),
     /// A piece of the node's log is stored.

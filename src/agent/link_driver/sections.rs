@@ -1,0 +1,42 @@
+//! The sections of this node: each has one reconciler, which takes entries of the desired state and
+//! reports what it finds.
+
+use crate::{task::Tasks, vm::VmManager};
+use meshd_proto::{FromAgent, NodeReport, NodeSpec, SectionReport, SpecEntry};
+
+/// The reconcilers of all sections.
+pub struct Sections {
+    pub vms: VmManager,
+    pub tasks: Tasks,
+}
+
+impl Sections {
+    /// Passes an entry of the desired state to the reconciler of its section.
+    pub fn apply(&mut self, NodeSpec { generation, entry }: NodeSpec) {
+        match entry {
+            SpecEntry::Vms(order) => self.vms.order(generation, order),
+            SpecEntry::Tasks(order) => self.tasks.order(generation, order),
+        }
+    }
+
+    /// Reports all sections again: the link is new, and its generations begin anew.
+    pub fn welcome(&mut self) {
+        self.vms.welcome();
+        self.tasks.welcome();
+    }
+
+    /// Waits for the next report or piece of output. Cancel-safe.
+    pub async fn next(&mut self) -> FromAgent {
+        tokio::select! {
+            (observed, update) = self.vms.next_update() => {
+                FromAgent::Report(NodeReport { observed, state: SectionReport::Vms(update) })
+            }
+            message = self.tasks.next() => message,
+        }
+    }
+
+    /// Returns the number of VMs and tasks that run or start.
+    pub fn workloads(&self) -> u32 {
+        self.vms.workloads().saturating_add(self.tasks.count())
+    }
+}

@@ -1,0 +1,53 @@
+//! Which entries of each section a link has sent, and which of them its node has taken.
+
+use super::{LinkId, Links};
+use meshd_proto::{NodeSpec, Section, SpecEntry};
+use meshd_types::NodeId;
+
+/// The progress of a section on one link, as generations. The link loses nothing, so an entry that
+/// is sent is observed once, or the link ends.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SectionProgress {
+    /// The last entry that was sent.
+    sent: u64,
+    /// The last entry that the node has taken.
+    observed: u64,
+}
+
+impl Links {
+    /// Numbers entries that a link sends now; none for a link that was replaced.
+    pub(crate) fn number_entries(&self, link: LinkId, entries: Vec<SpecEntry>) -> Vec<NodeSpec> {
+        let mut links = self.inner.lock();
+        let Some(live) =
+            links.entries.get_mut(&link.node).filter(|live| live.number == link.number)
+        else {
+            return Vec::new();
+        };
+        let number = |entry: SpecEntry| {
+            let progress = live.sections.entry(entry.section()).or_default();
+            progress.sent += 1;
+            NodeSpec { generation: progress.sent, entry }
+        };
+        entries.into_iter().map(number).collect()
+    }
+
+    /// Records which entry of a section the node has taken. A number that was not sent counts as
+    /// the last one.
+    pub(crate) fn record_observed(&self, link: LinkId, section: Section, observed: u64) {
+        let mut links = self.inner.lock();
+        if let Some(entry) =
+            links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)
+        {
+            let progress = entry.sections.entry(section).or_default();
+            progress.observed = observed.clamp(progress.observed, progress.sent);
+        }
+    }
+
+    /// Returns true if a node has taken all entries of a section that were sent to it. Until then,
+    /// repeating them is of no use.
+    pub(crate) fn has_observed_all(&self, node: NodeId, section: Section) -> bool {
+        let links = self.inner.lock();
+        let progress = links.entries.get(&node).and_then(|entry| entry.sections.get(&section));
+        progress.is_none_or(|progress| progress.observed == progress.sent)
+    }
+}
