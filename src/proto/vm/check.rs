@@ -201,11 +201,17 @@ impl VmSpec {
             ("network_config", seed.network_config.as_ref()),
         ];
         for (name, text) in texts {
-            // The content is secret: only its length is checked.
-            let length = text.map_or(0, |text| text.expose().len());
+            // The content is secret: only its length and control characters are checked.
+            let text = text.map_or("", |text| text.expose());
+            let length = text.len();
             if length > MAX_SEED_TEXT {
                 let hint = format!("at most {MAX_SEED_TEXT}; load the rest from a URL");
                 faults.add(format!("cloud_init.{name}"), format!("has {length} bytes"), hint);
+            }
+            // YAML has no others. In JSON each would take six bytes, and a message has a limit.
+            if text.contains(|c: char| c.is_ascii_control() && !"\t\n\r".contains(c)) {
+                let hint = "remove it; YAML permits tabs and line ends only";
+                faults.add(format!("cloud_init.{name}"), "has a control character", hint);
             }
         }
     }

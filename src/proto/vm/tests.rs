@@ -1,7 +1,7 @@
 //! Tests of VM messages and specifications.
 
 use super::*;
-use crate::{disk::DiskIdentity, network::InterfaceName};
+use crate::{FromCentral, NodeSpec, SpecEntry, disk::DiskIdentity, network::InterfaceName};
 use proptest::prelude::*;
 
 fn spec() -> VmSpec {
@@ -206,9 +206,36 @@ fn cloud_init_seed_is_bounded_and_not_printed() {
 }
 
 #[test]
+fn cloud_init_with_control_characters_is_refused() {
+    let mut spec = spec();
+    for (text, fault) in [("a: b\n\tc\r\n", None), ("\u{1b}[0m", Some("cloud_init.user_data"))] {
+        let user_data = meshd_types::Secret::new(text.to_owned());
+        spec.cloud_init = Some(CloudInit { user_data, meta_data: None, network_config: None });
+        assert_eq!(keys(&spec), Vec::from_iter(fault), "{text:?}");
+    }
+}
+
+#[test]
 fn largest_vm_spec_fits_into_one_message() {
-    // Control characters take six bytes each in JSON; text does not hold many, so twice is plenty.
-    const { assert!(2 * 3 * MAX_SEED_TEXT < crate::MAX_MESSAGE) };
+    let mut spec = spec();
+    let text = || meshd_types::Secret::new("\"".repeat(MAX_SEED_TEXT));
+    let (meta_data, network_config) = (Some(text()), Some(text()));
+    spec.cloud_init = Some(CloudInit { user_data: text(), meta_data, network_config });
+    let order = VmOrder {
+        uuid: spec.uuid,
+        desired_state: VmTargetState::Run {
+            spec: Box::new(spec),
+            start: u32::MAX,
+            grace_s: u32::MAX,
+            slots: Vec::new(),
+            disks: Default::default(),
+        },
+    };
+    let entry = SpecEntry::Vms(order);
+    let message = FromCentral::Spec(NodeSpec { generation: u64::MAX, entry });
+    let length = serde_json::to_string(&message).expect("plain data").len();
+    // Slots of the node and the state of its disks follow.
+    assert!(length + 64 * 1024 < crate::MAX_MESSAGE, "{length}");
 }
 
 proptest! {
