@@ -28,7 +28,7 @@ use meshd_types::TaskId;
 use node_loss::Ages;
 use std::sync::Arc;
 
-/// Limits the output of a task to 8 MiB.
+/// Limits the output of a task to 8 MiB, 2 MiB of which its nodes share equally.
 const OUTPUT_LIMITS: Limits = Limits { segment: 2 << 20, newest: 3, keep_open: true };
 
 /// Runs tasks on nodes.

@@ -1,14 +1,20 @@
-//! Streams of nodes as bounded files, the output of a task or the log of a boot: the beginning and
-//! the newest part.
+//! Streams of nodes as bounded files, the output of a task or the log of a boot: the beginning, the
+//! newest part, and between them a share for each node.
 //!
 //! ```text
 //! FOLDER/<key>/<offset>    lines of JSON, one for each piece; the file's name is the offset of its first byte
+//! FOLDER/<key>/merging     two files that become one; a crash may leave it
 //! ```
 //!
 //! An offset counts the bytes of all lines that were ever written under the key, so that a reader
 //! can resume. Pieces of one stream of one node arrive in order, possibly twice; each is stored
 //! once. Nothing is flushed: a power failure may lose lines, which the offsets show.
+//!
+//! When a file must go, the two oldest ones after the first become one that [`fair_shares`] fills.
+//! Its lines move to the end of the range of both, so that it is a file as every other one: a
+//! reader that is so far behind misses none of them, and may read some twice.
 
+use super::output_shares::fair_shares;
 use meshd_proto::task::Piece;
 use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -25,13 +31,15 @@ use tokio::sync::watch;
 
 /// Maximum number of bytes of one read; longer than any line.
 const MAX_READ: u64 = 512 << 10;
+/// Name of the file that replaces two others.
+const MERGING: &str = "merging";
 
 /// Bounds of the files of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum length of a file, bytes; its last line may exceed it.
     pub segment: u64,
-    /// Maximum number of files besides the first one.
+    /// Maximum number of files besides the first one, at least 2.
     pub newest: usize,
     /// Keep the current file open between writes.
     pub keep_open: bool,
@@ -132,21 +140,17 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
     /// If they cannot be read.
     pub fn read(&self, key: K, from: u64) -> io::Result<Chunk> {
         let log = self.log(key)?;
-        let files = lock(&log.files);
-        let holds = |(start, length): (&u64, &u64)| from < start + length;
-        let found = files.segments.iter().find(|segment| holds(*segment)).map(|(start, _)| *start);
-        let Some(start) = found else {
-            return Ok(Chunk { lines: Vec::new(), dropped: 0, next: from.min(files.end()) });
-        };
-        let at = from.max(start);
-        let mut file = File::open(files.path(start))?;
         // The lock is held: no file is removed during the read.
-        file.seek(SeekFrom::Start(at - start))?;
-        let mut lines = Vec::new();
-        file.take(MAX_READ).read_to_end(&mut lines)?;
-        let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        lines.truncate(whole);
-        Ok(Chunk { next: at + lines.len() as u64, dropped: at - from, lines })
+        let files = lock(&log.files);
+        for (start, length) in &files.segments {
+            if from < start + length {
+                let (lines, at) = files.read(*start, from.max(*start))?;
+                if !lines.is_empty() {
+                    return Ok(Chunk { next: at + lines.len() as u64, dropped: at - from, lines });
+                }
+            }
+        }
+        Ok(Chunk { lines: Vec::new(), dropped: 0, next: from.min(files.end()) })
     }
 
     /// Returns a signal with the offset of the next line.
@@ -194,13 +198,16 @@ impl<S: LogStream> Files<S> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
             Err(error) => return Err(error),
         };
+        let mut starts = BTreeSet::new();
         for entry in entries {
-            let entry = entry?;
-            if let Some(start) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                files.segments.insert(start, entry.metadata()?.len());
-            }
+            starts.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
         }
-        for start in files.segments.keys().copied().collect::<Vec<_>>() {
+        for start in starts {
+            // A file that begins within the former one replaces it: a crash interrupted a merge.
+            let former = files.segments.last_key_value().map(|(former, length)| (*former, *length));
+            if let Some((former, _)) = former.filter(|(former, length)| start < former + length) {
+                files.remove(former)?;
+            }
             files.recover(start)?;
         }
         Ok(files)
@@ -235,12 +242,34 @@ impl<S: LogStream> Files<S> {
         self.segments.last_key_value().map_or(0, |(start, length)| start + length)
     }
 
+    /// Returns whole lines of a file from an offset on, and the offset of the first one. `at` may
+    /// be within a line of a merged file.
+    fn read(&self, start: u64, at: u64) -> io::Result<(Vec<u8>, u64)> {
+        let mut file = File::open(self.path(start))?;
+        // With the end of the line before.
+        let before = at.saturating_sub(1).max(start);
+        file.seek(SeekFrom::Start(before - start))?;
+        let mut lines = Vec::new();
+        file.take(MAX_READ).read_to_end(&mut lines)?;
+        let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        lines.truncate(whole);
+        let skipped = match at > start {
+            true => lines.iter().position(|byte| *byte == b'\n').map_or(whole, |end| end + 1),
+            false => 0,
+        };
+        lines.drain(..skipped);
+        Ok((lines, before + skipped as u64))
+    }
+
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let last = self.segments.last_key_value().map(|(start, length)| (*start, *length));
         let (start, length) = match last.filter(|(_, length)| *length < self.limits.segment) {
             Some(last) => last,
             None => {
                 self.open = None;
+                if self.segments.len() > self.limits.newest {
+                    self.merge()?;
+                }
                 (self.end(), 0)
             }
         };
@@ -261,122 +290,38 @@ impl<S: LogStream> Files<S> {
         if !self.limits.keep_open {
             self.open = None;
         }
-        while self.segments.len() > self.limits.newest + 1 {
-            let Some(second) = self.segments.keys().nth(1).copied() else { break };
-            fs::remove_file(self.path(second))?;
-            self.segments.remove(&second);
+        Ok(())
+    }
+
+    /// Makes the two oldest files after the first one into one, of the length of a file at most.
+    fn merge(&mut self) -> io::Result<()> {
+        let [(older, _), (newer, length)] = {
+            let mut oldest = self.segments.iter().skip(1).map(|(start, length)| (*start, *length));
+            let (Some(older), Some(newer)) = (oldest.next(), oldest.next()) else { return Ok(()) };
+            [older, newer]
+        };
+        let mut lines = fs::read(self.path(older))?;
+        lines.extend(fs::read(self.path(newer))?);
+        // No more than the newer file has: the merged file begins within it, by which a start after
+        // a crash knows that it replaces both.
+        let kept = fair_shares(&lines, self.limits.segment.min(length));
+        let temporary = self.dir.join(MERGING);
+        fs::write(&temporary, &kept)?;
+        let start = (newer + length).saturating_sub(kept.len() as u64);
+        fs::rename(&temporary, self.path(start))?;
+        if start != newer {
+            self.remove(newer)?;
         }
+        self.segments.insert(start, kept.len() as u64);
+        self.remove(older)
+    }
+
+    fn remove(&mut self, start: u64) -> io::Result<()> {
+        fs::remove_file(self.path(start))?;
+        self.segments.remove(&start);
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use meshd_proto::task::Stream;
-    use meshd_types::TaskId;
-    use proptest::prelude::*;
-    use std::path::Path;
-
-    const KEY: TaskId = TaskId([1; 4]);
-    const LIMITS: Limits = Limits { segment: 64 << 10, newest: 3, keep_open: true };
-
-    type Outputs = ChunkLogs<TaskId, Stream>;
-
-    fn outputs(dir: &Path) -> Outputs {
-        ChunkLogs::new(dir.to_owned(), LIMITS)
-    }
-
-    fn piece(at: u64, bytes: &[u8]) -> LogLine<Stream> {
-        let (when, node) = (Timestamp::EPOCH, node());
-        LogLine { when, node, stream: Stream::Out, at, data: Piece::from_bytes(bytes.to_vec()) }
-    }
-
-    fn node() -> NodeId {
-        "00000001".parse().expect("a node ID")
-    }
-
-    fn all(outputs: &Outputs) -> (Vec<LogLine<Stream>>, u64) {
-        let (mut lines, mut dropped, mut from) = (Vec::new(), 0, 0);
-        loop {
-            let chunk = outputs.read(KEY, from).expect("readable");
-            if chunk.lines.is_empty() {
-                return (lines, dropped);
-            }
-            let read = chunk.lines.split_inclusive(|byte| *byte == b'\n');
-            lines.extend(
-                read.map(|line| {
-                    serde_json::from_slice::<LogLine<Stream>>(line).expect("whole lines")
-                }),
-            );
-            (from, dropped) = (chunk.next, dropped + chunk.dropped);
-        }
-    }
-
-    #[test]
-    fn output_keeps_beginning_and_end_and_reports_the_gap() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let outputs = self::outputs(dir.path());
-        let (mut at, block) = (0, vec![b'x'; 8_000]);
-        for _ in 0..100 {
-            at = outputs.append(KEY, piece(at, &block)).expect("kept");
-        }
-        let (lines, dropped) = all(&outputs);
-        assert_eq!(lines.first().map(|line| line.at), Some(0));
-        assert_eq!(lines.last().map(|line| line.at), Some(at - 8_000));
-        assert!(dropped > 400_000, "{dropped}");
-        let files: u64 = fs::read_dir(dir.path().join("01010101"))
-            .expect("there")
-            .flatten()
-            .map(|file| file.metadata().expect("known").len())
-            .sum();
-        assert!(files < (LIMITS.newest as u64 + 1) * (LIMITS.segment + 20_000), "{files}");
-        // A reopened log continues at the same offset.
-        let again = self::outputs(dir.path());
-        assert_eq!(again.append(KEY, piece(0, b"old")).expect("known"), at);
-        assert_eq!(again.append(KEY, piece(at, b"new")).expect("kept"), at + 3);
-        assert_eq!(
-            all(&again).0.last().map(|line| line.data.clone()),
-            Some(Piece::Text("new".to_owned()))
-        );
-        again.keep_only(&BTreeSet::new());
-        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0);
-    }
-
-    #[test]
-    fn partial_line_after_crash_is_truncated() {
-        let dir = tempfile::tempdir().expect("a folder");
-        outputs(dir.path()).append(KEY, piece(0, b"whole")).expect("kept");
-        let file = dir.path().join("01010101/00000000000000000000");
-        let mut text = fs::read(&file).expect("there");
-        let length = text.len();
-        text.extend(&text.clone()[..20]);
-        fs::write(&file, text).expect("written");
-        let outputs = self::outputs(dir.path());
-        assert_eq!(outputs.append(KEY, piece(5, b"next")).expect("kept"), 9);
-        assert_eq!(all(&outputs).0.len(), 2);
-        assert!(fs::metadata(&file).expect("there").len() > length as u64);
-    }
-
-    proptest! {
-        #[test]
-        fn repeated_or_overlapping_pieces_are_stored_once(cuts in prop::collection::vec((0usize..40, 0usize..12), 1..30)) {
-            let dir = tempfile::tempdir().expect("a folder");
-            let text: Vec<u8> = (0u8..64).collect();
-            let mut outputs = self::outputs(dir.path());
-            let mut upto = 0;
-            for (index, (back, length)) in cuts.into_iter().enumerate() {
-                let at = usize::try_from(upto).expect("small").saturating_sub(back);
-                let bytes = &text[at..(at + length).min(text.len())];
-                let now = outputs.append(KEY, piece(at as u64, bytes)).expect("kept");
-                prop_assert!(now >= upto);
-                upto = now;
-                if index % 5 == 4 {
-                    outputs = self::outputs(dir.path());
-                }
-            }
-            let kept: Vec<u8> = all(&outputs).0.into_iter().flat_map(|line| line.data.into_bytes().expect("bytes")).collect();
-            prop_assert_eq!(kept, &text[..usize::try_from(upto).expect("small")]);
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,9 @@
 //! | `generation_archive` | contents of generations, by digest |
 //! | `revisions` | contents of profile revisions |
 //! | `chunk_log` | output of tasks and logs of boots |
+//! | `output_shares` | selects the lines that a log keeps, with a share for each node; pure |
 
 pub(crate) mod generation_archive;
 pub(crate) mod chunk_log;
+mod output_shares;
 pub(crate) mod revisions;

@@ -10,8 +10,8 @@ use meshd_model::{
 use meshd_proto::{
     FromCentral, NodeSpec, SpecEntry,
     task::{
-        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
-        TaskReport, TaskUpdate, TaskUser,
+        MAX_PIECE, Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState,
+        TaskOrder, TaskReport, TaskUpdate, TaskUser,
     },
 };
 use meshd_types::TaskId;
@@ -165,6 +165,37 @@ async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
     let kept = rig.central.tasks.task_output(task.id, 0).await.unwrap();
     let kept = String::from_utf8(kept.lines).unwrap();
     assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
+}
+
+#[tokio::test]
+async fn output_flood_of_one_node_displaces_no_output_of_others() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let [chatty, quiet] = pair(&world, &rig).await;
+    let task = run(&rig, None).await.unwrap();
+    let write = async |node: &Machine<'_>, at: usize, text: &str| {
+        let data = Piece::from_bytes(text.as_bytes().to_vec());
+        let piece = Output { task: task.id, stream: Stream::Out, at: at as u64, data };
+        assert!(send(node, FromAgent::Output(piece)).await.is_some(), "stored");
+    };
+    let block = "x".repeat(MAX_PIECE);
+    for number in 0..4_000 {
+        write(&chatty, number * block.len(), &block).await;
+        if number == 500 {
+            write(&quiet, 0, "the result is 42").await;
+        }
+    }
+    let (mut from, mut found, mut size) = (0, false, 0);
+    loop {
+        let chunk = rig.central.tasks.task_output(task.id, from).await.unwrap();
+        if chunk.lines.is_empty() {
+            break;
+        }
+        found |= String::from_utf8_lossy(&chunk.lines).contains("the result is 42");
+        (from, size) = (chunk.next, size + chunk.lines.len());
+    }
+    assert!(found, "32 MiB of the other node displaced it");
+    assert!((6 << 20..=9 << 20).contains(&size), "{size}");
 }
 
 #[tokio::test]
