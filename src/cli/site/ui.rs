@@ -1,6 +1,9 @@
 //! `meshd ui`: serves the web UI at a loopback address, and prints a link that signs in once.
 
-use crate::cli::{Context, Failure, client::AdminClient, output::print::write, wait};
+use crate::{
+    cli::{Context, Failure, client::AdminClient, output::print::write, wait},
+    serve::connections::lingering_close::{LingerLimits, LingeringClose, UnreadInput},
+};
 use axum::{
     Json, Router,
     body::Body,
@@ -56,7 +59,7 @@ impl Ui {
             };
             let listener = listener.map_err(busy)?;
             let address = listener.local_addr()?;
-            let listener = UserListener { listener, connections: ConnectionCounts::default() };
+            let listener = UserListener { listener, counts: ConnectionCounts::default() };
             let (code, text) = LinkCode::new(random());
             write(&format!("http://{address}{PREFIX}/enter?code={}\n", text.expose()))?;
             message!("the link works once; the web UI ends with Ctrl-C");
@@ -67,7 +70,7 @@ impl Ui {
                 random,
                 now: Instant::now,
             });
-            let service = with_user(router).into_make_service_with_connect_info::<User>();
+            let service = with_user(router).into_make_service_with_connect_info::<UserConnection>();
             tokio::select! {
                 served = axum::serve(listener, service).into_future() => served.map_err(Failure::from),
                 stopped = tokio::signal::ctrl_c() => stopped.map_err(Failure::from),
@@ -82,38 +85,43 @@ type ConnectionCounts = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
 /// Accepts connections up to a limit for each user. Closes further ones.
 struct UserListener {
     listener: TcpListener,
-    connections: ConnectionCounts,
+    counts: ConnectionCounts,
 }
 
-/// The user of a connection, which counts until the last clone is dropped.
+/// A connection of a user.
 #[derive(Clone, Debug)]
-struct User(Arc<CountedConnection>);
-
-#[derive(Debug)]
-struct CountedConnection {
+struct UserConnection {
     /// User ID of the program that opened the connection. meshd reads it when it accepts the
     /// connection, because a browser may close the connection before meshd has answered; `None` if
     /// the program closed it even earlier.
     uid: Option<u32>,
-    connections: ConnectionCounts,
+    unread: UnreadInput,
+    /// Counts until the last clone is dropped.
+    _counted: Arc<CountedConnection>,
+}
+
+#[derive(Debug)]
+struct CountedConnection {
+    uid: Option<u32>,
+    counts: ConnectionCounts,
 }
 
 impl CountedConnection {
     /// Counts a connection; `None` if its user has too many.
-    fn open(uid: Option<u32>, connections: &ConnectionCounts) -> Option<Self> {
-        let mut counts = connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(uid).or_default();
+    fn open(uid: Option<u32>, counts: &ConnectionCounts) -> Option<Self> {
+        let mut locked = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = locked.entry(uid).or_default();
         if *count >= MAX_CONNECTIONS && failpoint::defends("ui-connections") {
             return None;
         }
         *count += 1;
-        Some(CountedConnection { uid, connections: Arc::clone(connections) })
+        Some(CountedConnection { uid, counts: Arc::clone(counts) })
     }
 }
 
 impl Drop for CountedConnection {
     fn drop(&mut self) {
-        let mut counts = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
@@ -124,25 +132,26 @@ impl Drop for CountedConnection {
 }
 
 impl Listener for UserListener {
-    type Io = TcpStream;
-    type Addr = Option<User>;
+    type Io = LingeringClose<TcpStream>;
+    type Addr = Option<UserConnection>;
 
-    async fn accept(&mut self) -> (TcpStream, Option<User>) {
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, peer) = Listener::accept(&mut self.listener).await;
             let uid = stream.local_addr().ok().and_then(|local| user_of(peer, local));
-            if let Some(connection) = CountedConnection::open(uid, &self.connections) {
-                return (stream, Some(User(Arc::new(connection))));
+            if let Some(counted) = CountedConnection::open(uid, &self.counts) {
+                let (stream, unread) = LingeringClose::new(stream, LingerLimits::default());
+                return (stream, Some(UserConnection { uid, unread, _counted: Arc::new(counted) }));
             }
         }
     }
 
-    fn local_addr(&self) -> io::Result<Option<User>> {
+    fn local_addr(&self) -> io::Result<Self::Addr> {
         Ok(None)
     }
 }
 
-impl Connected<IncomingStream<'_, UserListener>> for User {
+impl Connected<IncomingStream<'_, UserListener>> for UserConnection {
     fn connect_info(stream: IncomingStream<'_, UserListener>) -> Self {
         stream.remote_addr().clone().expect("every accepted connection has a user")
     }
@@ -153,10 +162,11 @@ impl Connected<IncomingStream<'_, UserListener>> for User {
 /// and neither ends a session nor uses up the link.
 fn with_user(router: Router) -> Router {
     router.layer(middleware::map_request(
-        async |ConnectInfo(User(user)): ConnectInfo<User>, mut request: Request| {
+        async |ConnectInfo(connection): ConnectInfo<UserConnection>, request: Request| {
+            let mut request = connection.unread.watch(request);
             // The next request of a browser needs a new connection.
             let unknown = (StatusCode::FORBIDDEN, [(CONNECTION, "close")], UNKNOWN_USER);
-            let uid = user.uid.ok_or_else(|| unknown.into_response())?;
+            let uid = connection.uid.ok_or_else(|| unknown.into_response())?;
             request.extensions_mut().insert(SessionOrigin::of_user(uid));
             Ok::<_, Response>(request)
         },

@@ -5,11 +5,11 @@
 //! the response. Therefore the server first ends its side, then reads and discards input until the
 //! client ends the other side, within [`LingerLimits`].
 
-use axum::body::Body;
+use axum::{BoxError, body::Body};
 use bytes::Bytes;
 use hyper::{
     Request,
-    body::{Body as _, Frame, Incoming, SizeHint},
+    body::{Frame, SizeHint},
 };
 use std::{
     future::Future as _,
@@ -47,12 +47,15 @@ impl Default for LingerLimits {
 }
 
 /// Whether a connection has input that no request has read.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct UnreadInput(Arc<AtomicBool>);
 
 impl UnreadInput {
     /// Returns the request with a body that reports its end.
-    pub(crate) fn watch(&self, request: Request<Incoming>) -> Request<Body> {
+    pub(crate) fn watch<B>(&self, request: Request<B>) -> Request<Body>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    {
         request.map(|body| {
             self.0.store(!body.is_end_stream(), Relaxed);
             Body::new(WatchedBody { body, unread: self.clone() })
@@ -61,19 +64,19 @@ impl UnreadInput {
 }
 
 /// A request body that clears [`UnreadInput`] at its end.
-struct WatchedBody {
-    body: Incoming,
+struct WatchedBody<B> {
+    body: B,
     unread: UnreadInput,
 }
 
-impl hyper::body::Body for WatchedBody {
+impl<B: hyper::body::Body<Data = Bytes> + Unpin> hyper::body::Body for WatchedBody<B> {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
             self.unread.0.store(false, Relaxed);

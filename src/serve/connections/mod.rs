@@ -8,4 +8,4 @@
 
 pub(super) mod accept;
 pub mod limiter;
-pub(super) mod lingering_close;
+pub(crate) mod lingering_close;

@@ -2,7 +2,10 @@
 //! a machine that the browser runs on leaked it.
 
 use super::https::{ADMIN, Office, PORT};
-use crate::world::{World, program};
+use crate::{
+    boot::refusals::refusal,
+    world::{World, program},
+};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::{
     fs,
@@ -140,6 +143,17 @@ fn cancelled_request_ends_neither_session_nor_link_of_meshd_ui() {
     assert_eq!(&begin, b"HTTP/1.1 200");
     ui.cancelled(|| connection, "/ui/", &cookie);
     lives("the connection ended after it was accepted");
+}
+
+#[test]
+fn refusal_of_a_slow_upload_reaches_the_client_of_meshd_ui() {
+    let world = World::new("approve");
+    let (_ui, link) = Ui::start(&world);
+    let address = link["http://".len()..].split('/').next().unwrap();
+    for (part, status) in [("body", "421"), ("head", "431")] {
+        let arguments = ["plain", part, "/ui/", "x: y"];
+        assert_eq!(refusal(&world, None, address, &arguments), status, "{part}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ mod interface;
 mod mesh_init;
 mod ndp;
 mod parsers;
-mod refusals;
+pub mod refusals;
 pub mod sessions;
 mod storm;
 mod tftp;

@@ -17,12 +17,16 @@ use std::{
 const METRICS_PORT: u16 = 9109;
 
 /// Sends on after the answer, with another TLS and HTTP implementation; returns the status.
-fn refusal(world: &World, from: &Namespace, at: &str, arguments: &[&str]) -> String {
+pub fn refusal(world: &World, from: Option<&Namespace>, at: &str, arguments: &[&str]) -> String {
     let script = world.path("early_refusal.py");
     fs::write(&script, include_str!("early_refusal.py")).unwrap();
     let mut command = Command::new("python3");
     command.arg(script).args(at.split(':')).args(arguments);
-    let child = from.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = match from {
+        Some(namespace) => namespace.spawn(&mut command).unwrap(),
+        None => command.spawn().unwrap(),
+    };
     let output = child.wait_with_output().unwrap();
     assert!(
         output.status.success(),
@@ -61,7 +65,7 @@ fn refusal_of_a_slow_upload_reaches_the_client_on_every_api() {
         (&world.nodes, boot, "plain", "head", "/boot.ipxe", none, "431"),
     ] {
         assert_eq!(
-            refusal(world, from, &at, &[transport, part, path, header]),
+            refusal(world, Some(from), &at, &[transport, part, path, header]),
             status,
             "{at} {part} {path}"
         );
