@@ -43,8 +43,7 @@ impl Environment {
 
     /// Checks the Ethernet sources of a connection. If frames were lost, only an address that the
     /// kernel binds to its machine is accepted. A connection without a seen frame is refused even
-    /// then: a switch floods the answers to a silent machine, and frames with nested tags or
-    /// fragments are not seen.
+    /// then: a switch floods the answers to a silent machine, and fragments are of no connection.
     fn check_sources(
         &self,
         from: Ipv4Addr,

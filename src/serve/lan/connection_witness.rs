@@ -8,11 +8,11 @@
 use super::{
     ethernet_link, register_with_tokio,
     segment_table::{Expected, SegmentTable},
-    tcp_segment::{self, Ends, Seen},
+    tcp_segment::{self, Ends, IPV4, Seen, VLAN_NUMBER, VLAN_TAGS, without_priority_tags},
 };
 use crate::serve::log::Log;
 use meshd_central::{ConnectionFate, ForeignSegment};
-use meshd_types::MacAddr;
+use meshd_types::{MacAddr, failpoint};
 use nix::{
     errno::Errno,
     getsockopt_impl, libc, setsockopt_impl,
@@ -33,12 +33,13 @@ use std::{
 };
 use tokio::{io::unix::AsyncFd, time::sleep};
 
-/// EtherType of IPv4, and the pseudo protocol for all frames: other packet sockets receive a frame
-/// only after the IP stack.
-const ETH_P_IP: u32 = 0x0800;
+/// Pseudo protocol for all frames: other packet sockets receive a frame only after the IP stack.
 const ETH_P_ALL: u16 = 0x0003;
 /// Bytes of a frame that are read: the longest IP header, and ports and flags of TCP.
 const SNAP: usize = 76;
+/// Bytes of a frame with nested tags that are read. Longer frames (jumbo frames) whose tags fill
+/// them count as lost.
+const TAGGED_SNAP: usize = 2048;
 /// Frames per system call.
 const BATCH: usize = 64;
 /// Size of the kernel's queue in bytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
@@ -103,13 +104,20 @@ struct Tap {
 /// Memory for one system call. The headers hold pointers, so each thread has its own.
 struct Batch {
     headers: MultiHeaders<LinkAddr>,
-    buffers: Vec<[u8; SNAP]>,
+    buffers: Vec<[u8; TAGGED_SNAP]>,
+}
+
+/// What a frame says.
+enum Frame {
+    Seen(Seen, MacAddr),
+    /// Its tags hide its packet.
+    Hidden(MacAddr),
 }
 
 thread_local! {
     static BATCHES: RefCell<Batch> = RefCell::new(Batch {
         headers: MultiHeaders::preallocate(BATCH, None),
-        buffers: vec![[0; SNAP]; BATCH],
+        buffers: vec![[0; TAGGED_SNAP]; BATCH],
     });
 }
 
@@ -188,12 +196,20 @@ impl ConnectionWitness {
         let mut is_empty = false;
         for _ in 0..MAX_BATCHES {
             let read = BATCHES.with_borrow_mut(|batch| {
-                batch.read(&tap, |seen, source| {
-                    state
-                        .table
-                        .observe(now, seen, source, &self.expected)
-                        .into_iter()
-                        .for_each(&self.report);
+                batch.read(&tap, |frame| match frame {
+                    Frame::Seen(seen, source) if self.is_observed(&seen) => {
+                        let table = &mut state.table;
+                        let foreign = table.observe(now, seen, source, &self.expected);
+                        foreign.into_iter().for_each(&self.report);
+                    }
+                    Frame::Seen(..) => {}
+                    Frame::Hidden(source) => {
+                        state.table.add_lost(1);
+                        let name = &self.interface;
+                        self.log.warn("hidden", || {
+                            format!("{source} sent a frame on {name} whose VLAN tags hide its packet: boots and links that began before may be refused and retry")
+                        });
+                    }
                 })
             });
             match read {
@@ -227,6 +243,14 @@ impl ConnectionWitness {
         is_empty
     }
 
+    /// The filter compares no ports behind nested tags.
+    fn is_observed(&self, seen: &Seen) -> bool {
+        match seen {
+            Seen::Segment { ends, .. } => self.ports.contains(&ends.server.port()),
+            Seen::Fragment { .. } => true,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, WitnessState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -251,7 +275,7 @@ impl Tap {
 
 impl Batch {
     /// Reads up to [`BATCH`] frames. Returns their number.
-    fn read(&mut self, tap: &Tap, mut observe: impl FnMut(Seen, MacAddr)) -> nix::Result<usize> {
+    fn read(&mut self, tap: &Tap, mut observe: impl FnMut(Frame)) -> nix::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.buffers.iter_mut().map(|one| [IoSliceMut::new(one)]).collect();
         let flags = MsgFlags::MSG_DONTWAIT;
@@ -261,12 +285,16 @@ impl Batch {
         let count = frames.len();
         for ((length, address), buffer) in frames.into_iter().zip(&self.buffers) {
             // Before the bind, the socket also received frames of other interfaces.
-            let source = address
-                .filter(|address| address.ifindex() == tap.index)
-                .and_then(|address| address.addr());
-            let seen = buffer.get(..length.min(SNAP)).and_then(tcp_segment::parse);
-            if let Some((seen, source)) = seen.zip(source) {
-                observe(seen, MacAddr(source));
+            let Some(address) = address.filter(|address| address.ifindex() == tap.index) else {
+                continue;
+            };
+            let Some(source) = address.addr().map(MacAddr) else { continue };
+            let bytes = buffer.get(..length).unwrap_or(buffer);
+            let packet = without_priority_tags(u16::from_be(address.protocol()), bytes);
+            match packet.and_then(tcp_segment::parse) {
+                Some(seen) => observe(Frame::Seen(seen, source)),
+                None if length >= TAGGED_SNAP => observe(Frame::Hidden(source)),
+                None => {}
             }
         }
         Ok(count)
@@ -287,28 +315,32 @@ const PROTOCOL: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = PROTOCOL + 4;
 const VLAN_TAG: u32 = PROTOCOL + 44;
 
-/// Returns a filter for TCP to these ports of this host, and for all fragments of TCP. The filter
-/// sees packets from their IP header on.
-///
-/// Frames of a VLAN belong to another interface. A frame with priority tags inside of another tag
-/// reaches the IP stack and not this socket; a connection without a seen frame is refused, so no
-/// tags are parsed here.
+/// Returns a filter for TCP to these ports of this host, for all fragments of TCP, and for all
+/// frames with nested tags: the IP stack receives those too if no tag names a VLAN. Frames of a
+/// VLAN belong to another interface. The filter sees packets from behind their first tag on.
 fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
-    // Failed checks jump to "drop", which follows the comparisons of ports; "deliver" follows it.
-    let drop_at = 12 + count;
+    // Failed checks jump to "drop", which follows the comparisons of ports; "deliver" and "deliver
+    // with tags" follow it.
+    let drop_at = 14 + count;
     let to_drop = |at: u8| drop_at.saturating_sub(at).saturating_sub(1);
+    let [tag, service_tag] = match failpoint::defends("nested-tags") {
+        true => VLAN_TAGS.map(u32::from),
+        false => [u32::MAX; 2],
+    };
     let mut program = vec![
         SockFilter::new(LOAD_WORD, 0, 0, PACKET_TYPE),
         SockFilter::new(JUMP_EQUAL, 0, to_drop(1), 0),
-        SockFilter::new(LOAD_WORD, 0, 0, PROTOCOL),
-        SockFilter::new(JUMP_EQUAL, 0, to_drop(3), ETH_P_IP),
         SockFilter::new(LOAD_WORD, 0, 0, VLAN_TAG),
-        SockFilter::new(JUMP_SET, to_drop(5), 0, 0x0fff),
+        SockFilter::new(JUMP_SET, to_drop(3), 0, u32::from(VLAN_NUMBER)),
+        SockFilter::new(LOAD_WORD, 0, 0, PROTOCOL),
+        SockFilter::new(JUMP_EQUAL, to_drop(5).saturating_add(2), 0, tag),
+        SockFilter::new(JUMP_EQUAL, to_drop(6).saturating_add(2), 0, service_tag),
+        SockFilter::new(JUMP_EQUAL, 0, to_drop(7), u32::from(IPV4)),
         SockFilter::new(LOAD_BYTE, 0, 0, 9),
-        SockFilter::new(JUMP_EQUAL, 0, to_drop(7), 6),
+        SockFilter::new(JUMP_EQUAL, 0, to_drop(9), 6),
         SockFilter::new(LOAD_HALF, 0, 0, 6),
-        SockFilter::new(JUMP_SET, to_drop(9).saturating_add(1), 0, 0x3fff),
+        SockFilter::new(JUMP_SET, to_drop(11).saturating_add(1), 0, 0x3fff),
         SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, 0),
         SockFilter::new(LOAD_HALF_BEHIND, 0, 0, 2),
     ];
@@ -317,5 +349,6 @@ fn filter(ports: &[u16]) -> Vec<SockFilter> {
     }
     program.push(SockFilter::new(RETURN, 0, 0, 0));
     program.push(SockFilter::new(RETURN, 0, 0, SNAP as u32));
+    program.push(SockFilter::new(RETURN, 0, 0, TAGGED_SNAP as u32));
     program
 }

@@ -1,10 +1,15 @@
-//! Parses an IPv4 packet as a TCP segment (RFC 791, RFC 9293), as far as its connection. Performs
-//! no I/O and accepts any input.
+//! Parses an IPv4 packet as a TCP segment (RFC 791, RFC 9293), as far as its connection, also behind
+//! nested priority tags (IEEE 802.1Q). Performs no I/O and accepts any input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Protocol number of TCP.
 const TCP: u8 = 6;
+/// EtherTypes of IPv4 and of both kinds of VLAN tags.
+pub(super) const IPV4: u16 = 0x0800;
+pub(super) const VLAN_TAGS: [u16; 2] = [0x8100, 0x88a8];
+/// Part of a tag that is the number of its VLAN.
+pub(super) const VLAN_NUMBER: u16 = 0x0fff;
 /// Minimum size of an IPv4 header, in bytes.
 const IP_HEADER: usize = 20;
 /// Bytes of a TCP header up to its flags.
@@ -28,6 +33,20 @@ pub(super) enum Seen {
     /// A fragment: it may belong to any connection of this address. No TCP client sends fragments,
     /// because their path MTU is known.
     Fragment { client: Ipv4Addr },
+}
+
+/// Returns the IPv4 packet of a frame, whose first tag the kernel has removed. `ether_type` is that
+/// of its first byte. The kernel ignores any number of tags without a VLAN. `None` if the frame is
+/// of a VLAN or of another protocol, or ends within its tags.
+pub(super) fn without_priority_tags(mut ether_type: u16, mut frame: &[u8]) -> Option<&[u8]> {
+    while VLAN_TAGS.contains(&ether_type) {
+        let ([high, low, next @ ..], rest) = frame.split_first_chunk::<4>()?;
+        if u16::from_be_bytes([*high, *low]) & VLAN_NUMBER != 0 {
+            return None;
+        }
+        (ether_type, frame) = (u16::from_be_bytes(*next), rest);
+    }
+    (ether_type == IPV4).then_some(frame)
 }
 
 /// Parses an IPv4 packet; `None` if it is no TCP.
@@ -80,10 +99,35 @@ mod tests {
         assert!((0..34).all(|length| parse(&syn()[..length]).is_none()), "cut off");
     }
 
+    #[test]
+    fn packet_is_found_behind_priority_tags_and_not_in_a_vlan() {
+        let tagged = |numbers: &[u16]| {
+            let mut frame = Vec::new();
+            for (index, number) in numbers.iter().enumerate() {
+                let next = if index + 1 == numbers.len() { IPV4 } else { 0x88a8 };
+                frame.extend((0xe000 | number).to_be_bytes());
+                frame.extend(next.to_be_bytes());
+            }
+            frame.extend(syn());
+            frame
+        };
+        assert_eq!(without_priority_tags(IPV4, &syn()), Some(&syn()[..]));
+        for depth in [1, 2, 40] {
+            let frame = tagged(&vec![0; depth]);
+            assert_eq!(without_priority_tags(0x8100, &frame), Some(&syn()[..]), "{depth}");
+            assert!(
+                (0..4 * depth).all(|end| without_priority_tags(0x8100, &frame[..end]).is_none())
+            );
+        }
+        assert_eq!(without_priority_tags(0x8100, &tagged(&[0, 5])), None);
+        assert_eq!(without_priority_tags(0x86dd, &syn()), None);
+    }
+
     proptest! {
         #[test]
         fn segment_from_random_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = parse(&bytes);
+            let _ = without_priority_tags(VLAN_TAGS[0], &bytes);
         }
     }
 }

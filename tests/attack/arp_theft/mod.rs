@@ -1,6 +1,14 @@
 //! A machine on the boot LAN steals boots by ARP alone, with raw frames that all carry its own
 //! Ethernet source: `arp_thief.py` describes the attack. `MESHD_ATTACK_ATTEMPTS` sets the number of
 //! attempts of each attack.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `frames` | frames written by hand |
+//! | `tags` | frames with VLAN tags |
+
+pub mod frames;
+mod tags;
 
 use super::{
     boot_lan::{STRANGER_MAC, stranger},
