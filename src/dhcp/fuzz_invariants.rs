@@ -43,7 +43,7 @@ pub fn check_invariants(bytes: &[u8]) {
 fn record(mac: MacAddr, address: Ipv4Addr) -> NicRecord {
     let node = Basis::Mac(mac).node_id();
     let bits = mac.0[5];
-    let port = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
+    let port = RelayPort { circuit_id: Some("01".to_owned()), ..RelayPort::default() };
     let attachment =
         (bits & 4 == 0).then_some(Attachment { is_local: bits & 8 == 0, relay_port: Some(port) });
     let machine =

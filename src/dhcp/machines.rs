@@ -90,6 +90,9 @@ pub struct Attachment {
 /// The port of a client at its relay: sub-options 1 and 2 of option 82 (RFC 3046) in hexadecimal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayPort {
+    /// The relay of the client's segment, according to the configuration; `None` on a direct
+    /// segment, and if unknown. Ports of different relays may have equal IDs.
+    pub relay: Option<Ipv4Addr>,
     /// Agent circuit ID.
     pub circuit_id: Option<String>,
     /// Agent remote ID.

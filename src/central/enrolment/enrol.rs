@@ -462,7 +462,10 @@ pub(crate) fn store_certificate(
         // The first attachment stays until an operator clears it: a later one may be another
         // machine.
         node.is_local |= is_local && node.relay_port.is_none();
-        node.relay_port = node.relay_port.take().or(port);
+        node.relay_port = match node.relay_port.take() {
+            Some(known) => Some(known.with_relay_of(port.as_ref())),
+            None => port,
+        };
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });

@@ -14,7 +14,10 @@ use crate::{
     warning::{DropReason, Warning},
 };
 use meshd_types::{DenyList, Hardware, Timestamp, failpoint};
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
 /// A request and the context of its reply.
 pub(crate) struct Exchange<'a> {
@@ -23,6 +26,12 @@ pub(crate) struct Exchange<'a> {
     pub(crate) origin: Origin,
     /// The request arrived by unicast through a router.
     pub(crate) routed: bool,
+    /// The request may have passed a relay that forwards it unchanged.
+    pub(crate) past_relay: bool,
+    /// Index of the client's segment.
+    pub(crate) segment: usize,
+    /// The segments behind relays.
+    pub(crate) relays: &'a BTreeMap<Ipv4Addr, usize>,
     /// The address of the boot services.
     pub(crate) address: Ipv4Addr,
     /// The server identifier for the client.
@@ -241,7 +250,7 @@ impl Exchange<'_> {
         discovered: bool,
     ) -> Effect {
         let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
-        let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
+        let (relay_port, is_relayed) = (self.relay_port(), self.request.is_relayed());
         Effect::Store(Change::Exchange(ClientExchange {
             mac,
             client,

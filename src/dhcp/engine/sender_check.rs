@@ -50,18 +50,46 @@ impl Exchange<'_> {
     /// Returns a warning if the relay reports another port than the one that the node enrolled
     /// from: the node was moved, or another machine uses its MAC address.
     pub(super) fn relay_port_mismatch(&self) -> Option<Warning> {
-        let seen = self.request.relay.port.clone();
-        // A switch may add the option too, but need not do so for a renewal by unicast.
-        let has_port = self.request.is_relayed() || seen.is_some();
-        if !has_port {
-            return None;
-        }
         let mac = self.request.mac;
-        let known = self.known.attachment(mac, self.request.client != ClientKind::Other)?;
-        if self.request.is_relayed() && known.is_local && failpoint::defends("dhcp-local-node") {
+        let attachment = self.known.attachment(mac, self.request.client != ClientKind::Other)?;
+        let seen = self.relay_port();
+        if self.request.is_relayed() && attachment.is_local && failpoint::defends("dhcp-local-node")
+        {
             return Some(Warning::RelayPortMismatch { mac, known: RelayPort::default(), seen });
         }
-        let known = known.relay_port.clone().filter(|_| failpoint::defends("dhcp-relay-port"))?;
-        (seen.as_ref() != Some(&known)).then_some(Warning::RelayPortMismatch { mac, known, seen })
+        let known =
+            attachment.relay_port.clone().filter(|_| failpoint::defends("dhcp-relay-port"))?;
+        let is_known = match &seen {
+            Some(seen) => has_ids_of(seen, &known) && self.is_in_segment_of(&known),
+            None if self.request.is_relayed() => false,
+            // A switch may add the option too, but need not do so for a renewal by unicast.
+            None => {
+                attachment.is_local
+                    || self.routed
+                    || self.past_relay
+                    || self.is_in_segment_of(&known)
+            }
+        };
+        (!is_known).then_some(Warning::RelayPortMismatch { mac, known, seen })
     }
+
+    /// Returns the port that the relay reports, with the relay of the segment.
+    pub(super) fn relay_port(&self) -> Option<RelayPort> {
+        let port = self.request.relay.port.clone()?;
+        let mut relays = self.relays.iter().filter(|(_, segment)| **segment == self.segment);
+        let relay = relays.next().map(|(relay, _)| *relay);
+        Some(RelayPort { relay: relay.filter(|_| self.request.is_relayed()), ..port })
+    }
+
+    /// True if the request comes from the segment of a known port, or if that is unknown: IDs are
+    /// unique at one relay alone.
+    fn is_in_segment_of(&self, known: &RelayPort) -> bool {
+        let segment = known.relay.and_then(|relay| self.relays.get(&relay));
+        segment.is_none_or(|segment| *segment == self.segment)
+            || !failpoint::defends("dhcp-relay-segment")
+    }
+}
+
+fn has_ids_of(seen: &RelayPort, known: &RelayPort) -> bool {
+    (&seen.circuit_id, &seen.remote_id) == (&known.circuit_id, &known.remote_id)
 }

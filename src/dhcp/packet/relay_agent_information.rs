@@ -25,7 +25,7 @@ pub struct RelayInformation {
     pub server_id_override: Option<Ipv4Addr>,
     /// The relay sends from a port of its choice and expects replies there.
     pub has_source_port: bool,
-    /// The port of the client.
+    /// The port of the client, without the relay.
     pub port: Option<RelayPort>,
 }
 
@@ -46,9 +46,7 @@ impl Options<'_> {
                         information.server_id_override.or(address(data))
                 }
                 CIRCUIT_ID | REMOTE_ID => {
-                    let port = information
-                        .port
-                        .get_or_insert(RelayPort { circuit_id: None, remote_id: None });
+                    let port = information.port.get_or_insert_with(RelayPort::default);
                     let id = if *code == CIRCUIT_ID {
                         &mut port.circuit_id
                     } else {

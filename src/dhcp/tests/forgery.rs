@@ -241,7 +241,7 @@ fn relayed_packet_from_unlisted_relay_mac_is_refused() {
 #[test]
 fn node_at_other_relay_port_is_refused_with_warning() {
     let mut engine = two_segments(Vec::new());
-    let known = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
+    let known = RelayPort { circuit_id: Some("01".to_owned()), ..RelayPort::default() };
     let node = OneNode {
         mac: Some(mac(1)),
         attachment: Some(Attachment { is_local: false, relay_port: Some(known.clone()) }),
@@ -252,12 +252,56 @@ fn node_at_other_relay_port_is_refused_with_warning() {
         if port.is_empty() { packet } else { packet.raw(OptionCode::RelayAgentInformation, port) }
     };
     send_from(&mut engine, at(0), &at_port(&[1, 1, 1]), ATTACKER, &node).expect(MessageType::Offer);
-    let other = RelayPort { circuit_id: Some("02".to_owned()), remote_id: None };
+    let other =
+        RelayPort { relay: Some(RELAY), circuit_id: Some("02".to_owned()), remote_id: None };
     for (port, seen) in [(&[1, 1, 2][..], Some(other)), (&[][..], None)] {
         let outcome = send_from(&mut engine, at(1), &at_port(port), ATTACKER, &node);
         let expected = Warning::RelayPortMismatch { mac: mac(1), known: known.clone(), seen };
 
         assert_eq!(outcome.0, [Effect::Warn(expected)]);
+    }
+}
+
+#[test]
+fn node_at_the_same_port_of_another_segment_is_refused_with_warning() {
+    const OTHER_RELAY: Ipv4Addr = Ipv4Addr::new(10, 89, 0, 1);
+    let network = |third| Subnet {
+        first: [10, third, 0, 100].into(),
+        last: [10, third, 0, 110].into(),
+        ..pool(100, 110)
+    };
+    let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
+    for (relay, third) in [(RELAY, 88), (OTHER_RELAY, 89)] {
+        let local = setup.segments[0].clone();
+        let subnet = Some(network(third));
+        setup.segments.push(Segment { link: Link::Relay(relay), subnet, ..local });
+    }
+    let mut engine = Engine::new(setup, Vec::new());
+    let port = |relay| RelayPort { relay, circuit_id: Some("01".to_owned()), remote_id: None };
+    let node = |relay| OneNode {
+        mac: Some(mac(1)),
+        attachment: Some(Attachment { is_local: false, relay_port: Some(port(relay)) }),
+        ..OneNode::default()
+    };
+    let discover = |relay: Option<Ipv4Addr>| {
+        let packet = Packet::discover(mac(1), Program::Ipxe);
+        let Some(relay) = relay else { return packet };
+        packet.via(relay).raw(OptionCode::RelayAgentInformation, &[1, 1, 1])
+    };
+    let mut send =
+        |from, known| send_from(&mut engine, at(0), &discover(from), mac(1), &node(known));
+    send(Some(RELAY), Some(RELAY)).expect(MessageType::Offer);
+    for from in [Some(OTHER_RELAY), None] {
+        let outcome = send(from, Some(RELAY));
+        let (known, seen) = (port(Some(RELAY)), from.map(|relay| port(Some(relay))));
+        assert_eq!(
+            outcome.0,
+            [Effect::Warn(Warning::RelayPortMismatch { mac: mac(1), known, seen })]
+        );
+    }
+    // The record of an earlier version, and a relay that the configuration no longer has.
+    for known in [None, Some(Ipv4Addr::new(10, 90, 0, 1))] {
+        send(Some(OTHER_RELAY), known).expect(MessageType::Offer);
     }
 }
 

@@ -69,14 +69,14 @@ fn lease(lease: dhcp::Lease) -> Lease {
 
 /// Converts a relay port of the engine.
 pub(super) fn relay_port(port: dhcp::RelayPort) -> RelayPort {
-    let dhcp::RelayPort { circuit_id, remote_id } = port;
-    RelayPort { circuit_id, remote_id }
+    let dhcp::RelayPort { relay, circuit_id, remote_id } = port;
+    RelayPort { relay, circuit_id, remote_id }
 }
 
 /// Converts a relay port of the model.
 fn known_relay_port(port: RelayPort) -> dhcp::RelayPort {
-    let RelayPort { circuit_id, remote_id } = port;
-    dhcp::RelayPort { circuit_id, remote_id }
+    let RelayPort { relay, circuit_id, remote_id } = port;
+    dhcp::RelayPort { relay, circuit_id, remote_id }
 }
 
 /// Converts a change for the central node to store.

@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn acknowledged_alarm_forgets_the_port_only_of_a_moved_node() {
-        let port = RelayPort { circuit_id: Some("07".to_owned()), remote_id: None };
+        let port = RelayPort { circuit_id: Some("07".to_owned()), ..RelayPort::default() };
         for moved in [false, true] {
             let mut node = Node::fixture(1);
             (node.relay_port, node.is_local) = (Some(port.clone()), true);
