@@ -57,7 +57,7 @@ impl BootService {
     }
 
     /// True if only the machine itself claims that it has an address.
-    fn is_unproven(&self, machine: MacAddr, address: Ipv4Addr) -> bool {
+    pub(super) fn is_unproven(&self, machine: MacAddr, address: Ipv4Addr) -> bool {
         let is_bound = self.env.lan.pinned(address).is_some_and(|(mac, _)| mac == machine);
         let is_leased = || {
             self.env

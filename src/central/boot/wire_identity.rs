@@ -8,7 +8,7 @@ use crate::{
         lan_client::{ForeignSegment, LanClient},
     },
 };
-use meshd_model::fleet::{ConditionKind, Node, Stage};
+use meshd_model::fleet::{ConditionKind, Node, Phase, Stage};
 use meshd_types::{MacAddr, NodeId, failpoint};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -94,9 +94,11 @@ impl BootService {
             let session =
                 model.newest_session(mac).filter(|session| session.address == Some(address));
             let node = model.node_of_mac(mac).filter(|node| node.address == Some(address.into()));
+            let is_held =
+                model.node_of_mac(mac).is_some_and(|node| node.phase == Phase::Quarantined);
             let boots =
                 session.is_some_and(|session| session.is_fresh(now) || session.holds_address(now));
-            (boots, node.map(|node| node.id))
+            (boots && !is_held, node.map(|node| node.id))
         });
         boots || node.is_some_and(|node| self.links.is_linked(node))
     }

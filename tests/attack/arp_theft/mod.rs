@@ -113,7 +113,11 @@ fn alarms(world: &World) -> usize {
 }
 
 pub(super) fn proxy_world() -> World {
-    let mut world = World::prepared("auto");
+    proxy_world_of("auto")
+}
+
+fn proxy_world_of(policy: &str) -> World {
+    let mut world = World::prepared(policy);
     let authoritative =
         "mode = \"authoritative\"\nrange = \"10.77.0.100-10.77.0.110\"\nlease = \"1h\"\n";
     world.edit_site(authoritative, "mode = \"proxy\"\n");
@@ -219,6 +223,25 @@ fn address_of_silent_router_is_not_bound_to_machine_that_takes_it() {
     world.central.ip(&["route", "add", "default", "via", &ROUTER.to_string()]).unwrap();
     let answer = boot_from(&world, ROUTER);
     assert_claim_refused(&world, answer, "a router or server");
+}
+
+#[test]
+fn silent_address_is_bound_only_to_an_approved_machine() {
+    let world = proxy_world_of("approve");
+    let silent = Ipv4Addr::new(10, 77, 0, 100);
+    let answer = boot_from(&world, silent).expect("an answer");
+    assert!(answer.contains("/overlay/"), "it boots to wait for approval: {answer}");
+    assert_eq!(pins(&world), "", "nothing is bound");
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    assert!(world.meshd(&["node", "approve", &id]).status.success());
+    boot_from(&world, silent).expect("an answer");
+    let bound = format!("{silent} dev br0 lladdr {STRANGER_MAC}");
+    assert!(pins(&world).contains(&bound), "{}", pins(&world));
+    assert!(world.meshd(&["node", "quarantine", &id, "--yes"]).status.success());
+    eventually("the address is free", || match pins(&world) {
+        pins if pins.is_empty() => Ok(()),
+        pins => Err(pins),
+    });
 }
 
 /// The stranger says that it takes the offer of a DHCP server, whose address is that of the victim.

@@ -31,8 +31,10 @@ impl BootService {
         let wire_check = self.env.check_neighbour(client, is_own).await;
         if let (Some(current), Ok(())) = (current, &wire_check) {
             self.check_claimed_address(current, machine.node_id(), from).await?;
-            // The answer must reach this machine, whatever ARP says from here on.
-            self.pin(from, current.mac);
+            if self.may_bind(current.mac, machine.node_id(), from) {
+                // The answer must reach this machine, whatever ARP says from here on.
+                self.pin(from, current.mac);
+            }
             return Ok(current.clone());
         }
         let is_foreign = wire_check.is_err();
@@ -81,6 +83,16 @@ impl BootService {
         Err(Refusal::RecentlyOnline {
             seconds: u32::try_from(remaining.as_secs()).unwrap_or(u32::MAX).saturating_add(1),
         })
+    }
+
+    /// True if the address of a boot may be bound to its machine. Until it is approved, a machine
+    /// gets no secrets: it must not keep an address that only it claims to have from a machine that
+    /// is off.
+    fn may_bind(&self, mac: MacAddr, id: NodeId, address: Ipv4Addr) -> bool {
+        let is_approved = || {
+            self.env.store.read(|model| model.node(id).is_some_and(|node| node.phase.is_admitted()))
+        };
+        !self.is_unproven(mac, address) || is_approved() || !failpoint::defends("approved-address")
     }
 
     fn known_node(&self, id: NodeId) -> Option<NodeId> {

@@ -95,6 +95,10 @@ impl BootService {
         let node = self
             .identify_and_admit(machine, BootRequest { session: session.id, from, link_is_live })
             .await?;
+        if node.phase.is_admitted() {
+            // It may have been approved by this request.
+            self.pin(from, session.mac);
+        }
         let node =
             self.hold_if_looping(node, session.id).await.map_err(|error| store_refusal(&error))?;
         let snapshot = self.env.snapshot();
