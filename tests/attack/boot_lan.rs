@@ -77,6 +77,37 @@ fn cloned_uuid_of_online_node_is_a_collision_even_after_restart() {
     assert_eq!(node["mac"], "52:54:00:00:00:01", "the first machine is untouched");
 }
 
+#[test]
+fn node_without_link_is_protected_through_kill_and_restart_of_meshd() {
+    let mut world = World::new("auto");
+    let overlay = PxeNode::new(&world, 1).boot();
+    let mut agent = PxeNode::new(&world, 1).start_agent(&overlay);
+    world.wait_for_phase("online");
+    agent.cut_power();
+    PxeNode::new(&world, 1).host().ip(&["address", "flush", "dev", "eth0"]).unwrap();
+    for is_restarted in [false, true] {
+        if is_restarted {
+            world.kill();
+            world.start();
+        }
+        let node = PxeNode::new(&world, 1);
+        let other_nic =
+            PxeNode { mac: "52:54:00:00:00:02".parse().unwrap(), ..PxeNode::new(&world, 1) };
+        let other_uuid = PxeNode { uuid: PxeNode::new(&world, 9).uuid, ..PxeNode::new(&world, 1) };
+        for (thief, refusal) in [
+            (other_nic, "id_collision"),
+            (other_uuid, "id_collision"),
+            // With the node's own MAC address and UUID.
+            (node, "recently_online"),
+        ] {
+            let script = thief.ipxe().unwrap();
+            let is_refused = script.0.contains(refusal) && script.overlay().is_none();
+            assert!(is_refused, "restarted: {is_restarted}, {refusal}: {}", script.0);
+        }
+    }
+    assert_eq!(world.node()["phase"], "online");
+}
+
 #[tokio::test]
 async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let world = World::prepared("auto");

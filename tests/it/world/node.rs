@@ -267,6 +267,12 @@ impl Agent {
         self.root.path().join(name)
     }
 
+    /// Ends the agent as a power cut does: without a goodbye.
+    pub fn cut_power(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.file("log")).unwrap_or_default()
     }
