@@ -122,10 +122,11 @@ for _ in range(50):
 assert server_mac != b"\xff" * 6, "the server does not answer ARP"
 
 if mode == "theft":
-    # Each attempt is a connection of its own: with the ports of an earlier one, it would be the same.
-    first = random.randrange(20000, 50000)
+    # Each attempt is a connection of its own: with the port of one of the last minute, also of another run, it would be the same. An
+    # attempt takes more than 40 ms.
+    first = int(time.time() * 25)
     for number in range(int(attempts)):
-        print(json.dumps(attempt(first + number)), flush=True)
+        print(json.dumps(attempt(1024 + (first + number) % 64000)), flush=True)
 else:
     print(json.dumps({"ready": True}), flush=True)
     arp(1, own_mac, claimed, b"\0" * 6, server)

@@ -7,7 +7,7 @@
 //! | `frames` | frames written by hand |
 //! | `tags` | frames with VLAN tags |
 
-pub mod frames;
+mod frames;
 mod tags;
 
 use super::{
@@ -137,14 +137,31 @@ fn boot_by_proxy(victim: &PxeNode<'_>) -> Script {
     })
 }
 
-fn load(victim: &PxeNode<'_>, script: &Script, is_proxy: bool) -> Overlay {
+/// Fetches what a script names.
+fn load(victim: &PxeNode<'_>, script: &Script, is_proxy: bool) -> std::io::Result<Overlay> {
     if !is_proxy {
-        return victim.load(script).expect("the victim loads what its script named");
+        return victim.load(script);
     }
+    let fetch = |url: &String| {
+        let answer = victim.get(url)?;
+        let is_ok = answer.status == 200;
+        is_ok.then_some(answer.body).ok_or_else(|| std::io::Error::other(url.clone()))
+    };
     for url in script.urls().iter().filter(|url| !url.contains("/overlay/")) {
-        assert_eq!(victim.get(url).unwrap().status, 200);
+        fetch(url)?;
     }
-    crate::world::unpack::overlay(&victim.get(&script.overlay().unwrap()).unwrap().body)
+    let body = fetch(&script.overlay().expect("a capability"))?;
+    Ok(crate::world::unpack::overlay(&body))
+}
+
+/// Boots until the victim has its overlay, as its firmware does: a connection whose port the thief
+/// used in the last minute ends.
+fn boot_in_spite_of_it(victim: &PxeNode<'_>, is_proxy: bool) -> Overlay {
+    eventually("the victim boots", || {
+        let script = if is_proxy { Ok(boot_by_proxy(victim)) } else { victim.ipxe() };
+        let overlay = script.and_then(|script| load(victim, &script, is_proxy));
+        overlay.map_err(|error| error.to_string())
+    })
 }
 
 /// Thefts before, during and after a boot: of a victim that is silent, one that answers, and a node
@@ -153,8 +170,7 @@ fn attack_boot(world: &World, is_proxy: bool) {
     let victim = PxeNode::new(world, 1);
     let url = victim.script_url();
     steal(world, Claim { source: FREE, claimed: FREE, owner: victim.mac }, &url, "before the boot");
-    let boot = || if is_proxy { boot_by_proxy(&victim) } else { victim.power_on().unwrap() };
-    let script = boot();
+    let script = if is_proxy { boot_by_proxy(&victim) } else { victim.power_on().unwrap() };
     let overlay_url = script.overlay().expect("a capability");
     victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
     steal(world, Claim::of(&victim), &url, "silent victim, script");
@@ -162,8 +178,7 @@ fn attack_boot(world: &World, is_proxy: bool) {
     victim.host().ip(&["link", "set", "eth0", "up"]).unwrap();
     steal(world, Claim::of(&victim), &url, "victim that answers, script");
     steal(world, Claim::of(&victim), &overlay_url, "victim that answers, overlay");
-    let script = boot();
-    let overlay = load(&victim, &script, is_proxy);
+    let overlay = boot_in_spite_of_it(&victim, is_proxy);
     steal(world, Claim::of(&victim), &url, "after the overlay");
     let _agent = victim.start_agent(&overlay);
     world.wait_for_phase("online");
