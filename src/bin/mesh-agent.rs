@@ -184,7 +184,7 @@ fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(|| meshd_types::LogLines(std::io::stderr()))
         .with_ansi(false)
         .with_env_filter(filter)
         .init();

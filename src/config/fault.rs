@@ -1,6 +1,7 @@
 //! Faults of a configuration file: position, cause and hint. All faults of a file are reported
 //! together.
 
+use meshd_types::one_line;
 use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, fmt, path::PathBuf};
 
@@ -36,16 +37,17 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
+        // File names, keys and messages may contain what an author of another file wrote.
+        write!(f, "{}:", one_line(&self.file.to_string_lossy()))?;
         if self.line > 0 {
             write!(f, "{}:", self.line)?;
         }
         if !self.key.is_empty() {
-            write!(f, " {}:", self.key)?;
+            write!(f, " {}:", one_line(&self.key))?;
         }
-        write!(f, " {}", self.message)?;
+        write!(f, " {}", one_line(&self.message))?;
         if !self.hint.is_empty() {
-            write!(f, "\n  hint: {}", self.hint)?;
+            write!(f, "\n  hint: {}", one_line(&self.hint))?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, iommu_units};
-use meshd_types::{BootSessionId, Timestamp};
+use meshd_types::{BootSessionId, Timestamp, one_line};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{Display, EnumString, IntoStaticStr};
@@ -122,14 +122,19 @@ impl DoctorReport {
         checks + &self.summary()
     }
 
-    /// Returns the report as text. Control characters are replaced: names of devices are untrusted.
+    /// Returns the report as text. Control characters are escaped: names of checks and
+    /// devices are untrusted.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for check in &self.checks {
-            text +=
-                &format!("{:<5} {:<10} {}\n", check.status, check.name, printable(&check.detail));
+            text += &format!(
+                "{:<5} {:<10} {}\n",
+                check.status,
+                one_line(&check.name),
+                one_line(&check.detail)
+            );
             if !check.remediation.is_empty() {
-                text += &format!("{:<16} {}\n", "", printable(&check.remediation));
+                text += &format!("{:<16} {}\n", "", one_line(&check.remediation));
             }
         }
         text + &self.summary()
@@ -142,10 +147,6 @@ impl DoctorReport {
             self.failures, self.warnings
         )
     }
-}
-
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// The line is not a valid check line.

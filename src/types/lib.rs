@@ -52,7 +52,7 @@ pub use name::{
 pub use path::SafePath;
 pub use secret::Secret;
 pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
-pub use text::is_misleading;
+pub use text::{LogLines, is_misleading, one_line};
 pub use time::Timestamp;
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarValue, Vars};
 

@@ -8,6 +8,7 @@ mod boot_theft;
 mod certificates;
 pub mod client;
 mod evidence;
+mod foreign_text;
 mod node_reports;
 mod planes;
 mod relayed;

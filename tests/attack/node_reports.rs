@@ -37,7 +37,7 @@ use tokio::{
 
 /// Sets the title, clears the screen, turns the text direction: by escape, by its 8-bit form, and
 /// by Unicode.
-const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}\rover";
+const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}\rover\nFORGED";
 
 /// A node of the attacker.
 pub(super) struct Compromised<'a> {
@@ -112,6 +112,9 @@ fn assert_harmless(what: &[&str], shown: &str) {
         executed.is_empty() && !alone && !shown.contains('\u{202e}'),
         "{what:?} printed {executed:?}: {shown:?}"
     );
+    // The output of a program has lines; a name has none.
+    let is_forged = shown.lines().any(|line| line.starts_with("FORGED"));
+    assert!(!is_forged || what.contains(&"exec"), "{what:?} printed a forged line: {shown:?}");
 }
 
 #[test]

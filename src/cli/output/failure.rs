@@ -3,7 +3,7 @@
 use super::clean::clean;
 use meshd_config::{Fault, Faults, files::read_regular};
 use meshd_lab::{LabError, demo::DemoError};
-use meshd_types::{Hint, with_sources};
+use meshd_types::{Hint, one_line, with_sources};
 use std::{error::Error, fmt, io, process::ExitCode};
 
 /// Maximum number of faults of files that an error shows.
@@ -44,6 +44,12 @@ impl Failure {
     /// Creates a failure from an error of a library, with all its sources.
     pub fn without_hint(error: &(impl Error + ?Sized)) -> Self {
         Failure::new(with_sources(error), "")
+    }
+
+    /// Creates a failure from an error of the server: its names may be of any origin, and add no
+    /// line.
+    pub(crate) fn of_server(message: &str, hint: &str) -> Self {
+        Failure::new(one_line(message), one_line(hint))
     }
 
     /// Creates a failure from faults of files that may be on another machine.
