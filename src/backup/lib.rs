@@ -40,7 +40,7 @@ use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
     io::{self, BufRead as _, BufReader, Read},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Name of the manifest member.
@@ -198,6 +198,10 @@ fn read(
         if names_size > MAX_NAMES {
             return Err(io::Error::other("it has more files than a backup holds"));
         }
+        let top = name.split('/').next().unwrap_or_default();
+        if name != MANIFEST && !TOP.contains(&top) {
+            return Err(io::Error::other(format!("{name} is no part of a backup")));
+        }
         match unpacked {
             Unpacked::File(content) if name == MANIFEST => {
                 manifest =
@@ -209,7 +213,9 @@ fn read(
                 io::copy(&mut reader, &mut io::sink())?;
                 found.insert(name, reader.member());
             }
-            Unpacked::Link(_) if !may_be_link(&name) && failpoint::defends("backup-links") => {
+            Unpacked::Link(target)
+                if !may_be_link(&name, &target) && failpoint::defends("backup-links") =>
+            {
                 return Err(io::Error::other(format!(
                     "{name} is a link, which meshd backs up nowhere"
                 )));
@@ -233,19 +239,33 @@ fn read(
     }
 }
 
-/// Returns false for the members through which a restore itself reads and writes: a link would lead
-/// it to other files of this machine.
-fn may_be_link(name: &str) -> bool {
-    let fixed = [
-        format!("state/{}", meshd_store::FOLDER),
-        format!("state/{AUTHORITY}"),
-        "secrets".to_owned(),
-    ];
-    let is_fixed = |folder: &String| {
-        name.strip_prefix(folder.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Files and folders of a backup. A restore moves them into its folder.
+const TOP: [&str; 6] = ["site.toml", "state", "blobs", "images", "overlays", "secrets"];
+
+/// Returns true for the links that [`create`] writes and meshd never follows to write or delete: a
+/// link elsewhere would lead the restored site to files of this machine.
+fn may_be_link(name: &str, target: &str) -> bool {
+    let parts: Vec<&str> = name.split('/').collect();
+    match parts.as_slice() {
+        // Operators own these folders, and meshd only reads them.
+        ["overlays" | "images", _, ..] => true,
+        // The links of a node, in a revision of an overlay.
+        ["state", "revisions", "overlays", _, _, "rootfs", _, ..] => true,
+        // The links to the current manifest of an image.
+        ["blobs", "images", inner @ .., _] => is_inside(inner.len(), target),
+        _ => false,
+    }
+}
+
+/// Returns true if a relative target never leaves the folder that is `depth` levels above its link.
+fn is_inside(depth: usize, target: &str) -> bool {
+    let step = |depth: usize, part| match part {
+        Component::Normal(_) => Some(depth + 1),
+        Component::CurDir => Some(depth),
+        Component::ParentDir => depth.checked_sub(1),
+        Component::RootDir | Component::Prefix(_) => None,
     };
-    name.contains('/') && !fixed.iter().any(is_fixed)
+    Path::new(target).components().try_fold(depth, step).is_some()
 }
 
 /// Computes size and digest of the content while reading.

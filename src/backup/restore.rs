@@ -15,7 +15,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
-use toml_edit::{DocumentMut, Item, Table, value};
+use toml_edit::{DocumentMut, Item, Table, TableLike, value};
 
 /// Folder of members until all are verified.
 const STAGING: &str = ".restoring";
@@ -154,17 +154,18 @@ fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
     let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
     let mut site: DocumentMut =
         text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;
-    let table = site.entry("site").or_insert(Item::Table(Table::new()));
     for key in ["state", "blobs", "images", "overlays"] {
-        table[format!("{key}_dir").as_str()] = value(key);
+        table(site.as_table_mut(), "site")?.insert(&format!("{key}_dir"), value(key));
     }
     // The old socket may belong to a running meshd, which would receive orders for the restored
     // site.
-    let admin = site.entry("admin").or_insert(Item::Table(Table::new()));
-    admin["socket"] = value(SOCKET);
-    let secrets = site.get_mut("secrets").and_then(Item::as_table_like_mut);
-    for (name, secret) in secrets.into_iter().flat_map(|secrets| secrets.iter_mut()) {
-        secret["file"] = value(format!("secrets/{}", name.get()));
+    table(site.as_table_mut(), "admin")?.insert("socket", value(SOCKET));
+    if site.contains_key("secrets") {
+        let secrets = table(site.as_table_mut(), "secrets")?;
+        let names: Vec<String> = secrets.iter().map(|(name, _)| name.to_owned()).collect();
+        for name in names {
+            table(secrets, &name)?.insert("file", value(format!("secrets/{name}")));
+        }
     }
     fs::rename(&file, &original).map_err(failed("write", &original))?;
     let written = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&file).and_then(
@@ -174,6 +175,15 @@ fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
         },
     );
     written.map_err(failed("write", &file))
+}
+
+/// Returns a table of the site file; makes it if it is absent.
+fn table<'a>(
+    parent: &'a mut dyn TableLike,
+    key: &str,
+) -> Result<&'a mut dyn TableLike, BackupError> {
+    let item = parent.entry(key).or_insert(Item::Table(Table::new()));
+    item.as_table_like_mut().ok_or_else(|| BackupError::Site(format!("{key} is not a table")))
 }
 
 /// Opens the store, which verifies it, and records the restore.
