@@ -1,9 +1,10 @@
 //! Verifies kernel, modules and initramfs of an import.
 
-use super::error::ImportError;
+use super::{error::ImportError, source::MAX_PART};
 use crate::builder::{apk::members, command::ToolCommand};
+use meshd_config::files::read_regular;
 use meshd_types::Architecture;
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, path::Path};
 
 /// Maximum size of an unpacked kernel, in bytes.
 const MAX_KERNEL: u64 = 256 << 20;
@@ -108,7 +109,7 @@ pub(super) fn image(
     modloop: &Path,
     arch: Architecture,
 ) -> Result<String, ImportError> {
-    let bytes = |file: &Path| fs::read(file).map_err(|error| error.to_string());
+    let bytes = |file: &Path| read_regular(file, MAX_PART).map_err(|error| error.to_string());
     let facts = bytes(kernel_file).and_then(|bytes| kernel(&bytes));
     let facts = facts.map_err(|why| ImportError::Kernel { file: kernel_file.to_owned(), why })?;
     if facts.arch != arch {

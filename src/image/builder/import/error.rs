@@ -67,9 +67,12 @@ pub enum ImportError {
         what: String,
         hint: &'static str,
     },
-    /// A link in the netboot bundle leads out of it, or a file is larger than the whole bundle.
-    #[error("{} is not a file of the netboot bundle, so nothing was imported", .file.display())]
+    /// A link in the netboot bundle or folder leads out of it.
+    #[error("{} is a link to a file elsewhere, so nothing was imported", .file.display())]
     Outside { file: PathBuf },
+    /// A file is larger than its kind may be.
+    #[error("{} has {size} bytes, more than {limit}, so nothing was imported", .file.display())]
+    TooLarge { file: PathBuf, size: u64, limit: u64 },
     /// The kernel file is invalid.
     #[error("the kernel {} {why}, so nothing was imported", .file.display())]
     Kernel {

@@ -5,6 +5,7 @@ use super::{
     check,
     error::ImportError,
     recipe::{ImportRecipe, Mirror, Netboot},
+    source::{MAX_PART, read_inside},
 };
 use crate::builder::error::{BuildError, io_error};
 use meshd_model::image_kind::ImageKindName;
@@ -12,6 +13,9 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+/// Maximum size of a public key, in bytes.
+const MAX_KEY: u64 = 64 << 10;
 
 /// Derives recipe and keys from a folder without a recipe. An empty list of packages means all
 /// packages.
@@ -31,12 +35,15 @@ pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), Buil
     let absent =
         |what: &str| ImportError::NoFile { folder: folder.to_owned(), what: what.to_owned(), hint };
     let kernel = kernel.ok_or_else(|| absent("vmlinuz-lts"))?;
-    let bytes = fs::read(&kernel).map_err(io_error("read", &kernel))?;
+    let bytes = read_inside(folder, &kernel, MAX_PART)?;
     let facts =
         check::kernel(&bytes).map_err(|why| ImportError::Kernel { file: kernel.clone(), why })?;
     let name = named(&kernel).unwrap_or_default();
     let flavor = name.strip_prefix("vmlinuz-").unwrap_or("lts").to_owned();
     let keys = if folder.join("keys").is_dir() { names(&folder.join("keys"))? } else { Vec::new() };
+    for key in &keys {
+        read_inside(folder, key, MAX_KEY)?;
+    }
     if keys.is_empty() {
         return Err(absent("public key of the packages under keys/").into());
     }

@@ -12,21 +12,27 @@ use crate::builder::{
     parts::repo::INDEX_ARCHIVE,
     store::write_whole,
 };
+use meshd_config::files::open_regular;
 use meshd_types::{Digest, failpoint};
 use sha2::Digest as _;
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{ErrorKind, Read as _},
     path::{Path, PathBuf},
 };
 
 /// Maximum size of a netboot bundle, in bytes; Alpine's has about 300 MB.
 const MAX_BUNDLE: u64 = 2 << 30;
-/// Maximum size of the unpacked bundle, and of each of its files, in bytes.
+/// Maximum size of the unpacked bundle, in bytes.
 const MAX_UNPACKED: u64 = 4 << 30;
 /// Maximum size of an index archive, in bytes.
 const MAX_INDEX: u64 = 64 << 20;
+/// Maximum size of a kernel, initramfs or modloop, in bytes.
+pub(super) const MAX_PART: u64 = 2 << 30;
 /// Maximum size of a published digest, in bytes.
 const MAX_SUM: u64 = 4096;
+/// Maximum size of a list of digests in a folder, in bytes.
+const MAX_SUMS: u64 = 1 << 20;
 /// Maximum size of a package, in bytes.
 const MAX_PACKAGE: u64 = 1 << 30;
 
@@ -130,14 +136,15 @@ impl ImportContext<'_> {
 
     fn folder_files(&self, folder: &Path) -> Result<(NetbootFiles, String), BuildError> {
         let netboot = self.netboot_files(folder)?;
+        require_inside(&netboot, folder)?;
         let mut origin = "taken as they are: there is no SHA256SUMS".to_owned();
         for list in ["SHA512SUMS", "SHA256SUMS"] {
             let file = folder.join(list);
-            let text = match fs::read_to_string(&file) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(io_error("read", file)(error)),
-            };
+            if fs::symlink_metadata(&file).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                continue;
+            }
+            let text = read_inside(folder, &file, MAX_SUMS)?;
+            let text = String::from_utf8_lossy(&text);
             for part in [&netboot.kernel, &netboot.initramfs, &netboot.modloop] {
                 let name = part.file_name().unwrap_or_default().to_string_lossy();
                 let line = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
@@ -148,7 +155,7 @@ impl ImportContext<'_> {
                     .map(|(hex, _)| hex.to_lowercase())
                     .next()
                     .unwrap_or_else(|| "no digest of it".to_owned());
-                let bytes = fs::read(part).map_err(io_error("read", part))?;
+                let bytes = read_inside(folder, part, MAX_PART)?;
                 PublishedDigest { publisher: file.display().to_string(), hex }
                     .check(&name, &bytes)?;
             }
@@ -179,20 +186,18 @@ impl ImportContext<'_> {
 
     /// Returns the content and the name of a repository's index.
     pub(super) fn index(&self, repository: &str) -> Result<(Vec<u8>, String), BuildError> {
-        let (path, name) = match self.source {
+        match self.source {
             ImportSource::Mirror => {
                 let url = self.recipe.mirror.file(repository, self.recipe.arch, INDEX_ARCHIVE);
                 let to = self.scratch.join(format!("{repository}.{INDEX_ARCHIVE}"));
                 fetch(&url, &to, MAX_INDEX)?;
-                (to, url)
+                Ok((fs::read(&to).map_err(io_error("read", &to))?, url))
             }
             ImportSource::Folder(folder) => {
                 let path = self.folder(folder, repository)?.join(INDEX_ARCHIVE);
-                let name = path.display().to_string();
-                (path, name)
+                Ok((read_inside(folder, &path, MAX_INDEX)?, path.display().to_string()))
             }
-        };
-        Ok((fs::read(&path).map_err(io_error("read", &path))?, name))
+        }
     }
 
     /// Returns a repository in a folder: `packages/<repository>/<arch>/`, `packages/<arch>/` or
@@ -239,7 +244,7 @@ impl ImportContext<'_> {
                 for (repository, file, cached) in absent {
                     let from = self.folder(folder, repository)?.join(file);
                     if from.is_file() {
-                        let bytes = fs::read(&from).map_err(io_error("read", &from))?;
+                        let bytes = read_inside(folder, &from, MAX_PACKAGE)?;
                         write_whole(cached, &bytes, 0o644).map_err(io_error("write", cached))?;
                     }
                 }
@@ -249,20 +254,35 @@ impl ImportContext<'_> {
     }
 }
 
-/// Checks that the files of a bundle are in it: a link would lead to a file of this machine, which
-/// nodes would receive.
-fn require_inside(files: &NetbootFiles, folder: &Path) -> Result<(), ImportError> {
-    let is_inside = |path: &PathBuf| {
-        path.canonicalize().is_ok_and(|real| real.starts_with(folder))
-            && fs::metadata(path).is_ok_and(|metadata| metadata.len() <= MAX_UNPACKED)
-    };
-    let mut paths = [&files.kernel, &files.initramfs, &files.modloop].into_iter();
-    match paths.find(|path| !is_inside(path)) {
-        Some(path) if failpoint::defends("bundle-links") => {
-            Err(ImportError::Outside { file: path.clone() })
-        }
-        _ => Ok(()),
+/// Checks that the files of a bundle or folder are in it: a link would lead to a file of this
+/// machine, which nodes would receive.
+fn require_inside(files: &NetbootFiles, folder: &Path) -> Result<(), BuildError> {
+    for path in [&files.kernel, &files.initramfs, &files.modloop] {
+        open_inside(folder, path, MAX_PART)?;
     }
+    Ok(())
+}
+
+/// Reads a file of a bundle or folder: a regular file inside it, of at most `limit` bytes.
+pub(super) fn read_inside(folder: &Path, path: &Path, limit: u64) -> Result<Vec<u8>, BuildError> {
+    let mut bytes = Vec::new();
+    let file = open_inside(folder, path, limit)?;
+    file.take(limit).read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    Ok(bytes)
+}
+
+fn open_inside(folder: &Path, path: &Path, limit: u64) -> Result<File, BuildError> {
+    let real = path.canonicalize().map_err(io_error("read", path))?;
+    let folder = folder.canonicalize().map_err(io_error("read", folder))?;
+    if !real.starts_with(folder) && failpoint::defends("bundle-links") {
+        return Err(ImportError::Outside { file: path.to_owned() }.into());
+    }
+    let file = open_regular(&real).map_err(io_error("read", path))?;
+    let size = file.metadata().map_err(io_error("read", path))?.len();
+    if size > limit {
+        return Err(ImportError::TooLarge { file: path.to_owned(), size, limit }.into());
+    }
+    Ok(file)
 }
 
 /// Returns whether the server answered that it does not have the file.

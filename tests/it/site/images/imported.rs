@@ -6,7 +6,8 @@ use meshd_image::{
     catalog::{ImageManifest, image::load_image},
 };
 use std::{
-    fs,
+    fs::{self, File},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -290,9 +291,9 @@ fn bundle_whose_links_lead_to_files_of_the_central_node_is_refused() {
     fs::create_dir(&private).unwrap();
     netboot(&private, RELEASE, RELEASE);
     desk.mirror.publish_link("boot/initramfs-lts", &private.join("initramfs-lts"));
-    desk.refused(&["initramfs-lts", "not a file of the netboot bundle"]);
+    desk.refused(&["initramfs-lts", "a link to a file elsewhere"]);
     desk.mirror.publish_link("boot", &private);
-    desk.refused(&["not a file of the netboot bundle"]);
+    desk.refused(&["a link to a file elsewhere"]);
 }
 
 #[test]
@@ -321,6 +322,40 @@ fn carried(desk: &Desk) -> PathBuf {
         fs::copy(entry.path(), folder.join("packages").join(entry.file_name())).unwrap();
     }
     folder
+}
+
+#[test]
+fn folder_with_links_pipes_and_huge_files_is_refused() {
+    let desk = Desk::new();
+    let elsewhere = desk.dir.path().join("private");
+    fs::write(&elsewhere, [0x1f, 0x8b, 8, 0]).unwrap();
+    let folder = carried(&desk);
+    let make_pipe = |path: &Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    for name in ["vmlinuz-lts", "initramfs-lts", "modloop-lts", "SHA256SUMS"] {
+        let file = folder.join(name);
+        let before = fs::read(&file).ok();
+        let refusals: [(&str, &dyn Fn()); 4] = [
+            ("a link to a file elsewhere", &|| symlink(&elsewhere, &file).unwrap()),
+            ("a link to a file elsewhere", &|| symlink("/dev/zero", &file).unwrap()),
+            ("not a regular file", &|| make_pipe(&file)),
+            ("bytes, more than", &|| File::create(&file).unwrap().set_len(20 << 30).unwrap()),
+        ];
+        for (expected, make) in refusals {
+            let _ = fs::remove_file(&file);
+            make();
+            let message = import(&desk.request("none", Some(&folder)), &Quiet).unwrap_err();
+            let message = message.to_string();
+            // A part that is no file at all is one that the folder does not hold.
+            let is_refused = message.contains(expected) || message.contains("holds no");
+            assert!(is_refused, "{name} ({expected}): {message}");
+        }
+        fs::remove_file(&file).unwrap();
+        if let Some(bytes) = before {
+            fs::write(&file, bytes).unwrap();
+        }
+    }
 }
 
 #[test]
