@@ -142,8 +142,14 @@ fn engine() -> Engine {
         ntp: Vec::new(),
         domain: Some("rack.example".to_owned()),
     };
-    let segment =
-        |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment {
+        link,
+        address: None,
+        mode,
+        subnet,
+        relay_macs: Vec::new(),
+        redundant_relays: Vec::new(),
+    };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |owner, third, last| Reservation {

@@ -55,6 +55,13 @@ pub enum Warning {
         /// The message type.
         kind: ClientMessageType,
     },
+    /// A machine behind a relay sends a request as a relay would.
+    UnknownRelay {
+        /// The client in the packet.
+        mac: MacAddr,
+        /// The address of the machine: giaddr, or the sender of the packet.
+        sender: Ipv4Addr,
+    },
     /// A relay reports another port for a NIC than the one that its machine enrolled from.
     RelayPortMismatch {
         mac: MacAddr,

@@ -15,6 +15,8 @@ pub struct Segment {
     pub subnet: Option<Subnet>,
     /// Ethernet addresses of the relay; with an empty list, any address may relay.
     pub relay_macs: Vec<MacAddr>,
+    /// Further addresses of relays on the segment, besides the one of the link.
+    pub redundant_relays: Vec<Ipv4Addr>,
 }
 
 impl Segment {

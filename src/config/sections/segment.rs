@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 /// Each interface has its own sockets.
 const MAX_SEGMENTS: usize = 256;
 /// Redundant relays and routers need about four Ethernet addresses.
-const MAX_RELAY_MACS: usize = 16;
+const MAX_RELAYS: usize = 16;
 
 /// All segments with their positions, for checks between sections.
 pub(crate) struct Segments(Vec<WrittenSegment>);
@@ -101,26 +101,17 @@ fn section(
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
     let mut written = WrittenSegment::new(link, address, mode, subnet);
     let relay_macs = relay_macs(document, table);
+    let redundant_relays = redundant_relays(document, table);
     if let Some(segment) = &mut written.segment {
         segment.relay_macs = relay_macs;
+        segment.redundant_relays = redundant_relays;
     }
     written
 }
 
 /// Reads the Ethernet addresses of relayed packets.
 fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
-    let written = table.strings("relay_mac");
-    if !table.has("relay") && table.has("relay_mac") {
-        table.fault(
-            "relay_mac",
-            "there is no relay",
-            "remove the key, or write relay = \"10.88.0.1\" in place of interface",
-        );
-    }
-    if written.len() > MAX_RELAY_MACS {
-        let message = format!("{} addresses", written.len());
-        table.fault("relay_mac", message, format!("write at most {MAX_RELAY_MACS}"));
-    }
+    let written = strings_of_relay(table, "relay_mac");
     let read = |text: Located<String>| {
         let mac = text.value.parse();
         if mac.is_err() {
@@ -132,6 +123,41 @@ fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
     written.into_iter().filter_map(read).collect()
 }
 
+/// Reads the addresses of further relays.
+fn redundant_relays(document: &Document, table: &Table<'_>) -> Vec<Ipv4Addr> {
+    let read = |text: Located<String>| {
+        let address: Option<Ipv4Addr> = text.value.parse().ok();
+        let address = address.filter(is_host_address);
+        if address.is_none() {
+            let hint = "write the addresses that the relays have on the segment";
+            document.fault(&text, format!("`{}` is not a host address", text.value), hint);
+        }
+        address
+    };
+    strings_of_relay(table, "redundant_relays").into_iter().filter_map(read).collect()
+}
+
+/// Reads a list that only a segment behind a relay has.
+fn strings_of_relay(table: &Table<'_>, key: &str) -> Vec<Located<String>> {
+    let written = table.strings(key);
+    if !table.has("relay") && table.has(key) {
+        table.fault(
+            key,
+            "there is no relay",
+            "remove the key, or write relay = \"10.88.0.1\" in place of interface",
+        );
+    }
+    if written.len() > MAX_RELAYS {
+        let message = format!("{} addresses", written.len());
+        table.fault(key, message, format!("write at most {MAX_RELAYS}"));
+    }
+    written
+}
+
+fn is_host_address(address: &Ipv4Addr) -> bool {
+    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+}
+
 fn interface(document: &Document, name: Located<String>) -> Option<Located<Link>> {
     let position = name.with(());
     checked(document, name, check::interface).map(|name| position.with(Link::Interface(name)))
@@ -140,7 +166,7 @@ fn interface(document: &Document, name: Located<String>) -> Option<Located<Link>
 /// Reads a host address.
 fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<Located<Ipv4Addr>> {
     let address = table.ipv4(key)?;
-    if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
+    if !is_host_address(&address) {
         let hint = match key {
             "relay" => "write the address that the relay has on the segment",
             _ => "write an address of this machine on that interface, or remove the key",
@@ -170,6 +196,7 @@ impl WrittenSegment {
             mode,
             subnet: leased,
             relay_macs: Vec::new(),
+            redundant_relays: Vec::new(),
         });
         WrittenSegment { link, mode, subnet, segment }
     }

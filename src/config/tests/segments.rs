@@ -177,6 +177,21 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
 }
 
 #[test]
+fn redundant_relays_are_addresses_of_a_segment_behind_a_relay() {
+    let more = |line: &str| edited(MORE, "mode = \"proxy\"", &format!("mode = \"proxy\"\n{line}"));
+    let site = valid(more("redundant_relays = [\"10.99.0.2\", \"10.99.0.3\"]"));
+    let expected = [Ipv4Addr::new(10, 99, 0, 2), Ipv4Addr::new(10, 99, 0, 3)];
+    assert_eq!(site.segments[3].redundant_relays, expected);
+    let direct = edited(MORE, "address = \"10.1.0.1\"", "redundant_relays = [\"10.99.0.2\"]");
+    assert_eq!(described(direct), ["15 segment[0].redundant_relays: there is no relay"]);
+    let group = described(more("redundant_relays = [\"224.0.0.1\"]"));
+    assert!(
+        group[0].ends_with("redundant_relays[0]: `224.0.0.1` is not a host address"),
+        "{group:?}"
+    );
+}
+
+#[test]
 fn reservation_of_a_name_needs_no_address_and_may_repeat_with_one() {
     let named = valid(edited(MORE, "address = \"10.88.1.5\"", "name = \"tail\""));
     assert_eq!(named.reservations.len(), 2);

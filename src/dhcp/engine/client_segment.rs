@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::packet::{ClientMessage, ClientMessageType, Origin};
+use meshd_types::failpoint;
 use std::net::Ipv4Addr;
 
 impl Engine {
@@ -35,6 +36,27 @@ impl Engine {
     fn segment_without_network(&self, relay: Ipv4Addr) -> Option<usize> {
         let index = self.relays.get(&relay).copied()?;
         self.segments.get(index).is_some_and(|segment| segment.authority.is_none()).then_some(index)
+    }
+
+    /// Returns the address of a machine that poses as a relay: giaddr or the sender is on the
+    /// network behind a relay, and is none of its relays. The router of that network forwards such
+    /// a packet with its own Ethernet source, so `relay_macs` does not show it. Sites without
+    /// `relay_macs` accept every relay.
+    pub(super) fn machine_as_relay(
+        &self,
+        request: &ClientMessage,
+        origin: Origin,
+    ) -> Option<Ipv4Addr> {
+        let is_checked = |index: usize| {
+            self.segments.get(index).is_some_and(|segment| !segment.relay_macs.is_empty())
+        };
+        let is_machine = |address: &Ipv4Addr| {
+            !self.relays.contains_key(address)
+                && self.behind_relay(*address).is_some_and(is_checked)
+        };
+        let senders = [request.giaddr, *origin.source.ip()];
+        let found = senders.into_iter().find(is_machine);
+        found.filter(|_| request.is_relayed() && failpoint::defends("dhcp-machine-as-relay"))
     }
 
     fn behind_relay(&self, address: Ipv4Addr) -> Option<usize> {

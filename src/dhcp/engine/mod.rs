@@ -102,7 +102,10 @@ impl Engine {
                 Link::Relay(relay) => Some((relay, index)),
                 Link::Interface(_) => None,
             });
-        let relays = relays.collect();
+        let redundant = segments.iter().enumerate().flat_map(|(index, segment)| {
+            segment.redundant_relays.iter().map(move |relay| (*relay, index))
+        });
+        let relays = redundant.chain(relays).collect();
         let is_relayed_proxy =
             |segment: &Segment| segment.interface().is_none() && segment.mode == DhcpMode::Proxy;
         let relays_proxy = segments.iter().any(is_relayed_proxy);
@@ -267,6 +270,7 @@ impl Engine {
             && self.segment_of_interface.get(origin.interface_index).copied().flatten()
                 != Some(index);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
+        let machine_sender = self.machine_as_relay(&request, origin);
         let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
         // A virtual interface (macvlan) has an address of its own, but its parent may send its
         // packets.
@@ -279,6 +283,10 @@ impl Engine {
         if let Some(warning) = forged.filter(|_| !is_parent) {
             self.counters.forged += 1;
             return vec![Effect::Warn(warning)];
+        }
+        if let Some(sender) = machine_sender {
+            self.counters.forged += 1;
+            return vec![Effect::Warn(Warning::UnknownRelay { mac: request.mac, sender })];
         }
         let address = segment.address.unwrap_or(interface);
         let vm_nic = self.known.vm(request.mac);

@@ -62,6 +62,21 @@ impl<'a> Options<'a> {
         value
     }
 
+    /// Returns true if another option of this code contradicts the value of [`Self::long_value`].
+    pub(crate) fn has_other_value(&self, code: OptionCode) -> bool {
+        let value = self.long_value(code);
+        let mut rest = value.as_slice();
+        let known = u8::from(code);
+        let mut parts = self.0.iter().filter(|(code, _)| *code == known);
+        parts.any(|(_, part)| match rest.strip_prefix(*part) {
+            Some(more) if !rest.is_empty() => {
+                rest = more;
+                false
+            }
+            _ => *part != value,
+        })
+    }
+
     /// Returns an option to send back unchanged.
     pub(crate) fn echo(&self, code: OptionCode) -> Option<UnknownOption> {
         let data = self.long_value(code);

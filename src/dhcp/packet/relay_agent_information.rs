@@ -3,8 +3,8 @@
 use super::options::{Options, address};
 use crate::machines::RelayPort;
 use dhcproto::v4::OptionCode;
-use meshd_types::hex;
-use std::net::Ipv4Addr;
+use meshd_types::{failpoint, hex};
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// Sub-options 1 and 2 of option 82 (RFC 3046).
 const CIRCUIT_ID: u8 = 1;
@@ -30,34 +30,35 @@ pub struct RelayInformation {
 }
 
 impl Options<'_> {
-    /// Parses option 82 (RFC 3046).
+    /// Parses option 82 (RFC 3046). A relay that appends to the option of a client, instead of
+    /// replacing it, forwards what the client wrote: contradicting content is
+    /// nobody's.
     pub(crate) fn relay_information(&self) -> RelayInformation {
+        let is_refused = failpoint::defends("dhcp-relay-repeated");
+        if is_refused && self.has_other_value(OptionCode::RelayAgentInformation) {
+            return RelayInformation::default();
+        }
         let mut information = RelayInformation::default();
+        let mut seen = BTreeSet::new();
         let option = self.long_value(OptionCode::RelayAgentInformation);
         let mut rest = option.as_slice();
         while let [code, length, more @ ..] = rest {
             let Some((data, more)) = more.split_at_checked(usize::from(*length)) else { break };
+            rest = more;
+            if !seen.insert(*code) {
+                if is_refused {
+                    return RelayInformation::default();
+                }
+                continue;
+            }
             match *code {
-                LINK_SELECTION => {
-                    information.link_selection = information.link_selection.or(address(data))
-                }
-                SERVER_ID_OVERRIDE => {
-                    information.server_id_override =
-                        information.server_id_override.or(address(data))
-                }
-                CIRCUIT_ID | REMOTE_ID => {
-                    let port = information.port.get_or_insert_with(RelayPort::default);
-                    let id = if *code == CIRCUIT_ID {
-                        &mut port.circuit_id
-                    } else {
-                        &mut port.remote_id
-                    };
-                    id.get_or_insert_with(|| hex(data));
-                }
+                LINK_SELECTION => information.link_selection = address(data),
+                SERVER_ID_OVERRIDE => information.server_id_override = address(data),
+                CIRCUIT_ID => information.port.get_or_insert_default().circuit_id = Some(hex(data)),
+                REMOTE_ID => information.port.get_or_insert_default().remote_id = Some(hex(data)),
                 SOURCE_PORT => information.has_source_port = true,
                 _ => {}
             }
-            rest = more;
         }
         information
     }

@@ -39,6 +39,7 @@ pub fn setup(mode: DhcpMode, subnet: Option<Subnet>) -> Setup {
             mode,
             subnet,
             relay_macs: Vec::new(),
+            redundant_relays: Vec::new(),
         }],
         reservations: Vec::new(),
         nics: Vec::new(),

@@ -214,12 +214,16 @@ fn declined_addresses_are_bounded_part_of_pool() {
 
 /// A site with a local segment and one behind a relay.
 fn two_segments(relay_macs: Vec<MacAddr>) -> Engine {
+    two_segments_with(relay_macs, Vec::new())
+}
+
+fn two_segments_with(relay_macs: Vec<MacAddr>, redundant_relays: Vec<Ipv4Addr>) -> Engine {
     let behind =
         Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
     let segment =
         Segment { link: Link::Relay(RELAY), subnet: Some(behind), ..setup.segments[0].clone() };
-    setup.segments.push(Segment { relay_macs, ..segment });
+    setup.segments.push(Segment { relay_macs, redundant_relays, ..segment });
     Engine::new(setup, Vec::new())
 }
 
@@ -260,6 +264,61 @@ fn node_at_other_relay_port_is_refused_with_warning() {
 
         assert_eq!(outcome.0, [Effect::Warn(expected)]);
     }
+}
+
+/// A relay that appends forwards what the client wrote before it.
+#[test]
+fn relay_port_that_the_client_wrote_before_the_relay_does_not_count() {
+    let mut engine = two_segments(Vec::new());
+    let known = RelayPort { circuit_id: Some("01".to_owned()), ..RelayPort::default() };
+    let node = OneNode {
+        mac: Some(mac(1)),
+        attachment: Some(Attachment { is_local: false, relay_port: Some(known.clone()) }),
+        ..OneNode::default()
+    };
+    let discover = |information: &[u8]| {
+        let packet = Packet::discover(mac(1), Program::Ipxe).via(RELAY);
+        packet.raw(OptionCode::RelayAgentInformation, information).bytes()
+    };
+    let mut two_options = discover(&[1, 1, 1]);
+    assert_eq!(two_options.pop(), Some(255), "the end");
+    two_options.extend([82, 3, 1, 1, 2, 255]);
+    node.apply_to(&mut engine, at(0));
+    for bytes in [discover(&[1, 1, 1, 1, 1, 2]), two_options] {
+        let source = SocketAddrV4::new(RELAY, 67);
+        let ethernet_source = Some(ATTACKER);
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source };
+        let outcome = Outcome(engine.handle(at(0), &bytes, origin));
+        let (mac, known, seen) = (mac(1), known.clone(), None);
+        let expected = Warning::RelayPortMismatch { mac, known, seen };
+        assert_eq!(outcome.0, [Effect::Warn(expected)]);
+    }
+}
+
+#[test]
+fn machine_behind_a_relay_that_poses_as_relay_is_refused_with_warning() {
+    const ROUTER: MacAddr = MacAddr([2, 0, 0, 0, 3, 1]);
+    let machine = Ipv4Addr::new(10, 88, 0, 66);
+    let discover = |relay| Packet::discover(mac(1), Program::Ipxe).via(relay);
+    let send = |engine: &mut Engine, giaddr, source| {
+        let source = SocketAddrV4::new(source, 67);
+        let ethernet_source = Some(ROUTER);
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source };
+        Outcome(engine.handle(at(0), &discover(giaddr).bytes(), origin))
+    };
+    let mut engine = two_segments(vec![ROUTER]);
+    for (giaddr, source) in [(machine, machine), (RELAY, machine), (machine, SERVER)] {
+        let expected = Warning::UnknownRelay { mac: mac(1), sender: machine };
+        assert_eq!(send(&mut engine, giaddr, source).0, [Effect::Warn(expected)]);
+    }
+    // The relay itself, also with the address of its other interface.
+    for source in [RELAY, Ipv4Addr::new(10, 77, 0, 2)] {
+        send(&mut engine, RELAY, source).expect(MessageType::Offer);
+    }
+    // A second relay that the site names, and a site that names no relay's MAC.
+    let mut engine = two_segments_with(vec![ROUTER], vec![machine]);
+    send(&mut engine, machine, machine).expect(MessageType::Offer);
+    send(&mut two_segments(Vec::new()), machine, machine).expect(MessageType::Offer);
 }
 
 #[test]

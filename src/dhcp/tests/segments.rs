@@ -27,8 +27,14 @@ fn reserve(owner: Owner, third: u8, last: u8) -> Reservation {
 fn site(reservations: Vec<Reservation>, stored: Vec<Lease>) -> Engine {
     let mut setup = setup(DhcpMode::Authoritative, Some(pool_of(77, 110)));
     setup.interfaces.push(Interface { name: "eth1".to_owned(), address: SECOND });
-    let segment =
-        |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment {
+        link,
+        address: None,
+        mode,
+        subnet,
+        relay_macs: Vec::new(),
+        redundant_relays: Vec::new(),
+    };
     setup.segments.extend([
         segment(Link::Interface("eth1".to_owned()), DhcpMode::Off, None),
         segment(Link::Relay(RELAY), DhcpMode::Authoritative, Some(pool_of(88, 110))),

@@ -18,6 +18,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
         Warning::AddressInUse { .. } => "declined",
         Warning::ManyAddressesClaimed { .. } => "many addresses claimed",
         Warning::Forged { .. } => "forged sender",
+        Warning::UnknownRelay { .. } => "unknown relay",
         Warning::RelayPortMismatch { .. } => "other relay port",
         Warning::NotReserved { .. } => "not reserved",
         Warning::Pool { .. } => "pool",
@@ -44,7 +45,9 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
         | Warning::Dropped { .. }
         | Warning::NotReserved { .. } => None,
         // `alarm` converts these warnings.
-        Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
+        Warning::Forged { .. }
+        | Warning::UnknownRelay { .. }
+        | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
         Warning::AddressInUse { .. } | Warning::ManyAddressesClaimed { .. } => {
             Some(EventKind::AddressDeclined)
@@ -59,6 +62,9 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
 pub(super) fn alarm(warning: &Warning) -> Option<(MacAddr, ConditionKind, String)> {
     match warning {
         Warning::Forged { mac, sender, .. } => {
+            Some((*mac, ConditionKind::BootImpersonated, sender.to_string()))
+        }
+        Warning::UnknownRelay { mac, sender } => {
             Some((*mac, ConditionKind::BootImpersonated, sender.to_string()))
         }
         Warning::RelayPortMismatch { mac, seen, .. } => {
@@ -119,6 +125,9 @@ pub(super) fn text(warning: &Warning) -> String {
                 "{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored; if {mac} is a virtual interface of that machine, set parent in its [[reservation]]"
             )
         }
+        Warning::UnknownRelay { mac, sender } => format!(
+            "{sender} relayed a DHCP request of {mac}, and is no relay of its segment; it is ignored; if it is a relay, add redundant_relays = [\"{sender}\"] to the [[segment]], else find that machine"
+        ),
         Warning::RelayPortMismatch { mac, known, seen } => {
             let seen = seen
                 .clone()

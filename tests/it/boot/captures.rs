@@ -90,7 +90,14 @@ fn engine(mode: DhcpMode) -> Engine {
             domain: None,
         };
         let subnet = (mode == DhcpMode::Authoritative).then_some(subnet);
-        Segment { link, address: Some(CENTRAL), mode, subnet, relay_macs: Vec::new() }
+        Segment {
+            link,
+            address: Some(CENTRAL),
+            mode,
+            subnet,
+            relay_macs: Vec::new(),
+            redundant_relays: Vec::new(),
+        }
     };
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     let setup = Setup {
