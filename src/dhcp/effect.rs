@@ -28,6 +28,9 @@ pub struct Reply {
     /// The DHCP packet.
     pub packet: Vec<u8>,
     pub to: Destination,
+    /// The NIC that sent the request, if the reply goes to the address it was sent from: a frame
+    /// needs no ARP, which nobody might answer.
+    pub sender: Option<MacAddr>,
     /// The interface of the request, as an index into [`crate::Setup::interfaces`].
     pub interface_index: usize,
     /// The server's port of the request.

@@ -1,6 +1,6 @@
 //! Outputs of the engine: datagrams to send, completed files, and events. Pure.
 
-use crate::packet;
+use crate::{client::Client, packet};
 use bytes::Bytes;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -25,7 +25,7 @@ impl<F> Default for Effects<F> {
 /// One or more datagrams to one client.
 #[derive(Debug)]
 pub struct Transmission {
-    pub to: SocketAddrV4,
+    pub to: Client,
     /// The content of the datagrams.
     pub payload: Payload,
 }
@@ -71,7 +71,8 @@ pub enum Event {
     Restarted,
     /// A transfer that was never acknowledged, or that stalled, was evicted for a new one.
     Evicted,
-    /// The transfer table is full. The request was not answered; the client repeats it.
+    /// The transfer table is full, or the share of the client's Ethernet source. The request was
+    /// not answered; the client repeats it.
     Full { client: SocketAddrV4 },
     /// A request was answered with an ERROR.
     Refused { client: SocketAddrV4, cause: Refusal },
@@ -101,11 +102,11 @@ pub enum Refusal {
 }
 
 impl<F> Effects<F> {
-    pub(crate) fn packet(&mut self, to: SocketAddrV4, packet: Bytes) {
+    pub(crate) fn packet(&mut self, to: Client, packet: Bytes) {
         self.sends.push(Transmission { to, payload: Payload::Packet(packet) });
     }
 
-    pub(crate) fn refuse(&mut self, client: SocketAddrV4, cause: Refusal) {
+    pub(crate) fn refuse(&mut self, client: Client, cause: Refusal) {
         let (code, text) = match cause {
             Refusal::NotFound { .. } => (packet::Code::NotFound, "no such file"),
             Refusal::Mode => (
@@ -116,7 +117,7 @@ impl<F> Effects<F> {
             Refusal::Illegal => (packet::Code::IllegalOperation, "the request cannot be read"),
         };
         self.packet(client, packet::error(code, text));
-        self.events.push(Event::Refused { client, cause });
+        self.events.push(Event::Refused { client: client.address, cause });
     }
 }
 

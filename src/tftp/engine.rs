@@ -1,6 +1,8 @@
 //! All transfers of one worker, by client address and port: (time, packet) -> [`Effects`]. Pure.
 //!
-//! All resources are bounded. When the table is full, a new request evicts a transfer:
+//! All resources are bounded. An Ethernet source has a share of the table and of the windows: a
+//! quarter as a NIC, three quarters as a router. A request above it evicts a transfer of that
+//! source. When the table is full, a new request evicts a transfer of any source:
 //!
 //! 1. The oldest transfer that was never acknowledged, if there are many of these: requests with
 //!    forged senders evict each other.
@@ -12,6 +14,7 @@
 //! end its boot. When the window budget is spent, windows become smaller; no client is refused.
 
 use crate::{
+    client::{Client, Origin},
     effect::{Effects, Event, Payload, Refusal, Transmission},
     negotiation::Negotiated,
     packet::{self, Code, Mode, Packet, Request},
@@ -55,6 +58,7 @@ pub struct Engine<F> {
     /// Transfers that were never acknowledged, oldest first.
     unconfirmed: BTreeSet<(Instant, SocketAddrV4)>,
     by_address: HashMap<Ipv4Addr, usize>,
+    by_origin: HashMap<Origin, OriginUsage>,
     window_bytes: usize,
     path_mtu: PathMtu,
 }
@@ -62,10 +66,20 @@ pub struct Engine<F> {
 struct TransferEntry<F> {
     transfer: Transfer,
     id: F,
+    origin: Origin,
     began: Instant,
     /// Key in `timers`.
     timer: Instant,
     unconfirmed: bool,
+}
+
+/// The transfers of one Ethernet source.
+#[derive(Default)]
+struct OriginUsage {
+    transfers: usize,
+    window_bytes: usize,
+    /// Its transfers that were never acknowledged, oldest first.
+    unconfirmed: BTreeSet<(Instant, SocketAddrV4)>,
 }
 
 impl<F: Copy> Engine<F> {
@@ -79,6 +93,7 @@ impl<F: Copy> Engine<F> {
             timers: BTreeSet::new(),
             unconfirmed: BTreeSet::new(),
             by_address: HashMap::new(),
+            by_origin: HashMap::new(),
             window_bytes: 0,
         }
     }
@@ -102,7 +117,7 @@ impl<F: Copy> Engine<F> {
     pub fn request(
         &mut self,
         now: Instant,
-        client: SocketAddrV4,
+        client: Client,
         bytes: &[u8],
         files: Lookup<'_, F>,
         out: &mut Effects<F>,
@@ -114,10 +129,10 @@ impl<F: Copy> Engine<F> {
             Some(Packet::Read(_)) => out.refuse(client, Refusal::Mode),
             Some(Packet::Write) => out.refuse(client, Refusal::Write),
             // Some firmware sends its ERROR to the well-known port.
-            Some(Packet::Error(_)) => self.end(client, Event::Aborted, out),
+            Some(Packet::Error(_)) => self.end(client.address, Event::Aborted, out),
             Some(Packet::Illegal) => out.refuse(client, Refusal::Illegal),
             Some(Packet::Ack(_) | Packet::Unexpected) | None => {
-                out.events.push(Event::Malformed { client })
+                out.events.push(Event::Malformed { client: client.address })
             }
         }
     }
@@ -142,8 +157,20 @@ impl<F: Copy> Engine<F> {
         if entry.unconfirmed && entry.transfer.confirmed {
             entry.unconfirmed = false;
             self.unconfirmed.remove(&(entry.began, client));
+            if let Some(usage) = self.by_origin.get_mut(&entry.origin) {
+                usage.unconfirmed.remove(&(entry.began, client));
+            }
         }
         self.perform(client, action, out);
+    }
+
+    /// Records that the send queue did not take the last datagrams to a client. They are sent again
+    /// soon; that is no retransmission.
+    pub fn postpone(&mut self, now: Instant, client: SocketAddrV4) {
+        if let Some(entry) = self.transfers.get_mut(&client) {
+            entry.transfer.postpone(now);
+            self.reschedule(client);
+        }
     }
 
     /// Handles all deadlines up to `now`.
@@ -167,51 +194,85 @@ impl<F: Copy> Engine<F> {
 
     /// Ends all transfers with an ERROR, so that clients try the next server at once.
     pub fn close(&mut self, out: &mut Effects<F>) {
-        for client in self.transfers.keys().copied().collect::<Vec<_>>() {
+        let client = |(address, entry): (&SocketAddrV4, &TransferEntry<F>)| Client {
+            address: *address,
+            origin: entry.origin,
+        };
+        for client in self.transfers.iter().map(client).collect::<Vec<_>>() {
             out.packet(client, packet::error(Code::Undefined, "the server is stopping; try again"));
-            self.end(client, Event::CutOff, out);
+            self.end(client.address, Event::CutOff, out);
         }
     }
 
     fn read(
         &mut self,
         now: Instant,
-        client: SocketAddrV4,
+        client: Client,
         request: &Request<'_>,
         files: Lookup<'_, F>,
         out: &mut Effects<F>,
     ) {
+        let Client { address, origin } = client;
         let request_hash = hash_of(request);
         match self
             .transfers
-            .get_mut(&client)
+            .get_mut(&address)
             .map(|entry| entry.transfer.repeated(now, request_hash))
         {
             Some(RepeatedRequest::Ignore) => return,
-            Some(RepeatedRequest::Answer(action)) => return self.perform(client, action, out),
-            Some(RepeatedRequest::Restart) => self.end(client, Event::Restarted, out),
+            Some(RepeatedRequest::Answer(action)) => return self.perform(address, action, out),
+            Some(RepeatedRequest::Restart) => self.end(address, Event::Restarted, out),
             None => {}
         }
         let Some((file, id)) = files(request.name) else {
             return out.refuse(client, Refusal::NotFound { name: request.name.to_owned() });
         };
-        if !self.make_room(now, out) {
-            return out.events.push(Event::Full { client });
+        if !self.make_room_of(now, origin, out) || !self.make_room(now, out) {
+            return out.events.push(Event::Full { client: address });
         }
-        let budget = self.limits.window_bytes.saturating_sub(self.window_bytes);
-        let negotiated = Negotiated::grant(&request.options, budget, || (self.path_mtu)(client));
+        let budget = self.window_budget(origin);
+        let negotiated = Negotiated::grant(&request.options, budget, || (self.path_mtu)(address));
         let option_ack = negotiated.option_ack(&request.options, file.len());
         let (transfer, action) = Transfer::begin(now, file, negotiated, option_ack, request_hash);
 
         self.window_bytes += negotiated.window_bytes();
-        *self.by_address.entry(*client.ip()).or_default() += 1;
-        self.unconfirmed.insert((now, client));
+        *self.by_address.entry(*address.ip()).or_default() += 1;
+        let usage = self.by_origin.entry(origin).or_default();
+        usage.transfers += 1;
+        usage.window_bytes += negotiated.window_bytes();
+        usage.unconfirmed.insert((now, address));
+        self.unconfirmed.insert((now, address));
         let timer = transfer.deadline;
-        self.timers.insert((timer, client));
-        self.transfers
-            .insert(client, TransferEntry { transfer, id, began: now, timer, unconfirmed: true });
+        self.timers.insert((timer, address));
+        let entry = TransferEntry { transfer, id, origin, began: now, timer, unconfirmed: true };
+        self.transfers.insert(address, entry);
         out.events.push(Event::Began);
-        self.perform(client, action, out);
+        self.perform(address, action, out);
+    }
+
+    /// Returns the bytes that the window of a new transfer may use.
+    fn window_budget(&self, origin: Origin) -> usize {
+        let used = self.by_origin.get(&origin).map_or(0, |usage| usage.window_bytes);
+        let of_origin = origin.share_of(self.limits.window_bytes).saturating_sub(used);
+        of_origin.min(self.limits.window_bytes.saturating_sub(self.window_bytes))
+    }
+
+    /// Evicts a transfer of an Ethernet source that has used up its share. Returns false if none
+    /// can be evicted.
+    fn make_room_of(&mut self, now: Instant, origin: Origin, out: &mut Effects<F>) -> bool {
+        let Some(usage) = self.by_origin.get(&origin) else { return true };
+        if origin == Origin::Unobserved
+            || usage.transfers < origin.share_of(self.limits.transfers)
+            || !failpoint::defends("tftp-source-share")
+        {
+            return true;
+        }
+        let unconfirmed = usage.unconfirmed.first().map(|(_, client)| *client);
+        let Some(evicted) = unconfirmed.or_else(|| self.slowest(now, Some(origin))) else {
+            return false;
+        };
+        self.end(evicted, Event::Evicted, out);
+        true
     }
 
     /// Evicts a transfer if the table is full. Returns false if none can be evicted.
@@ -224,18 +285,22 @@ impl<F: Copy> Engine<F> {
         let slowest = if many_unconfirmed || !failpoint::defends("tftp-displaces-stalled") {
             None
         } else {
-            self.slowest(now)
+            self.slowest(now, None)
         };
         let Some(evicted) = slowest.or(unconfirmed) else { return false };
         self.end(evicted, Event::Evicted, out);
         true
     }
 
-    /// Returns the confirmed transfer to evict first. An address with more than its share loses
-    /// transfers at any rate, other addresses only transfers that hardly move.
-    fn slowest(&self, now: Instant) -> Option<SocketAddrV4> {
+    /// Returns the confirmed transfer to evict first, of all or of one Ethernet source. An address
+    /// with more than its share loses transfers at any rate, other addresses only transfers that
+    /// hardly move.
+    fn slowest(&self, now: Instant, origin: Option<Origin>) -> Option<SocketAddrV4> {
         let share = self.limits.transfers / SHARE;
         let candidates = self.transfers.iter().filter_map(|(client, entry)| {
+            if origin.is_some_and(|origin| origin != entry.origin) {
+                return None;
+            }
             let rate = entry.transfer.evictable_rate(now).filter(|_| !entry.unconfirmed)?;
             let within_share = self.by_address.get(client.ip()).is_none_or(|own| *own <= share);
             (!within_share || rate < EVICTABLE_RATE).then_some((
@@ -251,17 +316,18 @@ impl<F: Copy> Engine<F> {
     fn perform(&mut self, client: SocketAddrV4, action: TransferAction, out: &mut Effects<F>) {
         let Some(entry) = self.transfers.get(&client) else { return };
         let (transfer, id) = (&entry.transfer, entry.id);
+        let to = Client { address: client, origin: entry.origin };
         match action {
             TransferAction::Nothing => {}
             TransferAction::OptionAck => {
                 if let Some(option_ack) = &transfer.option_ack {
-                    out.packet(client, option_ack.clone());
+                    out.packet(to, option_ack.clone());
                 }
             }
             TransferAction::Blocks { first, count, resent } => {
                 let (file, block) = (transfer.file.clone(), transfer.negotiated.block);
                 out.sends.push(Transmission {
-                    to: client,
+                    to,
                     payload: Payload::Blocks { file, block, first, count, resent },
                 });
             }
@@ -291,7 +357,16 @@ impl<F: Copy> Engine<F> {
         let Some(entry) = self.transfers.remove(&client) else { return };
         self.timers.remove(&(entry.timer, client));
         self.unconfirmed.remove(&(entry.began, client));
-        self.window_bytes -= entry.transfer.negotiated.window_bytes();
+        let window_bytes = entry.transfer.negotiated.window_bytes();
+        self.window_bytes -= window_bytes;
+        if let Some(usage) = self.by_origin.get_mut(&entry.origin) {
+            usage.transfers -= 1;
+            usage.window_bytes -= window_bytes;
+            usage.unconfirmed.remove(&(entry.began, client));
+            if usage.transfers == 0 {
+                self.by_origin.remove(&entry.origin);
+            }
+        }
         if let Some(count) = self.by_address.get_mut(client.ip()) {
             *count -= 1;
             if *count == 0 {

@@ -1,7 +1,7 @@
 //! Traits that the user of the crate implements: a file look-up, an observer for metrics and log,
-//! and a receiver of datagrams.
+//! and an Ethernet interface.
 
-use crate::effect::Event;
+use crate::{client::Client, effect::Event};
 use bytes::Bytes;
 use std::{
     fmt::Debug,
@@ -9,6 +9,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::AsFd,
+    time::Instant,
 };
 
 /// The files that the server offers.
@@ -25,20 +26,39 @@ pub trait Files: Send + Sync + 'static {
     fn completed(&self, client: Ipv4Addr, file: Self::Id) -> impl Future<Output = ()> + Send;
 }
 
-/// Receives the datagrams of clients in place of the UDP sockets, for example to check where they
-/// come from.
-pub trait ClientReceiver: AsFd + Send {
-    /// Passes waiting datagrams to `each`: sender, destination port, payload. Drops those whose
-    /// sender and destination port `is_wanted` refuses, before any other check. Returns the number
-    /// of packets that were read. Must not wait.
+/// The Ethernet interface of the clients. It receives datagrams in place of the UDP sockets, for
+/// example to check where they come from, and sends frames where the kernel would wait for ARP.
+pub trait EthernetLink: AsFd + Send {
+    /// Passes waiting datagrams to `each`. Drops requests of clients that `takes` refuses, before
+    /// any other check. Returns the number of packets that were read. Must not wait.
     ///
     /// # Errors
     /// `WouldBlock` if no packet waits, and errors of the kernel.
     fn receive(
         &mut self,
-        is_wanted: &dyn Fn(SocketAddrV4, u16) -> bool,
-        each: &mut dyn FnMut(SocketAddrV4, u16, &[u8]),
+        takes: &dyn Fn(SocketAddrV4) -> bool,
+        each: &mut dyn FnMut(Datagram<'_>),
     ) -> io::Result<usize>;
+
+    /// Returns true if the kernel sends packets to this address at once. Otherwise it would keep
+    /// them in the send queue of their socket, until ARP finds the next hop or gives up.
+    fn is_resolved(&mut self, now: Instant, address: Ipv4Addr) -> bool;
+
+    /// Sends a datagram from the port of transfers, as a frame to the Ethernet source of the
+    /// client's request. Must not wait.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the queue of the interface is full, and errors of the kernel.
+    fn send(&mut self, client: Client, payload: &[u8]) -> io::Result<()>;
+}
+
+/// A datagram that an [`EthernetLink`] received.
+#[derive(Clone, Copy, Debug)]
+pub enum Datagram<'a> {
+    /// To the request port.
+    Request(Client, &'a [u8]),
+    /// To the port of transfers, from this address and port.
+    Packet(SocketAddrV4, &'a [u8]),
 }
 
 /// Receives events for metrics and log. Called on worker threads; it must not block. `()` ignores
@@ -71,8 +91,8 @@ pub enum Problem<'a> {
     Send(&'a io::Error),
     /// UDP segmentation offload is refused; windows are sent block by block.
     NoSegmentation(&'a io::Error),
-    /// The kernel's send queue stayed full; the missing blocks are retransmitted later.
-    SendQueueFull,
+    /// The kernel's send queue did not take a message of this client; it is sent again later.
+    SendQueueFull(SocketAddrV4),
     /// A worker has too many unread requests; a request was dropped.
     RequestQueueFull,
     /// Too many completed files wait for [`Files::completed`]; one is not reported.

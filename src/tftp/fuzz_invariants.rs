@@ -2,11 +2,13 @@
 //! Used by fuzzing and tests.
 
 use crate::{
+    client::{Client, Origin},
     effect::{Effects, Event, Payload},
     engine::{Engine, Limits},
     negotiation::MAX_WINDOW,
 };
 use bytes::Bytes;
+use meshd_types::MacAddr;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     time::{Duration, Instant},
@@ -35,7 +37,7 @@ pub fn check_invariants(bytes: &[u8]) {
         let mut out = Effects::default();
         match control >> 6 {
             0 => now += Duration::from_millis(u64::from(control & 0x3f).pow(3)),
-            1 => engine.request(now, client, packet, &|_| Some((file.clone(), ())), &mut out),
+            1 => engine.request(now, from(client), packet, &|_| Some((file.clone(), ())), &mut out),
             _ => engine.receive(now, client, packet, &mut out),
         }
         engine.tick(now, &mut out);
@@ -46,6 +48,18 @@ pub fn check_invariants(bytes: &[u8]) {
     engine.close(&mut out);
     assert_eq!(engine.len(), 0);
     assert_eq!(engine.next_deadline(), None, "no timer is left");
+}
+
+/// Returns the client with the Ethernet source of its address.
+fn from(address: SocketAddrV4) -> Client {
+    let [.., host] = address.ip().octets();
+    let mac = MacAddr([2, 0, 0, 0, 0, host]);
+    let origin = match host {
+        0 => Origin::Unobserved,
+        1 => Origin::Nic(mac),
+        _ => Origin::Router(mac),
+    };
+    Client { address, origin }
 }
 
 fn check(engine: &Engine<()>, now: Instant, out: &Effects<()>) {

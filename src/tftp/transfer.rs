@@ -16,13 +16,14 @@
 //! loss: it brings the retransmission timer forward, once. If the next acknowledgement arrives
 //! before that timer, nothing is sent twice.
 
-use crate::negotiation::Negotiated;
+use crate::negotiation::{Negotiated, TIMEOUT};
 use bytes::Bytes;
 use meshd_types::failpoint;
 use std::time::{Duration, Instant};
 
-/// Retransmissions of an OACK. Most size probes end here, without an answer or with an ERROR.
-pub(crate) const MAX_OPTION_ACKS: u8 = 2;
+/// Retransmissions before the first acknowledgement. Most size probes end here, without an answer or
+/// with an ERROR. A client that got nothing repeats its request; an invented one never answers.
+const MAX_FIRST_RETRANSMITS: u8 = 1;
 /// Retransmissions of a window before the transfer times out.
 pub(crate) const MAX_RETRANSMITS: u8 = 5;
 /// The longest retransmission timeout, unless the client requested another one.
@@ -46,6 +47,9 @@ const FIRST_BLOCK: Duration = Duration::from_millis(250);
 /// Minimum delay of a retransmission after a duplicate acknowledgement. On a busy server the delay
 /// is twice the window time.
 const MIN_RETRANSMIT_DELAY: Duration = Duration::from_millis(10);
+/// Delay after which datagrams that the send queue did not take are sent again. A full queue of a
+/// slow network drains in this time, and is never empty for long.
+const POSTPONED: Duration = Duration::from_millis(20);
 /// A request repeated this soon after its answer is a duplicate and not answered.
 pub(crate) const DUPLICATE_WITHIN: Duration = Duration::from_millis(100);
 /// A client that made progress within this time has not restarted.
@@ -94,6 +98,8 @@ pub(crate) struct Transfer {
     sent: u64,
     retransmits: u8,
     saw_duplicate_ack: bool,
+    /// The last datagrams were not sent.
+    is_postponed: bool,
     /// The client acknowledged something, so its address is not forged.
     pub(crate) confirmed: bool,
     began: Instant,
@@ -126,6 +132,7 @@ impl Transfer {
             sent: 0,
             retransmits: 0,
             saw_duplicate_ack: false,
+            is_postponed: false,
             confirmed: false,
             began: now,
             samples: [(now, 0); 2],
@@ -174,13 +181,23 @@ impl Transfer {
 
     /// Handles the deadline: retransmits or times out.
     pub(crate) fn expire(&mut self, now: Instant) -> TransferAction {
-        let most = if self.option_ack.is_some() { MAX_OPTION_ACKS } else { MAX_RETRANSMITS };
+        let most = if self.confirmed { MAX_RETRANSMITS } else { MAX_FIRST_RETRANSMITS };
         let silent = now.saturating_duration_since(self.progress_at) >= MAX_SILENCE;
-        if self.retransmits >= most || silent || self.is_too_slow(now) {
+        let exhausted = self.retransmits >= most && !self.is_postponed;
+        if exhausted || silent || self.is_too_slow(now) {
             return TransferAction::TimeOut;
         }
-        self.retransmits += 1;
+        self.retransmits += u8::from(!self.is_postponed);
         self.send(now)
+    }
+
+    /// Brings the deadline forward, because the last datagrams were not sent. A transfer without an
+    /// acknowledgement keeps its deadline.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        if self.confirmed {
+            self.is_postponed = true;
+            self.deadline = self.deadline.min(now + POSTPONED);
+        }
     }
 
     /// Handles another request from the same port.
@@ -246,10 +263,11 @@ impl Transfer {
 
     /// Sends the current window and sets the deadline.
     fn send(&mut self, now: Instant) -> TransferAction {
-        let timeout = if self.negotiated.fixed_timeout {
+        self.is_postponed = false;
+        let timeout = if self.negotiated.fixed_timeout && self.confirmed {
             self.negotiated.timeout
         } else {
-            (self.negotiated.timeout * (1 << self.retransmits.min(4))).min(MAX_BACKOFF)
+            (TIMEOUT * (1 << self.retransmits.min(4))).min(MAX_BACKOFF)
         };
         (self.sent_at, self.deadline) = (now, now + timeout.min(MAX_SILENCE));
         if self.option_ack.is_some() {

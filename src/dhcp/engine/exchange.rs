@@ -227,9 +227,13 @@ impl Exchange<'_> {
         let host = self.vm_nic.map(|nic| nic.name.as_str());
         let builder =
             ReplyBuilder { address: self.address, identifier: self.identifier, subnet, host };
+        let to = Destination::of(self.request, content, self.origin, self.routed);
+        let is_local = !self.routed && !self.request.is_relayed();
+        let is_sender = matches!(to, Destination::Ip(to) if to.ip() == self.origin.source.ip());
         Effect::Reply(Reply {
             packet: builder.build(self.request, content, &self.boot),
-            to: Destination::of(self.request, content, self.origin, self.routed),
+            to,
+            sender: self.origin.ethernet_source.filter(|_| is_local && is_sender),
             interface_index: self.origin.interface_index,
             local_port: self.origin.local_port,
             kind: match content {

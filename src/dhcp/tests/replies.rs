@@ -81,6 +81,19 @@ fn inform_without_address_is_answered_at_its_source() {
     let ack = inform.from(&mut engine, at(0), 0, CLAIMED).expect(MessageType::Ack);
     assert_eq!(ack.to, Destination::Ip(SocketAddrV4::new(CLAIMED, CLIENT_PORT)));
     assert_eq!(ack.option(1), Some(vec![255, 255, 255, 0]));
+    let bytes = inform.bytes();
+    let origin = Origin {
+        interface_index: 0,
+        source: SocketAddrV4::new(CLAIMED, CLIENT_PORT),
+        local_port: 67,
+        ethernet_source: Some(mac(1)),
+    };
+    let effects = engine.handle(at(0), &bytes, origin);
+    let sender = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(reply) => Some(reply.sender),
+        _ => None,
+    });
+    assert_eq!(sender, Some(Some(mac(1))), "nobody may answer ARP for its source");
     let other = Ipv4Addr::new(10, 77, 0, 151);
     for (packet, source) in
         [(inform.clone(), Ipv4Addr::UNSPECIFIED), (inform.using(CLAIMED), other)]

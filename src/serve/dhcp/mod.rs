@@ -5,7 +5,6 @@
 //! | --- | --- |
 //! | `site_init_search` | finds other DHCP servers before meshd runs |
 //! | `socket` | opens the ports of each interface, sends and receives |
-//! | `frame_socket` | sends Ethernet frames to clients without an address |
 //! | `driver` | the task: packets to the engine, warnings to the log, periodic work |
 //! | `addresses_in_use` | finds addresses that machines use without a lease |
 //! | `neighbour_table` | reads the kernel's neighbour table |
@@ -18,7 +17,6 @@
 mod addresses_in_use;
 mod convert;
 mod driver;
-mod frame_socket;
 mod neighbour_table;
 mod reply_after_commit;
 mod running_commit;

@@ -1,9 +1,8 @@
 //! Sockets of the DHCP service, each bound to one interface.
 
-use super::frame_socket::FrameSocket;
 use crate::serve::{
     bind::{self, BindError, Service},
-    lan::{ArpProber, Receiver, drop_all_received},
+    lan::{ArpProber, FrameSocket, Receiver, drop_all_received, enlarge_send_queue},
     rebind::{BoundTo, InterfaceWatch},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
@@ -208,17 +207,24 @@ impl BoundInterface {
 
     /// Sends a reply without waiting: a client repeats a request that got no reply.
     pub(super) fn send(&self, reply: &Reply) -> io::Result<()> {
-        let to = match reply.to {
-            Destination::Ip(to) => to,
-            Destination::Frame { mac, address } => {
-                if let Some(frames) = &self.frames {
-                    return frames.send(self.interface.address, mac, address, &reply.packet);
-                }
-                let Destination::Ip(broadcast) = Destination::BROADCAST else { return Ok(()) };
-                broadcast
+        let proxy = self.proxy.as_ref().filter(|_| reply.local_port == PROXY_PORT);
+        let from = |port| SocketAddrV4::new(self.interface.address, port);
+        let to = match (reply.to, reply.sender, &self.frames) {
+            (Destination::Frame { mac, address }, _, Some(frames)) => {
+                let to = (mac, SocketAddrV4::new(address, CLIENT_PORT));
+                return frames.send(from(SERVER_PORT), to, &reply.packet);
+            }
+            // The kernel would keep replies in the queue of all clients until ARP resolves the
+            // address, and a sender can invent addresses.
+            (Destination::Ip(to), Some(mac), Some(frames)) => {
+                let port = if proxy.is_some() { PROXY_PORT } else { SERVER_PORT };
+                return frames.send(from(port), (mac, to), &reply.packet);
+            }
+            (Destination::Ip(to), ..) => to,
+            (Destination::Frame { .. }, _, None) => {
+                SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT)
             }
         };
-        let proxy = self.proxy.as_ref().filter(|_| reply.local_port == PROXY_PORT);
         let Some(socket) = proxy.or(self.server.as_ref()) else { return Ok(()) };
         sendto(socket, &reply.packet, SendFlags::DONTWAIT, &to)?;
         Ok(())
@@ -241,6 +247,7 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let socket = bind::udp(service, Some(interface), at)?;
     let failed = |source| BindError::Io { service, at, source };
+    enlarge_send_queue(&socket);
     if port != PROBE_PORT {
         drop_all_received(&socket).map_err(failed)?;
     }

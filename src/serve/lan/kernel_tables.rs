@@ -59,6 +59,15 @@ impl KernelTables {
     /// # Errors
     /// Errors of the kernel.
     pub(super) fn route(&self, address: Ipv4Addr) -> io::Result<Option<(u32, Ipv4Addr)>> {
+        Ok(self.next_hop(address)?.filter(|(_, hop)| *hop != address))
+    }
+
+    /// Returns the interface and the next hop for packets to `address`: a router, or `address`.
+    /// `None` if the kernel has no route.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    pub(super) fn next_hop(&self, address: Ipv4Addr) -> io::Result<Option<(u32, Ipv4Addr)>> {
         let mut request = RouteMessage::default();
         request.header.address_family = AddressFamily::Inet;
         request.header.destination_prefix_length = 32;
@@ -76,7 +85,7 @@ impl KernelTables {
             RouteAttribute::Oif(index) => Some(*index),
             _ => None,
         });
-        Ok(index.zip(router))
+        Ok(index.zip(Some(router.unwrap_or(address))))
     }
 
     /// Sends one query; `None` if the kernel has no matching entry. After an error, the next query

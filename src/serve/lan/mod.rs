@@ -8,6 +8,7 @@
 //! | `interfaces` | network interfaces of this host with their addresses |
 //! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
 //! | `client_datagrams` | receives UDP datagrams without those that another machine sent |
+//! | `frame_socket` | sends UDP datagrams in frames to an Ethernet address |
 //! | `arp_claimants` | sends ARP requests to find all machines that claim an address |
 //! | `neighbour_pins` | binds addresses to NICs in the kernel's neighbour table |
 //! | `tcp_segment` | parses an IPv4 packet as a TCP segment; no I/O |
@@ -19,6 +20,7 @@ mod arp_claimants;
 mod client_datagrams;
 mod connection_witness;
 mod datagram;
+mod frame_socket;
 mod interfaces;
 mod kernel_tables;
 mod neighbour_pins;
@@ -30,18 +32,32 @@ mod tcp_segment;
 pub use arp_claimants::ArpProber;
 pub use client_datagrams::ClientDatagrams;
 pub use datagram::{Datagram, parse};
+pub use frame_socket::FrameSocket;
 pub use interfaces::InterfaceTable;
 pub use receive::{Received, Receiver, drop_all_received, receive_only_from_this_host};
 pub use system::SystemLan;
 
 use meshd_types::MacAddr;
 use nix::{ifaddrs::getifaddrs, sys::socket::LinkAddr};
+use rustix::net::sockopt;
 use socket2::Socket;
 use std::io;
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// `ARPHRD_ETHER`: the interface has Ethernet addresses.
 const ETHERNET: u16 = 1;
+
+/// Size of the send queue of a service's socket, in bytes. Linux keeps packets to each address that
+/// it has not resolved in this queue, at most 208 KiB for each, for three seconds.
+const SEND_QUEUE: usize = 8 << 20;
+
+/// Enlarges the send queue of a socket, so that a few addresses that nobody answers for do not fill
+/// it. Without CAP_NET_ADMIN, net.core.wmem_max limits it.
+pub fn enlarge_send_queue(socket: &impl std::os::fd::AsFd) {
+    if sockopt::set_socket_send_buffer_size_force(socket, SEND_QUEUE).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, SEND_QUEUE);
+    }
+}
 
 /// Registers a packet socket with tokio.
 #[expect(

@@ -1,7 +1,7 @@
 //! One raw socket on one interface. A failure here only delays iPXE.
 
 use super::message::{ADVERTISEMENT, is_solicitation};
-use crate::serve::log::Log;
+use crate::serve::{lan::enlarge_send_queue, log::Log};
 use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -45,6 +45,7 @@ fn open(interface: &str) -> io::Result<UdpSocket> {
     socket.bind_device(Some(interface.as_bytes()))?;
     socket.join_multicast_v6(&ALL_ROUTERS, name_to_index(&socket, interface)?)?;
     socket.set_unicast_hops_v6(HOP_LIMIT)?;
+    enlarge_send_queue(&socket);
     UdpSocket::from_std(socket.into())
 }
 
@@ -100,7 +101,8 @@ async fn answer(interface: String, socket: UdpSocket) {
             });
             continue;
         }
-        if let Err(why) = socket.send_to(&ADVERTISEMENT, from).await {
+        // Waiting for a full queue would delay the answers to others.
+        if let Err(why) = socket.try_send_to(&ADVERTISEMENT, from) {
             count_dropped("not_sent");
             log.warn("ndp_send", || {
                 format!("{interface}: cannot answer an IPv6 router solicitation: {why}")

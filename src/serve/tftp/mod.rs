@@ -16,7 +16,7 @@ use super::{
 };
 use meshd_central::Shared;
 pub use meshd_tftp::TftpError;
-use meshd_tftp::{ClientReceiver, Sockets};
+use meshd_tftp::{EthernetLink, Sockets};
 use served_names::BootFiles;
 use std::{
     io,
@@ -68,8 +68,8 @@ pub async fn run(
 /// the machine.
 fn check_sources(central: &Shared, interface: &str, sockets: &mut Sockets) -> io::Result<()> {
     let SocketAddr::V4(requests) = sockets.local_addr()? else { return Ok(()) };
-    let open = |transfers| -> io::Result<Box<dyn ClientReceiver>> {
+    let open = |transfers| -> io::Result<Box<dyn EthernetLink>> {
         Ok(Box::new(ClientDatagrams::open(central.clone(), interface, requests, transfers)?))
     };
-    sockets.receive_from(open, receive_only_from_this_host)
+    sockets.use_links(open, receive_only_from_this_host)
 }

@@ -64,11 +64,11 @@ impl Observer for TftpTelemetry {
             Problem::NoSegmentation(error) => {
                 tracing::info!(%error, "no UDP segmentation offload: TFTP windows are sent block by block");
             }
-            Problem::SendQueueFull => {
+            Problem::SendQueueFull(client) => {
                 metrics::counter!("meshd_tftp_refused_total", "cause" => "send_queue_full")
                     .increment(1);
                 self.log.warn("queue", || {
-                    "the send queue of the network is full: missing TFTP blocks are sent again later".to_owned()
+                    format!("the send queue of the network is full: TFTP blocks to {client} are sent again later")
                 });
             }
             Problem::RequestQueueFull => {

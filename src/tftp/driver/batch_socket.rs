@@ -8,6 +8,7 @@
 //! one client is too narrow, windows to this client.
 
 use crate::{
+    client::Client,
     effect::{Payload, Transmission, block_of},
     negotiation::{MAX_BLOCK, MAX_WINDOW},
     packet::{self, HEADER},
@@ -138,7 +139,7 @@ impl BatchSocket {
                     if self.narrow.len() >= MAX_NARROW {
                         self.narrow.clear();
                     }
-                    self.narrow.insert(*messages[done].to.ip());
+                    self.narrow.insert(*messages[done].to.address.ip());
                     return Sent::NotSegmented(done);
                 }
                 Err(error) if refuses_to_cut(&error) => {
@@ -158,7 +159,7 @@ impl BatchSocket {
 
     fn send_batch(&mut self, batch: &[Message<'_>]) -> io::Result<usize> {
         let addresses: Vec<Option<SockaddrIn>> =
-            batch.iter().map(|message| Some(message.to.into())).collect();
+            batch.iter().map(|message| Some(message.to.address.into())).collect();
         let parts = batch.iter().map(|message| &message.parts);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let segment = batch.first().map_or(0, Message::segmentation);
@@ -188,7 +189,7 @@ fn refuses_to_cut(error: &io::Error) -> bool {
 
 /// One message for the kernel: a datagram, or several datagrams of one size.
 pub(crate) struct Message<'a> {
-    to: SocketAddrV4,
+    to: Client,
     parts: Vec<IoSlice<'a>>,
     datagrams: usize,
     /// Size of each datagram but the last, in bytes.
@@ -199,6 +200,16 @@ impl<'a> Message<'a> {
     /// Returns the value of `UDP_SEGMENT` in bytes; 0 if the message is one datagram.
     fn segmentation(&self) -> usize {
         if self.datagrams > 1 { self.segment } else { 0 }
+    }
+
+    /// Returns the client that receives the message.
+    pub(crate) fn to(&self) -> Client {
+        self.to
+    }
+
+    /// Returns the content of a message that is one datagram.
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        self.parts.iter().flat_map(|part| part.iter().copied()).collect()
     }
 
     /// Splits the message into one message for each datagram.
@@ -256,7 +267,7 @@ pub(crate) fn messages_of<'a>(
             }
             Payload::Blocks { file, block, first, count, .. } => {
                 let segment = HEADER + usize::from(*block);
-                let most = if segments_for(*to.ip()) {
+                let most = if segments_for(*to.address.ip()) {
                     (MAX_MESSAGE / segment).clamp(1, MAX_SEGMENTS)
                 } else {
                     1

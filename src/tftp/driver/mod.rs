@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | here | binds sockets, distributes requests to workers, reports completed files |
 //! | `worker` | one thread with one socket and one [`Engine`](crate::Engine) |
+//! | `sender` | sends datagrams, or frames where the send queue would keep datagrams |
 //! | `path_mtu` | the MTU of the path to a client, by the kernel |
 //! | `batch_socket` | many datagrams in one system call, UDP segmentation offload |
 //! | `adaptive_polling` | whether an idle worker polls or sleeps; pure |
@@ -12,10 +13,12 @@
 mod adaptive_polling;
 pub(crate) mod batch_socket;
 mod path_mtu;
+mod sender;
 mod worker;
 
 use crate::{
-    files::{ClientReceiver, Files, Observer, Problem},
+    client::Client,
+    files::{EthernetLink, Files, Observer, Problem},
     packet::MAX_REQUEST,
 };
 use bytes::Bytes;
@@ -30,7 +33,7 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use worker::{CheckedReceiver, Completed, WorkerHandle, WorkerSockets, worker};
+use worker::{Completed, WorkerHandle, WorkerLink, WorkerSockets, worker};
 
 /// Most workers: one for two cores leaves time for other servers. One serves some 300 MB/s in lock
 /// step and a few GB/s in windows; more than needed make smaller batches and cost more.
@@ -50,7 +53,7 @@ pub struct Sockets {
     /// One for each worker, to ask the kernel for the MTU of a path.
     mtu: Vec<UdpSocket>,
     /// One for each worker, or none.
-    receivers: Vec<Box<dyn ClientReceiver>>,
+    links: Vec<Box<dyn EthernetLink>>,
 }
 
 /// The server stopped without a request to stop.
@@ -93,27 +96,26 @@ impl Sockets {
             requests: open(address)?,
             transfers: transfers.collect::<Result<_, E>>()?,
             mtu: (0..workers).map(|_| bind(any_port)).collect::<Result<_, E>>()?,
-            receivers: Vec::new(),
+            links: Vec::new(),
         })
     }
 
-    /// Receives from a receiver for each worker, in addition to the sockets. `open` gets the port
-    /// of the worker's transfers: the receiver receives from there and from the request port.
-    /// `restrict` is called with each socket, which then drops what the receivers receive.
+    /// Uses an Ethernet link for each worker, in addition to the sockets. `open` gets the port of
+    /// the worker's transfers: the link receives from there and from the request port. `restrict`
+    /// is called with each socket, which then drops what the links receive.
     ///
     /// # Errors
     /// The first error of `open` or `restrict`.
-    pub fn receive_from(
+    pub fn use_links(
         &mut self,
-        open: impl Fn(u16) -> io::Result<Box<dyn ClientReceiver>>,
+        open: impl Fn(u16) -> io::Result<Box<dyn EthernetLink>>,
         restrict: impl Fn(&UdpSocket) -> io::Result<()>,
     ) -> io::Result<()> {
         let ports = self.transfers.iter().map(|socket| Ok(socket.local_addr()?.port()));
-        let receivers =
-            ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
+        let links = ports.map(|port: io::Result<u16>| open(port?)).collect::<io::Result<_>>()?;
         [&self.requests].into_iter().chain(&self.transfers).try_for_each(restrict)?;
         // In the end, so that no packet is received twice.
-        self.receivers = receivers;
+        self.links = links;
         Ok(())
     }
 
@@ -137,21 +139,16 @@ pub async fn serve<F: Files, O: Observer>(
     sockets: Sockets,
     shutdown: CancellationToken,
 ) -> Result<(), TftpError> {
-    let request_port = sockets.requests.local_addr()?.port();
     let requests = tokio::net::UdpSocket::from_std(sockets.requests)?;
     let (sender, completed) = mpsc::channel(COMPLETED_BACKLOG);
     let (mut workers, mut threads) = (Vec::new(), JoinSet::new());
     let (hasher, count) = (RandomState::new(), sockets.transfers.len());
-    let mut receivers = sockets.receivers.into_iter();
+    let mut links = sockets.links.into_iter();
     for (number, (socket, mtu)) in sockets.transfers.into_iter().zip(sockets.mtu).enumerate() {
         let hasher = hasher.clone();
         let is_own = move |client: &SocketAddrV4| worker_of(&hasher, client, count) == number;
-        let checked = receivers.next().map(|receiver| CheckedReceiver {
-            receiver,
-            request_port,
-            is_own: Box::new(is_own),
-        });
-        let sockets = WorkerSockets { socket, path_mtu: path_mtu(mtu), checked };
+        let ethernet = links.next().map(|link| WorkerLink { link, is_own: Box::new(is_own) });
+        let sockets = WorkerSockets { socket, path_mtu: path_mtu(mtu), ethernet };
         let (handle, run) =
             worker(sockets, Arc::clone(&files), Arc::clone(&observer), sender.clone())?;
         workers.push(handle);
@@ -201,7 +198,8 @@ async fn listen<O: Observer>(
         match requests.recv_from(&mut buffer).await {
             Ok((length, SocketAddr::V4(client))) => {
                 let worker = &workers[worker_of(hasher, &client, workers.len())];
-                if !worker.send((client, Bytes::copy_from_slice(&buffer[..length]))) {
+                let request = Bytes::copy_from_slice(&buffer[..length]);
+                if !worker.send((Client::unobserved(client), request)) {
                     observer.problem(Problem::RequestQueueFull);
                 }
             }

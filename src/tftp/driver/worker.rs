@@ -3,12 +3,14 @@
 
 use super::{
     adaptive_polling::AdaptivePolling,
-    batch_socket::{BATCH, BatchSocket, Message, Sent, headers_of, messages_of},
+    batch_socket::{BATCH, BatchSocket},
+    sender::{Unsent, send},
 };
 use crate::{
+    client::Client,
     effect::{Effects, Payload, Transmission},
     engine::{Engine, Limits, Lookup, PathMtu},
-    files::{ClientReceiver, Files, Observer, Problem},
+    files::{Datagram, EthernetLink, Files, Observer, Problem},
 };
 use bytes::Bytes;
 use nix::{
@@ -35,9 +37,6 @@ const LIMITS: Limits = Limits { transfers: 4096, window_bytes: 32 << 20 };
 const MAX_REQUESTS: usize = 1024;
 /// How long transfers may continue after shutdown was requested.
 const DRAIN: Duration = Duration::from_secs(3);
-/// Longest wait for a full send queue of the kernel. Then the engine's timers retransmit what was
-/// not sent.
-const SEND_QUEUE_WAIT: Duration = Duration::from_millis(100);
 
 /// A worker polls with at most this many transfers. With more it sleeps: several packets arrive
 /// meanwhile.
@@ -49,7 +48,7 @@ const ERROR_PAUSE: Duration = Duration::from_millis(100);
 pub(super) type Completed<F> = (Ipv4Addr, F);
 
 /// A request packet with its sender.
-pub(super) type RawRequest = (SocketAddrV4, Bytes);
+pub(super) type RawRequest = (Client, Bytes);
 
 /// The listening task's side of a worker. Dropping it stops the worker.
 pub(super) struct WorkerHandle {
@@ -94,13 +93,12 @@ pub(super) struct WorkerSockets {
     /// Bound to the port of its transfers.
     pub(super) socket: UdpSocket,
     pub(super) path_mtu: PathMtu,
-    pub(super) checked: Option<CheckedReceiver>,
+    pub(super) ethernet: Option<WorkerLink>,
 }
 
-/// A receiver of datagrams to the port of the worker's transfers, and to the request port.
-pub(super) struct CheckedReceiver {
-    pub(super) receiver: Box<dyn ClientReceiver>,
-    pub(super) request_port: u16,
+/// A link that receives datagrams to the port of the worker's transfers, and to the request port.
+pub(super) struct WorkerLink {
+    pub(super) link: Box<dyn EthernetLink>,
     /// True for the clients of this worker: every worker receives all requests.
     pub(super) is_own: Box<dyn Fn(&SocketAddrV4) -> bool + Send>,
 }
@@ -117,11 +115,11 @@ pub(super) fn worker<F: Files, O: Observer>(
     let (sender, requests) = sync_channel(MAX_REQUESTS);
     let handle = WorkerHandle { requests: sender, wakeup: Arc::clone(&wakeup) };
     let run = move || {
-        let WorkerSockets { socket, path_mtu, checked } = sockets;
+        let WorkerSockets { socket, path_mtu, ethernet } = sockets;
         let engine = Engine::new(LIMITS, path_mtu);
         let socket = BatchSocket::new(socket);
         let polling = AdaptivePolling::new();
-        Worker { socket, checked, engine, requests, wakeup, files, observer, completed, polling }
+        Worker { socket, ethernet, engine, requests, wakeup, files, observer, completed, polling }
             .run()
     };
     Ok((handle, run))
@@ -130,7 +128,7 @@ pub(super) fn worker<F: Files, O: Observer>(
 /// The state of the worker thread.
 struct Worker<F: Files, O> {
     socket: BatchSocket,
-    checked: Option<CheckedReceiver>,
+    ethernet: Option<WorkerLink>,
     engine: Engine<F::Id>,
     requests: Receiver<RawRequest>,
     wakeup: Arc<Wakeup>,
@@ -148,16 +146,17 @@ impl<F: Files, O: Observer> Worker<F, O> {
         loop {
             let now = Instant::now();
             let received = self.receive(now, &mut out)?
-                + self.receive_checked(now, until.is_none(), &mut out)?;
+                + self.receive_frames(now, until.is_none(), &mut out)?;
             let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
             self.engine.tick(now, &mut out);
-            self.flush(&mut out)?;
+            self.flush(now, &mut out);
             if until.is_none() && taken == 0 && self.wakeup.stop.load(Ordering::Acquire) {
                 until = Some(now + DRAIN);
             }
             if until.is_some_and(|until| self.engine.is_empty() || until <= now) {
                 self.engine.close(&mut out);
-                return self.flush(&mut out);
+                self.flush(now, &mut out);
+                return Ok(());
             }
             if received + taken > 0 {
                 self.polling.succeeded();
@@ -175,28 +174,19 @@ impl<F: Files, O: Observer> Worker<F, O> {
         self.count(received)
     }
 
-    fn receive_checked(
+    fn receive_frames(
         &mut self,
         now: Instant,
         takes_requests: bool,
         out: &mut Effects<F::Id>,
     ) -> io::Result<usize> {
-        let Some(CheckedReceiver { receiver, request_port, is_own }) = &mut self.checked else {
-            return Ok(0);
-        };
+        let Some(WorkerLink { link, is_own }) = &mut self.ethernet else { return Ok(0) };
         let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
-        let request_port = *request_port;
-        let is_own: &dyn Fn(&SocketAddrV4) -> bool = is_own;
         // Every worker gets all requests.
-        let is_wanted = |client: SocketAddrV4, port: u16| {
-            port != request_port || takes_requests && is_own(&client)
-        };
-        let received = receiver.receive(&is_wanted, &mut |client, port, bytes| {
-            if port == request_port {
-                self.engine.request(now, client, bytes, files, out);
-            } else {
-                self.engine.receive(now, client, bytes, out);
-            }
+        let takes = |client: SocketAddrV4| takes_requests && is_own(&client);
+        let received = link.receive(&takes, &mut |datagram| match datagram {
+            Datagram::Request(client, bytes) => self.engine.request(now, client, bytes, files, out),
+            Datagram::Packet(client, bytes) => self.engine.receive(now, client, bytes, out),
         });
         self.count(received)
     }
@@ -235,42 +225,19 @@ impl<F: Files, O: Observer> Worker<F, O> {
         taken
     }
 
-    /// Sends the datagrams and reports the events of the engine.
-    fn flush(&mut self, out: &mut Effects<F::Id>) -> io::Result<()> {
-        for sends in out.sends.chunks(BATCH) {
-            let headers = headers_of(sends);
-            let mut messages =
-                messages_of(sends, &headers, |client| self.socket.segments_for(client));
-            let mut done = 0;
-            while done < messages.len() {
-                match self.socket.send(&messages[done..]) {
-                    Sent::All => break,
-                    Sent::Full(sent) => {
-                        done += sent;
-                        if !self.writable()? {
-                            self.observer.problem(Problem::SendQueueFull);
-                            break;
-                        }
-                    }
-                    Sent::Failed(sent, error) => {
-                        done += sent + 1;
-                        self.observer.problem(Problem::Send(&error));
-                    }
-                    Sent::NotSegmented(sent) => {
-                        let at = done + sent;
-                        let singles = messages.remove(at).into_single();
-                        messages.splice(at..at, singles);
-                        done = at;
-                    }
-                    Sent::NoSegmentation(sent, error) => {
-                        self.observer.problem(Problem::NoSegmentation(&error));
-                        messages = messages
-                            .split_off(done + sent)
-                            .into_iter()
-                            .flat_map(Message::into_single)
-                            .collect();
-                        done = 0;
-                    }
+    /// Sends the datagrams and reports the events of the engine. A full queue delays no other
+    /// client: the engine sends again what was not sent.
+    fn flush(&mut self, now: Instant, out: &mut Effects<F::Id>) {
+        let link = self.ethernet.as_mut().map(|ethernet| &mut ethernet.link);
+        for unsent in send(now, &out.sends, &mut self.socket, link) {
+            match unsent {
+                Unsent::QueueFull(client) => {
+                    self.engine.postpone(now, client);
+                    self.observer.problem(Problem::SendQueueFull(client));
+                }
+                Unsent::Refused(error) => self.observer.problem(Problem::Send(&error)),
+                Unsent::NoSegmentation(error) => {
+                    self.observer.problem(Problem::NoSegmentation(&error));
                 }
             }
         }
@@ -284,13 +251,6 @@ impl<F: Files, O: Observer> Worker<F, O> {
             }
         }
         out.events.drain(..).for_each(|event| self.observer.event(&event));
-        Ok(())
-    }
-
-    fn writable(&self) -> io::Result<bool> {
-        let mut files = [PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLOUT)];
-        wait_for(&mut files, Some(SEND_QUEUE_WAIT))?;
-        Ok(files[0].any() == Some(true))
     }
 
     /// Waits for a packet, a request, or a deadline.
@@ -301,11 +261,11 @@ impl<F: Files, O: Observer> Worker<F, O> {
             PollFd::new(self.wakeup.event.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.socket.socket().as_fd(), PollFlags::POLLIN),
         ];
-        let checked = self
-            .checked
+        let frames = self
+            .ethernet
             .iter()
-            .map(|checked| PollFd::new(checked.receiver.as_fd(), PollFlags::POLLIN));
-        files.extend(checked);
+            .map(|ethernet| PollFd::new(ethernet.link.as_fd(), PollFlags::POLLIN));
+        files.extend(frames);
         wait_for(&mut files, left)?;
         if files[0].any() == Some(true) {
             let _ = self.wakeup.event.read();

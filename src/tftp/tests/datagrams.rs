@@ -1,6 +1,7 @@
 //! Windows that the kernel segments, over loopback.
 
 use crate::{
+    client::Client,
     driver::batch_socket::{BatchSocket, Message, Sent, enlarge, headers_of, messages_of},
     effect::{Payload, Transmission},
     packet,
@@ -24,13 +25,13 @@ fn socket() -> (UdpSocket, SocketAddrV4) {
 fn sends(to: SocketAddrV4) -> Vec<Transmission> {
     let file = Bytes::from_iter((0..100_000u32).map(|at| (at % 253) as u8));
     let blocks = |block, first, count| Transmission {
-        to,
+        to: Client::unobserved(to),
         payload: Payload::Blocks { file: file.clone(), block, first, count, resent: false },
     };
     vec![
         blocks(512, 1, 16),
         Transmission {
-            to,
+            to: Client::unobserved(to),
             payload: Payload::Packet(packet::error(packet::Code::NotFound, &"long ".repeat(150))),
         },
         blocks(8, 1, 64),

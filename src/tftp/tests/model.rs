@@ -2,6 +2,7 @@
 //! reorders packets.
 
 use crate::{
+    client::Client,
     effect::{Effects, Event, Payload, block_of},
     engine::{Engine, Limits},
     fuzz_invariants::check_invariants,
@@ -198,7 +199,13 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
                     network.launch(now, true, &answer);
                 }
             } else if packet[1] == 1 {
-                engine.request(now, CLIENT, &packet, &|_| Some((file.clone(), ())), &mut out);
+                engine.request(
+                    now,
+                    Client::unobserved(CLIENT),
+                    &packet,
+                    &|_| Some((file.clone(), ())),
+                    &mut out,
+                );
             } else {
                 engine.receive(now, CLIENT, &packet, &mut out);
             }
@@ -291,7 +298,13 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
         let (mut engine, mut out, begin) =
             (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
         let bytes = request("blksize 512 windowsize 4 ");
-        engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), ())), &mut out);
+        engine.request(
+            begin,
+            Client::unobserved(CLIENT),
+            &bytes,
+            &|_| Some((file.clone(), ())),
+            &mut out,
+        );
         for number in (0..acknowledged).step_by(4) {
             engine.receive(begin, CLIENT, &ack(number), &mut out);
         }

@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        client::{Client, Origin},
         effect::{Effects, Event, Refusal},
         engine::{Engine, Limits},
         transfer::{DUPLICATE_WITHIN, MAX_SILENCE},
@@ -9,6 +10,7 @@ use super::{
     model::{CLIENT, ETHERNET, LIMITS, ack, datagrams, request},
 };
 use bytes::Bytes;
+use meshd_types::MacAddr;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     time::{Duration, Instant},
@@ -31,6 +33,10 @@ impl Table {
 
     /// Asks for a file of 3000 bytes; the datagrams that come back.
     fn ask(&mut self, client: SocketAddrV4, options: &str) -> Vec<Vec<u8>> {
+        self.ask_from(Client::unobserved(client), options)
+    }
+
+    fn ask_from(&mut self, client: Client, options: &str) -> Vec<Vec<u8>> {
         let files = |name: &str| (name == "file").then(|| (Bytes::from(vec![9; 3000]), ()));
         self.engine.request(self.now, client, &request(options), &files, &mut self.out);
         datagrams(&mut self.out)
@@ -77,7 +83,8 @@ fn client_error_frees_transfer_and_same_port_may_retry() {
         table.ask(CLIENT, "tsize 0 ");
         let abort = b"\0\x05\0\0User aborted the transfer\0";
         if port_69 {
-            table.engine.request(table.now, CLIENT, abort, &|_| None, &mut table.out);
+            let client = Client::unobserved(CLIENT);
+            table.engine.request(table.now, client, abort, &|_| None, &mut table.out);
         } else {
             table.send(CLIENT, abort);
         }
@@ -129,12 +136,17 @@ fn duplicate_ack_sends_nothing_but_shortens_resend_timer() {
 }
 
 #[test]
-fn unanswered_option_ack_is_resent_twice_and_dropped() {
+fn transfer_without_acknowledgement_is_resent_once_and_dropped() {
     let mut table = Table::new(LIMITS);
-    table.ask(CLIENT, "tsize 0 ");
-    let seconds: Vec<usize> = (0..8).map(|_| table.pass(Duration::from_secs(1)).len()).collect();
-    assert_eq!(seconds, [1, 0, 1, 0, 0, 0, 0, 0]);
-    assert_eq!(table.engine.len(), 0);
+    // Without options the first block is the answer. A requested timeout begins with the first
+    // acknowledgement.
+    for options in ["tsize 0 ", "", "timeout 60 "] {
+        table.ask(CLIENT, options);
+        let seconds: Vec<usize> =
+            (0..4).map(|_| table.pass(Duration::from_secs(1)).len()).collect();
+        assert_eq!(seconds, [1, 0, 0, 0], "{options:?}");
+        assert_eq!(table.engine.len(), 0);
+    }
 }
 
 #[test]
@@ -274,7 +286,8 @@ fn unknown_file_mode_and_write_get_error_codes() {
         (b"\0\x02file\0octet\0", 2, Refusal::Write),
     ];
     for (bytes, code, cause) in cases {
-        table.engine.request(table.now, CLIENT, bytes, &|_| None, &mut table.out);
+        let client = Client::unobserved(CLIENT);
+        table.engine.request(table.now, client, bytes, &|_| None, &mut table.out);
         let answers = datagrams(&mut table.out);
         assert_eq!((answers.len(), answers[0][..4].to_vec()), (1, vec![0, 5, 0, code]));
         assert_eq!(table.out.events.pop(), Some(Event::Refused { client: CLIENT, cause }));
@@ -289,4 +302,59 @@ fn clients_get_error_packet_at_shutdown() {
     table.engine.close(&mut table.out);
     assert_eq!(datagrams(&mut table.out)[0][..2], [0, 5]);
     assert_eq!(table.out.events.pop(), Some(Event::CutOff));
+}
+
+#[test]
+fn transfers_of_one_ethernet_source_are_bounded_and_evict_their_own() {
+    let mut table = Table::new(Limits { transfers: 64, window_bytes: 64 * 1468 });
+    let mac = MacAddr([2, 0, 0, 0, 0, 6]);
+    let machine = Client { address: CLIENT, origin: Origin::Nic(MacAddr([2, 0, 0, 0, 0, 7])) };
+    table.ask_from(machine, "blksize 512 ");
+    table.send(CLIENT, &ack(0));
+    let sources = [(Origin::Nic(mac), 0..1000, 16), (Origin::Router(mac), 1000..2000, 48)];
+    for (origin, ports, most) in sources {
+        let before = table.engine.len();
+        for port in ports {
+            let address = client((port % 200) as u8 + 10, port);
+            let answers = table.ask_from(Client { address, origin }, "windowsize 64 ");
+            assert_eq!(answers.len(), 1);
+        }
+        assert_eq!(table.engine.len() - before, most.min(64 - before), "{origin:?}");
+    }
+    assert_eq!(table.send(CLIENT, &ack(1)).len(), 1, "the machine's transfer is not evicted");
+}
+
+#[test]
+fn windows_of_one_ethernet_source_leave_budget_for_others() {
+    let mut table = Table::new(Limits { transfers: 4096, window_bytes: 64 * 1468 });
+    let origin = Origin::Nic(MacAddr([2, 0, 0, 0, 0, 6]));
+    for port in 0..20 {
+        let client = Client { address: client(6, port), origin };
+        table.ask_from(client, "blksize 1468 windowsize 64 ");
+    }
+    let answers = table.ask(CLIENT, "blksize 1468 windowsize 16 ");
+    assert!(String::from_utf8_lossy(&answers[0]).contains("windowsize\x0016"), "{answers:?}");
+}
+
+#[test]
+fn postponed_blocks_are_sent_soon_and_count_as_no_retransmission() {
+    let mut table = Table::new(LIMITS);
+    table.ask(CLIENT, "blksize 512 ");
+    let window = table.send(CLIENT, &ack(0));
+    for _ in 0..100 {
+        table.engine.postpone(table.now, CLIENT);
+        assert_eq!(table.pass(Duration::from_millis(20)), window);
+    }
+    assert_eq!(table.send(CLIENT, &ack(1)).len(), 1);
+    // A client that is silent for the whole time is dropped nevertheless.
+    for _ in 0..2 * MAX_SILENCE.as_secs() {
+        table.engine.postpone(table.now, CLIENT);
+        table.pass(Duration::from_millis(500));
+    }
+    assert_eq!(table.engine.len(), 0);
+    table.engine.postpone(table.now, CLIENT);
+    table.ask(CLIENT, "");
+    table.engine.postpone(table.now, CLIENT);
+    let soon = table.pass(Duration::from_millis(20));
+    assert!(soon.is_empty(), "a client that never answered is not served sooner");
 }
