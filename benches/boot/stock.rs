@@ -61,7 +61,9 @@ impl Files {
         let www = dir.join("www");
         let _ = fs::remove_dir_all(&www);
         fs::create_dir_all(&www)?;
-        let ImageKind::Alpine(parts) = &manifest.parts;
+        let ImageKind::Alpine(parts) = &manifest.parts else {
+            panic!("a stock Alpine boots the parts of an Alpine image")
+        };
         for (part, blob) in
             [("vmlinuz", parts.kernel), ("initramfs", parts.initramfs), ("modloop", parts.modloop)]
         {

@@ -5,11 +5,11 @@ use super::parts::plan::PackagePlan;
 use super::parts::recipe::Recipe;
 use super::parts::repo::Repo;
 use super::parts::{
-    contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe,
+    contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, keys, modloop, plan,
+    recipe,
 };
 use super::{
     command::{TOOLS, ToolCommand, require_namespaces, require_tools},
-    keys,
     progress::{BuildStep, Progress, report_step},
     store,
     versions::{promote, versions},
@@ -19,7 +19,6 @@ use crate::catalog::{
     Image,
     image::{AlpineParts, FORMAT, ImageKind, ImageManifest, load_image},
 };
-use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Digest, ImageName};
 use std::{
     fs,
@@ -285,7 +284,6 @@ impl Build<'_> {
     ) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
-        let ImageKindName::Alpine = self.recipe.kind;
         let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&sources.kernel.vmlinuz)?,
             initramfs: put(&files.initramfs)?,

@@ -5,7 +5,8 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStdin, Command, Output, Stdio},
+    thread,
 };
 
 /// Number of output lines that an error shows.
@@ -48,6 +49,24 @@ pub const IMPORT_TOOLS: [Tool; 9] = [
     Tool { program: "gzip", package: "gzip" },
     Tool { program: "tar", package: "tar" },
     Tool { program: "openssl", package: "openssl" },
+    Tool { program: "unshare", package: "util-linux" },
+];
+
+/// Programs of a build of kind `root`.
+pub const ROOT_TOOLS: [Tool; 14] = [
+    Tool { program: "mmdebstrap", package: "mmdebstrap" },
+    Tool { program: "skopeo", package: "skopeo" },
+    Tool { program: "mksquashfs", package: "squashfs-tools" },
+    Tool { program: "veritysetup", package: "cryptsetup-bin" },
+    Tool { program: "depmod", package: "kmod" },
+    Tool { program: "modinfo", package: "kmod" },
+    Tool { program: "cpio", package: "cpio" },
+    Tool { program: "gzip", package: "gzip" },
+    Tool { program: "zstd", package: "zstd" },
+    Tool { program: "xz", package: "xz-utils" },
+    Tool { program: "tar", package: "tar" },
+    Tool { program: "prlimit", package: "util-linux" },
+    Tool { program: "rm", package: "coreutils" },
     Tool { program: "unshare", package: "util-linux" },
 ];
 
@@ -94,6 +113,15 @@ meshd_types::hints!(NamespacesDenied {
     _ => "build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)";
 });
 
+/// This host does not map the users of a system into a user namespace.
+#[derive(Debug, thiserror::Error)]
+#[error("building a root as a normal user needs subordinate users")]
+pub struct MappedNamespacesDenied(#[source] CommandError);
+
+meshd_types::hints!(MappedNamespacesDenied {
+    _ => "build as root, or install uidmap and add a line for the user to /etc/subuid and /etc/subgid";
+});
+
 /// Returns an error with the tools that are not installed.
 pub fn require_tools(tools: &[Tool]) -> Result<(), MissingTools> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
@@ -107,6 +135,12 @@ pub fn require_tools(tools: &[Tool]) -> Result<(), MissingTools> {
 /// needs.
 pub fn require_namespaces() -> Result<(), NamespacesDenied> {
     ToolCommand::as_root("true").run().map_err(NamespacesDenied)
+}
+
+/// Returns an error if this user may not create user namespaces with all users of a system, which
+/// [`ToolCommand::as_mapped_root`] needs.
+pub fn require_mapped_namespaces() -> Result<(), MappedNamespacesDenied> {
+    ToolCommand::as_mapped_root("true").run().map_err(MappedNamespacesDenied)
 }
 
 /// PATH with the administrator's folders, which a user's PATH may lack.
@@ -135,6 +169,17 @@ impl ToolCommand {
             return ToolCommand::new(program);
         }
         ToolCommand::new("unshare").arg("--user").arg("--map-root-user").arg("--").arg(program)
+    }
+
+    /// Creates a command that sees and sets the owners of a whole system: as root, or as root of a
+    /// user namespace with the subordinate users of this user.
+    pub fn as_mapped_root(program: impl AsRef<OsStr>) -> Self {
+        if rustix::process::geteuid().is_root() {
+            return ToolCommand::new(program);
+        }
+        ToolCommand::new("unshare")
+            .args(["--user", "--map-root-user", "--map-auto", "--"])
+            .arg(program)
     }
 
     /// Creates a command inside a tree.
@@ -190,12 +235,33 @@ impl ToolCommand {
         self.run()
     }
 
+    /// Runs the command with the input that `write` produces.
+    pub fn fed_by(mut self, write: impl FnOnce(ChildStdin)) -> Result<(), CommandError> {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = self.command.spawn().map_err(|source| self.not_started(source))?;
+        let input = child.stdin.take().expect("its input is a pipe");
+        let output = thread::scope(|scope| {
+            let output = scope.spawn(|| child.wait_with_output());
+            write(input);
+            output.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let output = output.map_err(|source| self.not_started(source))?;
+        self.result(&output).map(drop)
+    }
+
     /// Runs the command and returns its output.
     pub fn output(mut self) -> Result<String, CommandError> {
-        let output = self.command.stderr(Stdio::piped()).output().map_err(|source| {
-            let program = self.command.get_program().to_string_lossy().into_owned();
-            CommandError::Start { program, source }
-        })?;
+        let output = self.command.stderr(Stdio::piped()).output();
+        let output = output.map_err(|source| self.not_started(source))?;
+        self.result(&output)
+    }
+
+    fn not_started(&self, source: std::io::Error) -> CommandError {
+        let program = self.command.get_program().to_string_lossy().into_owned();
+        CommandError::Start { program, source }
+    }
+
+    fn result(&self, output: &Output) -> Result<String, CommandError> {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }

@@ -4,13 +4,14 @@ use super::parts::{installed::DatabaseError, modules::NoSuchModule, plan::PlanEr
 use crate::{
     builder::{
         bundle::BundleFault,
-        command::{CommandError, MissingTools, NamespacesDenied},
+        command::{CommandError, MappedNamespacesDenied, MissingTools, NamespacesDenied},
         import::ImportError,
+        root::RootFault,
     },
     catalog::{bundle::BundleError, image::ImageError},
 };
 use meshd_config::Faults;
-use meshd_types::Digest;
+use meshd_types::{Digest, ImageName};
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,8 @@ pub enum BuildError {
     Tools(#[from] MissingTools),
     #[error(transparent)]
     Namespaces(#[from] NamespacesDenied),
+    #[error(transparent)]
+    MappedNamespaces(#[from] MappedNamespacesDenied),
     #[error("another build of `{0}` is under way")]
     Busy(String),
     #[error("cannot {what}")]
@@ -59,6 +62,12 @@ pub enum BuildError {
     Unproven(String),
     #[error(transparent)]
     Import(#[from] ImportError),
+    #[error("build image{}", .image.as_ref().map_or_else(String::new, |name| format!(" {name}")))]
+    Root {
+        /// `None` until the build is complete.
+        image: Option<ImageName>,
+        source: RootFault,
+    },
     #[error(transparent)]
     Bundle(#[from] BundleFault),
     #[error("the bundle cannot be read back after building")]
@@ -75,6 +84,8 @@ meshd_types::hints!(BuildError {
     BuildError::Changed { .. } => "say under [[packages.restore]] how it is brought back";
     @source BuildError::Tools(source) => source;
     @source BuildError::Namespaces(source) => source;
+    @source BuildError::MappedNamespaces(source) => source;
+    @source BuildError::Root { source, .. } => source;
     @source BuildError::Plan(source) => source;
     @source BuildError::Modules(source) => source;
     @source BuildError::Import(source) => source;
@@ -82,6 +93,12 @@ meshd_types::hints!(BuildError {
     @source BuildError::BundleReadBack(source) => source;
     @source BuildError::ReadBack(source) => source;
 });
+
+impl From<RootFault> for BuildError {
+    fn from(source: RootFault) -> Self {
+        BuildError::Root { image: None, source }
+    }
+}
 
 /// Returns a conversion of an I/O error into the error of an operation on a file.
 pub(crate) fn io_error(

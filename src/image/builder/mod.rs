@@ -8,10 +8,10 @@
 //! | `command` | runs external programs without a shell and keeps the end of their output for errors |
 //! | `error` | errors of an image build |
 //! | `import` | imports Alpine's netboot files and packages as a version of an image |
-//! | `keys` | the site's signing key for package repositories |
 //! | `list` | lists recipes and built images and bundles |
 //! | `parts` | parts of an image: its recipe, kernel, initramfs and package repository |
 //! | `progress` | progress messages of a build |
+//! | `root` | builds an image of kind `root`: any Linux as one squashfs with dm-verity |
 //! | `store` | writes blobs and manifests atomically |
 //! | `versions` | versions of images and bundles: promote, roll back, prune |
 //! | `volumes` | volume files of VMs, named by digest |
@@ -31,10 +31,10 @@ pub mod bundle;
 mod command;
 mod error;
 pub mod import;
-mod keys;
 mod list;
 mod parts;
 mod progress;
+mod root;
 mod store;
 mod versions;
 mod volumes;
@@ -47,6 +47,7 @@ pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
 pub use progress::{BuildStep, Progress, Quiet};
+pub use root::RootFault;
 pub use versions::{
     ArtifactKind, Dropped, KEEP, ListKind, ListOwner, Prune, Pruned, Version, VersionError,
     find_version, previous_version, promote, prune, rollback, versions,
@@ -54,13 +55,18 @@ pub use versions::{
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
 
 use crate::catalog::ImageManifest;
+use meshd_model::image_kind::ImageKindName;
+use parts::recipe_head;
 
-/// Builds an image, unless it is up to date: same recipe, intact blobs. A recipe with a mirror is
-/// an import.
+/// Builds an image, unless it is up to date: same recipe and sources, intact blobs. A recipe with a
+/// mirror is an import.
 ///
 /// # Errors
 /// An existing image stays; no file is half-written.
 pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
+    if recipe_head::kind_of(&request.recipe_dir) == ImageKindName::Root {
+        return root::build_root(request, progress);
+    }
     if !import::recipe::is_import(&request.recipe_dir) {
         return build::build_recipe(request, progress);
     }

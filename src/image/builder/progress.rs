@@ -21,27 +21,36 @@ pub enum BuildStep {
     Index,
     /// Download and verification of packages from the mirror, or from the cache.
     FetchPackages,
+    /// Fetching of the sources of a root: mmdebstrap, skopeo, or files of this machine.
+    FetchRoot,
+    /// Reading of a root's archives.
+    UnpackRoot,
     /// Creation and signing of every package.
     Packages,
     /// Creation of the initramfs by Alpine's mkinitfs.
     Initramfs,
     /// Creation of the modloop.
     Modloop,
+    /// Creation of a root's squashfs and hash tree.
+    Squashfs,
     /// Writing of blobs and manifest.
     Store,
 }
 
 impl BuildStep {
-    pub const ALL: [BuildStep; 10] = [
+    pub const ALL: [BuildStep; 13] = [
         BuildStep::FetchUserland,
         BuildStep::FetchKernel,
         BuildStep::UnpackUserland,
         BuildStep::UnpackKernel,
         BuildStep::Index,
         BuildStep::FetchPackages,
+        BuildStep::FetchRoot,
+        BuildStep::UnpackRoot,
         BuildStep::Packages,
         BuildStep::Initramfs,
         BuildStep::Modloop,
+        BuildStep::Squashfs,
         BuildStep::Store,
     ];
 }
@@ -55,9 +64,12 @@ impl fmt::Display for BuildStep {
             BuildStep::UnpackKernel => "unpack kernel",
             BuildStep::Index => "package index",
             BuildStep::FetchPackages => "fetch packages",
+            BuildStep::FetchRoot => "fetch root",
+            BuildStep::UnpackRoot => "unpack root",
             BuildStep::Packages => "packages",
             BuildStep::Initramfs => "initramfs",
             BuildStep::Modloop => "modloop",
+            BuildStep::Squashfs => "squashfs",
             BuildStep::Store => "store",
         })
     }

@@ -1,6 +1,9 @@
 //! The work folder of one build, and the lock against a second build.
 
-use super::error::{BuildError, io_error};
+use super::{
+    command::{CommandError, ToolCommand},
+    error::{BuildError, io_error},
+};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, File},
@@ -37,12 +40,38 @@ impl BuildFolder {
         self.folder.join(name)
     }
 
+    /// Creates a folder for the files of a system with all its users.
+    pub(super) fn mapped_folder(&self, name: &str) -> Result<MappedFolder, BuildError> {
+        self.folder(name).map(MappedFolder)
+    }
+
     /// Creates a folder in the work folder.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf, BuildError> {
         let path = self.path(name);
         fs::create_dir_all(&path).map_err(io_error("make the folder", &path))?;
         Ok(path)
     }
+}
+
+/// A folder whose files may belong to the users of a user namespace; dropping it removes it.
+pub(super) struct MappedFolder(PathBuf);
+
+impl MappedFolder {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for MappedFolder {
+    fn drop(&mut self) {
+        // Dropping the work folder, or the next build, reports what is left.
+        let _ = remove_mapped(&self.0);
+    }
+}
+
+/// Removes a tree with files of other users of a user namespace.
+fn remove_mapped(folder: &Path) -> Result<(), CommandError> {
+    ToolCommand::as_mapped_root("rm").args(["--recursive", "--force", "--"]).arg(folder).run()
 }
 
 impl Drop for BuildFolder {
@@ -60,8 +89,10 @@ impl Drop for BuildFolder {
 fn remove(folder: &Path) -> std::io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            unlock(folder)?;
-            fs::remove_dir_all(folder)
+            if unlock(folder).and_then(|()| fs::remove_dir_all(folder)).is_ok() {
+                return Ok(());
+            }
+            remove_mapped(folder).map_err(std::io::Error::other)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -10,7 +10,7 @@
 
 use super::versions::VersionFolder;
 use bytes::Bytes;
-pub use meshd_model::image_kind::{AlpineParts, Blob, ImageKind};
+pub use meshd_model::image_kind::{AlpineParts, Blob, ImageKind, RootParts};
 use meshd_types::{Architecture, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{

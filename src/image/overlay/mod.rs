@@ -30,6 +30,7 @@ mod secret;
 mod stored;
 mod values;
 
+pub(crate) use archive::HeaderLimit;
 pub use archive::{Packer, Unpacked, read as read_targz, unpack};
 pub use bootable::boot_faults;
 pub use context::{GroupContext, MemberContext, NodeContext};

@@ -42,7 +42,7 @@ pub(super) fn command_line(plan: &BootPlan, loader_args: &[String]) -> String {
         Delivery::Url => plan.secret.overlay.expose(),
     };
     let overlay = plan.public.kind.overlay_arg(overlay);
-    let words = loader_args.iter().chain([&overlay]).chain(&plan.public.args);
+    let words = loader_args.iter().chain(&overlay).chain(&plan.public.args);
     words.map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `alpine` | Alpine's initramfs, a package repository and a modloop |
 //! | `part` | one part of an image, by digest |
+//! | `root` | any Linux as one squashfs with dm-verity, which stage 1 fetches |
 //!
 //! A further kind is one file beside `alpine` and one variant of [`ImageKind`] and
 //! [`ImageKindName`]; the compiler then names each place that decides by kind.
@@ -12,9 +13,11 @@
 
 mod alpine;
 mod part;
+mod root;
 
 pub use alpine::AlpineParts;
 pub use part::{Blob, ImagePart, PartUse};
+pub use root::RootParts;
 
 use meshd_types::MacAddr;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
@@ -34,17 +37,20 @@ pub const KIND_KEY: &str = "kind";
 pub enum ImageKindName {
     #[default]
     Alpine,
+    Root,
 }
 
 impl ImageKindName {
     /// Each kind with its word.
-    pub const WORDS: [(&str, ImageKindName); 1] = [("alpine", ImageKindName::Alpine)];
+    pub const WORDS: [(&str, ImageKindName); 2] =
+        [("alpine", ImageKindName::Alpine), ("root", ImageKindName::Root)];
 
     /// Returns the names of the parts that the running node fetches, which templates of overlays
     /// use as `image.NAME`.
     pub fn fetched_parts(self) -> &'static [&'static str] {
         match self {
             ImageKindName::Alpine => &alpine::FETCHED_PARTS,
+            ImageKindName::Root => &root::FETCHED_PARTS,
         }
     }
 }
@@ -54,6 +60,7 @@ impl ImageKindName {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ImageKind {
     Alpine(AlpineParts),
+    Root(RootParts),
 }
 
 /// Values of one boot from which a kind forms its kernel arguments.
@@ -68,6 +75,7 @@ impl ImageKind {
     pub fn name(&self) -> ImageKindName {
         match self {
             ImageKind::Alpine(_) => ImageKindName::Alpine,
+            ImageKind::Root(_) => ImageKindName::Root,
         }
     }
 
@@ -75,6 +83,7 @@ impl ImageKind {
     pub fn parts(&self) -> Vec<ImagePart> {
         match self {
             ImageKind::Alpine(parts) => parts.parts().into(),
+            ImageKind::Root(parts) => parts.parts().into(),
         }
     }
 
@@ -87,13 +96,16 @@ impl ImageKind {
     pub fn kernel_args(&self, inputs: &KernelArgInputs<'_>) -> Vec<String> {
         match self {
             ImageKind::Alpine(parts) => parts.kernel_args(inputs),
+            ImageKind::Root(_) => root::kernel_args(),
         }
     }
 
-    /// Returns the kernel argument that names the overlay: a path of the initramfs or a URL.
-    pub fn overlay_arg(&self, location: &str) -> String {
+    /// Returns the kernel argument that names the overlay: a path of the initramfs or a URL. `None`
+    /// for a kind whose first program knows the path.
+    pub fn overlay_arg(&self, location: &str) -> Option<String> {
         match self {
-            ImageKind::Alpine(_) => alpine::overlay_arg(location),
+            ImageKind::Alpine(_) => Some(alpine::overlay_arg(location)),
+            ImageKind::Root(_) => None,
         }
     }
 }
@@ -112,6 +124,9 @@ impl<'de> Deserialize<'de> for ImageKind {
             ImageKindName::Alpine => {
                 serde_json::from_value(parts).map(ImageKind::Alpine).map_err(D::Error::custom)
             }
+            ImageKindName::Root => {
+                serde_json::from_value(parts).map(ImageKind::Root).map_err(D::Error::custom)
+            }
         }
     }
 }
@@ -119,12 +134,27 @@ impl<'de> Deserialize<'de> for ImageKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_proto::stage1::VeritySpec;
     use meshd_types::Digest;
 
     fn alpine() -> ImageKind {
         let [kernel, initramfs, packages, modloop] =
             [1, 2, 3, 4].map(|byte| Blob { digest: Digest([byte; 32]), size: 4 });
         ImageKind::Alpine(AlpineParts { kernel, initramfs, packages, modloop })
+    }
+
+    fn root() -> ImageKind {
+        let [kernel, modules, root] =
+            [1, 2, 3].map(|byte| Blob { digest: Digest([byte; 32]), size: 8192 });
+        let verity = VeritySpec {
+            root_hash: Digest([4; 32]),
+            salt: "05".repeat(32),
+            hash_offset: 4096,
+            block_size: 4096,
+            data_blocks: 1,
+        };
+        let sources = [("tar".to_owned(), Digest([6; 32]))].into();
+        ImageKind::Root(RootParts { kernel, modules, root, verity, sources })
     }
 
     #[test]
@@ -137,6 +167,7 @@ mod tests {
     fn every_kind() -> Vec<ImageKind> {
         let kind = |name| match name {
             ImageKindName::Alpine => alpine(),
+            ImageKindName::Root => root(),
         };
         ImageKindName::WORDS.map(|(_, name)| kind(name)).into()
     }
@@ -190,7 +221,7 @@ mod tests {
                 nic: MacAddr([2, 0, 0, 0, 0, 1]),
                 url: &|part| format!("http://x/{}", part.name),
             };
-            for arg in kind.kernel_args(&inputs).into_iter().chain([kind.overlay_arg("/x")]) {
+            for arg in kind.kernel_args(&inputs).into_iter().chain(kind.overlay_arg("/x")) {
                 assert!(
                     meshd_config::kernel_arg(&arg)
                         .is_err_and(|error| error.to_string().contains("set by meshd itself")),

@@ -8,7 +8,6 @@ use super::{
     source::{MAX_PART, read_inside},
 };
 use crate::builder::error::{BuildError, io_error};
-use meshd_model::image_kind::ImageKindName;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -50,7 +49,6 @@ pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), Buil
     let (url, branch) = (folder.display().to_string(), String::new());
     Ok((
         ImportRecipe {
-            kind: ImageKindName::Alpine,
             arch: facts.arch,
             description: format!("imported from {}", folder.display()),
             mirror: Mirror { url, branch, repositories: vec![String::new()], keys: Vec::new() },

@@ -30,13 +30,12 @@ use super::{
     build::{BuildRequest, recipe_digest},
     command::{IMPORT_TOOLS, require_namespaces, require_tools},
     error::{BuildError, io_error},
-    keys,
+    parts::keys,
     progress::{BuildStep, Progress, report_step},
     store,
     work_folder::BuildFolder,
 };
 use crate::catalog::image::{AlpineParts, Contents, FORMAT, ImageKind, ImageManifest};
-use meshd_model::image_kind::ImageKindName;
 use meshd_types::Digest;
 use packages::PackageImport;
 use recipe::ImportRecipe;
@@ -98,7 +97,6 @@ pub fn import(
     report_step(progress, BuildStep::Store, || {
         let _lock = store::lock(&request.build.blobs_dir)?;
         let put = |file| store::put_blob(&request.build.blobs_dir, file);
-        let ImageKindName::Alpine = recipe.kind;
         let parts = ImageKind::Alpine(AlpineParts {
             kernel: put(&netboot.kernel)?,
             initramfs: put(&netboot.initramfs)?,

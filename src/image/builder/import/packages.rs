@@ -12,9 +12,9 @@ use crate::builder::{
     },
     command::ToolCommand,
     error::{BuildError, failed, io_error},
-    keys::{PUBLIC_NAME, RepoKey},
     parts::{
         cpio,
+        keys::{PUBLIC_NAME, RepoKey},
         recipe::{Algorithm, Compression},
         repo::{self, INDEX_ARCHIVE},
     },

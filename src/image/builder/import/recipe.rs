@@ -5,7 +5,6 @@ use meshd_config::{
     Fault, Faults,
     reader::{self, Table},
 };
-use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Architecture, Digest, SafePath};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,6 @@ const MAX_INSTALL: usize = 512;
 /// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportRecipe {
-    pub kind: ImageKindName,
     pub arch: Architecture,
     pub description: String,
     pub mirror: Mirror,
@@ -107,7 +105,7 @@ pub fn parse(text: &str, file: &Path) -> Result<ImportRecipe, Faults> {
 }
 
 fn read(root: &Table<'_>) -> Option<ImportRecipe> {
-    let kind = recipe_head::kind(root);
+    recipe_head::require_alpine(root);
     let arch = recipe_head::architecture(root);
     let description =
         root.required("description", root.word("description"), "say in one line what the image is");
@@ -115,7 +113,6 @@ fn read(root: &Table<'_>) -> Option<ImportRecipe> {
     let netboot = section(root, "netboot", netboot);
     let install = section(root, "packages", install);
     Some(ImportRecipe {
-        kind: kind?,
         arch: arch?,
         description: description?.value,
         mirror: mirror?,

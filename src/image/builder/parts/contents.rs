@@ -36,14 +36,14 @@ pub(crate) fn contents(
     }
     let mut modules = BTreeSet::new();
     for list in ["modules.dep", "modules.builtin"] {
-        modules.extend(names(&fs::read_to_string(modules_dir.join(list))?));
+        modules.extend(module_names(&fs::read_to_string(modules_dir.join(list))?));
     }
     Ok(Contents { services, modules })
 }
 
 /// Parses module names: `kernel/drivers/vfio/pci/vfio-pci.ko.zst: needs...` is `vfio_pci`, the name
 /// for modprobe.
-fn names(list: &str) -> impl Iterator<Item = String> {
+pub(crate) fn module_names(list: &str) -> impl Iterator<Item = String> {
     list.lines().filter_map(|line| {
         let path = line.split(':').next()?;
         let (name, _) = path.rsplit('/').next()?.split_once(".ko")?;
@@ -58,6 +58,6 @@ mod tests {
     #[test]
     fn module_name_is_in_modprobe_form() {
         let list = "kernel/drivers/vfio/pci/vfio-pci.ko: kernel/drivers/vfio/vfio.ko\nkernel/net/tun.ko.zst:\n\nkernel/a.b\n";
-        assert_eq!(names(list).collect::<Vec<_>>(), ["vfio_pci", "tun"]);
+        assert_eq!(module_names(list).collect::<Vec<_>>(), ["vfio_pci", "tun"]);
     }
 }

@@ -8,6 +8,7 @@
 //! | `installed` | apk's installed database: the files of each package |
 //! | `plan` | the content of each package of the repository |
 //! | `modules` | selects kernel modules and their dependencies |
+//! | `keys` | the site's signing key for package repositories |
 //! | `kernel` | unpacks the kernel package and prunes its modules |
 //! | `initramfs` | the initramfs |
 //! | `modloop` | the modloop |
@@ -21,6 +22,7 @@ pub(crate) mod cpio;
 pub mod installed;
 pub(crate) mod initramfs;
 pub(crate) mod kernel;
+pub(crate) mod keys;
 pub(crate) mod modloop;
 pub(crate) mod modules;
 pub mod plan;

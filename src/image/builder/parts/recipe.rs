@@ -6,14 +6,12 @@ use meshd_config::{
     Fault, Faults,
     reader::{self, Located, Table},
 };
-use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Architecture, Digest, SafePath};
 use std::path::Path;
 
 /// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    pub kind: ImageKindName,
     pub arch: Architecture,
     pub description: String,
     pub source: WheelSource,
@@ -163,7 +161,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Recipe, Faults> {
 }
 
 fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
-    let kind = recipe_head::kind(root);
+    recipe_head::require_alpine(root);
     let arch = recipe_head::architecture(root);
     let description =
         root.required("description", root.word("description"), "say in one line what the image is");
@@ -182,7 +180,6 @@ fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
     let modloop = section(root, "modloop", read_compression);
     let packages = section(root, "packages", read_packages);
     Some(Recipe {
-        kind: kind?,
         arch: arch?,
         description: description?.value,
         source: source?,

@@ -9,8 +9,10 @@ use super::{
 use crate::builder::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
-    keys::RepoKey,
-    parts::cpio::{self, set_mode},
+    parts::{
+        cpio::{self, set_mode},
+        keys::RepoKey,
+    },
 };
 use std::{
     collections::BTreeSet,

@@ -236,7 +236,7 @@ fn version_with_edited_manifest_is_refused() {
     let (a, _) = (images.add("kernel a", 1), images.add("kernel b", 2));
     let path = VersionFolder::image(images.blobs(), &images.name).version_path(&a);
     let mut manifest = load_version(images.blobs(), &images.name, &a).unwrap();
-    let ImageKind::Alpine(parts) = &mut manifest.parts;
+    let ImageKind::Alpine(parts) = &mut manifest.parts else { panic!("the kind of the test") };
     parts.kernel = parts.modloop;
     fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     assert!(matches!(rollback(images.blobs(), &images.name), Err(VersionError::Image(_))));

@@ -98,15 +98,14 @@ pub fn unpack(
     input: impl Read,
     mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let left = Rc::new(Cell::new(0));
-    let mut archive =
-        tar::Archive::new(HeaderLimit { input: GzDecoder::new(input), left: Rc::clone(&left) });
+    let (limited, budget) = HeaderLimit::new(GzDecoder::new(input));
+    let mut archive = tar::Archive::new(limited);
     let mut entries = archive.entries()?;
     loop {
-        left.set(MAX_HEADERS);
+        budget.begin_headers();
         let Some(entry) = entries.next() else { break };
         let mut entry = entry?;
-        left.set(u64::MAX);
+        budget.begin_content();
         let mode = entry.header().mode()?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
         let path = SafePath::new(&path).map_err(io::Error::other)?;
@@ -122,16 +121,42 @@ pub fn unpack(
         each(path, mode, unpacked)?;
         io::copy(&mut entry, &mut io::sink())?;
     }
-    let mut decoder = archive.into_inner().input;
+    let mut decoder = archive.into_inner().into_inner();
     io::copy(&mut decoder, &mut io::sink())?;
     io::copy(&mut decoder.into_inner(), &mut io::sink())?;
     Ok(())
 }
 
 /// Limits the bytes between the contents of two entries.
-struct HeaderLimit<R> {
+pub(crate) struct HeaderLimit<R> {
     input: R,
     left: Rc<Cell<u64>>,
+}
+
+/// Says whether a [`HeaderLimit`] reads headers or contents.
+pub(crate) struct HeaderBudget(Rc<Cell<u64>>);
+
+impl<R> HeaderLimit<R> {
+    pub(crate) fn new(input: R) -> (Self, HeaderBudget) {
+        let left = Rc::new(Cell::new(0));
+        (HeaderLimit { input, left: Rc::clone(&left) }, HeaderBudget(left))
+    }
+
+    pub(crate) fn into_inner(self) -> R {
+        self.input
+    }
+}
+
+impl HeaderBudget {
+    /// The headers of one entry follow.
+    pub(crate) fn begin_headers(&self) {
+        self.0.set(MAX_HEADERS);
+    }
+
+    /// The content of an entry follows, of any length.
+    pub(crate) fn begin_content(&self) {
+        self.0.set(u64::MAX);
+    }
 }
 
 impl<R: Read> Read for HeaderLimit<R> {

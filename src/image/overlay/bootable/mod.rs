@@ -24,9 +24,11 @@ use std::fmt::Display;
 /// Service of the agent.
 const AGENT_SERVICE: &str = "mesh-agent";
 
-fn requirements(kind: ImageKindName) -> &'static Requirements {
+/// Returns what a kind of image needs; `None` for a kind that cannot be booted yet.
+fn requirements(kind: ImageKindName) -> Option<&'static Requirements> {
     match kind {
-        ImageKindName::Alpine => &alpine::REQUIREMENTS,
+        ImageKindName::Alpine => Some(&alpine::REQUIREMENTS),
+        ImageKindName::Root => None,
     }
 }
 
@@ -37,7 +39,14 @@ pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
 }
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
-    let check = Check { input, merged, requirements: requirements(input.image.kind) };
+    let Some(requirements) = requirements(input.image.kind) else {
+        let what = format!(
+            "profile {} would not boot: images of kind root, such as {}, cannot be booted yet",
+            input.profile.name, input.image.name
+        );
+        return vec![Fault::of_file(&input.site.file, what, "use an image of kind alpine")];
+    };
+    let check = Check { input, merged, requirements };
     let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent)
     else {
         return vec![check.absent(AGENT_PATH, "the agent")];

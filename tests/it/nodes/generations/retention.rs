@@ -66,7 +66,7 @@ fn image(world: &World, number: u64) -> ImageManifest {
 pub fn image_without(world: &World, number: u64, lacks: &str) -> ImageManifest {
     let name: ImageName = "small".parse().unwrap();
     let mut manifest = load_manifest(&blobs(world), &name).unwrap();
-    let ImageKind::Alpine(parts) = &mut manifest.parts;
+    let ImageKind::Alpine(parts) = &mut manifest.parts else { panic!("the kind of the test") };
     parts.kernel = blob(world, format!("kernel {number}").repeat(100).as_bytes());
     manifest.built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
     manifest.packages.remove(lacks);

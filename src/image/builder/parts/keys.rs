@@ -1,6 +1,6 @@
 //! The site's signing key for package repositories.
 
-use super::{
+use crate::builder::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
     store::write_whole,
@@ -12,18 +12,18 @@ use std::{
 };
 
 /// Name of the public key on nodes, in /etc/apk/keys.
-pub(super) const PUBLIC_NAME: &str = "meshd-repo.rsa.pub";
+pub(crate) const PUBLIC_NAME: &str = "meshd-repo.rsa.pub";
 
 /// Paths of the key pair.
-pub(super) struct RepoKey {
+pub(crate) struct RepoKey {
     /// Private key; mode 0600.
-    pub(super) private: PathBuf,
+    pub(crate) private: PathBuf,
     /// Public key, which every initramfs contains.
-    pub(super) public: PathBuf,
+    pub(crate) public: PathBuf,
 }
 
 /// Returns the site's key; creates it if absent.
-pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, BuildError> {
+pub(crate) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, BuildError> {
     let key = RepoKey { private: keys_dir.join("repo.rsa"), public: keys_dir.join("repo.rsa.pub") };
     fs::DirBuilder::new()
         .recursive(true)

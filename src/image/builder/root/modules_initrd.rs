@@ -1,0 +1,156 @@
+//! Makes the initramfs of a root: kernel modules and their firmware, without a program.
+
+use super::{
+    error::RootFault,
+    inspect::{Root, RootKernel},
+};
+use crate::builder::{
+    command::ToolCommand,
+    error::{BuildError, failed, io_error},
+    parts::{
+        contents::module_names,
+        cpio,
+        modules::{parse_dependencies, select},
+        recipe::{Algorithm, Compression},
+    },
+    work_folder::BuildFolder,
+};
+use meshd_types::SafePath;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+/// Modules with which stage 1 mounts a root and gets a lease.
+const REQUIRED: [&str; 5] = ["af_packet", "dm_verity", "loop", "overlay", "squashfs"];
+/// Lists that depmod reads.
+const LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.modinfo"];
+/// Endings of compressed modules and firmware, and the program that unpacks each.
+const PACKED: [(&str, &str); 3] = [(".xz", "xz"), (".zst", "zstd"), (".gz", "gzip")];
+const COMPRESSION: Compression = Compression { algorithm: Algorithm::Zstd, level: 15 };
+const FIRMWARE: &str = "lib/firmware";
+
+/// Makes the initramfs with the modules at or below `keep`, those that every node needs, and their
+/// dependencies. `date` is the time of all files in seconds.
+pub(super) fn make(
+    root: &Root<'_>,
+    kernel: &RootKernel,
+    keep: &[SafePath],
+    date: u64,
+    work: &BuildFolder,
+) -> Result<PathBuf, BuildError> {
+    let stage = Stage { root, folder: work.folder("modules-initrd")? };
+    let modules = format!("lib/modules/{}", kernel.release);
+    let text = |list: &str| root.text(&format!("{modules}/{list}"));
+    let dependencies = text("modules.dep")?.unwrap_or_default();
+    let dependencies = parse_dependencies(&dependencies);
+    let mut selected = select(&dependencies, keep).map_err(BuildError::Modules)?;
+    let builtin: BTreeSet<String> =
+        module_names(&text("modules.builtin")?.unwrap_or_default()).collect();
+    for name in REQUIRED {
+        let is = |path: &&&str| module_names(path).any(|module| module == name);
+        match dependencies.keys().find(is) {
+            Some(path) => {
+                selected.insert(path);
+                selected.extend(&dependencies[path]);
+            }
+            None if builtin.contains(name) => {}
+            None => return Err(RootFault::NoModule(name).into()),
+        }
+    }
+    let mut files = Vec::new();
+    for module in selected {
+        let path = format!("{modules}/{module}");
+        let to = stage.put(&path, &path)?.ok_or_else(|| RootFault::Read {
+            name: format!("/{path}, which modules.dep names"),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        files.push(to);
+    }
+    for list in LISTS {
+        let path = format!("{modules}/{list}");
+        stage.put(&path, &path)?;
+    }
+    stage.add_firmware(&files)?;
+    ToolCommand::new("depmod")
+        .arg("-b")
+        .arg(&stage.folder)
+        .arg(&kernel.release)
+        .run()
+        .map_err(failed("list the modules of the initramfs"))?;
+    let out = work.path("modules");
+    cpio::pack(&stage.folder, &stage.paths()?, date, COMPRESSION, &work.path(""), &out)?;
+    Ok(out)
+}
+
+/// The folder with the files of the initramfs.
+struct Stage<'a> {
+    root: &'a Root<'a>,
+    folder: PathBuf,
+}
+
+impl Stage<'_> {
+    /// Copies a file of the root, unpacked. `None` if the root has no such file.
+    fn put(&self, from: &str, to: &str) -> Result<Option<PathBuf>, BuildError> {
+        let Some(content) = self.root.content(from) else { return Ok(None) };
+        let packed =
+            PACKED.iter().find_map(|(ending, program)| Some((to.strip_suffix(ending)?, program)));
+        let to = self.folder.join(packed.map_or(to, |(plain, _)| plain));
+        let parent = to.parent().expect("it lies in a folder");
+        fs::create_dir_all(parent).map_err(io_error("make the folder", parent))?;
+        let Some((_, program)) = packed else {
+            self.root.contents.copy(content, &to).map_err(io_error("write", &to))?;
+            return Ok(Some(to));
+        };
+        let path = self.root.contents.path(content);
+        ToolCommand::new(program)
+            .arg("-dc")
+            .input(File::open(&path).map_err(io_error("open", &path))?)
+            .into_file(File::create(&to).map_err(io_error("make", &to))?)
+            .map_err(failed("unpack a kernel module"))?;
+        Ok(Some(to))
+    }
+
+    /// Adds the firmware that modules name, as far as the root has it.
+    fn add_firmware(&self, modules: &[PathBuf]) -> Result<(), BuildError> {
+        let named = ToolCommand::new("modinfo").args(["-F", "firmware"]).args(modules).output();
+        let named = named.map_err(failed("list the firmware of the modules"))?;
+        for name in named.lines().collect::<BTreeSet<_>>() {
+            // A name is text of a module: it must not lead out of the folder.
+            if name.parse::<SafePath>().is_err() {
+                continue;
+            }
+            let path = format!("{FIRMWARE}/{name}");
+            if self.put(&path, &path)?.is_some() {
+                continue;
+            }
+            for (ending, _) in PACKED {
+                self.put(&format!("{path}{ending}"), &format!("{path}{ending}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns all paths, each after its folder.
+    fn paths(&self) -> Result<Vec<String>, BuildError> {
+        let mut paths = Vec::new();
+        list(&self.folder, "", &mut paths)?;
+        Ok(paths)
+    }
+}
+
+fn list(folder: &Path, prefix: &str, paths: &mut Vec<String>) -> Result<(), BuildError> {
+    let unreadable = || io_error("read", folder);
+    let entries = fs::read_dir(folder).map_err(unreadable())?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().map_err(unreadable())?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        paths.push(path.clone());
+        if entry.file_type().map_err(unreadable())?.is_dir() {
+            list(&entry.path(), &format!("{path}/"), paths)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The root kind: any Linux as one squashfs with dm-verity. Its initramfs has kernel modules only;
+//! stage 1, the first program, comes with the overlay and fetches the root.
+
+use super::part::{Blob, ImagePart, PartUse};
+use crate::fleet::Stage;
+use meshd_proto::stage1::{STAGE1_PROGRAM, VeritySpec};
+use meshd_types::Digest;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Parts that stage 1 fetches.
+pub(super) const FETCHED_PARTS: [&str; 1] = ["root"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RootParts {
+    pub kernel: Blob,
+    /// Kernel modules and firmware for NICs and storage: a compressed cpio without a program.
+    pub modules: Blob,
+    /// Squashfs of the root, then its hash tree.
+    pub root: Blob,
+    pub verity: VeritySpec,
+    /// Digests of the sources that the root was built from, by name.
+    pub sources: BTreeMap<String, Digest>,
+}
+
+impl RootParts {
+    pub(super) fn parts(&self) -> [ImagePart; 3] {
+        let part = |name, blob, usage, stage| ImagePart { name, blob, usage, stage };
+        [
+            part("kernel", self.kernel, PartUse::Kernel, Stage::Kernel),
+            part("modules", self.modules, PartUse::Initrd, Stage::Initramfs),
+            // The chain of stages has one stage for what the running node fetches.
+            part("root", self.root, PartUse::Fetched, Stage::Modloop),
+        ]
+    }
+}
+
+pub(super) fn kernel_args() -> Vec<String> {
+    vec![format!("rdinit={STAGE1_PROGRAM}")]
+}
