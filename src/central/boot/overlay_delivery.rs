@@ -9,11 +9,18 @@ use crate::{
 };
 use bytes::Bytes;
 use meshd_config::Delivery;
-use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
-use meshd_model::fleet::{
-    Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage,
+use meshd_image::overlay::{
+    Delivered, deliver, deliver_targz, deliver_with_stage1, without_secrets,
 };
-use meshd_proto::BootPart;
+use meshd_model::{
+    boot::Endpoint,
+    fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
+    image_kind::{ImageKind, RootParts},
+};
+use meshd_proto::{
+    BootPart,
+    stage1::{RootSource, STAGE1_VERSION, Stage1Config},
+};
 use meshd_store::StoreError;
 use meshd_trust::{
     TokenRecord, enrol_token as token,
@@ -24,11 +31,15 @@ use std::{net::Ipv4Addr, sync::Arc};
 
 /// Maximum number of machines between script and overlay.
 const MAX_PENDING: usize = 65_536;
+/// Maximum size of the writable layer over a root, in bytes. It is memory of the node.
+const UPPER_BYTES: u64 = 512 << 20;
 
 /// An overlay that a delivered script names.
 pub(crate) struct PendingOverlay {
     at: Timestamp,
     rendered: Rendered,
+    /// Address of the boot API for the node.
+    endpoint: Endpoint,
     /// The script for repeated requests.
     pub(crate) script: Option<Arc<CachedScript>>,
 }
@@ -102,8 +113,8 @@ impl BootService {
             .pending_overlays
             .lock()
             .get(&grant.session)
-            .map(|pending| pending.rendered.clone());
-        let Some(pending) = pending else { return Err(OverlayDenied::Gone) };
+            .map(|pending| (pending.rendered.clone(), pending.endpoint));
+        let Some((pending, endpoint)) = pending else { return Err(OverlayDenied::Gone) };
         let (token, generation) = self.record_delivery(transfer.id, &grant, &pending, now).await?;
         // Only an approved node gets a token and files with secrets.
         let secrets = if token.is_some() { self.secrets(&pending)? } else { Vec::new() };
@@ -117,9 +128,15 @@ impl BootService {
             http_port: self.env.site().http.port,
             token,
         };
-        transfer.pieces = match delivery {
-            Delivery::Initrd => deliver(&pending.overlay, &part, &secrets),
-            Delivery::Url => deliver_targz(&pending.overlay, &part, &secrets),
+        transfer.pieces = match (delivery, &pending.contents.kind) {
+            (Delivery::Initrd, ImageKind::Alpine(_)) => deliver(&pending.overlay, &part, &secrets),
+            (Delivery::Initrd, ImageKind::Root(root)) => {
+                let config = self.stage1_config(&part, root, endpoint)?;
+                let catalog = self.env.catalog();
+                let program = catalog.stage1().ok_or(OverlayDenied::Busy)?;
+                deliver_with_stage1(&pending.overlay, &part, &secrets, program, &config)
+            }
+            (Delivery::Url, _) => deliver_targz(&pending.overlay, &part, &secrets),
         };
         transfer.pending = Some(pending);
         Ok(transfer)
@@ -179,6 +196,33 @@ impl BootService {
         let (node, session, cause) =
             (Some(grant.node), Some(grant.session), format!("overlay by {from}"));
         self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
+    }
+
+    /// Returns what stage 1 boots.
+    fn stage1_config(
+        &self,
+        boot: &BootPart,
+        root: &RootParts,
+        endpoint: Endpoint,
+    ) -> Result<Stage1Config, OverlayDenied> {
+        let mac =
+            self.env.store.read(|model| model.session(boot.session).map(|session| session.mac));
+        let base = endpoint.http();
+        Ok(Stage1Config {
+            version: STAGE1_VERSION,
+            node: boot.node,
+            mac: mac.ok_or(OverlayDenied::Gone)?,
+            session: boot.session,
+            root: RootSource {
+                urls: vec![format!("{base}/blob/{}/root", root.root.digest)],
+                digest: root.root.digest,
+                size: root.root.size,
+                verity: root.verity.clone(),
+            },
+            upper_bytes: UPPER_BYTES,
+            failed_url: format!("{base}/boot/failed"),
+            time: boot.issued_at.seconds(),
+        })
     }
 
     /// Renders the files with secrets for this delivery.
@@ -261,12 +305,13 @@ impl BootService {
         &self,
         session: BootSessionId,
         rendered: Rendered,
+        endpoint: Endpoint,
         script: Option<Arc<CachedScript>>,
     ) {
         let at = self.env.now();
         let mut pending_overlays = self.pending_overlays.lock();
         if pending_overlays.len() < MAX_PENDING || pending_overlays.contains_key(&session) {
-            pending_overlays.insert(session, PendingOverlay { at, rendered, script });
+            pending_overlays.insert(session, PendingOverlay { at, rendered, endpoint, script });
         } else {
             tracing::warn!("too many machines have a script and no overlay: one more has to retry");
         }

@@ -8,7 +8,7 @@ use crate::{
 };
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
-    catalog::{Catalog, load_agent, overlay::read_all, read_secrets},
+    catalog::{Catalog, load_agent, load_stage1, overlay::read_all, read_secrets},
     overlay::{self, AgentBinary, ImageFacts, RenderInput},
 };
 use meshd_model::{
@@ -244,6 +244,7 @@ impl Generations {
             let not_built =
                 || ImageFacts::placeholder(profile.image.clone(), ImageKindName::default(), zero);
             let image = built.map_or_else(not_built, ImageFacts::from_manifest);
+            let image = image.with_stage1(snapshot.catalog.stage1());
             let input = RenderInput {
                 site,
                 profile,
@@ -323,6 +324,11 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     let bundles = site.profiles.values().flat_map(|profile| profile.bundles.clone()).collect();
     let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &images);
     let catalog = catalog.map(|catalog| catalog.with_bundles(&site.blobs_dir, &bundles));
+    let catalog = catalog.map(|catalog| {
+        // Its absence is a fault of each profile that needs it.
+        let stage1 = if catalog.needs_stage1() { load_stage1(site).ok() } else { None };
+        catalog.with_stage1(stage1)
+    });
     if site.secrets.is_empty() {
         return catalog;
     }

@@ -155,6 +155,7 @@ impl Generations {
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
         let bundles = bundles(&snapshot.catalog, &profile, revision.as_deref())?;
         let facts = ImageFacts { bundles, ..ImageFacts::from_manifest(&image.manifest) };
+        let facts = facts.with_stage1(snapshot.catalog.stage1());
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
         let RenderContext { node, digest } = contexts.context(model, node, &profile);
@@ -172,6 +173,7 @@ impl Generations {
             revision.as_ref().map_or(&[][..], |revision| revision.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
             layers.0.as_slice(),
+            facts.stage1.as_ref().map_or(&[][..], |stage1| stage1.0.as_slice()),
             snapshot.profile_digest(&profile).0.as_slice(),
             digest.0.as_slice(),
             endpoint.address.octets().as_slice(),

@@ -6,7 +6,7 @@ use meshd_image::{
     catalog::{
         Overlays, agent_path,
         bundle::load_bundle_manifest,
-        image,
+        image, load_stage1,
         overlay::{Reading, read_all},
     },
     overlay::{
@@ -154,7 +154,8 @@ impl<'s> Renderer<'s> {
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {
         let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
-            Ok(manifest) => ImageFacts::from_manifest(&manifest),
+            Ok(manifest) => ImageFacts::from_manifest(&manifest)
+                .with_stage1(load_stage1(self.site).ok().as_ref()),
             Err(_) => {
                 self.notes.push(format!(
                     "image {} is not built: its digests are rendered as zeros",

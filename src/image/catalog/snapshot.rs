@@ -1,7 +1,7 @@
 //! The snapshot of images, bundles, overlays and secrets at one moment.
 
 use super::{
-    Bundle, Image, Overlays, Secrets,
+    Bundle, Image, Overlays, Secrets, Stage1Program,
     bundle::{load_bundle, load_layer},
     image::{load_image, load_version},
     read_overlays,
@@ -9,6 +9,7 @@ use super::{
 };
 use bytes::Bytes;
 use meshd_config::{Faults, SecretSource};
+use meshd_model::image_kind::ImageKindName;
 use meshd_trust::MarkKey;
 use meshd_types::{BundleName, Digest, ImageName, VarName};
 use std::{
@@ -31,6 +32,8 @@ pub struct Catalog {
     overlays: Overlays,
     overlays_digest: Digest,
     secrets: Secrets,
+    /// Stage 1, if an image needs it.
+    stage1: Option<Stage1Program>,
 }
 
 impl Catalog {
@@ -49,6 +52,7 @@ impl Catalog {
             overlays,
             overlays_digest,
             secrets: Secrets::new(),
+            stage1: None,
         }
     }
 
@@ -112,6 +116,22 @@ impl Catalog {
             }
         }
         self
+    }
+
+    /// Adds stage 1, which images of kind `root` need.
+    #[must_use]
+    pub fn with_stage1(self, stage1: Option<Stage1Program>) -> Self {
+        Catalog { stage1, ..self }
+    }
+
+    /// Returns stage 1.
+    pub fn stage1(&self) -> Option<&Stage1Program> {
+        self.stage1.as_ref()
+    }
+
+    /// Returns whether an image needs stage 1.
+    pub fn needs_stage1(&self) -> bool {
+        self.served().any(|image| image.manifest.parts.name() == ImageKindName::Root)
     }
 
     /// Returns a bundle that can be served.
@@ -201,7 +221,9 @@ impl Catalog {
             };
             catalog.bundles.iter().map(layer).collect()
         };
+        let stage1 = |catalog: &Catalog| catalog.stage1().map(|program| program.digest);
         self.overlays_digest == other.overlays_digest
+            && stage1(self) == stage1(other)
             && self.unusable == other.unusable
             && self.unusable_bundles == other.unusable_bundles
             && layers(self) == layers(other)

@@ -16,6 +16,7 @@ use crate::catalog::overlay::package_mode;
 use bytes::Bytes;
 use flate2::{Compression, Crc, GzBuilder, write::GzEncoder};
 use meshd_model::image_kind::OVERLAY_PATH;
+use meshd_proto::stage1::{STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM};
 use meshd_types::SafePath;
 use std::{
     collections::BTreeMap,
@@ -104,25 +105,77 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> B
 /// any offset. It accepts a plain cpio only at multiples of four, which the EFI stub does not
 /// ensure.
 pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
-    let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
     let mut head = Vec::new();
-    cpio_head(&mut head, 0o100_600, OVERLAY_PATH.trim_start_matches('/'), size);
-    let mut tail = last.to_vec();
-    tail.resize(tail.len() + size.next_multiple_of(CPIO_ALIGN) - size, 0);
-    cpio_head(&mut tail, 0, "TRAILER!!!", 0);
-    let (head, tail) = (Stored::new(&head, false), Stored::new(&tail, true));
+    overlay_head(&mut head, OVERLAY_PATH, members, last);
+    gzip_stream(&[(&head, members), (&overlay_tail(members, last), &[])])
+}
 
+/// As [`initrd`], for stage 1: a program, its configuration, and the overlay, in one folder.
+pub fn stage1_initrd(
+    program: &Member,
+    config: &[u8],
+    members: &[Member],
+    last: &Bytes,
+) -> Vec<Bytes> {
+    let folder = STAGE1_PROGRAM.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    cpio_head(&mut first, 0o040_755, folder.trim_start_matches('/'), 0);
+    let size = program.bytes.len();
+    cpio_head(&mut first, 0o100_755, STAGE1_PROGRAM.trim_start_matches('/'), size);
+    pad(&mut second, size);
+    cpio_head(&mut second, 0o100_600, STAGE1_CONFIG_FILE.trim_start_matches('/'), config.len());
+    second.extend_from_slice(config);
+    pad(&mut second, config.len());
+    overlay_head(&mut second, STAGE1_OVERLAY_FILE, members, last);
+    let tail = overlay_tail(members, last);
+    gzip_stream(&[(&first, std::slice::from_ref(program)), (&second, members), (&tail, &[])])
+}
+
+fn overlay_size(members: &[Member], last: &Bytes) -> usize {
+    members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len()
+}
+
+fn overlay_head(out: &mut Vec<u8>, path: &str, members: &[Member], last: &Bytes) {
+    cpio_head(out, 0o100_600, path.trim_start_matches('/'), overlay_size(members, last));
+}
+
+/// Returns the last member of an overlay, and the end of the cpio.
+fn overlay_tail(members: &[Member], last: &Bytes) -> Vec<u8> {
+    let mut tail = last.to_vec();
+    pad(&mut tail, overlay_size(members, last));
+    cpio_head(&mut tail, 0, "TRAILER!!!", 0);
+    tail
+}
+
+/// Appends the padding after a content of `size` bytes.
+fn pad(out: &mut Vec<u8>, size: usize) {
+    out.resize(out.len() + size.next_multiple_of(CPIO_ALIGN) - size, 0);
+}
+
+/// Returns a gzip stream in pieces: own bytes, each before shared members. The last piece is own
+/// bytes.
+fn gzip_stream(parts: &[(&[u8], &[Member])]) -> Vec<Bytes> {
     let mut crc = Crc::new();
-    crc.combine(&head.crc);
-    members.iter().for_each(|member| crc.combine(&member.stored.crc));
-    crc.combine(&tail.crc);
-    let first = [&GZIP_HEADER[..], &head.blocks].concat();
-    let mut end =
-        [&tail.blocks[..], &crc.sum().to_le_bytes(), &crc.amount().to_le_bytes()].concat();
-    let middle = members.iter().map(|member| member.stored.blocks.clone());
-    let length = first.len() + middle.clone().map(|blocks| blocks.len()).sum::<usize>() + end.len();
-    end.resize(end.len() + length.next_multiple_of(INITRD_ALIGN) - length, 0);
-    [Bytes::from(first)].into_iter().chain(middle).chain([Bytes::from(end)]).collect()
+    let mut pieces = Vec::new();
+    let mut own = GZIP_HEADER.to_vec();
+    for (index, (bytes, members)) in parts.iter().enumerate() {
+        let stored = Stored::new(bytes, index + 1 == parts.len());
+        crc.combine(&stored.crc);
+        own.extend_from_slice(&stored.blocks);
+        if !members.is_empty() {
+            pieces.push(Bytes::from(std::mem::take(&mut own)));
+        }
+        for member in *members {
+            crc.combine(&member.stored.crc);
+            pieces.push(member.stored.blocks.clone());
+        }
+    }
+    own.extend_from_slice(&crc.sum().to_le_bytes());
+    own.extend_from_slice(&crc.amount().to_le_bytes());
+    let length = pieces.iter().map(Bytes::len).sum::<usize>() + own.len();
+    own.resize(own.len() + length.next_multiple_of(INITRD_ALIGN) - length, 0);
+    pieces.push(own.into());
+    pieces
 }
 
 /// RFC 1952: deflate, no name, no time, unknown system.

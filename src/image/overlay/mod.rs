@@ -40,7 +40,7 @@ pub use rendered::{Kind, Origin, RenderedFile};
 pub use secret::{Delivered, SecretFile};
 
 use crate::catalog::{
-    ImageManifest, Overlay, Overlays,
+    ImageManifest, Overlay, Overlays, Stage1Program,
     overlay::{AGENT_PATH, OverlayEntry, Source},
 };
 use archive::Member;
@@ -50,7 +50,7 @@ use meshd_model::{
     fleet::Generation,
     image_kind::{ImageKindName, PartUse},
 };
-use meshd_proto::{BOOT_FILE, BootPart};
+use meshd_proto::{BOOT_FILE, BootPart, stage1::Stage1Config};
 use meshd_types::{BundleName, Digest, ImageName, ProfileName, SafePath};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -85,6 +85,8 @@ pub struct ImageFacts {
     /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only
     /// these.
     pub bundles: Vec<(BundleName, Digest)>,
+    /// Stage 1, for an image whose kind needs it.
+    pub stage1: Option<Digest>,
 }
 
 impl ImageFacts {
@@ -98,14 +100,29 @@ impl ImageFacts {
             kind: manifest.parts.name(),
             fetched_parts: parts.map(|part| (part.name, part.blob.digest)).collect(),
             bundles: Vec::new(),
+            stage1: None,
         }
+    }
+
+    /// Returns the facts with stage 1 if the kind of the image needs it.
+    #[must_use]
+    pub fn with_stage1(self, program: Option<&Stage1Program>) -> Self {
+        let needed = program.filter(|_| self.kind == ImageKindName::Root);
+        ImageFacts { stage1: needed.map(|program| program.digest), ..self }
     }
 
     /// Returns facts with one digest for everything, in place of those of an image that is not
     /// built.
     pub fn placeholder(name: ImageName, kind: ImageKindName, digest: Digest) -> Self {
         let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, digest)).collect();
-        ImageFacts { name, manifest: digest, kind, fetched_parts, bundles: Vec::new() }
+        ImageFacts {
+            name,
+            manifest: digest,
+            kind,
+            fetched_parts,
+            bundles: Vec::new(),
+            stage1: None,
+        }
     }
 }
 
@@ -275,6 +292,20 @@ pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -
     archive::initrd(&public.members, &boot_member(boot, secrets))
 }
 
+/// Returns the overlay of one boot of an image of kind `root`, with stage 1 and its configuration,
+/// as an initrd in pieces. Never cache it, as [`deliver`].
+pub fn deliver_with_stage1(
+    public: &PublicOverlay,
+    boot: &BootPart,
+    secrets: &[Delivered],
+    program: &Stage1Program,
+    config: &Stage1Config,
+) -> Vec<Bytes> {
+    let config = serde_json::to_vec(config).expect("a configuration of stage 1 is plain data");
+    let program = Member::new(program.bytes.clone());
+    archive::stage1_initrd(&program, &config, &public.members, &boot_member(boot, secrets))
+}
+
 /// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as
 /// [`deliver`]. Never cache the overlay.
 pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
@@ -332,7 +363,9 @@ pub fn generation(
 ) -> Generation {
     let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
     let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
+    let stage1 = image.stage1.map(|digest| format!("stage1 {digest}"));
     let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
+    let fields = fields.chain(stage1.as_deref());
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 

@@ -2,7 +2,10 @@
 
 use super::{sample::Sample, *};
 use crate::catalog::read_overlays;
-use meshd_types::{BootSessionId, Secret, Timestamp};
+use meshd_proto::stage1::{
+    RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM, STAGE1_VERSION, VeritySpec,
+};
+use meshd_types::{BootSessionId, MacAddr, Secret, Timestamp};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -139,6 +142,52 @@ fn initrd_contains_the_whole_overlay_and_is_padded() {
     let unpacked =
         fs::read(root.path().join("apkovl.tar.gz")).expect("the file that apkovl= names");
     assert_eq!(unpacked, deliver_targz(&public, &boot_part(), &[]).concat());
+}
+
+#[test]
+fn initrd_of_a_root_image_has_stage1_its_configuration_and_the_overlay() {
+    let public = shipped(&["base", "agent"]).render().expect("renders");
+    // Neither size is a multiple of the alignment.
+    let bytes = Bytes::from(vec![7; 70_001]);
+    let program = Stage1Program { digest: Digest::of(&bytes), bytes };
+    let [root_hash, digest] = [1, 2].map(|byte| Digest([byte; 32]));
+    let verity = VeritySpec {
+        root_hash,
+        salt: "00".to_owned(),
+        hash_offset: 4096,
+        block_size: 4096,
+        data_blocks: 1,
+    };
+    let urls = vec!["http://192.0.2.1/root".to_owned()];
+    let config = Stage1Config {
+        version: STAGE1_VERSION,
+        node: boot_part().node,
+        mac: MacAddr([2, 0, 0, 0, 0, 1]),
+        session: boot_part().session,
+        root: RootSource { urls, digest, size: 8192, verity },
+        upper_bytes: 1,
+        failed_url: "http://192.0.2.1/boot/failed".to_owned(),
+        time: 1,
+    };
+    let initrd = deliver_with_stage1(&public, &boot_part(), &[], &program, &config).concat();
+    assert_eq!(initrd.len() % 4, 0);
+    let mut cpio = Vec::new();
+    flate2::read::GzDecoder::new(&initrd[..])
+        .read_to_end(&mut cpio)
+        .expect("one gzip stream, then padding");
+    let listing = run(Command::new("cpio").args(["-tv", "--quiet"]), &cpio);
+    let modes: Vec<&str> = listing.lines().map(|line| &line[..10]).collect();
+    assert_eq!(modes, ["drwxr-xr-x", "-rwxr-xr-x", "-rw-------", "-rw-------"], "{listing}");
+    let root = tempfile::tempdir().expect("a temporary folder");
+    run(Command::new("cpio").args(["-i", "--quiet"]).current_dir(root.path()), &cpio);
+    let read = |path: &str| fs::read(root.path().join(path.trim_start_matches('/')));
+    assert_eq!(read(STAGE1_PROGRAM).expect("the first program"), program.bytes);
+    let written = read(STAGE1_CONFIG_FILE).expect("its configuration");
+    assert_eq!(serde_json::from_slice::<Stage1Config>(&written).expect("valid"), config);
+    assert_eq!(
+        read(STAGE1_OVERLAY_FILE).expect("the overlay"),
+        deliver_targz(&public, &boot_part(), &[]).concat()
+    );
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     fleet::{Condition, ConditionKind, Node, Phase},
-    image_kind::{ImagePart, KernelArgInputs, PartUse},
+    image_kind::{ImageKindName, ImagePart, KernelArgInputs, PartUse},
 };
 use meshd_config::{Delivery, Site, Transport};
 use meshd_types::{BootSessionId, Secret};
@@ -35,6 +35,7 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     let render_failed = |detail| Refusal::RenderFailed { detail };
     require_bootable(node)?;
     check_architecture(inputs)?;
+    check_delivery(inputs).map_err(render_failed)?;
     check_profile_args(contents).map_err(render_failed)?;
     let kind_args = contents
         .kind
@@ -109,6 +110,17 @@ fn check_architecture(inputs: &PlanRequest<'_>) -> Result<(), Refusal> {
             Err(Refusal::ArchMismatch { image: image.clone(), built_for, machine })
         }
         _ => Ok(()),
+    }
+}
+
+/// An overlay that Linux fetches cannot bring the program that fetches it.
+fn check_delivery(inputs: &PlanRequest<'_>) -> Result<(), String> {
+    let image = &inputs.contents.image;
+    match (inputs.contents.kind.name(), inputs.site.boot.delivery) {
+        (ImageKindName::Root, Delivery::Url) => {
+            Err(format!("image {image} of kind root needs [boot].delivery = \"initrd\""))
+        }
+        (ImageKindName::Root, Delivery::Initrd) | (ImageKindName::Alpine, _) => Ok(()),
     }
 }
 

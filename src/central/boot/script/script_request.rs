@@ -128,7 +128,7 @@ impl BootService {
         let recorded = self.record_boot(id, session.id, from, endpoint.address, once).await;
         recorded.map_err(|error| store_refusal(&error))?;
         let cached = CachedScript::split(&script, &capability, request, endpoint, &snapshot, &node);
-        self.add_pending_overlay(session.id, rendered, cached);
+        self.add_pending_overlay(session.id, rendered, endpoint, cached);
         Ok(script)
     }
 

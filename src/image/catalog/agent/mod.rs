@@ -12,7 +12,7 @@ mod elf;
 use super::image::load_manifest;
 use bytes::Bytes;
 use meshd_config::{Fault, Site, files::read_regular};
-use meshd_types::{Architecture, ImageName, Timestamp};
+use meshd_types::{Architecture, Digest, ImageName, Timestamp};
 use std::{
     collections::BTreeSet,
     fmt, io,
@@ -23,6 +23,8 @@ use std::{
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// File name of the agent.
 const NAME: &str = "mesh-agent";
+/// File name of stage 1.
+const STAGE1_NAME: &str = "stage1";
 /// Build note by which meshd recognises a mesh-agent. It is split in two, so that meshd itself does
 /// not contain the note.
 const NOTE: [&str; 2] = ["mesh-agent", " build: version="];
@@ -38,6 +40,13 @@ pub struct AgentProgram {
     pub bytes: Bytes,
     pub arch: Architecture,
     pub build: AgentBuild,
+}
+
+/// Stage 1: the first program of nodes with an image of kind `root`.
+#[derive(Clone, Debug)]
+pub struct Stage1Program {
+    pub digest: Digest,
+    pub bytes: Bytes,
 }
 
 /// Build information of an agent.
@@ -71,6 +80,20 @@ impl From<AgentError> for Fault {
     fn from(error: AgentError) -> Self {
         Fault::of_file(error.path, format!("cannot use the agent: {}", error.cause), HINT)
     }
+}
+
+/// Reads stage 1 of a site, which is beside the agent.
+///
+/// # Errors
+/// The file cannot be read, is no static program, or a built image of the site is for another
+/// architecture.
+pub fn load_stage1(site: &Site) -> Result<Stage1Program, AgentError> {
+    let path = agent_path(site).with_file_name(STAGE1_NAME);
+    let refused = |cause: String| AgentError { path: path.clone(), cause };
+    let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
+    let arch = elf::static_program(&bytes).map_err(refused)?;
+    check_images(site, arch).map_err(refused)?;
+    Ok(Stage1Program { digest: Digest::of(&bytes), bytes })
 }
 
 /// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the
@@ -107,19 +130,22 @@ pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
     let arch = elf::static_program(&bytes).map_err(refused)?;
     let build = build_note(&bytes)
         .ok_or_else(|| refused("it is another program than mesh-agent".to_owned()))?;
+    check_images(site, arch).map_err(refused)?;
+    Ok(AgentProgram { path, bytes, arch, build })
+}
+
+/// Checks that the built images of a site are for the architecture of a program.
+fn check_images(site: &Site, arch: Architecture) -> Result<(), String> {
     let images: BTreeSet<&ImageName> =
         site.profiles.values().map(|profile| &profile.image).collect();
     for name in images {
         if let Ok(image) = load_manifest(&site.blobs_dir, name)
             && image.arch != arch
         {
-            return Err(refused(format!(
-                "it is built for {arch}, but image {name} is for {}",
-                image.arch
-            )));
+            return Err(format!("it is built for {arch}, but image {name} is for {}", image.arch));
         }
     }
-    Ok(AgentProgram { path, bytes, arch, build })
+    Ok(())
 }
 
 fn read_bounded(path: &Path) -> io::Result<Bytes> {

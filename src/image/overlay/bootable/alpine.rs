@@ -3,7 +3,7 @@
 use super::requirements::Requirements;
 
 pub(super) const REQUIREMENTS: Requirements = Requirements {
-    first_program: "/sbin/mesh-init",
+    first_program: Some("/sbin/mesh-init"),
     init_packages: &["alpine-base", "openrc"],
     needed: &[
         ("/etc/init.d/mesh-agent", true),
@@ -12,6 +12,7 @@ pub(super) const REQUIREMENTS: Requirements = Requirements {
         ("/etc/network/interfaces", false),
         ("/usr/share/meshd/udhcpc", true),
     ],
+    absent_hint: "begin the list with overlays = [\"base\", \"agent\"], or extend a profile that has both",
     // init starts OpenRC, and OpenRC the agent and the boot interface.
     needed_lines: &[
         ("/etc/inittab", "openrc sysinit"),

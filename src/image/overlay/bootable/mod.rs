@@ -6,16 +6,18 @@
 //! | --- | --- |
 //! | `requirements` | the type of what a kind of image needs |
 //! | `alpine` | what a node of an Alpine image needs |
+//! | `root` | what a node of an image of kind `root` needs |
 
 mod alpine;
 mod requirements;
+mod root;
 
 use super::{
     RenderInput,
     merge::{Merged, Piece, fault, merge},
 };
 use crate::catalog::overlay::{AGENT_PATH, Source, SourceLocation};
-use meshd_config::Fault;
+use meshd_config::{Delivery, Fault};
 use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Architecture, SafePath};
 use requirements::Requirements;
@@ -24,11 +26,10 @@ use std::fmt::Display;
 /// Service of the agent.
 const AGENT_SERVICE: &str = "mesh-agent";
 
-/// Returns what a kind of image needs; `None` for a kind that cannot be booted yet.
-fn requirements(kind: ImageKindName) -> Option<&'static Requirements> {
+fn requirements(kind: ImageKindName) -> &'static Requirements {
     match kind {
-        ImageKindName::Alpine => Some(&alpine::REQUIREMENTS),
-        ImageKindName::Root => None,
+        ImageKindName::Alpine => &alpine::REQUIREMENTS,
+        ImageKindName::Root => &root::REQUIREMENTS,
     }
 }
 
@@ -39,19 +40,13 @@ pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
 }
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
-    let Some(requirements) = requirements(input.image.kind) else {
-        let what = format!(
-            "profile {} would not boot: images of kind root, such as {}, cannot be booted yet",
-            input.profile.name, input.image.name
-        );
-        return vec![Fault::of_file(&input.site.file, what, "use an image of kind alpine")];
-    };
-    let check = Check { input, merged, requirements };
+    let check = Check { input, merged, requirements: requirements(input.image.kind) };
     let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent)
     else {
         return vec![check.absent(AGENT_PATH, "the agent")];
     };
     let mut faults: Vec<Fault> = check.first_program(agent.layer).into_iter().collect();
+    faults.extend(check.stage1());
     faults.extend(
         check
             .requirements
@@ -122,12 +117,37 @@ impl<'i> Check<'_, 'i> {
                 "take it out of `remove`: every node needs it",
             ))
         });
-        let hint = "begin the list with overlays = [\"base\", \"agent\"], or extend a profile that has both";
+        let hint = self.requirements.absent_hint;
         found.unwrap_or_else(|| Fault::of_file(&self.input.site.file, message, hint))
     }
 
+    /// What stage 1 of an image of kind `root` needs.
+    fn stage1(&self) -> Option<Fault> {
+        let RenderInput { site, image, profile, .. } = self.input;
+        if image.kind != ImageKindName::Root {
+            return None;
+        }
+        let fault = |what: &str, hint: &str| {
+            let what = format!("profile {} would not boot: {what}", profile.name);
+            Some(Fault::of_file(&site.file, what, hint))
+        };
+        if site.boot.delivery == Delivery::Url {
+            let what = format!("image {} of kind root needs the overlay as an initrd", image.name);
+            return fault(&what, "write [boot].delivery = \"initrd\"");
+        }
+        if !profile.bundles.is_empty() {
+            let what = format!("stage 1 of image {} mounts no bundles yet", image.name);
+            return fault(&what, "remove the bundles from the profile");
+        }
+        if image.stage1.is_none() {
+            let what = "stage 1 is missing or not a static program beside the agent";
+            return fault(what, "run `make build`, or set [agent].binary to a file beside stage1");
+        }
+        None
+    }
+
     fn first_program(&self, agent_layer: usize) -> Option<Fault> {
-        let first = self.requirements.first_program;
+        let first = self.requirements.first_program?;
         let Some(piece) = self.piece(first) else {
             return Some(self.absent(first, first.rsplit('/').next().unwrap_or(first)));
         };
@@ -203,6 +223,9 @@ impl<'i> Check<'_, 'i> {
                 hint,
             ))
         };
+        if self.requirements.init_packages.is_empty() {
+            return None;
+        }
         if !self
             .requirements
             .init_packages

@@ -4,11 +4,14 @@
 /// root.
 pub(super) struct Requirements {
     /// The first program of a node, which the overlay with the agent brings.
-    pub first_program: &'static str,
-    /// Packages that bring `/sbin/init` and the service manager; one of them suffices.
+    pub first_program: Option<&'static str>,
+    /// Packages that bring `/sbin/init` and the service manager; one of them suffices. Empty for a
+    /// kind whose image contains both.
     pub init_packages: &'static [&'static str],
     /// Files that the boot, the agent and the boot interface need, and whether each is a program.
     pub needed: &'static [(&'static str, bool)],
+    /// Hint for a missing file.
+    pub absent_hint: &'static str,
     /// Texts that a file must contain in a line that is not a comment.
     pub needed_lines: &'static [(&'static str, &'static str)],
     /// Folders that stay folders: programs and packages are found below them.

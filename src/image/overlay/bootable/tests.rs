@@ -2,9 +2,12 @@
 //! together.
 
 use super::super::{
-    boot_faults, render_public,
+    ImageFacts, boot_faults, render_public,
     tests::{folder, from},
 };
+use meshd_config::Delivery;
+use meshd_model::image_kind::ImageKindName;
+use meshd_types::Digest;
 use std::{path::Path, process::Command};
 
 /// Copies the shipped overlays and adds an overlay `t`.
@@ -106,6 +109,30 @@ fn file_that_starts_nothing_of_meshd_is_refused() {
     }
     let more = with_overlay("[append]\n\"/etc/inittab\" = [\"tty1::respawn:/bin/true\"]", &[]);
     assert_eq!(faults(&more, &["base", "agent", "t"]), [""; 0]);
+}
+
+#[test]
+fn root_image_without_stage1_unit_or_initrd_delivery_is_refused() {
+    let unit = "etc/systemd/system/mesh-agent.service";
+    let root = with_overlay("", &[(unit, "[Service]\nExecStart=/usr/bin/mesh-agent\n")]);
+    let found = |names: &[&str], delivery, stage1| {
+        let mut sample = from(root.path(), names);
+        sample.site.boot.delivery = delivery;
+        let (name, digest) = (sample.image.name.clone(), Digest::of(b"root"));
+        sample.image =
+            ImageFacts { stage1, ..ImageFacts::placeholder(name, ImageKindName::Root, digest) };
+        boot_faults(&sample.input()).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let stage1 = Some(Digest::of(b"stage1"));
+    assert_eq!(found(&["agent", "t"], Delivery::Initrd, stage1), [""; 0]);
+    let cases = [
+        (found(&["agent"], Delivery::Initrd, stage1), "an overlay for systemd that brings it"),
+        (found(&["agent", "t"], Delivery::Url, stage1), "needs the overlay as an initrd"),
+        (found(&["agent", "t"], Delivery::Initrd, None), "stage 1 is missing"),
+    ];
+    for (faults, cause) in cases {
+        assert!(faults.len() == 1 && faults[0].contains(cause), "{cause}: {faults:?}");
+    }
 }
 
 #[test]

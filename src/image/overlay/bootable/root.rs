@@ -1,0 +1,17 @@
+//! What a node of an image of kind `root` needs. Its first program is stage 1, which the central
+//! node adds; its service manager is systemd.
+
+use super::requirements::Requirements;
+
+pub(super) const REQUIREMENTS: Requirements = Requirements {
+    first_program: None,
+    init_packages: &[],
+    needed: &[("/etc/systemd/system/mesh-agent.service", false), ("/etc/meshd/agent.json", false)],
+    needed_lines: &[],
+    absent_hint: "add an overlay for systemd that brings it: the shipped overlays are for Alpine",
+    folders: &["boot", "etc", "etc/meshd", "etc/systemd", "home", "opt", "root", "usr", "var"],
+    mounted: &["dev", "proc", "run", "sys"],
+    package_links: &[("var/lock", "run/lock"), ("var/run", "run"), ("etc/mtab", "proc/mounts")],
+    programs: &["sbin/init", "usr/sbin/init", "usr/lib/systemd/systemd"],
+    accounts: &["etc/passwd", "etc/shadow"],
+};
