@@ -5,7 +5,7 @@ use meshd_model::fleet::{
     Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease,
     Node, PhaseChange, Principal, Stage, StoredResponse, Verb,
 };
-use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
+use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, Hint as _, MacAddr, Timestamp};
 
 fn mac(n: u16) -> MacAddr {
     let [high, low] = n.to_be_bytes();
@@ -302,15 +302,12 @@ async fn missing_store_next_to_an_authority_is_refused_until_confirmed() {
     std::fs::write(dir.path().join("ca/ca.pem"), "the authority").unwrap();
     drop(Store::open(dir.path()).unwrap());
     std::fs::remove_dir_all(dir.path().join(FOLDER)).unwrap();
-    let refused = || Store::open(dir.path()).err().expect("refused").to_string();
-    assert!(
-        refused().contains("it is missing") && refused().contains("meshd backup restore"),
-        "{}",
-        refused()
-    );
+    let refused = || Store::open(dir.path()).err().expect("refused");
+    assert!(matches!(refused(), StoreError::Missing { .. }), "{}", refused());
+    assert!(refused().hint().is_some_and(|hint| hint.contains("meshd backup restore")));
     assert!(!dir.path().join(FOLDER).exists(), "nothing was changed");
     std::fs::create_dir(dir.path().join(FOLDER)).unwrap();
-    assert!(refused().contains("confirm-new-store"));
+    assert!(refused().hint().is_some_and(|hint| hint.contains("confirm-new-store")));
     std::fs::write(dir.path().join("confirm-new-store"), "").unwrap();
     drop(Store::open(dir.path()).unwrap());
     assert!(!dir.path().join("confirm-new-store").exists(), "it is confirmed once");

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::StoreError;
+use meshd_types::Hint as _;
 use proptest::prelude::*;
 use std::{collections::BTreeSet, os::unix::fs::FileExt, path::Path};
 
@@ -143,11 +144,9 @@ fn journal_without_its_acknowledged_end_is_refused() {
     let file = fs::OpenOptions::new().write(true).open(&path).expect("opened");
     for length in [ends[2] - 1, ends[1], ends[0], 10, 0] {
         file.set_len(length).expect("cut");
-        let said = refused(dir.path()).to_string();
-        assert!(
-            said.contains("journal-00000001") && said.contains("restore the last backup"),
-            "{said}"
-        );
+        let error = refused(dir.path());
+        assert!(error.to_string().contains("journal-00000001"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("restore the last backup")));
         assert_eq!(file.metadata().expect("there").len(), length, "nothing was changed");
     }
 }

@@ -96,6 +96,7 @@ pub fn bind(path: &Path) -> Result<Socket, SocketError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_types::Hint as _;
 
     #[tokio::test]
     async fn stale_socket_is_replaced_and_socket_in_use_is_not() {
@@ -103,11 +104,9 @@ mod tests {
         let path = folder.path().join("run/admin.sock");
         let first = bind(&path).expect("a free path");
         assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, MODE);
-        let refused = bind(&path).expect_err("it is alive").to_string();
-        assert!(
-            refused.contains("another meshd answers") && refused.contains("[admin].socket"),
-            "{refused}"
-        );
+        let refused = bind(&path).expect_err("it is alive");
+        assert!(matches!(refused, SocketError::Taken(_)), "{refused}");
+        assert!(refused.hint().is_some_and(|hint| hint.contains("[admin].socket")));
         // A killed process leaves the file without a listener.
         let dead = std::os::unix::net::UnixListener::bind(folder.path().join("dead"))
             .expect("a free path");

@@ -5,6 +5,7 @@ use meshd_image::{
     builder::{BuildError, BuildRequest, ImportRequest, Quiet, import},
     catalog::{ImageManifest, image::load_image},
 };
+use meshd_types::Hint as _;
 use std::{
     fs::{self, File},
     os::unix::fs::symlink,
@@ -307,8 +308,9 @@ fn unreachable_mirror_is_named_in_the_error() {
         mirror: Some(format!("http://{gone}/alpine")),
         ..desk.request("lts", None)
     };
-    let message = import(&request, &Quiet).unwrap_err().to_string();
-    assert!(message.contains(&gone.to_string()) && message.contains("reachable"), "{message}");
+    let error = import(&request, &Quiet).unwrap_err();
+    assert!(error.to_string().contains(&gone.to_string()), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("reachable")));
 }
 
 /// The files of a mirror in a folder, as somebody carries them to a site without a network.
