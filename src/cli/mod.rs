@@ -335,7 +335,7 @@ fn start_log(global: &Global, daemon: bool) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| meshd_types::LogLines(std::io::stderr()))
+        .with_writer(output::writer::log_output)
         .with_ansi(false);
     // A closed standard error must not end the program.
     let log = log.log_internal_errors(false);

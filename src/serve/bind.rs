@@ -254,6 +254,7 @@ fn explain(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_types::Hint as _;
 
     const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
@@ -262,8 +263,10 @@ mod tests {
         let listener = tcp(Service::Agent, None, LOOPBACK).expect("a free port");
         let taken =
             SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
-        let fault =
-            |interface, at| tcp(Service::Agent, interface, at).expect_err("refused").to_string();
+        let fault = |interface, at| {
+            let error = tcp(Service::Agent, interface, at).expect_err("refused");
+            format!("{}: {}", error.message(), error.hint().unwrap_or_default())
+        };
         assert!(fault(None, taken).contains("or change [agent].port"));
         let nowhere = fault(Some("nosuch0"), LOOPBACK);
         assert!(nowhere.contains("`nosuch0`") && nowhere.contains("lo"), "{nowhere}");

@@ -8,7 +8,6 @@ mod boot_theft;
 mod certificates;
 pub mod client;
 mod evidence;
-mod foreign_text;
 mod node_reports;
 mod planes;
 mod relayed;

@@ -49,10 +49,15 @@ fn far_network(world: &World) -> Program {
 }
 
 pub fn far_world() -> (World, Program) {
+    far_world_with("")
+}
+
+/// The same with this line in its segment.
+fn far_world_with(line: &str) -> (World, Program) {
     let mut world = World::prepared("auto");
     world.nodes.ip(&["link", "set", "eth0", "address", ROUTER_MAC]).unwrap();
     let segment = format!(
-        "[[segment]]\nrelay = \"{RELAY}\"\nrelay_mac = [\"{ROUTER_MAC}\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n[enroll]"
+        "[[segment]]\nrelay = \"{RELAY}\"\nrelay_mac = [\"{ROUTER_MAC}\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n{line}\n[enroll]"
     );
     world.edit_site("[enroll]", &segment);
     let relay = far_network(&world);
@@ -172,7 +177,8 @@ fn forged_router_address_gets_no_boot_of_relayed_machines() {
 
 #[test]
 fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
-    let (world, _relay) = far_world();
+    // A relay at this address, so that the port alone decides.
+    let (world, _relay) = far_world_with(&format!("redundant_relays = [\"{STRANGER}\"]"));
     let program = stranger(&world);
     // By unicast, past the relay and through its router, with the relay's address.
     let send = |port: u16, machine: &PxeNode<'_>| {

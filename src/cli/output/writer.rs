@@ -11,8 +11,8 @@ use super::{
     text_filter::TextFilter,
 };
 use clap::Args;
-use meshd_types::failpoint;
-use std::io::{self, IsTerminal as _, Stdout, Write, stderr, stdout};
+use meshd_types::{LogLines, failpoint};
+use std::io::{self, IsTerminal as _, Stderr, Stdout, Write, stderr, stdout};
 
 /// Writes one message to standard error, as `eprintln!` does, without control characters.
 macro_rules! message {
@@ -36,6 +36,11 @@ pub(crate) fn write_raw(bytes: &[u8]) -> Result<(), Failure> {
 /// Standard output without a filter, for a program that draws on the terminal or owns it.
 pub(crate) fn raw_output() -> Stdout {
     stdout()
+}
+
+/// Output of the log: standard error, with one line for each event.
+pub(crate) fn log_output() -> LogLines<Stderr> {
+    LogLines(stderr())
 }
 
 /// Writes text to standard error, without control characters and without a line end.

@@ -290,7 +290,7 @@ impl Batch {
             };
             let Some(source) = address.addr().map(MacAddr) else { continue };
             let bytes = buffer.get(..length).unwrap_or(buffer);
-            let packet = without_priority_tags(u16::from_be(address.protocol()), bytes);
+            let packet = without_priority_tags(bytes);
             match packet.and_then(tcp_segment::parse) {
                 Some(seen) => observe(Frame::Seen(seen, source)),
                 None if length >= TAGGED_SNAP => observe(Frame::Hidden(source)),

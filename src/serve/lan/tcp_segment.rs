@@ -35,18 +35,24 @@ pub(super) enum Seen {
     Fragment { client: Ipv4Addr },
 }
 
-/// Returns the IPv4 packet of a frame, whose first tag the kernel has removed. `ether_type` is that
-/// of its first byte. The kernel ignores any number of tags without a VLAN. `None` if the frame is
-/// of a VLAN or of another protocol, or ends within its tags.
-pub(super) fn without_priority_tags(mut ether_type: u16, mut frame: &[u8]) -> Option<&[u8]> {
-    while VLAN_TAGS.contains(&ether_type) {
+/// Returns the IPv4 packet of a frame, whose first tag the kernel has removed. The kernel ignores
+/// any number of tags without a VLAN. `None` if the frame is of a VLAN or of another protocol, or
+/// ends within its tags.
+///
+/// Depending on its version, the kernel reports the protocol of the tag or of the packet, so the
+/// first byte decides: no IPv4 header has a length of 0, and a tag without a VLAN has these bits 0.
+pub(super) fn without_priority_tags(mut frame: &[u8]) -> Option<&[u8]> {
+    let mut is_tag = frame.first()? & 0x0f == 0;
+    while is_tag {
         let ([high, low, next @ ..], rest) = frame.split_first_chunk::<4>()?;
-        if u16::from_be_bytes([*high, *low]) & VLAN_NUMBER != 0 {
+        let next = u16::from_be_bytes(*next);
+        is_tag = VLAN_TAGS.contains(&next);
+        if u16::from_be_bytes([*high, *low]) & VLAN_NUMBER != 0 || !is_tag && next != IPV4 {
             return None;
         }
-        (ether_type, frame) = (u16::from_be_bytes(*next), rest);
+        frame = rest;
     }
-    (ether_type == IPV4).then_some(frame)
+    Some(frame)
 }
 
 /// Parses an IPv4 packet; `None` if it is no TCP.
@@ -111,23 +117,20 @@ mod tests {
             frame.extend(syn());
             frame
         };
-        assert_eq!(without_priority_tags(IPV4, &syn()), Some(&syn()[..]));
+        assert_eq!(without_priority_tags(&syn()), Some(&syn()[..]));
         for depth in [1, 2, 40] {
             let frame = tagged(&vec![0; depth]);
-            assert_eq!(without_priority_tags(0x8100, &frame), Some(&syn()[..]), "{depth}");
-            assert!(
-                (0..4 * depth).all(|end| without_priority_tags(0x8100, &frame[..end]).is_none())
-            );
+            assert_eq!(without_priority_tags(&frame), Some(&syn()[..]), "{depth}");
+            assert!((0..4 * depth).all(|end| without_priority_tags(&frame[..end]).is_none()));
         }
-        assert_eq!(without_priority_tags(0x8100, &tagged(&[0, 5])), None);
-        assert_eq!(without_priority_tags(0x86dd, &syn()), None);
+        assert_eq!(without_priority_tags(&tagged(&[0, 5])), None);
     }
 
     proptest! {
         #[test]
         fn segment_from_random_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = parse(&bytes);
-            let _ = without_priority_tags(VLAN_TAGS[0], &bytes);
+            let _ = without_priority_tags(&bytes);
         }
     }
 }
