@@ -234,11 +234,13 @@ async fn changed_specification_of_started_vm_is_refused() {
     assert!(matches!(vms.start(&other, 1), Err(StartError::Differs { .. })));
     let same_name =
         node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
+    // The supervisors of two VMs start in any order: this one has its name.
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     assert!(refusal(&mut vms, &same_name).await.contains("name_taken"));
-    // In the midst of its start.
     vms.release(spec.uuid).await.unwrap();
     assert!(node.processes().is_empty());
     vms.start(&same_name, 1).unwrap();
+    // In the midst of its start.
     vms.release(same_name.uuid).await.unwrap();
     assert_eq!(node.vm_folders(), 0);
 }

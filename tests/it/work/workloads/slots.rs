@@ -86,7 +86,7 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
     let refused = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None)
         .await
         .expect_err("no disk");
-    assert!(code(&refused).contains("slot_without_disk (any, the slot of"), "{refused}");
+    assert!(code(&refused).contains("slot_without_disk (any; the slot of"), "{refused}");
     approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
     let refused = create(&rig, ask(1, &raw("SN-sda")), None).await.expect_err("it is a slot's");
     assert!(
