@@ -74,6 +74,7 @@ pub fn check_privilege() -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_types::Hint as _;
 
     #[test]
     fn missing_tools_are_listed_with_their_packages() {
@@ -82,7 +83,8 @@ mod tests {
             (true, "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
             (false, "OVMF_CODE_4M.fd".to_owned(), "ovmf"),
         ];
-        let text = missing_tools(&needs).to_string();
+        let error = missing_tools(&needs);
+        let text = format!("{error}: {}", error.hint().unwrap_or_default());
         assert!(
             text.contains("ip, OVMF_CODE_4M.fd")
                 && text.contains("`apt-get install iproute2 ovmf`"),

@@ -123,6 +123,7 @@ pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
 mod tests {
     use super::*;
     use crate::catalog::{Catalog, Overlays};
+    use meshd_types::Hint as _;
     use std::{collections::BTreeSet, fs};
 
     fn manifest_path(dir: &Path, name: &BundleName) -> PathBuf {
@@ -175,8 +176,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         fs::write(blob_path(dir.path(), &manifest.layer.digest), b"hsqs..X").unwrap();
-        let error = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
-        assert!(error.contains("damaged") && error.contains("meshd bundle build mpi"), "{error}");
+        let error = load_bundle(dir.path(), &manifest.name).unwrap_err();
+        assert!(error.message().contains("damaged"), "{error}");
+        assert!(error.hint().unwrap().contains("meshd bundle build mpi"), "{error:?}");
         let other = "other".parse().unwrap();
         fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other))
             .unwrap();

@@ -272,6 +272,7 @@ pub(super) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_types::Hint as _;
     use std::fs;
 
     fn blob(dir: &Path, bytes: &[u8]) -> Blob {
@@ -325,12 +326,13 @@ mod tests {
             let mut bad = good.clone();
             bad[3] ^= 1;
             fs::write(&path, bad).unwrap();
-            let text = load_image(dir.path(), &manifest.name).unwrap_err().to_string();
+            let error = load_image(dir.path(), &manifest.name).unwrap_err();
+            let text = error.message();
             assert!(
                 text.contains(part.name) && text.contains(&part.blob.digest.to_string()),
                 "{text}"
             );
-            assert!(text.contains("meshd image build lab"), "{text}");
+            assert!(error.hint().unwrap().contains("meshd image build lab"), "{error:?}");
             fs::write(&path, good).unwrap();
         }
     }
@@ -362,7 +364,7 @@ mod tests {
             .unwrap();
         assert!(matches!(load_manifest(dir.path(), &other), Err(ImageError::Manifest { .. })));
         fs::write(manifest_path(dir.path(), &other), b"{").unwrap();
-        let text = load_manifest(dir.path(), &other).unwrap_err().to_string();
-        assert!(text.contains("meshd image build other"), "{text}");
+        let hint = load_manifest(dir.path(), &other).unwrap_err().hint().unwrap();
+        assert!(hint.contains("meshd image build other"), "{hint}");
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use meshd_config::{Faults, SecretSource};
 use meshd_model::image_kind::ImageKindName;
 use meshd_trust::MarkKey;
-use meshd_types::{BundleName, Digest, ImageName, VarName};
+use meshd_types::{BundleName, Digest, Hint, ImageName, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -248,9 +248,10 @@ fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, B
     Some((previous, load_layer(blobs_dir, &previous).ok()?))
 }
 
-fn explain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
+/// Returns an error with its hint, for the log.
+fn explain(error: &impl Hint) -> String {
+    match error.hint() {
+        Some(hint) => format!("{}; {hint}", error.message()),
+        None => error.message(),
     }
 }

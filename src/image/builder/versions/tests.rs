@@ -9,7 +9,7 @@ use crate::{
         versions::IN_USE,
     },
 };
-use meshd_types::{Architecture, Timestamp};
+use meshd_types::{Architecture, Hint as _, Timestamp};
 use std::{collections::BTreeMap, path::PathBuf};
 
 fn prune_request(kind: ArtifactKind, keep: usize) -> Prune {
@@ -107,7 +107,8 @@ fn invalid_version_is_refused_and_current_version_stays() {
     assert!(error.contains("no version before"), "{error}");
     let second = images.add("kernel b", 2);
     for wrong in ["", &first.to_string()[..3], "zzzz", &"0".repeat(64)] {
-        let error = promote(images.blobs(), &images.name, wrong).unwrap_err().to_string();
+        let error = promote(images.blobs(), &images.name, wrong).unwrap_err();
+        let error = error.hint().unwrap_or_default();
         assert!(error.contains(&first.short()) && error.contains(&second.short()), "{error}");
     }
     fs::write(images.blob(&first), "kernel X").unwrap();

@@ -10,7 +10,7 @@ use meshd_config::{
     Fault,
     files::{open_beneath, read_opened},
 };
-use meshd_types::{SafePath, failpoint};
+use meshd_types::{Hint as _, SafePath, failpoint};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use std::{
     fs, io,
@@ -152,7 +152,7 @@ impl Walk<'_> {
         let at = match SafePath::new(relative) {
             Ok(at) => at,
             Err(error) => {
-                self.fault::<()>(folder, error.to_string(), "rename it");
+                self.fault::<()>(folder, error.message(), "rename it");
                 return;
             }
         };
@@ -220,7 +220,7 @@ impl Walk<'_> {
         };
         let at = match SafePath::new(on_node) {
             Ok(at) => at,
-            Err(error) => return self.fault(path, error.to_string(), "rename it"),
+            Err(error) => return self.fault(path, error.message(), "rename it"),
         };
         let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
         let entry =

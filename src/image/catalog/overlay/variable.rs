@@ -1,7 +1,7 @@
 //! `[variables.NAME]`: typed variables of an overlay.
 
 use meshd_config::reader::{Document, NamedTable, Table};
-use meshd_types::{VarName, VarValue};
+use meshd_types::{Hint as _, VarName, VarValue};
 
 /// Declaration of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(super) fn read(
     sound(&table, &variable, required.is_some());
     let name = name
         .parse::<VarName>()
-        .map_err(|error| document.fault(&name, error.to_string(), "rename it"))
+        .map_err(|error| document.fault(&name, error.message(), "rename it"))
         .ok()?;
     Some((name, variable))
 }

@@ -1,6 +1,7 @@
 //! Tests of a journal without its commit marker, and of removed records.
 
 use super::*;
+use meshd_types::Hint as _;
 
 #[test]
 fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
@@ -25,12 +26,9 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
             Some(bytes) => fs::write(&marker_path, bytes).expect("written"),
             None => fs::remove_file(&marker_path).expect("removed"),
         }
-        let (files_before, error) = (files_of(dir.path()), refused(dir.path()).to_string());
-        assert!(
-            error.contains("acknowledged changes may be missing")
-                && error.contains("accept-without-marker"),
-            "{error}"
-        );
+        let (files_before, error) = (files_of(dir.path()), refused(dir.path()));
+        assert!(error.message().contains("acknowledged changes may be missing"), "{error}");
+        assert!(error.hint().unwrap().contains("accept-without-marker"), "{error:?}");
         assert_eq!(files_of(dir.path()), files_before, "nothing was changed");
         fs::write(dir.path().join(files::ACCEPTED), "").expect("accepted");
         let (journal, records) = open(dir.path());
