@@ -20,8 +20,9 @@ use bytes::Bytes;
 use meshd_api::routes as api;
 use std::time::Duration;
 
-/// Timeout for the start of a response.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Timeout for the start of a response: longer than every wait of a handler, so that the handler's
+/// own error states what did not answer. The command line waits 40 s.
+const TIME_LIMIT: Duration = Duration::from_secs(35);
 
 pub(crate) fn router(state: ApiState) -> Router {
     bound()
@@ -129,4 +130,15 @@ async fn with_time_limit(request: Request, next: Next) -> Response {
     };
     crate::serve::metrics::count_request("admin", route, &response);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_proto::NodeAction;
+
+    #[test]
+    fn time_limit_is_longer_than_the_wait_for_a_node() {
+        assert!(TIME_LIMIT > NodeAction::Reboot.window(), "its error would never be seen");
+    }
 }
