@@ -1,7 +1,6 @@
 //! Tests of a journal without its commit marker, and of removed records.
 
 use super::*;
-use meshd_types::Hint as _;
 
 #[test]
 fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
