@@ -4,11 +4,11 @@ use super::{AcceptedOrder, BulkError};
 use crate::nodes::{NodeOps, OperateError};
 use meshd_api::{BulkTarget, DrainPolicy};
 use meshd_model::{
-    fleet::{AuditContext, LabelChange, Node},
+    fleet::{AuditContext, Node},
     operations::NodeOrder,
 };
 use meshd_trust::Role;
-use meshd_types::{NodeId, ProfileName, VarName, Vars};
+use meshd_types::{NodeId, ProfileName};
 use std::sync::Arc;
 
 impl NodeOps {
@@ -105,35 +105,6 @@ impl NodeOps {
         self.order_one(id, NodeOrder::AssignProfile { profile }, Role::Admin, audit).await
     }
 
-    pub async fn set_vars(
-        self: &Arc<Self>,
-        id: NodeId,
-        set: Vars,
-        unset: Vec<VarName>,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        self.order_one(id, NodeOrder::ChangeVars { set, unset }, Role::Admin, audit).await
-    }
-
-    pub async fn label(
-        self: &Arc<Self>,
-        id: NodeId,
-        change: &LabelChange,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        self.order_one(id, NodeOrder::Label { change: change.clone() }, Role::Admin, audit).await
-    }
-
-    pub async fn pin(
-        self: &Arc<Self>,
-        id: NodeId,
-        generation: Option<&str>,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        let generation = generation.map(str::to_owned);
-        self.order_one(id, NodeOrder::Pin { generation }, Role::Admin, audit).await
-    }
-
     pub async fn boot_once(
         self: &Arc<Self>,
         id: NodeId,
@@ -143,13 +114,5 @@ impl NodeOps {
         audit: &AuditContext,
     ) -> Result<Node, OperateError> {
         self.order_one(id, NodeOrder::BootOnce { profile, kernel_args }, role, audit).await
-    }
-
-    pub async fn clear_once(
-        self: &Arc<Self>,
-        id: NodeId,
-        audit: &AuditContext,
-    ) -> Result<Node, OperateError> {
-        self.order_one(id, NodeOrder::ClearBootOnce, Role::Admin, audit).await
     }
 }
