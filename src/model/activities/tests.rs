@@ -125,11 +125,7 @@ fn placed() -> Vm {
 
 fn reported(state: ReportedVmState, failure: Option<&str>) -> Vm {
     let mut vm = placed();
-    let failed = |detail: &str| VmFailure {
-        kind: VmFailureKind::Crashed,
-        detail: detail.to_owned(),
-        log: Vec::new(),
-    };
+    let failed = |detail: &str| VmFailure::new(VmFailureKind::Crashed, detail.to_owned());
     let failure = failure.map(failed);
     let report = VmReport::new(vm.uuid(), vm.name().clone(), state);
     vm.apply_report(VmReport { failure, start: Some(vm.start), ..report }, at(3));

@@ -4,7 +4,10 @@ use super::VolumeName;
 use crate::disk::DiskUse;
 use meshd_types::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 use strum::{IntoStaticStr, VariantArray};
 
 /// Maximum length of the detail of a failure or refusal, in bytes.
@@ -77,6 +80,9 @@ pub enum VmFailureKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFailure {
     pub kind: VmFailureKind,
+    /// Reasons of a refusal; empty for other kinds.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reasons: BTreeSet<VmRefusalReason>,
     /// At most [`MAX_FAILURE_TEXT`] bytes.
     pub detail: String,
     /// Last lines of the QEMU log, at most [`MAX_FAILURE_LINES`].
@@ -85,13 +91,14 @@ pub struct VmFailure {
 }
 
 impl VmFailure {
+    /// Makes a failure without reasons and log lines.
+    pub fn new(kind: VmFailureKind, detail: String) -> Self {
+        VmFailure { kind, reasons: BTreeSet::new(), detail, log: Vec::new() }
+    }
+
     /// Returns true for a refusal that every other node would repeat.
-    pub fn is_everywhere(&self) -> bool {
-        use VmRefusalReason::{SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit};
-        let is_cause =
-            |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
-        self.kind == VmFailureKind::Refused
-            && [SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit].into_iter().any(is_cause)
+    pub fn is_same_on_every_node(&self) -> bool {
+        self.reasons.iter().any(|reason| reason.is_same_on_every_node())
     }
 }
 
@@ -237,6 +244,13 @@ pub enum VmRefusalReason {
 }
 
 serialised_name!(VmRefusalReason);
+
+impl VmRefusalReason {
+    fn is_same_on_every_node(self) -> bool {
+        use VmRefusalReason::{SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit};
+        matches!(self, SpecInvalid | VolumeDiffers | VolumeMissing | VolumeUnfit)
+    }
+}
 
 /// A reason why a node cannot run a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,13 +6,12 @@ use crate::{
     vm::{
         console::console_session,
         disks::{ownership_marker, volume_fetch::Volumes},
-        failure::failure,
+        failure::{combine_refusals, failure},
         manager::{
             disk_write_queue::DiskWrites,
             waiting_vms::{PendingStart, WaitingVms},
         },
         net::nic_addresses::{self, NicAddresses},
-        process::launch,
     },
 };
 use meshd_proto::vm::{
@@ -201,7 +200,7 @@ impl Reconciler {
     }
 
     pub(super) fn refuse(&mut self, spec: &VmSpec, start: u32, refusals: &[VmRefusal]) {
-        let failure = launch::refused(refusals);
+        let failure = combine_refusals(refusals);
         tracing::warn!(vm = %spec.name, reason = failure.detail, "the node cannot run a VM");
         if let Err(error) = self.vms.refuse(spec, start, failure) {
             tracing::error!(vm = %spec.name, %error, "cannot store a refusal");

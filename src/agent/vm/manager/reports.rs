@@ -109,9 +109,8 @@ mod tests {
         uuid.0[1] = number;
         let name = "n".repeat(60).parse().expect("a name");
         let failure = VmFailure {
-            kind: VmFailureKind::Crashed,
-            detail: "\"".repeat(MAX_FAILURE_TEXT),
             log: vec!["\"".repeat(400); MAX_FAILURE_LINES],
+            ..VmFailure::new(VmFailureKind::Crashed, "\"".repeat(MAX_FAILURE_TEXT))
         };
         let disk = |number| (format!("d{number}").parse().expect("a name"), DiskUse::Done);
         VmReport {

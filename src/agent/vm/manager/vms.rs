@@ -6,10 +6,11 @@ use crate::{
     vm::{
         console::console_log::Console,
         disks::disk_release,
+        failure::combine_refusals,
         host::{config::HostConfig, resources},
         net::{nic_addresses, tap_ports},
         process::{
-            adoption, launch,
+            adoption,
             persisted_vm::{PersistedVm, SupervisorCommand},
             supervisor::VmSupervisor,
             swtpm,
@@ -37,7 +38,7 @@ const COMMAND_QUEUE: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The node lacks resources.
-    #[error("{}", launch::refused(.0).detail)]
+    #[error("{}", combine_refusals(.0).detail)]
     Refused(Vec<VmRefusal>),
     /// The node has another specification with the same UUID.
     #[error("{name} ({uuid}) is on this node with another specification; release it first")]

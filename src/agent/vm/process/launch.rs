@@ -11,7 +11,7 @@ use crate::{
     vm::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
         disks::{cloud_init_seed, ownership_marker, qcow2_overlay},
-        failure::failure,
+        failure::{combine_refusals, failure},
         host::{config::HostConfig, resources},
         net::tap_ports,
         reservations::Reservations,
@@ -22,7 +22,7 @@ use crate::{
         vm_paths::{self, VmPaths},
     },
 };
-use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusal, VmSpec};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmSpec};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::{
     fs::{self, File, OpenOptions},
@@ -56,15 +56,6 @@ async fn lock_groups(groups: &[u32]) -> Vec<File> {
     })
 }
 
-/// Combines refusals into one failure.
-pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
-    let reasons: Vec<String> = refusals
-        .iter()
-        .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
-        .collect();
-    failure(VmFailureKind::Refused, reasons.join("; "))
-}
-
 /// Surveys the node, reserves the resources of a VM and starts QEMU: once for each start. The
 /// caller cancels the reservation of a VM that does not run.
 pub async fn launch(
@@ -75,8 +66,8 @@ pub async fn launch(
 ) -> Result<Launched, VmFailure> {
     let host = resources::survey(config, spec).await;
     ownership_marker::check_adoption(files, spec, &host.disks)
-        .map_err(|refusal| refused(&[refusal]))?;
-    let plan = reservations.reserve(spec, &host).map_err(|refusals| refused(&refusals))?;
+        .map_err(|refusal| combine_refusals(&[refusal]))?;
+    let plan = reservations.reserve(spec, &host).map_err(|refusals| combine_refusals(&refusals))?;
     reservations.limit_store(config).await;
     let launched = start(spec, &plan, &host, files, config, reservations).await;
     if launched.is_err() {

@@ -65,11 +65,7 @@ impl Vm {
         }
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
-            let failure = VmFailure {
-                kind: VmFailureKind::EndedUnseen,
-                detail: why.clone(),
-                log: Vec::new(),
-            };
+            let failure = VmFailure::new(VmFailureKind::EndedUnseen, why.clone());
             let (state, failure) = (ReportedVmState::Failed, Some(failure));
             self.last_report = Some(LastReport {
                 state,
@@ -116,10 +112,10 @@ impl Vm {
         if self.desired_state != VmDesiredState::Run {
             return None;
         }
-        let (why, everywhere) =
-            (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
+        let is_final = failure.is_same_on_every_node();
+        let why = failure.detail.chars().take(MAX_REASON).collect();
         self.refused.insert(node, why);
-        let again = self.required_node.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
+        let again = self.required_node.is_none() && !is_final && self.refused.len() < MAX_REFUSED;
         self.record_pending_wipes();
         self.unplace(self.refusals());
         self.stray_nodes.insert(node);

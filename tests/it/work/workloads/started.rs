@@ -9,13 +9,14 @@ use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmDesiredState,
 };
-use meshd_proto::vm::{VmFailure, VmFailureKind, VmTargetState};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusalReason, VmTargetState};
 use meshd_types::Digest;
 
-/// The node says that it could not run them, by the order of this number.
-async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
+/// Reports that the node cannot run the VM, by the order of this number.
+async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, reason: VmRefusalReason, cause: &str) {
+    let detail = format!("{}: {cause}", reason.as_str());
     let failure =
-        VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
+        VmFailure { reasons: [reason].into(), ..VmFailure::new(VmFailureKind::Refused, detail) };
     let plain = VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Failed);
     let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
     assert!(machine.say(vms_report(VmUpdate::All { vms: vec![report] })).await);
@@ -44,7 +45,7 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let (first, second) = if vm.node() == Some(one.id()) { (&one, &two) } else { (&two, &one) };
-    refuse(first, &vm, 1, "bridge_missing: br0").await;
+    refuse(first, &vm, 1, VmRefusalReason::BridgeMissing, "br0").await;
     let moved = record(&rig, &vm).unwrap();
     assert_eq!(
         (moved.node(), moved.start, moved.desired_state),
@@ -60,10 +61,10 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
         "what is left of it there goes"
     );
     assert!(matches!(want(&rig, second.id()), Some(VmTargetState::Run { start: 2, .. })));
-    refuse(first, &vm, 1, "bridge_missing: br0").await;
+    refuse(first, &vm, 1, VmRefusalReason::BridgeMissing, "br0").await;
     assert!(rig.central.workloads.orphan_vms().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
-    refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
+    refuse(second, &vm, 2, VmRefusalReason::TpmMissing, "no swtpm").await;
     let off = record(&rig, &vm).unwrap();
     assert_eq!((life(&rig, &vm), off.desired_state), (VmPhase::Unplaced, VmDesiredState::Stop));
     let why = off.obstacle.expect("a reason");
@@ -94,7 +95,7 @@ async fn vm_refused_after_it_ran_stays_on_its_node() {
     order(&rig, &vm, VmVerb::Stop).await.unwrap();
     report_vms(&one, &[(&vm, ReportedVmState::Stopped)]).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
-    refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
+    refuse(&one, &vm, 2, VmRefusalReason::MemoryExceeded, "1G").await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().node()),
         (VmPhase::Failed, Some(one.id())),
@@ -103,15 +104,14 @@ async fn vm_refused_after_it_ran_stays_on_its_node() {
     // Every node would refuse this one: only one is asked.
     let bad = create(&rig, ask(2, ""), None).await.unwrap();
     let chosen = if bad.node() == Some(one.id()) { &one } else { &two };
-    refuse(chosen, &bad, 1, "volume_differs: root").await;
+    refuse(chosen, &bad, 1, VmRefusalReason::VolumeDiffers, "root").await;
     assert_eq!(
         (life(&rig, &bad), record(&rig, &bad).unwrap().desired_state),
         (VmPhase::Unplaced, VmDesiredState::Stop)
     );
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
-    let failure =
-        VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
+    let failure = VmFailure::new(VmFailureKind::Refused, "x".to_owned());
     let report = VmReport {
         failure: Some(failure),
         ..VmReport::new(old.uuid(), old.name().clone(), ReportedVmState::Failed)

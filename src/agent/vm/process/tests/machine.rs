@@ -347,7 +347,7 @@ fn guest_that_cannot_resume_is_restarted() {
 }
 
 fn failure() -> VmFailure {
-    VmFailure { kind: VmFailureKind::Prepare, detail: "no bridge".into(), log: Vec::new() }
+    VmFailure::new(VmFailureKind::Prepare, "no bridge".into())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::work::vm::phase::VmPhase;
 use meshd_config::vm::OnNodeLoss;
-use meshd_proto::vm::{RestartWhen, VmFailureKind, VmSpec, Volume};
+use meshd_proto::vm::{RestartWhen, VmFailureKind, VmRefusalReason, VmSpec, Volume};
 use meshd_types::{Basis, MacAddr};
 
 fn node() -> NodeId {
@@ -141,9 +141,8 @@ fn vm_bound_to_its_node_may_not_move() {
 fn vm_record_round_trips_with_bounded_failure_text() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let failure = VmFailure {
-        kind: VmFailureKind::Crashed,
-        detail: "é".repeat(2000),
         log: vec!["x".into(); 99],
+        ..VmFailure::new(VmFailureKind::Crashed, "é".repeat(2000))
     };
     vm.apply_report(
         VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) },
@@ -190,11 +189,7 @@ fn vm_missing_while_starting_is_ordered_again() {
 fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
     let other = |number| Basis::Mac(MacAddr([2, 0, 0, 0, 1, number])).node_id();
     let refused = |vm: &Vm, start| {
-        let failure = VmFailure {
-            kind: VmFailureKind::Refused,
-            detail: "kvm_missing: x".into(),
-            log: Vec::new(),
-        };
+        let failure = VmFailure::new(VmFailureKind::Refused, "kvm_missing: x".into());
         let mut vm = vm.clone();
         vm.apply_report(
             VmReport { failure: Some(failure), start, ..report(ReportedVmState::Failed, 0) },
@@ -235,6 +230,24 @@ fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
         (vm.refused.len(), vm.desired_state),
         (crate::work::MAX_REFUSED, VmDesiredState::Stop)
     );
+}
+
+#[test]
+fn refusal_is_final_by_its_reasons_and_not_by_its_text() {
+    let is_tried_again = |reason, detail: &str| {
+        let failure = VmFailure {
+            reasons: [reason].into(),
+            ..VmFailure::new(VmFailureKind::Refused, detail.to_owned())
+        };
+        let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+        let failed = report(ReportedVmState::Failed, 0);
+        vm.apply_report(VmReport { failure: Some(failure), start: Some(1), ..failed }, at(1));
+        assert_eq!(vm.withdraw_refused(), Some(node()));
+        vm.needs_placement()
+    };
+    let volume_with_the_name_of_a_reason = "store_full: volume volume_missing: 1 GiB is missing";
+    assert!(is_tried_again(VmRefusalReason::StoreFull, volume_with_the_name_of_a_reason));
+    assert!(!is_tried_again(VmRefusalReason::VolumeMissing, "no file has the digest"));
 }
 
 #[test]
