@@ -1,7 +1,7 @@
 //! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
-    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, LinkCommand,
+    AgentApi, AgentApiError, AgentBackend, AgentClient, AgentConnection, LinkCommand,
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
@@ -47,7 +47,7 @@ impl From<Ended> for End {
 }
 
 /// Serves one link from its hello to its end.
-pub(super) async fn serve<P: AgentSettings>(
+pub(super) async fn serve<P: AgentBackend>(
     service: &AgentApi<P>,
     socket: WebSocket,
     client: &AgentClient,
@@ -55,7 +55,7 @@ pub(super) async fn serve<P: AgentSettings>(
 ) {
     let from = connection.from;
     let node = client.peer.node;
-    let mut socket = AgentSocket::new(socket, service.plane.offline_after());
+    let mut socket = AgentSocket::new(socket, service.central.offline_after());
     let end = match greet_and_run(service, &mut socket, client, connection).await {
         Ok(never) => match never {},
         Err(end) => end,
@@ -80,7 +80,7 @@ pub(super) async fn serve<P: AgentSettings>(
     socket.close(&reason).await;
 }
 
-async fn greet_and_run<P: AgentSettings>(
+async fn greet_and_run<P: AgentBackend>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,
@@ -96,7 +96,7 @@ async fn greet_and_run<P: AgentSettings>(
     };
     check_hello(&hello, client)?;
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
-    let up = service.plane.link_up(&client.peer, *hello, from.ip(), commands).await;
+    let up = service.central.link_up(&client.peer, *hello, from.ip(), commands).await;
     let (link, welcome) = up.map_err(refusal)?;
     tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
     let ended = async {
@@ -106,11 +106,11 @@ async fn greet_and_run<P: AgentSettings>(
     // `run_link` sends a revoked node a goodbye. If the node has stopped reading, that write
     // blocks, and this future ends the link.
     let cut_off = async {
-        service.plane.revoked(client.peer.node).await;
+        service.central.wait_until_revoked(client.peer.node).await;
         tokio::time::sleep(LAST_WORD).await;
     };
     let bound = async {
-        service.plane.linked(client.peer.node, &connection.lan).await;
+        service.central.bind_link_address(client.peer.node, &connection.lan).await;
         std::future::pending().await
     };
     let ended = tokio::select! {
@@ -121,7 +121,7 @@ async fn greet_and_run<P: AgentSettings>(
         () = cut_off => Err(End::CutOff),
         () = connection.lan.ended() => Err(End::Foreign),
     };
-    service.plane.link_down(link).await;
+    service.central.link_down(link).await;
     ended
 }
 
@@ -139,7 +139,7 @@ fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
 }
 
 /// Serves a link between welcome and goodbye.
-async fn run_link<P: AgentSettings>(
+async fn run_link<P: AgentBackend>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,
@@ -159,7 +159,7 @@ async fn run_link<P: AgentSettings>(
             command = inbox.recv() => match command {
                 Some(LinkCommand::Send(message)) => socket.send(&message).await?,
                 Some(LinkCommand::Spec(part)) => {
-                    for spec in service.plane.specs(link, part) {
+                    for spec in service.central.specs(link, part) {
                         socket.send(&FromCentral::Spec(spec)).await?;
                     }
                 }
@@ -172,7 +172,7 @@ async fn run_link<P: AgentSettings>(
                 SocketEvent::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
                 SocketEvent::Message(message) => {
                     let is_stored = message == FromAgent::Renewed;
-                    if let Some(reply) = service.plane.link_message(link, message).await.map_err(refusal)? {
+                    if let Some(reply) = service.central.link_message(link, message).await.map_err(refusal)? {
                         if let FromCentral::Certificate(issued) = &reply {
                             renewed = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).ok();
                         }
@@ -187,8 +187,8 @@ async fn run_link<P: AgentSettings>(
     }
 }
 
-fn check_expiry<P: AgentSettings>(service: &AgentApi<P>, certificate: &[u8]) -> Result<(), End> {
-    let is_valid = service.plane.identify(certificate).is_ok_and(|peer| !peer.expired);
+fn check_expiry<P: AgentBackend>(service: &AgentApi<P>, certificate: &[u8]) -> Result<(), End> {
+    let is_valid = service.central.identify(certificate).is_ok_and(|peer| !peer.expired);
     if is_valid { Ok(()) } else { Err(refusal(AgentApiError::StaleCertificate)) }
 }
 

@@ -5,7 +5,7 @@
 //! | `console_relay` | relays a VM console between node and operator |
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
-//! | `central_interface` | the trait by which the agent API calls the central node |
+//! | `backend` | calls of the agent API to the central node |
 //! | `refusal` | error responses |
 //! | `routes` | routes of the agent API |
 //! | `node_connections` | limits of connections and transfers of authenticated nodes, counted by node |
@@ -22,21 +22,21 @@
 //!          certificate of this site, or none
 //! ```
 //! Clients without a valid certificate and waiting nodes have separate connection limits, so they
-//! cannot exhaust the links of nodes. The listener has no routes of other APIs. [`AgentSettings`],
+//! cannot exhaust the links of nodes. The listener has no routes of other APIs. [`AgentBackend`],
 //! which the central node implements, handles the requests. This module owns sockets, limits and
 //! timeouts.
 
 mod console_relay;
 mod link;
 mod pending;
-mod central_interface;
+mod backend;
 mod refusal;
 mod routes;
 mod node_connections;
 mod socket;
 mod volumes;
 
-pub use central_interface::{AgentSettings, PendingReplies};
+pub use backend::{AgentBackend, PendingReplies};
 pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
 use crate::serve::{
@@ -97,7 +97,7 @@ impl Default for AgentLimits {
 
 /// State that all connections share.
 struct AgentApi<P> {
-    plane: Arc<P>,
+    central: Arc<P>,
     pending: Arc<ConnectionLimiter>,
     /// Permits for links and consoles.
     permits: Arc<NodePermits>,
@@ -138,16 +138,16 @@ struct AgentClient {
 
 /// Serves the agent API until `shutdown`, then sends a goodbye on every link and waits for all
 /// connections.
-pub async fn run<P: AgentSettings>(
+pub async fn run<P: AgentBackend>(
     limits: AgentLimits,
-    plane: Arc<P>,
+    central: Arc<P>,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) {
     let arriving = (limits.connections / 4).min(MAX_ARRIVING);
     let waiting = (limits.connections / 8).min(MAX_PENDING);
     let service = Arc::new(AgentApi {
-        plane,
+        central,
         pending: ConnectionLimiter::new("agent-pending", waiting),
         permits: NodePermits::new(limits.connections - arriving - waiting, MAX_CONNECTIONS_OF_NODE),
         transfers: NodePermits::new(MAX_TRANSFERS, MAX_TRANSFERS_OF_NODE),
@@ -162,11 +162,11 @@ pub async fn run<P: AgentSettings>(
     let connection = |(stream, from): (TcpStream, SocketAddr), permit: ConnectionPermit| {
         // The authority may be replaced at any time, so each connection reads the current TLS
         // configuration.
-        let acceptor = TlsAcceptor::from(service.plane.tls());
+        let acceptor = TlsAcceptor::from(service.central.tls());
         let service = Arc::clone(&service);
         let router = router.clone();
         let at = stream.local_addr().ok()?;
-        let lan = service.plane.client(interface.as_deref(), from, at);
+        let lan = service.central.client(interface.as_deref(), from, at);
         Some(async move {
             let eviction = permit.eviction.clone();
             let accepted = Accepted { stream, from, lan: lan.clone(), permit };
@@ -186,7 +186,7 @@ pub async fn run<P: AgentSettings>(
     service.tasks.wait().await;
 }
 
-async fn serve<P: AgentSettings>(
+async fn serve<P: AgentBackend>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     router: axum::Router,
@@ -197,7 +197,8 @@ async fn serve<P: AgentSettings>(
     else {
         return;
     };
-    let honoured = client.as_deref().filter(|client| service.plane.honours(&client.peer));
+    let honoured =
+        client.as_deref().filter(|client| service.central.accepts_certificate(&client.peer));
     let node = honoured.map(|client| client.peer.node);
     if let Some(node) = node {
         permit.trust(node.to_string());
@@ -208,7 +209,7 @@ async fn serve<P: AgentSettings>(
         None => conversed.await,
         Some(node) => tokio::select! {
             () = conversed => {}
-            () = service.plane.revoked(node) => tracing::info!(%from, %node, "a request of a revoked node ended"),
+            () = service.central.wait_until_revoked(node) => tracing::info!(%from, %node, "a request of a revoked node ended"),
         },
     }
 }
@@ -216,7 +217,7 @@ async fn serve<P: AgentSettings>(
 type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// Performs the TLS handshake, and identifies the node if the client presents a certificate.
-async fn handshake<P: AgentSettings>(
+async fn handshake<P: AgentBackend>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     stream: TcpStream,
@@ -230,7 +231,7 @@ async fn handshake<P: AgentSettings>(
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "TLS handshake failed");
             if distrusts(&error) {
-                service.plane.distrusted(lan).await;
+                service.central.record_distrust(lan).await;
             }
             return None;
         }
@@ -243,10 +244,10 @@ async fn handshake<P: AgentSettings>(
     let Some(certificate) = certificate.map(|certificate| certificate.clone().into_owned()) else {
         return Some((stream, None, None));
     };
-    match service.plane.identify(&certificate) {
+    match service.central.identify(&certificate) {
         Ok(peer) => Some((stream, Some(Arc::new(AgentClient { peer, certificate })), None)),
         Err(TrustError::StaleAuthority { node }) => {
-            service.plane.stale(node, from.ip()).await;
+            service.central.record_stale_certificate(node, from.ip()).await;
             Some((stream, None, Some(node)))
         }
         Err(error) => {

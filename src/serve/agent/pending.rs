@@ -1,7 +1,7 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentApi, AgentApiError, AgentConnection, AgentSettings,
+    AgentApi, AgentApiError, AgentBackend, AgentConnection,
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
@@ -11,14 +11,14 @@ use futures_util::StreamExt as _;
 use meshd_proto::{PendingHello, PendingReply};
 
 /// Serves one waiting node until it is approved, rejected or gone.
-pub(super) async fn serve<P: AgentSettings>(
+pub(super) async fn serve<P: AgentBackend>(
     service: &AgentApi<P>,
     socket: WebSocket,
     connection: &AgentConnection,
     meter: &Meter,
 ) {
     let from = connection.from;
-    let mut socket = AgentSocket::new(socket, service.plane.offline_after());
+    let mut socket = AgentSocket::new(socket, service.central.offline_after());
     let reason = match wait(service, &mut socket, connection, meter).await {
         Ok(reason) => reason,
         Err(ended) => {
@@ -29,7 +29,7 @@ pub(super) async fn serve<P: AgentSettings>(
     socket.close(&reason).await;
 }
 
-async fn wait<P: AgentSettings>(
+async fn wait<P: AgentBackend>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     connection: &AgentConnection,
@@ -41,7 +41,7 @@ async fn wait<P: AgentSettings>(
         return Ok(refusal.message.into_owned());
     }
     let node = hello.node;
-    let mut replies = match service.plane.pending(hello, connection.lan.clone()).await {
+    let mut replies = match service.central.wait_for_approval(hello, connection.lan.clone()).await {
         Ok(replies) => replies,
         Err(error) => return refuse(socket, error).await,
     };

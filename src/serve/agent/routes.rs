@@ -1,7 +1,7 @@
 //! Routes of the agent API.
 
 use super::{
-    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link,
+    AgentApi, AgentApiError, AgentBackend, AgentClient, AgentConnection, console_relay, link,
     pending,
     refusal::{Refusal, check_version},
     volumes,
@@ -34,7 +34,7 @@ const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 type AgentApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Returns all routes of the agent API.
-pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
+pub(super) fn router<P: AgentBackend>(service: Arc<AgentApi<P>>) -> Router {
     Router::new()
         .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
         .route(meshd_proto::RENEW_PATH, post(renew::<P>))
@@ -64,7 +64,7 @@ async fn count_response(request: Request, next: Next) -> Response {
     response
 }
 
-async fn enrol<P: AgentSettings>(
+async fn enrol<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
@@ -72,13 +72,13 @@ async fn enrol<P: AgentSettings>(
     let request: EnrolRequest = read(body)?;
     check_version(request.version)?;
     let node = request.node;
-    let response = service.plane.enrol(request, connection.lan.clone()).await;
+    let response = service.central.enrol(request, connection.lan.clone()).await;
     response.map(Json).map_err(|error| {
         log_refusal("enrol", &format!("node {node} at {}", connection.from), error)
     })
 }
 
-async fn renew<P: AgentSettings>(
+async fn renew<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
@@ -86,13 +86,13 @@ async fn renew<P: AgentSettings>(
     let client = connection.client.as_deref().ok_or_else(|| no_client(&connection))?;
     let request: RenewRequest = read(body)?;
     check_version(request.version)?;
-    let response = service.plane.renew(&client.peer, request).await;
+    let response = service.central.renew(&client.peer, request).await;
     response
         .map(Json)
         .map_err(|error| log_refusal("renew", &format!("node {}", client.peer.node), error))
 }
 
-async fn pending<P: AgentSettings>(
+async fn pending<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -119,7 +119,7 @@ async fn pending<P: AgentSettings>(
     }))
 }
 
-async fn link<P: AgentSettings>(
+async fn link<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -137,7 +137,7 @@ async fn link<P: AgentSettings>(
 
 /// Returns the client with a valid certificate. Status 401 before an upgrade means that the
 /// certificate is invalid. The agent then requests a new one.
-fn require_client<P: AgentSettings>(
+fn require_client<P: AgentBackend>(
     service: &AgentApi<P>,
     connection: &AgentConnection,
 ) -> Result<Arc<AgentClient>, Refusal> {
@@ -145,11 +145,15 @@ fn require_client<P: AgentSettings>(
     if client.peer.expired {
         return Err(Refusal::STALE);
     }
-    if service.plane.honours(&client.peer) { Ok(client) } else { Err(Refusal::UNAUTHORIZED) }
+    if service.central.accepts_certificate(&client.peer) {
+        Ok(client)
+    } else {
+        Err(Refusal::UNAUTHORIZED)
+    }
 }
 
 /// Accepts the console connection of a VM from its node.
-async fn accept_console<P: AgentSettings>(
+async fn accept_console<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(console): Path<u64>,
@@ -157,28 +161,29 @@ async fn accept_console<P: AgentSettings>(
 ) -> Result<Response, Refusal> {
     let client = require_client(&service, &connection)?;
     let upgrade = limit_messages(upgrade)?;
-    let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or(Refusal::NOT_FOUND)?;
+    let end =
+        service.central.console(&client.peer, ConsoleId(console)).ok_or(Refusal::NOT_FOUND)?;
     let node_permit = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
         tokio::select! {
             () = console_relay::serve(socket, end, &service.shutdown) => {}
-            () = service.plane.revoked(client.peer.node) => {}
+            () = service.central.wait_until_revoked(client.peer.node) => {}
         }
         drop((node_permit, task));
     }))
 }
 
 /// Sends a volume to a node if a VM of the node uses it.
-async fn volume<P: AgentSettings>(
+async fn volume<P: AgentBackend>(
     State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let client = require_client(&service, &connection)?;
-    let Some(path) = service.plane.volume(&client.peer, &digest) else {
+    let Some(path) = service.central.volume(&client.peer, &digest) else {
         return Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",

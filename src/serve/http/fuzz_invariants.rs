@@ -2,7 +2,7 @@
 //! paths, queries and headers.
 
 use super::{
-    boot_api::{BootApi, Transfer},
+    backend::{BootBackend, Transfer},
     routes::{Client, router},
     sendfile_writer::PendingWrites,
 };
@@ -84,7 +84,7 @@ fn check(answer: &Response<Body>, is_blob: bool, method: &str) {
 #[derive(Clone)]
 struct Rack;
 
-impl BootApi for Rack {
+impl BootBackend for Rack {
     fn folder(&self) -> std::path::PathBuf {
         std::env::temp_dir()
     }

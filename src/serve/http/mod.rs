@@ -19,7 +19,7 @@
 //! | `server` | accepts and limits connections |
 //! | `routes` | the routes and their responses |
 //! | `request_rate` | requests per second of a client |
-//! | `boot_api` | calls of the routes to the central node |
+//! | `backend` | calls of the routes to the central node |
 //! | `blob` | names and ranges of blobs |
 //! | `blob_files` | blobs as unnamed files, for `sendfile` |
 //! | `body` | response bodies that report when they are sent |
@@ -30,7 +30,7 @@ mod blob;
 mod body;
 mod fuzz_invariants;
 mod sendfile_writer;
-mod boot_api;
+mod backend;
 mod request_rate;
 mod routes;
 mod server;
@@ -38,6 +38,6 @@ mod blob_files;
 #[cfg(test)]
 mod tests;
 
-pub use boot_api::{BootApi, Transfer};
+pub use backend::{BootBackend, Transfer};
 pub use fuzz_invariants::check_invariants;
 pub use server::{Limits, run};

@@ -1,9 +1,9 @@
 //! The routes of the boot API and their responses.
 
+use super::backend::{BootBackend, Transfer};
 use super::blob::{Selection, select};
 use super::blob_files::BlobFiles;
 use super::body::tracked;
-use super::boot_api::{BootApi, Transfer};
 use super::request_rate::RequestRate;
 use super::sendfile_writer::PendingWrites;
 use crate::serve::metrics::count_request;
@@ -53,7 +53,7 @@ const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stre
 const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
 
 /// Returns all routes. Requests must have a [`Client`] as extension.
-pub fn router<P: BootApi>(api: P, requests_per_second: u16) -> Router {
+pub fn router<P: BootBackend>(api: P, requests_per_second: u16) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
@@ -144,7 +144,7 @@ fn route_name(path: &str) -> &'static str {
 
 /// Reports whether machines can boot. Without the store, no boot can be recorded and no machine can
 /// boot.
-async fn healthz<P: BootApi>(State(shared): State<Shared<P>>) -> Response {
+async fn healthz<P: BootBackend>(State(shared): State<Shared<P>>) -> Response {
     match shared.api.ready().await {
         Ok(()) => ([NO_STORE, TEXT], "ok\n").into_response(),
         Err(why) => sentence(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {why}")),
@@ -155,7 +155,7 @@ async fn entry(Extension(client): Extension<Client>) -> Response {
     ([NO_STORE, TEXT], Loader::Ipxe.entry_script(client.at)).into_response()
 }
 
-async fn script<P: BootApi>(
+async fn script<P: BootBackend>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
@@ -170,7 +170,7 @@ async fn script<P: BootApi>(
     ([NO_STORE, TEXT], text).into_response()
 }
 
-async fn record_failed_boot<P: BootApi>(
+async fn record_failed_boot<P: BootBackend>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
@@ -197,7 +197,7 @@ async fn no_script(Extension(client): Extension<Client>) -> Response {
         .into_response()
 }
 
-async fn blob<P: BootApi>(
+async fn blob<P: BootBackend>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -285,7 +285,7 @@ fn deliver(
     (length, body).into_response()
 }
 
-async fn overlay<P: BootApi>(
+async fn overlay<P: BootBackend>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -329,7 +329,7 @@ fn denied_response(error: OverlayDenied) -> Response {
     }
 }
 
-async fn loader<P: BootApi>(
+async fn loader<P: BootBackend>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<String>, PathRejection>,

@@ -1,7 +1,7 @@
 //! Accepts connections and serves each within its limits. All tasks are joined before the server
 //! ends.
 
-use super::boot_api::BootApi;
+use super::backend::BootBackend;
 use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
@@ -63,7 +63,7 @@ const MAX_HEADERS: usize = 64;
 /// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server
 /// address of the connection, which is in the machine's segment. A failed accept is logged and
 /// retried.
-pub async fn run<P: BootApi>(
+pub async fn run<P: BootBackend>(
     limits: Limits,
     api: P,
     listener: TcpListener,

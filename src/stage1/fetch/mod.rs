@@ -1,4 +1,4 @@
-//! HTTP of stage 1: GET without TLS from the boot plane. What is fetched is verified by digest.
+//! HTTP of stage 1: GET without TLS from the boot API. What is fetched is verified by digest.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! URLs of the boot plane: `http`, an IPv4 address, a port and a path.
+//! URLs of the boot API: `http`, an IPv4 address, a port and a path.
 
 use std::{
     fmt,

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `agent_plane` | the agent and its API over loopback TLS, with a fake central node |
+//! | `agent_api` | the agent and its API over loopback TLS, with a fake central node |
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
@@ -10,7 +10,7 @@
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
 
-mod agent_plane;
+mod agent_api;
 mod boot_log;
 pub mod generations;
 mod lifecycle;

@@ -76,7 +76,7 @@ impl Fake {
     }
 }
 
-impl BootApi for Arc<Fake> {
+impl BootBackend for Arc<Fake> {
     fn folder(&self) -> std::path::PathBuf {
         std::env::temp_dir()
     }
@@ -177,7 +177,7 @@ impl Server {
 
     async fn event(&mut self) -> String {
         let event = tokio::time::timeout(DEADLINE, self.events.recv()).await;
-        event.expect("in time").expect("the plane lives")
+        event.expect("in time").expect("the server runs")
     }
 }
 

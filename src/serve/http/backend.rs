@@ -18,7 +18,7 @@ pub struct Transfer {
 }
 
 /// Decisions behind the routes, made by the central node or by a test.
-pub trait BootApi: Clone + Send + Sync + 'static {
+pub trait BootBackend: Clone + Send + Sync + 'static {
     /// Returns the client of an accepted connection. `interface` is that of the listener.
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
         let _ = (interface, at);
@@ -65,7 +65,7 @@ pub trait BootApi: Clone + Send + Sync + 'static {
         from: LanClient,
     ) -> impl Future<Output = Result<Transfer, OverlayDenied>> + Send;
 
-    /// Checks whether [`BootApi::open_overlay`] would succeed, without spending the capability.
+    /// Checks whether [`BootBackend::open_overlay`] would succeed, without spending the capability.
     fn probe_overlay(
         &self,
         capability: &str,
@@ -73,7 +73,7 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), OverlayDenied>> + Send;
 }
 
-impl BootApi for Shared {
+impl BootBackend for Shared {
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
         self.lan_client(interface, from, at)
     }

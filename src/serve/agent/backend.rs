@@ -1,4 +1,4 @@
-//! The trait by which the agent API calls the central node.
+//! Calls of the agent API to the central node.
 
 use futures_util::{
     StreamExt as _,
@@ -28,8 +28,8 @@ use tokio::sync::mpsc;
 /// wait.
 pub type PendingReplies = BoxStream<'static, PendingReply>;
 
-/// The central node, as seen by the agent API.
-pub trait AgentSettings: Send + Sync + 'static {
+/// Decisions behind the routes and the link, made by the central node or by a test.
+pub trait AgentBackend: Send + Sync + 'static {
     /// Identifier of a link.
     type Link: Copy + Send + Sync + std::fmt::Debug;
 
@@ -45,18 +45,22 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
     /// Returns true if this site issued the node's certificate, and has neither replaced nor
     /// revoked it.
-    fn honours(&self, peer: &Peer) -> bool;
+    fn accepts_certificate(&self, peer: &Peer) -> bool;
     /// Resolves once a node has no valid credential. All connections of the node then end, even if
     /// the node does not read.
-    fn revoked(&self, node: NodeId) -> impl Future<Output = ()> + Send {
+    fn wait_until_revoked(&self, node: NodeId) -> impl Future<Output = ()> + Send {
         let _ = node;
         std::future::pending()
     }
     /// Records that this client does not trust this site's authority.
-    fn distrusted(&self, client: &LanClient) -> impl Future<Output = ()> + Send;
+    fn record_distrust(&self, client: &LanClient) -> impl Future<Output = ()> + Send;
     /// Records that a client presented a certificate of a replaced authority, which names this
     /// node.
-    fn stale(&self, node: NodeId, from: IpAddr) -> impl Future<Output = ()> + Send;
+    fn record_stale_certificate(
+        &self,
+        node: NodeId,
+        from: IpAddr,
+    ) -> impl Future<Output = ()> + Send;
     /// Returns the time after which a silent connection is closed.
     fn offline_after(&self) -> Duration;
     /// Issues a certificate in exchange for a token.
@@ -72,7 +76,7 @@ pub trait AgentSettings: Send + Sync + 'static {
         request: RenewRequest,
     ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
     /// Registers a node that has neither a token nor a certificate.
-    fn pending(
+    fn wait_for_approval(
         &self,
         hello: PendingHello,
         client: LanClient,
@@ -85,8 +89,12 @@ pub trait AgentSettings: Send + Sync + 'static {
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
     ) -> impl Future<Output = Result<(Self::Link, Welcome), AgentApiError>> + Send;
-    /// Records that the link of a node is up.
-    fn linked(&self, node: NodeId, client: &LanClient) -> impl Future<Output = ()> + Send {
+    /// Binds the address of a new link to its NIC; raises an alarm if another machine has it.
+    fn bind_link_address(
+        &self,
+        node: NodeId,
+        client: &LanClient,
+    ) -> impl Future<Output = ()> + Send {
         let _ = (node, client);
         std::future::ready(())
     }
@@ -115,7 +123,7 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
 
-impl AgentSettings for Arc<Central> {
+impl AgentBackend for Arc<Central> {
     type Link = LinkId;
 
     fn client(&self, interface: Option<&str>, from: SocketAddr, at: SocketAddr) -> LanClient {
@@ -130,21 +138,21 @@ impl AgentSettings for Arc<Central> {
         self.enrolment.authority().identify(certificate, self.now())
     }
 
-    fn honours(&self, peer: &Peer) -> bool {
+    fn accepts_certificate(&self, peer: &Peer) -> bool {
         self.enrolment
             .check_certificate(peer.node, &Certificate::new(&peer.serial, peer.key))
             .is_ok()
     }
 
-    async fn revoked(&self, node: NodeId) {
+    async fn wait_until_revoked(&self, node: NodeId) {
         self.enrolment.until_revoked(|| self.enrolment.has_valid_certificate(node)).await;
     }
 
-    async fn distrusted(&self, client: &LanClient) {
+    async fn record_distrust(&self, client: &LanClient) {
         self.enrolment.handshake_failed(client).await;
     }
 
-    async fn stale(&self, node: NodeId, from: IpAddr) {
+    async fn record_stale_certificate(&self, node: NodeId, from: IpAddr) {
         self.enrolment
             .stale_certificate(node, from, "shows a certificate of an authority that was replaced")
             .await;
@@ -170,7 +178,7 @@ impl AgentSettings for Arc<Central> {
         self.enrolment.renew(peer, request).await
     }
 
-    async fn pending(
+    async fn wait_for_approval(
         &self,
         hello: PendingHello,
         client: LanClient,
@@ -193,7 +201,7 @@ impl AgentSettings for Arc<Central> {
         self.agents.link_up(peer, hello, from, commands).await
     }
 
-    async fn linked(&self, node: NodeId, client: &LanClient) {
+    async fn bind_link_address(&self, node: NodeId, client: &LanClient) {
         self.boot.pin_link(node, client).await;
     }
 

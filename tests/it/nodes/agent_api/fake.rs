@@ -3,7 +3,7 @@
 
 use futures_util::{SinkExt as _, StreamExt as _, stream};
 use meshd::serve::{
-    agent::{self, AgentSettings, PendingReplies},
+    agent::{self, AgentBackend, PendingReplies},
     bind::{self, Service},
 };
 use meshd_central::{AgentApiError, LanClient, LinkCommand};
@@ -50,7 +50,7 @@ pub fn csr(key: &KeyPair) -> String {
     CertificateParams::default().serialize_request(key).expect("a request").pem().expect("PEM")
 }
 
-/// What the plane told the central node.
+/// What the agent API reported to the central node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Up(Box<Hello>),
@@ -112,7 +112,7 @@ impl Central {
     }
 }
 
-impl AgentSettings for Central {
+impl AgentBackend for Central {
     type Link = u64;
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {
@@ -123,17 +123,17 @@ impl AgentSettings for Central {
         self.authority.identify(certificate, self.now())
     }
 
-    fn honours(&self, _: &Peer) -> bool {
+    fn accepts_certificate(&self, _: &Peer) -> bool {
         true
     }
 
-    async fn revoked(&self, _: NodeId) {
+    async fn wait_until_revoked(&self, _: NodeId) {
         self.revoked.subscribe().wait_for(|revoked| *revoked).await.expect("the fake lives");
     }
 
-    async fn distrusted(&self, _: &LanClient) {}
+    async fn record_distrust(&self, _: &LanClient) {}
 
-    async fn stale(&self, _: NodeId, _: IpAddr) {}
+    async fn record_stale_certificate(&self, _: NodeId, _: IpAddr) {}
 
     fn offline_after(&self) -> Duration {
         self.offline_after
@@ -163,7 +163,7 @@ impl AgentSettings for Central {
         self.issue(&request.csr_pem, peer.node)
     }
 
-    async fn pending(
+    async fn wait_for_approval(
         &self,
         hello: PendingHello,
         _: LanClient,
