@@ -106,7 +106,7 @@ e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@echo "test: end to end"
 	@cargo test --quiet --locked --test e2e --no-run
 	@target/debug/meshd lab image
-	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=2
 
 record-compat: ## Records a site, a backup and answers of another version (PROGRAMS=FOLDER, OUT=target/compat); see tests/compat
 	@[ -x "$(PROGRAMS)/meshd" ] || { echo 'PROGRAMS=FOLDER must name a folder with meshd and mesh-agent of the other version' >&2; exit 2; }

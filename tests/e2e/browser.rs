@@ -7,7 +7,7 @@ use crate::{
         page::{assert_accessible, click, order_all, picture, wait_for, wait_long_for},
     },
     overlays,
-    racks::{BOOT, OrEnd, STAGE, up},
+    racks::{BOOT, OrEnd, STAGE, up_alone},
     work::vms::guest::{self, HELLO},
 };
 use meshd_lab::Power;
@@ -34,7 +34,7 @@ fn with_broken(dir: &Path) -> String {
 #[test]
 fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
     let mut image = None;
-    let mut test = up(|mut options, dir| {
+    let mut test = up_alone(|mut options, dir| {
         image = Some(guest::image(dir));
         (options.nodes, options.powered) = (1, false);
         options

@@ -1,15 +1,14 @@
-//! Racks for tests: one at a time, each in a folder of its own, with the programs of this build.
+//! Racks for tests, each in a folder of its own, with the programs of this build. At most two nodes
+//! run at a time.
 
 use meshd_lab::{LabError, Options, Rack, Wait};
 use serde_json::Value;
 use std::{
+    cell::Cell,
     env, fs,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -20,8 +19,37 @@ pub const STAGE: Duration = Duration::from_secs(4 * 60);
 /// What happens within a running system.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Two racks at once would fight for the processors and miss every deadline.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Emulated nodes that may run at a time: a boot keeps one processor busy, and more of them would
+/// miss every deadline.
+const PLACES: u8 = 2;
+static FREE_PLACES: Mutex<u8> = Mutex::new(PLACES);
+static PLACE_FREED: Condvar = Condvar::new();
+
+/// The right to run so many nodes.
+pub struct Places(u8);
+
+impl Places {
+    /// Waits until so many nodes may run.
+    pub fn wait(nodes: u8) -> Self {
+        let nodes = nodes.min(PLACES);
+        let free = FREE_PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = PLACE_FREED.wait_while(free, |free| *free < nodes);
+        *free.unwrap_or_else(PoisonError::into_inner) -= nodes;
+        Places(nodes)
+    }
+
+    /// Waits until no other node runs.
+    pub fn all() -> Self {
+        Self::wait(PLACES)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        *FREE_PLACES.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        PLACE_FREED.notify_all();
+    }
+}
 
 /// A rack with the folder that it lives in and the right to exist.
 pub struct TestRack {
@@ -29,7 +57,7 @@ pub struct TestRack {
     pub rack: Rack,
     lists: InUseLists,
     dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _places: Places,
 }
 
 /// The lists of a rack in the folder of blobs, which racks share. They outlive a site: nobody else
@@ -48,8 +76,10 @@ impl Drop for InUseLists {
     }
 }
 
-/// Whether the emulator of the last failed rack was dead.
-static EMULATOR_DIED: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// Whether the emulator of the last failed rack of this test was dead.
+    static EMULATOR_DIED: Cell<bool> = const { Cell::new(false) };
+}
 
 impl Drop for TestRack {
     fn drop(&mut self) {
@@ -59,8 +89,7 @@ impl Drop for TestRack {
             let verdict = self.rack.emulators();
             let is_dead = verdict.contains("DEAD EMULATOR") && verdict.contains("spins");
             // Only a test with one node, which nobody resets, is retried.
-            EMULATOR_DIED
-                .store(is_dead || has_reset_silently(&self.rack.serial(1)), Ordering::Relaxed);
+            EMULATOR_DIED.set(is_dead || has_reset_silently(&self.rack.serial(1)));
         }
     }
 }
@@ -90,9 +119,9 @@ fn silent_reset_is_told_from_reboot_and_panic() {
 /// processor translates the same code meanwhile (fixed in QEMU 8.1). Seen only on nodes that run
 /// VMs. Every other failure ends the test at once.
 pub fn retry_dead_emulator(test: impl Fn()) {
-    EMULATOR_DIED.store(false, Ordering::Relaxed);
+    EMULATOR_DIED.set(false);
     let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };
-    if !EMULATOR_DIED.load(Ordering::Relaxed) {
+    if !EMULATOR_DIED.get() {
         resume_unwind(failure);
     }
     eprintln!("the emulator died, see above: the test runs once more");
@@ -102,12 +131,11 @@ pub fn retry_dead_emulator(test: impl Fn()) {
 #[test]
 fn dead_emulator_is_retried_once_and_other_failures_never() {
     let runs = |is_dead: bool, failures: u32| {
-        let _turn = one_at_a_time();
-        let count = std::cell::Cell::new(0);
+        let count = Cell::new(0);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             retry_dead_emulator(|| {
                 count.set(count.get() + 1);
-                EMULATOR_DIED.store(is_dead, Ordering::Relaxed);
+                EMULATOR_DIED.set(is_dead);
                 assert!(count.get() > failures, "this failure is part of the test");
             });
         }));
@@ -145,14 +173,25 @@ pub fn blobs() -> PathBuf {
     from_env("MESHD_E2E_BLOBS", ".lab/blobs")
 }
 
-/// To be held while a rack is up.
-pub fn one_at_a_time() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The committed site with what a test changes; `change` is given the rack's folder.
 pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
-    let turn = one_at_a_time();
+    up_in(|options| Places::wait(options.nodes), change)
+}
+
+/// As [`up`], while no other rack runs: its nodes run VMs, or it uses volumes, which racks share.
+pub fn up_alone(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
+    up_in(|_| Places::all(), change)
+}
+
+/// As [`up`], for a rack of which one node at a time boots.
+pub fn up_one_by_one(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
+    up_in(|_| Places::wait(1), change)
+}
+
+fn up_in(
+    wait: impl FnOnce(&Options) -> Places,
+    change: impl FnOnce(Options, &Path) -> Options,
+) -> TestRack {
     let dir = tempfile::Builder::new().prefix("meshd-e2e").tempdir().expect("a folder");
     let site = repository().join("site.toml");
     let mut options = Options::new(dir.path().join("lab"), site, env!("CARGO_BIN_EXE_meshd"));
@@ -161,9 +200,10 @@ pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
     Rack::prepare(&options, &mut |word| eprintln!("{word}"))
         .unwrap_or_else(|error| panic!("{error}"));
     let options = change(options, dir.path());
+    let places = wait(&options);
     let rack = Rack::up(&options, &mut |word| eprintln!("{word}"))
         .unwrap_or_else(|error| panic!("{error}"));
-    TestRack { rack, lists: InUseLists::default(), dir, _turn: turn }
+    TestRack { rack, lists: InUseLists::default(), dir, _places: places }
 }
 
 /// What the rack says, or the end of the test with what is wrong.

@@ -1,6 +1,6 @@
 //! The real image, built anew from the committed recipe and the downloads that `make image` left.
 
-use crate::racks::from_env;
+use crate::racks::{Places, from_env};
 use meshd_image::{
     builder::{BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify},
     catalog::image::blob_path,
@@ -28,6 +28,7 @@ impl Progress for Print {
 
 #[test]
 fn committed_recipe_builds_and_second_build_is_identical() {
+    let _places = Places::wait(1);
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let images_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("images");

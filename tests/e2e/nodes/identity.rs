@@ -1,7 +1,9 @@
 //! A machine and its twin, a power cycle, another network card, the end of a node and its return:
 //! two machines, four boots.
 
-use crate::racks::{BOOT, OrEnd, SOON, STAGE, TestRack, events, kernel_starts, until_phase, up};
+use crate::racks::{
+    BOOT, OrEnd, SOON, STAGE, TestRack, events, kernel_starts, until_phase, up_one_by_one,
+};
 use meshd_lab::{Identity, Power, Rack, Wait};
 use meshd_types::MacAddr;
 use serde_json::Value;
@@ -27,7 +29,7 @@ fn until(rack: &Rack, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> 
 
 #[test]
 fn node_keeps_identity_through_collision_power_cycle_and_new_nic() {
-    let mut test: TestRack = up(|mut options, _| {
+    let mut test: TestRack = up_one_by_one(|mut options, _| {
         (options.nodes, options.powered) = (2, false);
         options.set("enroll.policy", "approve")
     });

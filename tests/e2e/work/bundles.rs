@@ -4,7 +4,7 @@
 
 use crate::{
     overlays::copy,
-    racks::{agent, blobs, one_at_a_time, repository},
+    racks::{Places, agent, blobs, repository},
 };
 use meshd_lab::{Identity, plain};
 use std::{
@@ -88,7 +88,7 @@ vars = {{ mpi_group = "pair", mpi_slots = 2, mpi_public_key = "ssh-ed25519 AAAA 
 
 /// Boots the profile by the command that an author uses; gives the console.
 fn tried(site: &Path) -> String {
-    let _turn = one_at_a_time();
+    let _places = Places::wait(1);
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
     command.arg("--site").arg(site).args([
         "lab",

@@ -9,7 +9,7 @@ mod private_net;
 
 use crate::{
     overlays,
-    racks::{BOOT, OrEnd, SOON, retry_dead_emulator, until_phase, until_written, up},
+    racks::{BOOT, OrEnd, SOON, retry_dead_emulator, until_phase, until_written, up_alone},
 };
 use guest::{DEADLINE, HELLO, Operator, SEEN};
 use meshd_lab::{Extra, LabError, Rack, Wait};
@@ -108,7 +108,7 @@ fn netbooted_node_runs_vms_with_gpu_disk_and_networks_through_crashes() {
 
 fn run_machines() {
     let mut files = None;
-    let mut test = up(|mut options, dir| {
+    let mut test = up_alone(|mut options, dir| {
         files = Some((guest::image(dir), dir.join("one.toml"), dir.join("lab/site.toml")));
         options.nodes = 1;
         options.extras = vec![vec![Extra::Iommu, Extra::Gpu, Extra::Disk]];
