@@ -54,7 +54,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     if let Err(error) = central.workloads.drop_stale_leases().await {
         tracing::error!(%error, "cannot remove leases of deleted VMs");
     }
-    if let Err(error) = central.boot.bound_lease_times().await {
+    if let Err(error) = central.boot.shorten_leases_of_wrong_clock().await {
         tracing::error!(%error, "cannot correct leases of a wrong clock");
     }
     let tasks = spawn(&central, bound, &stop);

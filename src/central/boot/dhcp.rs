@@ -2,7 +2,7 @@
 
 use crate::{
     boot::BootService,
-    environment::{alarms::raise_condition, records::condition_event},
+    environment::{alarms::{Alarm, raise_condition}, records::condition_event},
 };
 use meshd_model::fleet::{
     Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort,
@@ -45,7 +45,7 @@ pub struct LeaseChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpChange {
     Exchange(DhcpObservation),
-    /// A lease of a VM's NIC; it opens no boot session.
+    /// A lease of a VM's NIC, or of a client behind a router; it opens no boot session.
     LeaseGranted(Lease),
     LeaseChanged(LeaseChange),
 }
@@ -149,9 +149,37 @@ impl BootService {
         }
     }
 
-    /// Ends stored leases at the end of a lease that began now, at the latest. A clock in the
-    /// future has dated the others.
-    pub async fn bound_lease_times(&self) -> Result<(), StoreError> {
+    /// Records that another machine used the MAC address of a NIC in DHCP. `sender` is the key of
+    /// the rate limit.
+    pub async fn dhcp_alarm(
+        &self,
+        mac: MacAddr,
+        kind: ConditionKind,
+        sender: &str,
+        detail: String,
+    ) {
+        let (node, session) = self.env.store.read(|model| {
+            (
+                model.node_of_mac(mac).map(|node| node.id),
+                model.newest_session(mac).map(|session| session.id),
+            )
+        });
+        // Alarms about other machines must not exhaust the limit of this one.
+        let target = node.map_or_else(|| "an unknown node".to_owned(), |node| node.to_string());
+        self.env
+            .alarm(Alarm {
+                kind,
+                node,
+                session,
+                cause: format!("DHCP by {sender} as {target}"),
+                detail,
+            })
+            .await;
+    }
+
+    /// Shortens leases that end later than a lease that begins now: the clock was ahead when they
+    /// were stored.
+    pub async fn shorten_leases_of_wrong_clock(&self) -> Result<(), StoreError> {
         let site = self.env.site();
         let Some(longest) =
             site.segments.iter().filter_map(|segment| Some(segment.subnet.as_ref()?.lease)).max()

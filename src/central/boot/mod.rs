@@ -3,9 +3,9 @@
 //! | module | content |
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
+//! | `dhcp_records` | NICs, addresses in use and removed leases, as the DHCP engine learns them |
 //! | `segment_health` | health of DHCP on each segment, and of each boot service |
 //! | `claimed_address` | checks an address that a machine took by its own word |
-//! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script` | the boot script: identity, admission, rendering, capability, plan |
 //! | `queue_entry` | limits how many machines load at once |
@@ -17,8 +17,8 @@
 mod boot_log;
 mod claimed_address;
 mod dhcp;
+mod dhcp_records;
 mod fetched_stages;
-mod nic_presence;
 mod overlay_delivery;
 mod queue_entry;
 mod script;
@@ -28,7 +28,7 @@ mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetched_stages::Fetched;
-pub use nic_presence::{MachineNic, NetworkUpdate, NicRecord};
+pub use dhcp_records::{MachineNic, NetworkUpdate, NicRecord};
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
 pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};
 pub(super) use stalls::SCAN_INTERVAL;

@@ -5,11 +5,13 @@
 //! | `script_request` | the boot script: identity, admission, rendering, capability, plan |
 //! | `requester_check` | keeps the boot of a machine from other machines |
 //! | `identify_machine` | which node a machine is, and whether it may boot |
+//! | `node_presence` | whether the machine of a node is present on the wire |
 //! | `script_cache` | the same script for a repeated request |
 //! | `boot_record` | records that a node boots in a session |
 
 mod boot_record;
 mod identify_machine;
+mod node_presence;
 mod requester_check;
 mod script_cache;
 mod script_request;

@@ -1,70 +1,15 @@
-//! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the
-//! wire.
+//! The input of the DHCP engine: NICs of nodes and VMs, addresses in use, removed leases.
 
-use crate::{
-    boot::BootService,
-    environment::{alarms::Alarm, site_snapshot::SiteSnapshot},
-    links::has_link,
-};
-use meshd_model::{
-    fleet::{ConditionKind, Node, RelayPort},
-    work::ReservedNic,
-};
+use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot, links::has_link};
+use meshd_model::{fleet::RelayPort, work::ReservedNic};
 use meshd_store::{Model, NetworkChange};
-use meshd_types::{MacAddr, NodeId, Timestamp, failpoint};
+use meshd_types::{MacAddr, NodeId, Timestamp};
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
 };
 
 impl BootService {
-    /// True if the machine of this node is present: its link was alive within the last moments, or
-    /// its own NIC answers for its address. A link that was lost by a restart of meshd or a short
-    /// interruption counts as live.
-    pub(crate) async fn is_present(&self, node: &Node, requester: Ipv4Addr) -> bool {
-        let is_recently_linked = has_link(node.phase)
-            && self.links.silence(node.id) <= self.env.site().agent.offline_after;
-        if is_recently_linked && failpoint::defends("boot-recent-link") {
-            return true;
-        }
-        match node.address {
-            // A requester would answer for its own address.
-            Some(IpAddr::V4(address)) if address != requester && node.phase.is_admitted() => {
-                failpoint::defends("boot-arp-probe")
-                    && self.env.lan.holders(address).await.contains(&node.mac)
-            }
-            _ => false,
-        }
-    }
-
-    /// Records that another machine used the MAC address of a NIC in DHCP. `sender` is the key of
-    /// the rate limit.
-    pub async fn dhcp_alarm(
-        &self,
-        mac: MacAddr,
-        kind: ConditionKind,
-        sender: &str,
-        detail: String,
-    ) {
-        let (node, session) = self.env.store.read(|model| {
-            (
-                model.node_of_mac(mac).map(|node| node.id),
-                model.newest_session(mac).map(|session| session.id),
-            )
-        });
-        // Alarms about other machines must not exhaust the limit of this one.
-        let target = node.map_or_else(|| "an unknown node".to_owned(), |node| node.to_string());
-        self.env
-            .alarm(Alarm {
-                kind,
-                node,
-                session,
-                cause: format!("DHCP by {sender} as {target}"),
-                detail,
-            })
-            .await;
-    }
-
     /// Returns what changed for DHCP since a revision, or everything without one; `None` if nothing
     /// did.
     pub fn network_update(&self, since: Option<u64>) -> Option<NetworkUpdate> {
