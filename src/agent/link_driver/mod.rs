@@ -1,4 +1,4 @@
-//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One
+//! Passes events to the link state machine ([`super::link_state`]) and executes its effects. One
 //! task, one connection; slow work runs in the background and returns an event.
 //!
 //! | module | content |
@@ -26,7 +26,7 @@ use super::{
     link::boot_log::BootLog,
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
-    link_state::{Action, Event, LinkStateMachine, Now, Validity},
+    link_state::{Effect, Event, LinkStateMachine, Now, Validity},
     networks::{self, firewall::user::CentralServices},
     system::Tree,
     task::Tasks,
@@ -71,7 +71,7 @@ struct Driver {
     socket: Option<(Box<Socket>, ConnectionKind)>,
     /// The facts of the last hello.
     facts: Facts,
-    /// The call in progress; [`Action::Close`] cancels it.
+    /// The call in progress; [`Effect::Close`] cancels it.
     call: JoinSet<Completion>,
     /// Checks and the reboot; never cancelled.
     work: JoinSet<Completion>,
@@ -136,12 +136,12 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         log(&event);
         driver.welcome(&event);
         let before = machine.state();
-        let actions = machine.handle(driver.now(), random(), event);
+        let effects = machine.handle(driver.now(), random(), event);
         if machine.state() != before {
             tracing::info!(from = before, to = machine.state(), "state");
         }
-        for action in actions {
-            driver.perform(action).await;
+        for effect in effects {
+            driver.perform(effect).await;
         }
     }
     driver.say_goodbye().await;
@@ -211,31 +211,31 @@ impl Driver {
         Some(call::parse(&text))
     }
 
-    async fn perform(&mut self, action: Action) {
-        match action {
-            Action::Enrol => self.enrol(),
-            Action::Renew => self.renew(),
-            Action::OpenPending { reason } => self.open_pending(reason),
-            Action::OpenLink => self.open_link(),
-            Action::Deliver(message) => self.deliver(message),
-            Action::ReportSections => self.sections.welcome(),
-            Action::Close => {
+    async fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Enrol => self.enrol(),
+            Effect::Renew => self.renew(),
+            Effect::OpenPending { reason } => self.open_pending(reason),
+            Effect::OpenLink => self.open_link(),
+            Effect::Deliver(message) => self.deliver(message),
+            Effect::ReportSections => self.sections.welcome(),
+            Effect::Close => {
                 self.call = JoinSet::new();
                 self.close_connection().await;
             }
-            Action::ForgetToken => self.set_token(None),
-            Action::StoreCertificate(response) => {
+            Effect::ForgetToken => self.set_token(None),
+            Effect::StoreCertificate(response) => {
                 let stored = self.keys.store(&response, Validity::from_response(&response, wall()));
                 self.update_endpoint(stored, "cannot store the certificate");
             }
-            Action::TrustRoots(roots_pem) => {
+            Effect::TrustRoots(roots_pem) => {
                 let stored = self.keys.trust(&roots_pem);
                 self.update_endpoint(stored, "cannot store the new roots");
             }
-            Action::StoreToken(token) => self.set_token(Some(token)),
-            Action::DropCertificate => self.keys.drop_certificate(),
-            Action::Hello => self.collect_facts(),
-            Action::Heartbeat => {
+            Effect::StoreToken(token) => self.set_token(Some(token)),
+            Effect::DropCertificate => self.keys.drop_certificate(),
+            Effect::Hello => self.collect_facts(),
+            Effect::Heartbeat => {
                 let heartbeat = Heartbeat {
                     workloads: self.sections.workloads(),
                     ..facts::heartbeat(&self.tree)
@@ -243,7 +243,7 @@ impl Driver {
                 self.send_message(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
-            Action::Send(message) => {
+            Effect::Send(message) => {
                 self.outcomes.store(&message);
                 self.send_message(&message).await;
                 if let FromAgent::Checks(report) = &message {
@@ -251,12 +251,12 @@ impl Driver {
                     tracing::info!(failures, warnings, "check report sent");
                 }
             }
-            Action::RequestRenewal => match self.keys.request() {
+            Effect::RequestRenewal => match self.keys.request() {
                 Ok(csr_pem) => self.send_message(&FromAgent::Renew { csr_pem }).await,
                 Err(error) => tracing::error!(%error, "cannot renew the certificate"),
             },
-            Action::RunChecks => self.run_checks(),
-            Action::Reboot => self.reboot(),
+            Effect::RunChecks => self.run_checks(),
+            Effect::Reboot => self.reboot(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Side effects of the driver other than its socket: clock, randomness, log, files, reboot.
 
-use crate::{files, link_state::Event, link_state::actions::MAX_OUTCOMES};
+use crate::{files, link_state::Event, link_state::ordered_actions::MAX_OUTCOMES};
 use meshd_proto::{
     ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral,
     PendingReply,
@@ -81,7 +81,7 @@ pub struct Outcomes {
 impl Outcomes {
     /// Reads the outcomes of an earlier run; a damaged file counts as absent.
     pub fn open(state_dir: &Path) -> Self {
-        let path = state_dir.join("tasks.json");
+        let path = state_dir.join("action-outcomes.json");
         let text = files::read(&path).unwrap_or_default();
         let outcomes: Vec<(ActionId, ActionOutcome)> =
             serde_json::from_str(&text).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Runs of the checks: one at a time. A run answers only requests that arrived before its start.
 
-use super::Action;
+use super::Effect;
 
 #[derive(Debug, Default)]
 pub(super) struct CheckRuns {
@@ -16,7 +16,7 @@ pub(super) struct CheckRuns {
 
 impl CheckRuns {
     /// Requests a run that begins now or after the current one.
-    pub(super) fn request(&mut self, request: Option<u64>) -> Option<Action> {
+    pub(super) fn request(&mut self, request: Option<u64>) -> Option<Effect> {
         if self.is_running {
             self.rerun = true;
             self.next_request = request.or(self.next_request);
@@ -24,11 +24,11 @@ impl CheckRuns {
         }
         self.is_running = true;
         self.request = request;
-        Some(Action::RunChecks)
+        Some(Effect::RunChecks)
     }
 
     /// Ends a run. Returns the request that the run answers, and whether the next run begins.
-    pub(super) fn finish(&mut self) -> (Option<u64>, Option<Action>) {
+    pub(super) fn finish(&mut self) -> (Option<u64>, Option<Effect>) {
         let CheckRuns { request, rerun, next_request, .. } = std::mem::take(self);
         (request, if rerun { self.request(next_request) } else { None })
     }

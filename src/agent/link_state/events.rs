@@ -1,4 +1,4 @@
-//! Events and actions of the link state machine.
+//! Events and effects of the link state machine.
 
 use meshd_proto::{ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply};
 use meshd_types::{Secret, Timestamp};
@@ -59,9 +59,9 @@ pub enum Event {
     Report(FromAgent),
 }
 
-/// An action of the driver; actions are executed in order.
+/// An effect, which the driver executes; effects are in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum Effect {
     /// POST the token. Result: `Certified`, `Refused` or `ConnectionLost`.
     Enrol,
     /// Remove the token from its file.
@@ -80,7 +80,7 @@ pub enum Action {
     StoreCertificate(EnrolResponse),
     /// Trust these roots, and no others.
     TrustRoots(String),
-    /// Store this token in the file of this boot, for [`Action::Enrol`].
+    /// Store this token in the file of this boot, for [`Effect::Enrol`].
     StoreToken(Secret<String>),
     DropCertificate,
     /// Send a hello with the present facts.

@@ -1,6 +1,6 @@
 //! The link state while connected: next heartbeat, check run and renewal.
 
-use super::{Action, Now, Validity, check_runs::CheckRuns};
+use super::{Effect, Now, Validity, check_runs::CheckRuns};
 use meshd_proto::{CheckStatus, Resources};
 use meshd_types::Timestamp;
 use std::time::Duration;
@@ -32,23 +32,23 @@ impl Linked {
         heartbeat: Duration,
         certificate: Option<Validity>,
         runs: &mut CheckRuns,
-    ) -> Vec<Action> {
-        let mut actions = Vec::new();
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if self.next_heartbeat <= now.timer {
             self.next_heartbeat = now.timer + heartbeat;
-            actions.push(Action::Heartbeat);
+            effects.push(Effect::Heartbeat);
             let due = certificate.is_some_and(|validity| now.wall >= validity.renew_at);
             if due && self.renewal_due_at <= now.timer {
                 self.renewal_due_at = now.timer + RENEWAL_TIMEOUT;
-                actions.push(Action::RequestRenewal);
+                effects.push(Effect::RequestRenewal);
             }
         }
         if self.next_check.is_some_and(|at| at <= now.timer) {
             // The result schedules the next run.
             self.next_check = None;
-            actions.extend(runs.request(None));
+            effects.extend(runs.request(None));
         }
-        actions
+        effects
     }
 }
 

@@ -1,5 +1,5 @@
 //! The link state machine: enrolment, connection, heartbeats, retries. Pure: events, time and
-//! randomness in, actions out.
+//! randomness in, effects out.
 //!
 //! ```text
 //!                              start
@@ -27,26 +27,26 @@
 //! | --- | --- |
 //! | `linked` | the state while connected: next heartbeat, check run and renewal |
 //! | `check_runs` | runs of the checks, one at a time |
-//! | `actions` | actions that the central node orders, each executed at most once |
-//! | `events` | events and actions |
+//! | `ordered_actions` | actions that the central node orders, each executed at most once |
+//! | `events` | events and effects |
 
 mod linked;
 mod check_runs;
-pub mod actions;
+pub mod ordered_actions;
 mod events;
 
-pub use events::{Action, Event, Now, Validity};
+pub use events::{Effect, Event, Now, Validity};
 
 use self::{
     check_runs::CheckRuns,
     linked::{Linked, silence},
 };
-use actions::Actions;
 use meshd_proto::{
     ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral,
     PendingReply, Welcome,
 };
 use meshd_types::NodeId;
+use ordered_actions::OrderedActions;
 use std::time::Duration;
 
 /// First pause before a retry.
@@ -99,7 +99,7 @@ pub struct LinkStateMachine {
     pending_reason: &'static str,
     attempts: u32,
     heartbeat: Duration,
-    actions: Actions,
+    ordered_actions: OrderedActions,
     check_runs: CheckRuns,
 }
 
@@ -113,14 +113,14 @@ impl LinkStateMachine {
             pending_reason: "the overlay carries no token: the node is not approved yet",
             attempts: 0,
             heartbeat: Duration::from_secs(30),
-            actions: Actions::new(node),
+            ordered_actions: OrderedActions::new(node),
             check_runs: CheckRuns::default(),
         }
     }
 
     /// Restores the outcomes of actions from an earlier run of the agent.
     pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
-        self.actions.restore(outcomes);
+        self.ordered_actions.restore(outcomes);
     }
 
     /// Returns when [`Event::Timer`] is due next, by the monotonic clock.
@@ -138,7 +138,7 @@ impl LinkStateMachine {
         };
         state_deadline
             .into_iter()
-            .chain(self.actions.reboot_at())
+            .chain(self.ordered_actions.reboot_at())
             .min()
             .filter(|at| *at < Duration::MAX)
     }
@@ -159,8 +159,8 @@ impl LinkStateMachine {
     }
 
     /// Processes one event. `random` spreads the pauses of many agents.
-    pub fn handle(&mut self, now: Now, random: u32, event: Event) -> Vec<Action> {
-        let mut actions = match event {
+    pub fn handle(&mut self, now: Now, random: u32, event: Event) -> Vec<Effect> {
+        let mut effects = match event {
             Event::Timer => self.timer(now, random),
             Event::Certified(response) => self.certified(now, random, response),
             Event::Refused(_) => self.refused(now, random),
@@ -170,7 +170,7 @@ impl LinkStateMachine {
             Event::Message(message) => self.receive(now, random, message),
             Event::UnknownAction(id) => {
                 self.extend_silence(now);
-                vec![Action::Send(self.actions.unknown(id))]
+                vec![Effect::Send(self.ordered_actions.unknown(id))]
             }
             Event::KeepAlive => {
                 self.extend_silence(now);
@@ -178,38 +178,38 @@ impl LinkStateMachine {
             }
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::ChecksDone(report) => self.checked(now, report),
-            Event::Report(message) => vec![Action::Send(message)],
+            Event::Report(message) => vec![Effect::Send(message)],
             Event::RebootFailed(reason) => {
-                self.actions.reboot_failed(reason).into_iter().map(Action::Send).collect()
+                self.ordered_actions.reboot_failed(reason).into_iter().map(Effect::Send).collect()
             }
         };
-        if self.actions.reboots_now(now.timer) {
-            actions.push(Action::Reboot);
+        if self.ordered_actions.reboots_now(now.timer) {
+            effects.push(Effect::Reboot);
         }
         // The next welcome repeats reports that have no link.
         if !matches!(self.state, State::Linked(_)) {
-            actions.retain(|action| !matches!(action, Action::Send(_)));
+            effects.retain(|effect| !matches!(effect, Effect::Send(_)));
         }
-        actions
+        effects
     }
 
-    fn choose_connection(&mut self, now: Now) -> Action {
-        let (state, action) = match self.certificate {
-            _ if self.has_token => (State::Enrolling, Action::Enrol),
+    fn choose_connection(&mut self, now: Now) -> Effect {
+        let (state, effect) = match self.certificate {
+            _ if self.has_token => (State::Enrolling, Effect::Enrol),
             None => (
                 State::Pending { silent_at: now.timer + PENDING_SILENCE },
-                Action::OpenPending { reason: self.pending_reason.to_owned() },
+                Effect::OpenPending { reason: self.pending_reason.to_owned() },
             ),
             Some(validity) if self.needs_renewal || now.wall >= validity.expires_at => {
-                (State::Renewing, Action::Renew)
+                (State::Renewing, Effect::Renew)
             }
-            Some(_) => (State::Connecting, Action::OpenLink),
+            Some(_) => (State::Connecting, Effect::OpenLink),
         };
         self.state = state;
-        action
+        effect
     }
 
-    fn timer(&mut self, now: Now, random: u32) -> Vec<Action> {
+    fn timer(&mut self, now: Now, random: u32) -> Vec<Effect> {
         match &mut self.state {
             State::Starting => vec![self.choose_connection(now)],
             State::Waiting { until } if *until <= now.timer => vec![self.choose_connection(now)],
@@ -228,7 +228,7 @@ impl LinkStateMachine {
     }
 
     /// Closes the connection and retries after `at_least`, or with exponential backoff.
-    fn retry_later(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Action> {
+    fn retry_later(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Effect> {
         if matches!(self.state, State::Ended) {
             return Vec::new();
         }
@@ -238,51 +238,51 @@ impl LinkStateMachine {
         // Between 3/4 and 5/4 of the pause: the agents of a rack do not reconnect all at once.
         let jitter = pause / 2 * (random % 1024) / 1024;
         self.state = State::Waiting { until: now.timer + pause * 3 / 4 + jitter };
-        vec![Action::Close]
+        vec![Effect::Close]
     }
 
-    fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Action> {
+    fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Effect> {
         let (was_enrolling, needed_renewal) =
             (matches!(self.state, State::Enrolling), self.needs_renewal);
         self.certificate = Some(Validity::from_response(&response, now.wall));
         let is_expired = response.life_s == 0;
         self.needs_renewal = false;
-        let mut actions = vec![Action::StoreCertificate(response)];
+        let mut effects = vec![Effect::StoreCertificate(response)];
         match self.state {
-            State::Enrolling | State::Pending { .. } => actions.extend(self.forget_token()),
+            State::Enrolling | State::Pending { .. } => effects.extend(self.forget_token()),
             // A central node that renews and then refuses again must not cause a loop without
             // pauses.
             State::Renewing if is_expired || needed_renewal && self.attempts > 1 => {
-                actions.extend(self.retry_later(now, random, None));
-                return actions;
+                effects.extend(self.retry_later(now, random, None));
+                return effects;
             }
             State::Renewing => {}
-            _ => return actions,
+            _ => return effects,
         }
         if !was_enrolling {
-            actions.push(Action::Close);
+            effects.push(Effect::Close);
         }
-        actions.push(self.choose_connection(now));
-        actions
+        effects.push(self.choose_connection(now));
+        effects
     }
 
-    fn forget_token(&mut self) -> Option<Action> {
-        std::mem::take(&mut self.has_token).then_some(Action::ForgetToken)
+    fn forget_token(&mut self) -> Option<Effect> {
+        std::mem::take(&mut self.has_token).then_some(Effect::ForgetToken)
     }
 
-    fn refused(&mut self, now: Now, random: u32) -> Vec<Action> {
+    fn refused(&mut self, now: Now, random: u32) -> Vec<Effect> {
         match self.state {
             State::Enrolling => {
-                let mut actions: Vec<Action> = self.forget_token().into_iter().collect();
+                let mut effects: Vec<Effect> = self.forget_token().into_iter().collect();
                 self.pending_reason = "the token of this boot was refused";
-                actions.push(self.choose_connection(now));
-                actions
+                effects.push(self.choose_connection(now));
+                effects
             }
             State::Renewing => {
                 self.certificate = None;
                 self.needs_renewal = false;
                 self.pending_reason = "the certificate was refused and not renewed";
-                vec![Action::DropCertificate, self.choose_connection(now)]
+                vec![Effect::DropCertificate, self.choose_connection(now)]
             }
             State::Connecting => {
                 self.needs_renewal = true;
@@ -292,15 +292,15 @@ impl LinkStateMachine {
         }
     }
 
-    fn connected(&mut self, now: Now) -> Vec<Action> {
+    fn connected(&mut self, now: Now) -> Vec<Effect> {
         if !matches!(self.state, State::Connecting) {
             return Vec::new();
         }
         self.state = State::Greeting { until: now.timer + WELCOME_TIMEOUT };
-        vec![Action::Hello]
+        vec![Effect::Hello]
     }
 
-    fn pending(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Action> {
+    fn pending(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Effect> {
         if !matches!(self.state, State::Pending { .. }) {
             return Vec::new();
         }
@@ -315,7 +315,7 @@ impl LinkStateMachine {
         }
     }
 
-    fn receive(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
+    fn receive(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Effect> {
         self.extend_silence(now);
         match (&mut self.state, message) {
             (State::Greeting { .. }, FromCentral::Welcome(welcome)) => {
@@ -327,7 +327,7 @@ impl LinkStateMachine {
             ) => {
                 let Some(seconds) = retry_after_s else {
                     self.state = State::Ended;
-                    return vec![Action::Close];
+                    return vec![Effect::Close];
                 };
                 self.retry_later(now, random, Some(Duration::from_secs(seconds.into())))
             }
@@ -335,17 +335,17 @@ impl LinkStateMachine {
                 let wall = link
                     .central
                     .map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
-                vec![Action::Send(self.actions.accept(&order, wall, now.timer))]
+                vec![Effect::Send(self.ordered_actions.accept(&order, wall, now.timer))]
             }
             (State::Linked(_), FromCentral::Acknowledged { id }) => {
-                self.actions.acknowledge(id, now.timer);
+                self.ordered_actions.acknowledge(id, now.timer);
                 Vec::new()
             }
             (State::Linked(link), FromCentral::Certificate(response)) => {
                 link.renewal_due_at = now.timer;
-                let mut actions = self.certified(now, random, response);
-                actions.push(Action::Send(FromAgent::Renewed));
-                actions
+                let mut effects = self.certified(now, random, response);
+                effects.push(Effect::Send(FromAgent::Renewed));
+                effects
             }
             (State::Linked(_), FromCentral::Check { request_id }) => {
                 self.check_runs.request(Some(request_id)).into_iter().collect()
@@ -356,23 +356,23 @@ impl LinkStateMachine {
                     // spread.
                     validity.renew_at = validity.renew_at.min(now.wall);
                 }
-                vec![Action::TrustRoots(roots_pem)]
+                vec![Effect::TrustRoots(roots_pem)]
             }
             (State::Linked(_), FromCentral::EnrolAgain { roots_pem, token }) => {
                 (self.has_token, self.certificate, self.needs_renewal) = (true, None, false);
                 vec![
-                    Action::TrustRoots(roots_pem),
-                    Action::StoreToken(token),
-                    Action::DropCertificate,
+                    Effect::TrustRoots(roots_pem),
+                    Effect::StoreToken(token),
+                    Effect::DropCertificate,
                 ]
             }
             // Desired state and streams do not concern the link.
-            (State::Linked(_), message) => vec![Action::Deliver(message)],
+            (State::Linked(_), message) => vec![Effect::Deliver(message)],
             _ => Vec::new(),
         }
     }
 
-    fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
+    fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Effect> {
         if !meshd_proto::is_supported_version(welcome.version) {
             return self.retry_later(now, random, Some(REJECTED_RETRY));
         }
@@ -387,16 +387,16 @@ impl LinkStateMachine {
             renewal_due_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
-        let mut actions: Vec<Action> = self.check_runs.request(None).into_iter().collect();
-        actions.push(Action::ReportSections);
-        actions.extend(self.actions.unacknowledged().into_iter().map(Action::Send));
-        actions
+        let mut effects: Vec<Effect> = self.check_runs.request(None).into_iter().collect();
+        effects.push(Effect::ReportSections);
+        effects.extend(self.ordered_actions.unacknowledged().into_iter().map(Effect::Send));
+        effects
     }
 
-    fn checked(&mut self, now: Now, mut report: CheckReport) -> Vec<Action> {
+    fn checked(&mut self, now: Now, mut report: CheckReport) -> Vec<Effect> {
         let (request, next_run) = self.check_runs.finish();
-        let mut actions: Vec<Action> = next_run.into_iter().collect();
-        let State::Linked(link) = &mut self.state else { return actions };
+        let mut effects: Vec<Effect> = next_run.into_iter().collect();
+        let State::Linked(link) = &mut self.state else { return effects };
         let statuses: Vec<_> =
             report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
         let failing = statuses.iter().any(|(_, status)| *status == CheckStatus::Fail);
@@ -407,13 +407,13 @@ impl LinkStateMachine {
             && link.reported.as_deref() == Some(&reported)
             && now.timer < link.repeat_at
         {
-            return actions;
+            return effects;
         }
         link.reported = Some(Box::new(reported));
         link.repeat_at = now.timer + REPEAT_AFTER;
         report.request_id = request;
-        actions.push(Action::Send(FromAgent::Checks(Box::new(report))));
-        actions
+        effects.push(Effect::Send(FromAgent::Checks(Box::new(report))));
+        effects
     }
 
     fn extend_silence(&mut self, now: Now) {

@@ -2,7 +2,7 @@
 //! events.
 
 use super::*;
-use crate::link_state::actions::{MAX_OUTCOMES, REBOOT_ACK_TIMEOUT};
+use crate::link_state::ordered_actions::{MAX_OUTCOMES, REBOOT_ACK_TIMEOUT};
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, Check, NodeAction};
 use meshd_types::{Secret, Timestamp};
 use proptest::prelude::*;
@@ -53,18 +53,18 @@ fn acknowledged(id: u64) -> Event {
     Event::Message(FromCentral::Acknowledged { id: ActionId(id) })
 }
 
-/// Returns a machine after its first event, and the actions of this event.
-fn started(has_token: bool, certificate: Option<Validity>) -> (LinkStateMachine, Vec<Action>) {
+/// Returns a machine after its first event, and the effects of this event.
+fn started(has_token: bool, certificate: Option<Validity>) -> (LinkStateMachine, Vec<Effect>) {
     let mut machine = LinkStateMachine::new(node(), has_token, certificate);
-    let actions = machine.handle(at(0), 0, Event::Timer);
-    (machine, actions)
+    let effects = machine.handle(at(0), 0, Event::Timer);
+    (machine, effects)
 }
 
 fn linked(life_s: u64) -> LinkStateMachine {
-    let (mut machine, actions) = started(false, Some(validity(life_s)));
-    assert_eq!(actions, [Action::OpenLink]);
-    assert_eq!(machine.handle(at(0), 0, Event::Connected), [Action::Hello]);
-    assert_eq!(machine.handle(at(0), 0, welcome()), [Action::RunChecks, Action::ReportSections]);
+    let (mut machine, effects) = started(false, Some(validity(life_s)));
+    assert_eq!(effects, [Effect::OpenLink]);
+    assert_eq!(machine.handle(at(0), 0, Event::Connected), [Effect::Hello]);
+    assert_eq!(machine.handle(at(0), 0, welcome()), [Effect::RunChecks, Effect::ReportSections]);
     machine
 }
 
@@ -74,16 +74,16 @@ fn enrol_again_order_enrols_after_the_goodbye() {
     let token = Secret::new("token".to_owned());
     let order = FromCentral::EnrolAgain { roots_pem: "ROOTS".into(), token: token.clone() };
     let expected =
-        [Action::TrustRoots("ROOTS".into()), Action::StoreToken(token), Action::DropCertificate];
+        [Effect::TrustRoots("ROOTS".into()), Effect::StoreToken(token), Effect::DropCertificate];
     assert_eq!(machine.handle(at(1), 0, Event::Message(order)), expected);
     let goodbye = FromCentral::Goodbye { reason: "replaced".into(), retry_after_s: Some(4) };
-    assert_eq!(machine.handle(at(1), 0, Event::Message(goodbye)), [Action::Close]);
+    assert_eq!(machine.handle(at(1), 0, Event::Message(goodbye)), [Effect::Close]);
     let due = machine.deadline().expect("a retry");
-    assert_eq!(machine.handle(at(due.as_secs() + 1), 0, Event::Timer), [Action::Enrol]);
+    assert_eq!(machine.handle(at(due.as_secs() + 1), 0, Event::Timer), [Effect::Enrol]);
     let got = machine.handle(at(due.as_secs() + 1), 0, Event::Certified(certificate(1000)));
     assert_eq!(
         got,
-        [Action::StoreCertificate(certificate(1000)), Action::ForgetToken, Action::OpenLink]
+        [Effect::StoreCertificate(certificate(1000)), Effect::ForgetToken, Effect::OpenLink]
     );
 }
 
@@ -91,13 +91,13 @@ fn lost() -> Event {
     Event::ConnectionLost("test".into())
 }
 
-fn is_refused(actions: &[Action]) -> bool {
-    matches!(outcome(actions), Some(ActionOutcome::Refused { .. }))
+fn is_refused(effects: &[Effect]) -> bool {
+    matches!(outcome(effects), Some(ActionOutcome::Refused { .. }))
 }
 
-fn outcome(actions: &[Action]) -> Option<ActionOutcome> {
-    actions.iter().find_map(|action| match action {
-        Action::Send(FromAgent::ActionDone { outcome, .. }) => Some(outcome.clone()),
+fn outcome(effects: &[Effect]) -> Option<ActionOutcome> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Send(FromAgent::ActionDone { outcome, .. }) => Some(outcome.clone()),
         _ => None,
     })
 }
@@ -105,29 +105,29 @@ fn outcome(actions: &[Action]) -> Option<ActionOutcome> {
 #[test]
 fn start_uses_token_then_certificate_then_pending_connection() {
     let first = |has_token, certificate| started(has_token, certificate).1;
-    assert_eq!(first(true, Some(validity(1000))), [Action::Enrol]);
-    assert_eq!(first(false, Some(validity(1000))), [Action::OpenLink]);
-    assert_eq!(first(false, Some(validity(0))), [Action::Renew]);
+    assert_eq!(first(true, Some(validity(1000))), [Effect::Enrol]);
+    assert_eq!(first(false, Some(validity(1000))), [Effect::OpenLink]);
+    assert_eq!(first(false, Some(validity(0))), [Effect::Renew]);
     assert!(
-        matches!(&first(false, None)[..], [Action::OpenPending { reason }] if reason.contains("no token"))
+        matches!(&first(false, None)[..], [Effect::OpenPending { reason }] if reason.contains("no token"))
     );
 }
 
 #[test]
 fn token_is_kept_until_the_central_node_responds() {
     let (mut machine, _) = started(true, None);
-    assert_eq!(machine.handle(at(1), 0, lost()), [Action::Close]);
-    assert_eq!(machine.handle(at(10), 0, Event::Timer), [Action::Enrol], "the token remains");
+    assert_eq!(machine.handle(at(1), 0, lost()), [Effect::Close]);
+    assert_eq!(machine.handle(at(10), 0, Event::Timer), [Effect::Enrol], "the token remains");
     let got = machine.handle(at(11), 0, Event::Certified(certificate(100)));
     assert_eq!(
         got,
-        [Action::StoreCertificate(certificate(100)), Action::ForgetToken, Action::OpenLink]
+        [Effect::StoreCertificate(certificate(100)), Effect::ForgetToken, Effect::OpenLink]
     );
 
     let (mut machine, _) = started(true, None);
     let got = machine.handle(at(1), 0, Event::Refused("401".into()));
-    assert_eq!(got[0], Action::ForgetToken);
-    assert!(matches!(&got[1], Action::OpenPending { reason } if reason.contains("refused")));
+    assert_eq!(got[0], Effect::ForgetToken);
+    assert!(matches!(&got[1], Effect::OpenPending { reason } if reason.contains("refused")));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn refused_token_leaves_a_valid_certificate_in_use() {
     let (mut machine, _) = started(true, Some(validity(1000)));
     assert_eq!(
         machine.handle(at(1), 0, Event::Refused("401".into())),
-        [Action::ForgetToken, Action::OpenLink]
+        [Effect::ForgetToken, Effect::OpenLink]
     );
 }
 
@@ -148,22 +148,22 @@ fn approved_node_connects_at_once_and_rejected_node_retries_later() {
             .is_empty()
     );
     let got = machine.handle(at(2), 0, Event::Pending(PendingReply::Approved(certificate(100))));
-    assert_eq!(got, [Action::StoreCertificate(certificate(100)), Action::Close, Action::OpenLink]);
+    assert_eq!(got, [Effect::StoreCertificate(certificate(100)), Effect::Close, Effect::OpenLink]);
 
     let (mut machine, _) = started(false, None);
     let rejected = Event::Pending(PendingReply::Rejected { reason: "x".into() });
-    assert_eq!(machine.handle(at(0), 0, rejected), [Action::Close]);
+    assert_eq!(machine.handle(at(0), 0, rejected), [Effect::Close]);
     assert!(machine.deadline() >= Some(REJECTED_RETRY * 3 / 4));
 }
 
 #[test]
 fn refused_certificate_is_dropped_only_after_a_refused_renewal() {
     let (mut machine, _) = started(false, Some(validity(1000)));
-    assert_eq!(machine.handle(at(0), 0, Event::Refused("stale".into())), [Action::Close]);
-    assert_eq!(machine.handle(at(10), 0, Event::Timer), [Action::Renew]);
+    assert_eq!(machine.handle(at(0), 0, Event::Refused("stale".into())), [Effect::Close]);
+    assert_eq!(machine.handle(at(10), 0, Event::Timer), [Effect::Renew]);
     let got = machine.handle(at(10), 0, Event::Refused("revoked".into()));
-    assert_eq!(got[0], Action::DropCertificate);
-    assert!(matches!(&got[1], Action::OpenPending { reason } if reason.contains("not renewed")));
+    assert_eq!(got[0], Effect::DropCertificate);
+    assert!(matches!(&got[1], Effect::OpenPending { reason } if reason.contains("not renewed")));
 }
 
 #[test]
@@ -171,19 +171,19 @@ fn certificate_renewed_and_refused_in_turn_backs_off() {
     let mut machine = LinkStateMachine::new(node(), false, Some(validity(1000)));
     let mut calls = 0;
     for second in 0..60 {
-        let mut actions = machine.handle(at(second), 0, Event::Timer);
+        let mut effects = machine.handle(at(second), 0, Event::Timer);
         for _ in 0..10 {
-            let Some(action) =
-                actions.iter().find(|action| matches!(action, Action::OpenLink | Action::Renew))
+            let Some(effect) =
+                effects.iter().find(|effect| matches!(effect, Effect::OpenLink | Effect::Renew))
             else {
                 break;
             };
             calls += 1;
-            let answer = match action {
-                Action::Renew => Event::Certified(certificate(0)),
+            let answer = match effect {
+                Effect::Renew => Event::Certified(certificate(0)),
                 _ => Event::Refused("no".into()),
             };
-            actions = machine.handle(at(second), 0, answer);
+            effects = machine.handle(at(second), 0, answer);
         }
     }
     assert!(calls <= 8, "{calls} calls in a minute");
@@ -194,9 +194,9 @@ fn certificate_is_renewed_over_the_link_at_half_its_lifetime() {
     let mut machine = linked(200);
     let mut renewals = Vec::new();
     for second in 1..200 {
-        let actions = machine.handle(at(second), 0, Event::Timer);
+        let effects = machine.handle(at(second), 0, Event::Timer);
         machine.handle(at(second), 0, Event::KeepAlive);
-        renewals.extend(actions.contains(&Action::RequestRenewal).then_some(second));
+        renewals.extend(effects.contains(&Effect::RequestRenewal).then_some(second));
     }
     assert_eq!(
         renewals,
@@ -205,16 +205,16 @@ fn certificate_is_renewed_over_the_link_at_half_its_lifetime() {
     );
     let got =
         machine.handle(at(199), 0, Event::Message(FromCentral::Certificate(certificate(200))));
-    assert_eq!(got, [Action::StoreCertificate(certificate(200)), Action::Send(FromAgent::Renewed)]);
-    assert!(!machine.handle(at(210), 0, Event::Timer).contains(&Action::RequestRenewal));
+    assert_eq!(got, [Effect::StoreCertificate(certificate(200)), Effect::Send(FromAgent::Renewed)]);
+    assert!(!machine.handle(at(210), 0, Event::Timer).contains(&Effect::RequestRenewal));
 }
 
 #[test]
 fn silent_link_is_closed() {
     let mut machine = linked(10_000);
     machine.handle(at(60), 0, Event::KeepAlive);
-    assert_eq!(machine.handle(at(129), 0, Event::Timer), [Action::Heartbeat]);
-    assert_eq!(machine.handle(at(130), 0, Event::Timer), [Action::Close]);
+    assert_eq!(machine.handle(at(129), 0, Event::Timer), [Effect::Heartbeat]);
+    assert_eq!(machine.handle(at(130), 0, Event::Timer), [Effect::Close]);
     assert_eq!(machine.state(), "waiting");
 }
 
@@ -222,14 +222,14 @@ fn silent_link_is_closed() {
 fn checks_repeat_and_report_only_changed_statuses() {
     let mut machine = linked(10_000);
     let failed = report(CheckStatus::Fail, "1");
-    let actions = machine.handle(at(1), 0, Event::ChecksDone(failed.clone()));
-    assert_eq!(actions, [Action::Send(FromAgent::Checks(Box::new(failed)))]);
-    assert_eq!(machine.handle(at(6), 0, Event::Timer), [Action::RunChecks]);
+    let effects = machine.handle(at(1), 0, Event::ChecksDone(failed.clone()));
+    assert_eq!(effects, [Effect::Send(FromAgent::Checks(Box::new(failed)))]);
+    assert_eq!(machine.handle(at(6), 0, Event::Timer), [Effect::RunChecks]);
     assert!(
         machine.handle(at(7), 0, Event::ChecksDone(report(CheckStatus::Fail, "2"))).is_empty(),
         "nothing new"
     );
-    assert_eq!(machine.handle(at(12), 0, Event::Timer), [Action::RunChecks]);
+    assert_eq!(machine.handle(at(12), 0, Event::Timer), [Effect::RunChecks]);
     assert_eq!(
         machine.handle(at(13), 0, Event::ChecksDone(report(CheckStatus::Pass, ""))).len(),
         1
@@ -244,9 +244,9 @@ fn checks_repeat_and_report_only_changed_statuses() {
 fn check_request_is_answered_by_a_run_that_began_later() {
     let mut machine = linked(10_000);
     let request = |request_id| Event::Message(FromCentral::Check { request_id });
-    let answered = |actions: &[Action]| {
-        actions.iter().find_map(|action| match action {
-            Action::Send(FromAgent::Checks(report)) => Some(report.request_id),
+    let answered = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Send(FromAgent::Checks(report)) => Some(report.request_id),
             _ => None,
         })
     };
@@ -256,19 +256,19 @@ fn check_request_is_answered_by_a_run_that_began_later() {
         "the run of the welcome has not ended"
     );
     assert!(machine.handle(at(1), 0, request(2)).is_empty());
-    let actions = machine.handle(at(2), 0, passed());
+    let effects = machine.handle(at(2), 0, passed());
     assert_eq!(
-        (answered(&actions), actions.contains(&Action::RunChecks)),
+        (answered(&effects), effects.contains(&Effect::RunChecks)),
         (Some(None), true),
-        "{actions:?}"
+        "{effects:?}"
     );
-    let actions = machine.handle(at(3), 0, passed());
+    let effects = machine.handle(at(3), 0, passed());
     assert_eq!(
-        (answered(&actions), actions.len()),
+        (answered(&effects), effects.len()),
         (Some(Some(2)), 1),
         "unchanged, but a response to the request"
     );
-    assert_eq!(machine.handle(at(4), 0, request(3)), [Action::RunChecks]);
+    assert_eq!(machine.handle(at(4), 0, request(3)), [Effect::RunChecks]);
     machine.handle(at(5), 0, lost());
     assert!(machine.handle(at(6), 0, passed()).is_empty(), "no link");
 }
@@ -278,10 +278,10 @@ fn goodbye_sets_the_retry_or_ends_the_link() {
     let goodbye =
         |retry_after_s| Event::Message(FromCentral::Goodbye { reason: "x".into(), retry_after_s });
     let mut machine = linked(10_000);
-    assert_eq!(machine.handle(at(5), 0, goodbye(Some(100))), [Action::Close]);
+    assert_eq!(machine.handle(at(5), 0, goodbye(Some(100))), [Effect::Close]);
     assert_eq!(machine.deadline(), Some(Duration::from_secs(5 + 75)));
     let mut machine = linked(10_000);
-    assert_eq!(machine.handle(at(5), 0, goodbye(None)), [Action::Close]);
+    assert_eq!(machine.handle(at(5), 0, goodbye(None)), [Effect::Close]);
     assert!(machine.handle(at(6), 0, lost()).is_empty());
     assert_eq!((machine.deadline(), machine.state()), (None, "ended"));
 }
@@ -291,9 +291,9 @@ fn reboot_waits_until_its_outcome_is_acknowledged() {
     let mut machine = linked(10_000);
     let got = machine.handle(at(1), 0, order(reboot(7, node(), 60)));
     assert_eq!(outcome(&got), Some(ActionOutcome::Done));
-    assert!(!got.contains(&Action::Reboot));
-    assert_eq!(machine.handle(at(2), 0, acknowledged(7)), [Action::Reboot]);
-    assert!(!machine.handle(at(100), 0, Event::Timer).contains(&Action::Reboot), "once");
+    assert!(!got.contains(&Effect::Reboot));
+    assert_eq!(machine.handle(at(2), 0, acknowledged(7)), [Effect::Reboot]);
+    assert!(!machine.handle(at(100), 0, Event::Timer).contains(&Effect::Reboot), "once");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn reboot_without_acknowledgement_happens_after_the_timeout() {
     machine.handle(at(1), 0, order(reboot(7, node(), 60)));
     machine.handle(at(2), 0, lost());
     assert!(machine.deadline() <= Some(Duration::from_secs(1) + REBOOT_ACK_TIMEOUT));
-    assert!(machine.handle(at(6), 0, Event::Timer).contains(&Action::Reboot));
+    assert!(machine.handle(at(6), 0, Event::Timer).contains(&Effect::Reboot));
     assert!(machine.handle(at(7), 0, Event::RebootFailed("x".into())).is_empty(), "no link");
     assert_eq!(machine.state(), "connecting", "the agent reconnects");
 }
@@ -320,7 +320,7 @@ fn expired_or_foreign_action_is_refused_and_none_runs_twice() {
         assert_eq!(outcome(&again), outcome(&got));
     }
     assert!(is_refused(&machine.handle(at(1), 0, Event::UnknownAction(ActionId(3)))));
-    assert!(!machine.handle(at(30), 0, Event::Timer).contains(&Action::Reboot));
+    assert!(!machine.handle(at(30), 0, Event::Timer).contains(&Effect::Reboot));
 }
 
 #[test]
@@ -347,16 +347,16 @@ fn outcomes_are_repeated_until_acknowledged() {
     machine.handle(at(2), 0, lost());
     machine.handle(at(60), 0, Event::Timer);
     machine.handle(at(60), 0, Event::Connected);
-    let actions: Vec<_> = machine.handle(at(60), 0, welcome());
-    let repeated = actions
+    let effects: Vec<_> = machine.handle(at(60), 0, welcome());
+    let repeated = effects
         .iter()
-        .filter(|action| matches!(action, Action::Send(FromAgent::ActionDone { .. })))
+        .filter(|effect| matches!(effect, Effect::Send(FromAgent::ActionDone { .. })))
         .count();
     assert_eq!(repeated, 1);
     for id in 10..10 + 2 * MAX_OUTCOMES as u64 {
         machine.handle(at(60), 0, Event::UnknownAction(ActionId(id)));
     }
-    assert_eq!(machine.actions.unacknowledged().len(), MAX_OUTCOMES);
+    assert_eq!(machine.ordered_actions.unacknowledged().len(), MAX_OUTCOMES);
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -394,16 +394,16 @@ proptest! {
             second += pause;
             let answered = matches!(machine.state, State::Enrolling)
                 && matches!(event, Event::Certified(_) | Event::Refused(_));
-            let actions = machine.handle(at(second), random, event);
-            for action in &actions {
-                match action {
-                    Action::Heartbeat => {
+            let effects = machine.handle(at(second), random, event);
+            for effect in &effects {
+                match effect {
+                    Effect::Heartbeat => {
                         prop_assert!(heartbeat.is_none_or(|last| second - last >= u64::from(HEARTBEAT_S)));
                         heartbeat = Some(second);
                     }
-                    Action::Enrol => prop_assert!(has_token, "a token is not used after it was forgotten"),
-                    Action::ForgetToken => has_token = false,
-                    Action::OpenPending { reason } => prop_assert!(!has_token && !reason.is_empty()),
+                    Effect::Enrol => prop_assert!(has_token, "a token is not used after it was forgotten"),
+                    Effect::ForgetToken => has_token = false,
+                    Effect::OpenPending { reason } => prop_assert!(!has_token && !reason.is_empty()),
                     _ => {}
                 }
             }
@@ -413,12 +413,12 @@ proptest! {
             if let State::Waiting { until } = machine.state {
                 let longest = Duration::from_secs(100) * 5 / 4;
                 prop_assert!(until <= Duration::from_secs(second) + longest);
-                if actions.contains(&Action::Close) {
+                if effects.contains(&Effect::Close) {
                     prop_assert!(until >= Duration::from_secs(second) + MIN_RETRY * 3 / 4);
                 }
             }
-            let opened = actions.iter().filter(|action| matches!(
-                action, Action::Enrol | Action::Renew | Action::OpenLink | Action::OpenPending { .. }
+            let opened = effects.iter().filter(|effect| matches!(
+                effect, Effect::Enrol | Effect::Renew | Effect::OpenLink | Effect::OpenPending { .. }
             )).count();
             prop_assert!(opened <= 1, "one call at a time");
         }

@@ -2,7 +2,10 @@
 
 use crate::{
     boot::BootService,
-    environment::{alarms::{Alarm, raise_condition}, records::condition_event},
+    environment::{
+        alarms::{Alarm, raise_condition},
+        records::condition_event,
+    },
 };
 use meshd_model::fleet::{
     Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort,

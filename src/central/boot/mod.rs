@@ -27,8 +27,8 @@ mod stalls;
 mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
-pub use fetched_stages::Fetched;
 pub use dhcp_records::{MachineNic, NetworkUpdate, NicRecord};
+pub use fetched_stages::Fetched;
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
 pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};
 pub(super) use stalls::SCAN_INTERVAL;

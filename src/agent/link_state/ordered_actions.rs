@@ -18,15 +18,15 @@ struct CompletedAction {
 
 /// The ordered actions of this node.
 #[derive(Debug)]
-pub struct Actions {
+pub struct OrderedActions {
     node: NodeId,
     completed: BTreeMap<ActionId, CompletedAction>,
     reboot: Option<(ActionId, Duration)>,
 }
 
-impl Actions {
+impl OrderedActions {
     pub fn new(node: NodeId) -> Self {
-        Actions { node, completed: BTreeMap::new(), reboot: None }
+        OrderedActions { node, completed: BTreeMap::new(), reboot: None }
     }
 
     /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are
