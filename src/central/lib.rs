@@ -271,7 +271,7 @@ impl Central {
             self.boot.review_pins();
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;
-            self.workloads.place_waiting().await;
+            self.workloads.place_unplaced_vms().await;
             self.workloads.declare_changed_volumes().await;
             self.boot.remove_expired_overlays(self.now());
             self.enrolment.remove_expired_roots().await;

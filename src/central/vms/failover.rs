@@ -19,7 +19,7 @@ use meshd_types::{NodeId, SystemUuid, Timestamp};
 impl Workloads {
     /// Places VMs that lost their node and may move, or that their node refused. Those that do not
     /// fit are retried at the next scan.
-    pub(crate) async fn place_waiting(&self) {
+    pub(crate) async fn place_unplaced_vms(&self) {
         let waiting: Vec<SystemUuid> = self.env.store.read(|model| {
             model.unplaced_vms().filter(|vm| vm.needs_placement()).map(Vm::uuid).collect()
         });

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `reconciler` | starts, stops and releases VMs until they match the desired state |
 //! | `vms` | the VMs of this node and their supervisors |
-//! | `waiting_vms` | VMs that wait for a volume, a disk write or their own release; stored |
+//! | `pending_starts` | start orders that wait for a volume, a disk write or a release; stored |
 //! | `disk_write_queue` | disk writes in progress |
 //! | `start_after_write` | starts a VM when its disks are written |
 //! | `reports` | state reports, combined from all of these |
@@ -15,7 +15,7 @@ mod reconciler;
 mod reports;
 mod start_after_write;
 pub mod vms;
-mod waiting_vms;
+mod pending_starts;
 
 use self::{reconciler::Reconciler, vms::Vms};
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     vm::{
         disks::volume_fetch::Volumes,
         host::config::HostConfig,
-        manager::{disk_write_queue::DiskWrites, waiting_vms::WaitingVms},
+        manager::{disk_write_queue::DiskWrites, pending_starts::PendingStarts},
         net::nic_addresses::NicAddresses,
     },
 };
@@ -94,7 +94,7 @@ impl VmManager {
             volumes,
             disk_writes: DiskWrites::default(),
             endpoint: endpoint.subscribe(),
-            waiting: WaitingVms::open(&config),
+            pending_starts: PendingStarts::open(&config),
             start_failures: BTreeMap::new(),
             releasing_vms: BTreeSet::new(),
             releases: JoinSet::new(),

@@ -9,7 +9,7 @@ use crate::{
         failure::{combine_refusals, failure},
         manager::{
             disk_write_queue::DiskWrites,
-            waiting_vms::{PendingStart, WaitingVms},
+            pending_starts::{PendingStart, PendingStarts},
         },
         net::nic_addresses::{self, NicAddresses},
     },
@@ -44,7 +44,7 @@ pub(super) struct Reconciler {
     pub(super) volumes: Volumes,
     pub(super) disk_writes: DiskWrites,
     pub(super) endpoint: watch::Receiver<Option<Endpoint>>,
-    pub(super) waiting: WaitingVms,
+    pub(super) pending_starts: PendingStarts,
     /// Failed start orders of VMs whose state did not change.
     pub(super) start_failures: BTreeMap<SystemUuid, VmFailure>,
     pub(super) releasing_vms: BTreeSet<SystemUuid>,
@@ -62,8 +62,11 @@ impl Reconciler {
     pub(super) async fn run(mut self, mut requests: mpsc::UnboundedReceiver<ManagerRequest>) {
         let mut changes = self.vms.changes();
         // Fetches of an earlier agent resume at once; their VMs start when the order is repeated.
-        let missing: BTreeSet<Digest> =
-            self.waiting.all().flat_map(|pending| self.missing_volumes(&pending.spec)).collect();
+        let missing: BTreeSet<Digest> = self
+            .pending_starts
+            .all()
+            .flat_map(|pending| self.missing_volumes(&pending.spec))
+            .collect();
         missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
         let [mut progress, mut prune, mut store_limit] =
             [PROGRESS_INTERVAL, PRUNE_INTERVAL, STORE_LIMIT_INTERVAL].map(|period| {
@@ -94,7 +97,7 @@ impl Reconciler {
                     let addresses = self.nic_addresses.borrow_and_update().clone();
                     self.vms.set_addresses(addresses).await;
                 }
-                _ = progress.tick(), if self.waiting.any() => {}
+                _ = progress.tick(), if self.pending_starts.any() => {}
                 _ = prune.tick() => self.prune(),
                 _ = store_limit.tick() => {
                     self.vms.reservations().limit_store(&self.vms.config()).await;
@@ -125,7 +128,7 @@ impl Reconciler {
             }
             VmTargetState::Stop { grace_s } => {
                 self.start_failures.remove(&uuid);
-                self.waiting.remove(uuid);
+                self.pending_starts.remove(uuid);
                 drop(self.disk_writes.cancel(uuid));
                 self.prune();
                 let is_active =
@@ -136,7 +139,7 @@ impl Reconciler {
             }
             VmTargetState::Release { disks } => {
                 self.start_failures.remove(&uuid);
-                let pending = self.waiting.remove(uuid);
+                let pending = self.pending_starts.remove(uuid);
                 if self.releasing_vms.insert(uuid) {
                     let spec = pending.as_ref().map(|pending| &*pending.spec);
                     let (write_ended, release) =
@@ -153,14 +156,14 @@ impl Reconciler {
     pub(super) async fn start(&mut self, pending: PendingStart) {
         let uuid = pending.spec.uuid;
         if self.vms.last_start(uuid) == Some(pending.start) && !self.releasing_vms.contains(&uuid) {
-            self.waiting.remove(uuid);
+            self.pending_starts.remove(uuid);
             return;
         }
-        let is_known = self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
+        let is_known = self.vms.watch(uuid).is_some() || self.pending_starts.get(uuid).is_some();
         let new = self
-            .waiting
+            .pending_starts
             .all()
-            .filter(|waiting| self.vms.watch(waiting.spec.uuid).is_none())
+            .filter(|pending| self.vms.watch(pending.spec.uuid).is_none())
             .count();
         if !is_known && self.vms.specs().count() + new >= MAX_VMS {
             // A report has at most this many VMs: another VM would be left out.
@@ -169,11 +172,11 @@ impl Reconciler {
         let missing = self.missing_volumes(&pending.spec);
         if self.releasing_vms.contains(&uuid) || !missing.is_empty() {
             missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
-            self.waiting.insert(pending);
+            self.pending_starts.insert(pending);
             return;
         }
         let Some(pending) = self.write_disks(pending).await else { return };
-        self.waiting.remove(uuid);
+        self.pending_starts.remove(uuid);
         self.start_now(pending);
     }
 
@@ -211,13 +214,13 @@ impl Reconciler {
         let needs = |pending: &&PendingStart| {
             pending.ordered && pending.spec.files().any(|(_, file)| file == digest)
         };
-        let waiting: Vec<PendingStart> = self.waiting.all().filter(needs).cloned().collect();
-        for pending in waiting {
+        let starts: Vec<PendingStart> = self.pending_starts.all().filter(needs).cloned().collect();
+        for pending in starts {
             match &result {
                 Ok(()) => self.start(pending).await,
                 Err(refusal) => {
                     let spec = &pending.spec;
-                    self.waiting.remove(spec.uuid);
+                    self.pending_starts.remove(spec.uuid);
                     let name = spec
                         .files()
                         .find(|(_, file)| *file == digest)
@@ -246,13 +249,13 @@ impl Reconciler {
         self.prune();
         // A new link repeats all release orders.
         let _ = self.updates.try_send(update);
-        if let Some(pending) = self.waiting.get(uuid).cloned() {
+        if let Some(pending) = self.pending_starts.get(uuid).cloned() {
             self.start(pending).await;
         }
     }
 
     pub(super) fn prune(&mut self) {
-        let specs = self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec));
+        let specs = self.vms.specs().chain(self.pending_starts.all().map(|pending| &*pending.spec));
         let needed =
             |spec: &VmSpec| ownership_marker::needed_volumes(&self.vms.files(spec.uuid), spec);
         let needed: BTreeSet<Digest> = specs.flat_map(needed).collect();

@@ -22,7 +22,7 @@ impl Reconciler {
         send_if_changed(&self.nics, self.vms.specs().flat_map(|spec| spec.nics.clone()).collect());
         let mut reports: BTreeMap<SystemUuid, VmReport> =
             self.vms.reports().into_iter().map(|report| (report.uuid, report)).collect();
-        for pending in self.waiting.all() {
+        for pending in self.pending_starts.all() {
             let spec = &pending.spec;
             let report = reports.entry(spec.uuid).or_insert_with(|| VmReport {
                 fetching: Some(VmFetching::default()),
@@ -35,7 +35,8 @@ impl Reconciler {
                     Some(self.disk_writes.progress(spec.uuid).unwrap_or_else(fetched));
             }
         }
-        for spec in self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec)) {
+        for spec in self.vms.specs().chain(self.pending_starts.all().map(|pending| &*pending.spec))
+        {
             if let Some(report) = reports.get_mut(&spec.uuid) {
                 (report.disks, report.contents) =
                     ownership_marker::disk_uses(&self.vms.files(spec.uuid), spec);

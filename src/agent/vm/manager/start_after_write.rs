@@ -1,8 +1,8 @@
 //! Starts a VM when its disks are written.
 
 use super::{
-    disk_write_queue::WriteOutcome, reconciler::Reconciler, vms::StartError,
-    waiting_vms::PendingStart,
+    disk_write_queue::WriteOutcome, pending_starts::PendingStart, reconciler::Reconciler,
+    vms::StartError,
 };
 use crate::vm::disks::{disk_write::DiskWrite, ownership_marker};
 use meshd_proto::vm::VmSpec;
@@ -27,18 +27,18 @@ impl Reconciler {
             return Some(pending);
         }
         if self.disk_writes.has(uuid) {
-            self.waiting.insert(pending);
+            self.pending_starts.insert(pending);
             return None;
         }
         match self.vms.reserve_for_disk_write(&pending.spec).await {
             Ok(()) => {
                 let (config, progress) = (self.vms.config(), Arc::default());
                 self.disk_writes.start(uuid, DiskWrite { files, config, volumes, progress });
-                self.waiting.insert(pending);
+                self.pending_starts.insert(pending);
                 None
             }
             Err(StartError::Refused(refusals)) => {
-                self.waiting.remove(uuid);
+                self.pending_starts.remove(uuid);
                 self.refuse(&pending.spec, pending.start, &refusals);
                 None
             }
@@ -48,13 +48,13 @@ impl Reconciler {
     }
 
     pub(super) async fn disk_write_ended(&mut self, uuid: SystemUuid, outcome: WriteOutcome) {
-        let pending = self.waiting.get(uuid).cloned();
+        let pending = self.pending_starts.get(uuid).cloned();
         match (outcome, pending) {
             (WriteOutcome::Written | WriteOutcome::Cancelled, Some(pending)) => {
                 self.start(pending).await
             }
             (WriteOutcome::Failed(refusal), Some(pending)) => {
-                self.waiting.remove(uuid);
+                self.pending_starts.remove(uuid);
                 self.vms.cancel_reservation(uuid);
                 self.refuse(&pending.spec, pending.start, &[refusal]);
             }

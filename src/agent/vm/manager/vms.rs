@@ -236,17 +236,17 @@ impl Vms {
     }
 
     /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards.
-    /// `waiting` is the specification of a VM that waits, `reported` are the disks in the order of
+    /// `pending` is the specification of a VM whose start waits, `reported` are the disks in the order of
     /// the central node.
     pub fn releasing(
         &self,
         uuid: SystemUuid,
-        waiting: Option<&VmSpec>,
+        pending: Option<&VmSpec>,
         reported: Vec<ReleasedDisk>,
     ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
         let vm = self.vms.get(&uuid);
         let files = self.files(uuid);
-        let disks = disk_release::disks_of(&files, vm.map(|vm| &vm.spec).or(waiting), reported);
+        let disks = disk_release::disks_of(&files, vm.map(|vm| &vm.spec).or(pending), reported);
         let commands = vm.map(|vm| vm.commands.clone());
         let (config, reservations) = (self.config.clone(), self.reservations.clone());
         async move {

@@ -57,7 +57,7 @@ impl NodeOps {
             NodeOrder::Fence if !changed.is_empty() => {
                 // The other nodes of its task become free before VMs are placed.
                 self.tasks.send_unfinished_orders();
-                self.workloads.place_waiting().await;
+                self.workloads.place_unplaced_vms().await;
             }
             NodeOrder::AssignProfile { .. }
             | NodeOrder::ChangeVars { .. }

@@ -1,4 +1,4 @@
-//! VMs that wait for a volume, a disk write or their own release. Stored, so that a restarted agent
+//! Start orders that wait for a volume, a disk write or the release of their VM. Stored, so that a restarted agent
 //! of the same boot resumes fetches and keeps the files. The restarted agent starts a VM only when
 //! the central node repeats the order.
 
@@ -20,9 +20,9 @@ use std::{
 };
 
 /// Name of the file in the folder of all VMs.
-const FILE: &str = "waiting.json";
+const FILE: &str = "pending-starts.json";
 
-/// A start order that waits.
+/// A start order that waits, see [`PendingStarts`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingStart {
     pub spec: Box<VmSpec>,
@@ -34,52 +34,54 @@ pub struct PendingStart {
     pub ordered: bool,
 }
 
+/// Start orders that wait for a volume, a disk write or the release of their VM. These VMs are
+/// reported as starting.
 #[derive(Debug)]
-pub struct WaitingVms {
-    runs: BTreeMap<SystemUuid, PendingStart>,
+pub struct PendingStarts {
+    starts: BTreeMap<SystemUuid, PendingStart>,
     file: PathBuf,
     boot: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct WaitingFile {
+struct PendingStartsFile {
     boot: String,
-    runs: Vec<PendingStart>,
+    starts: Vec<PendingStart>,
 }
 
-impl WaitingVms {
+impl PendingStarts {
     /// Reads the orders that an earlier agent of the same boot left.
     pub fn open(config: &HostConfig) -> Self {
         let (file, boot) =
             (config.machines.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
         let stored = files::read(&file)
             .ok()
-            .and_then(|text| serde_json::from_str::<WaitingFile>(&text).ok());
-        let runs = stored
+            .and_then(|text| serde_json::from_str::<PendingStartsFile>(&text).ok());
+        let starts = stored
             .filter(|stored| stored.boot == boot)
-            .map(|stored| stored.runs)
+            .map(|stored| stored.starts)
             .unwrap_or_default();
-        WaitingVms {
-            runs: runs.into_iter().map(|pending| (pending.spec.uuid, pending)).collect(),
+        PendingStarts {
+            starts: starts.into_iter().map(|pending| (pending.spec.uuid, pending)).collect(),
             file,
             boot,
         }
     }
 
     pub fn get(&self, uuid: SystemUuid) -> Option<&PendingStart> {
-        self.runs.get(&uuid)
+        self.starts.get(&uuid)
     }
 
     pub fn all(&self) -> impl Iterator<Item = &PendingStart> {
-        self.runs.values()
+        self.starts.values()
     }
 
     pub fn any(&self) -> bool {
-        !self.runs.is_empty()
+        !self.starts.is_empty()
     }
 
     pub fn insert(&mut self, pending: PendingStart) {
-        let previous = self.runs.insert(pending.spec.uuid, pending.clone());
+        let previous = self.starts.insert(pending.spec.uuid, pending.clone());
         if previous
             .is_none_or(|previous| PendingStart { ordered: pending.ordered, ..previous } != pending)
         {
@@ -88,7 +90,7 @@ impl WaitingVms {
     }
 
     pub fn remove(&mut self, uuid: SystemUuid) -> Option<PendingStart> {
-        let removed = self.runs.remove(&uuid);
+        let removed = self.starts.remove(&uuid);
         if removed.is_some() {
             self.store();
         }
@@ -97,18 +99,20 @@ impl WaitingVms {
 
     fn store(&self) {
         if let Err(error) = self.write() {
-            tracing::error!(%error, file = %self.file.display(), "cannot store the waiting VMs");
+            tracing::error!(%error, file = %self.file.display(), "cannot store pending starts");
         }
     }
 
     fn write(&self) -> io::Result<()> {
-        if self.runs.is_empty() {
+        if self.starts.is_empty() {
             return vm_paths::remove_file(&self.file);
         }
         let folder = self.file.parent().ok_or(ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let stored =
-            WaitingFile { boot: self.boot.clone(), runs: self.runs.values().cloned().collect() };
+        let stored = PendingStartsFile {
+            boot: self.boot.clone(),
+            starts: self.starts.values().cloned().collect(),
+        };
         files::replace(&self.file, &serde_json::to_string(&stored).map_err(io::Error::other)?)
             .map_err(io::Error::other)
     }
@@ -129,13 +133,16 @@ mod tests {
         let spec = Box::new(fixtures::spec(serde_json::json!({})));
         let pending = PendingStart { spec, start: 3, grace: Duration::from_secs(7), ordered: true };
         let uuid = pending.spec.uuid;
-        let mut waiting = WaitingVms::open(&config);
-        waiting.insert(pending.clone());
-        let restarted = WaitingVms::open(&config);
+        let mut starts = PendingStarts::open(&config);
+        starts.insert(pending.clone());
+        let restarted = PendingStarts::open(&config);
         assert_eq!(restarted.get(uuid), Some(&PendingStart { ordered: false, ..pending }));
         boot("two");
-        assert!(!WaitingVms::open(&config).any(), "the VM may run on another node after a reboot");
-        waiting.remove(uuid);
+        assert!(
+            !PendingStarts::open(&config).any(),
+            "the VM may run on another node after a reboot"
+        );
+        starts.remove(uuid);
         assert_eq!(fs::read_dir(config.machines).expect("made").count(), 0, "the file is removed");
     }
 }
