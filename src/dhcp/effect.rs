@@ -15,8 +15,8 @@ use std::net::Ipv4Addr;
 pub enum Effect {
     /// Send a packet.
     Reply(Reply),
-    /// Store a change. The outputs after it wait until it is stored, and are discarded if that
-    /// fails.
+    /// Store a change. Replies after it wait until it is stored, and are discarded if that fails;
+    /// a reply before it, such as an offer, is sent at once.
     Store(Change),
     /// Inform the operator.
     Warn(Warning),

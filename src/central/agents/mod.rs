@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 /// Passes what agents send on their links to the services.
 pub struct AgentSessions {
     pub(super) boot: Arc<BootService>,
-    /// With all other services.
+    /// The other services are reached by its fields.
     pub(super) nodes: Arc<NodeOps>,
 }
 

@@ -1,4 +1,5 @@
-//! Lifecycle orders: reject, quarantine, maintain, resume, replace, remove, revoke, accept a NIC.
+//! Lifecycle orders: maintain, resume, replace, remove, revoke, accept a NIC; texts of rejection
+//! and quarantine, which `operations/apply.rs` applies.
 
 use super::OperateError;
 use crate::{

@@ -35,7 +35,7 @@ pub use error::VmError;
 pub(crate) use failover::{release_vms, remove_node_work};
 pub use lifecycle::VmVerb;
 pub(crate) use lifecycle::vm_event;
-pub(crate) use node_reports::rebooted;
+pub(crate) use node_reports::record_reboot;
 pub(crate) use renamed_node::{move_vms, move_work};
 pub use running_work_guard::RunningWorkError;
 pub(crate) use running_work_guard::{

@@ -312,8 +312,9 @@ fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
     units || vm.used_disks().any(blocked)
 }
 
-/// Records that the VMs of a node ended with its reboot.
-pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
+/// Records that the VMs of a node ended with its reboot. If the node was lost and a VM may move,
+/// revokes the certificates of the node and unplaces the VM.
+pub(crate) fn record_reboot(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
     let is_own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
     let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
     let serves = tx.node(node).is_some_and(Node::serves);

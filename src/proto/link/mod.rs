@@ -54,7 +54,8 @@ pub enum FromAgent {
     Heartbeat(Heartbeat),
     /// Result of the readiness checks, all of them.
     Checks(Box<CheckReport>),
-    /// An ordered action ended.
+    /// An ordered action is executed, accepted or refused. A reboot is reported before the restart,
+    /// so that `Done` of a reboot means accepted.
     ActionDone { id: ActionId, outcome: ActionOutcome },
     /// The new certificate is stored; the central node may revoke the previous one.
     Renewed,
@@ -182,7 +183,7 @@ pub struct ActionOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum NodeAction {
-    /// Restart the machine; `Done` is reported before the restart.
+    /// Restart the machine; `Done` is reported before the restart and means accepted.
     Reboot,
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Hosting {
     /// QEMU for the architecture of the node is installed.
     pub qemu: bool,
-    /// `qemu-img` is installed; it creates overlay files.
+    /// `qemu-img` is installed; it creates layers of volumes.
     pub qemu_img: bool,
     /// UEFI firmware is installed.
     pub uefi: bool,

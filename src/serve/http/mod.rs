@@ -5,7 +5,7 @@
 //! | `GET /boot.ipxe` | the entry script, equal for all machines |
 //! | `GET /boot/failed?session=..&reason=..` | empty; records why `mesh-init` refused to start a node |
 //! | `GET /boot/script?mac=..` | the machine's boot script or a refusal; always a script with status 200 |
-//! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: from memory, with ranges, immutable |
+//! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: first from memory, then by `sendfile`; with ranges, immutable |
 //! | `GET /overlay/<capability>/<file>` | an overlay, once |
 //! | `GET /loader/<file>` | iPXE for UEFI HTTP boot |
 //! | `GET /healthz` | `ok` |

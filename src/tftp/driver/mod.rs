@@ -100,9 +100,10 @@ impl Sockets {
         })
     }
 
-    /// Uses an Ethernet link for each worker, in addition to the sockets. `open` gets the port of
-    /// the worker's transfers: the link receives from there and from the request port. `restrict`
-    /// is called with each socket, which then drops what the links receive.
+    /// Uses an Ethernet link for each worker, in place of the sockets, which then receive only what
+    /// this host sends itself. `open` gets the port of the worker's transfers: the link receives
+    /// from there and from the request port. `restrict` is called with each socket, which then
+    /// drops what the links receive.
     ///
     /// # Errors
     /// The first error of `open` or `restrict`.

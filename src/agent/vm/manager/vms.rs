@@ -236,8 +236,8 @@ impl Vms {
     }
 
     /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards.
-    /// `pending` is the specification of a VM whose start waits, `reported` are the disks in the order of
-    /// the central node.
+    /// `pending` is the specification of a VM whose start waits, `reported` are the disks in the
+    /// order of the central node.
     pub fn releasing(
         &self,
         uuid: SystemUuid,

@@ -3,7 +3,7 @@
 use crate::{
     boot::BootService,
     environment::records::{phase_event, raise_if_new, record_stage},
-    vms::rebooted,
+    vms::record_reboot,
 };
 use meshd_model::fleet::{
     Actor, BootSession, Condition, ConditionKind, Event, EventKind, PhaseChange, Stage, Transition,
@@ -31,7 +31,7 @@ impl BootService {
         let stored = self.env.store.commit(|tx| {
             tx.edit_session(session, |session| session.node = Some(id));
             record_stage(tx, session, Stage::Script, now);
-            rebooted(tx, id, session, now);
+            record_reboot(tx, id, session, now);
             let mut change = None;
             let former = tx.node(id).and_then(|node| node.boot).filter(|former| *former != session);
             let bare_session =

@@ -26,8 +26,8 @@ pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: 
     }
 }
 
-/// Ends the running orders of a node whose effect its record shows. Called in each transaction that
-/// may end one. Returns their number.
+/// Ends the running orders of a node whose effect its record shows. Returns their number. Drains
+/// end in the transaction that ends them; reboots are settled each second (`drive.rs`).
 pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
     let before = tx.before();
     let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
