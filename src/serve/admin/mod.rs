@@ -7,26 +7,20 @@
 //! | module | content |
 //! | --- | --- |
 //! | `bind_handlers` | binds a handler to a route, with its role and verb |
-//! | `node_orders` | orders to one node and to several |
-//! | `dhcp` | the routes of segments and leases |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
 //! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
 //! | `extract` | extractors of bodies, queries, and the node in a path |
-//! | `lists` | the routes of the node list, of the search and of operations |
 //! | `query` | queries of lists, and the search |
-//! | `router` | the handler of each route |
-//! | `routes` | the handlers |
+//! | `router` | binds each route to its handler, in middleware |
+//! | `routes` | the handlers, by resource |
 //! | `transport` | listeners, callers, correlation IDs, idempotency keys |
 
 mod bind_handlers;
-mod node_orders;
-mod dhcp;
 pub mod doctor;
 mod error;
 mod event_tail;
 mod extract;
-mod lists;
 mod query;
 mod router;
 mod routes;

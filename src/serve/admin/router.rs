@@ -1,12 +1,13 @@
-//! The routes of the admin API, version 1.
+//! Builds the router: binds each route of `meshd_api::routes` to its handler, in middleware.
 
 use super::{
     ApiState, MAX_BODY,
     bind_handlers::Binder,
-    dhcp,
     error::Refused,
-    lists, node_orders,
-    routes::*,
+    routes::{
+        backup, catalog, dhcp, events, generations, nodes, operations, site, tasks, tokens, trust,
+        vms,
+    },
     transport::{auth::authenticate, authorise_and_audit::with_correlation_id},
 };
 use axum::{
@@ -48,60 +49,48 @@ pub(crate) fn router(state: ApiState) -> Router {
 /// Binds a handler to each route of the API.
 pub(crate) fn bound() -> Binder {
     let groups = [
-        nodes,
-        node_lifecycle::bind,
-        node_orders::bind,
+        nodes::bind,
         operations::bind,
-        site,
-        access,
-        events,
+        bind_site,
+        bind_access,
+        bind_events,
         catalog::bind,
         dhcp::bind,
         vms::bind,
-        consoles::bind,
-        volumes::bind,
-        slots::bind,
+        vms::consoles::bind,
+        vms::volumes::bind,
+        vms::slots::bind,
         tasks::bind,
     ];
     groups.into_iter().fold(Binder::default(), |binder, group| group(binder))
 }
 
-fn nodes(binder: Binder) -> Binder {
-    binder
-        .get(&api::LIST_NODES, lists::nodes)
-        .get(&api::SEARCH, lists::search)
-        .get(&api::LIST_ACTIVITIES, lists::activities)
-        .get(&api::GET_NODE, node)
-        .get(&api::GET_NODE_TIMELINE, timeline)
-        .get(&api::GET_NODE_LOG, stored_logs::boot_log)
-        .get(&api::LIST_NODE_GENERATIONS, generations::history)
-        .get(&api::COMPARE_NODE_GENERATIONS, generations::diff)
-}
-
-fn site(binder: Binder) -> Binder {
+fn bind_site(binder: Binder) -> Binder {
     let document = Bytes::from(api::document().to_string());
     let document = async move || ([(CONTENT_TYPE, "application/json")], document);
     binder
-        .get(&api::GET_CALLER, whoami)
-        .get(&api::GET_STATUS, status)
-        .get(&api::LIST_FINDINGS, doctor)
+        .get(&api::GET_CALLER, site::whoami)
+        .get(&api::GET_STATUS, site::status)
+        .get(&api::LIST_FINDINGS, site::findings)
+        .get(&api::SEARCH, site::search)
+        .get(&api::LIST_ACTIVITIES, site::activities)
         .get(&api::GET_OPENAPI_DOCUMENT, document)
-        .get(&api::GET_METRICS, metrics)
-        .get(&api::LIST_PROFILES, profiles)
+        .get(&api::GET_METRICS, site::metrics)
+        .get(&api::LIST_PROFILES, site::profiles)
         .get(&api::LIST_PROFILE_REVISIONS, generations::revisions)
         .get(&api::COMPARE_PROFILE_REVISIONS, generations::compare)
         .post(&api::ROLL_BACK_PROFILE, generations::rollback)
         .post(&api::RELOAD_SITE, generations::reload)
 }
 
-fn events(binder: Binder) -> Binder {
+fn bind_events(binder: Binder) -> Binder {
     binder
         .get(&api::LIST_EVENTS, events::events)
         .get(&api::STREAM_EVENTS, events::stream)
         .get(&api::LIST_AUDIT_RECORDS, events::audit)
 }
 
-fn access(binder: Binder) -> Binder {
+fn bind_access(binder: Binder) -> Binder {
     binder
         .get(&api::LIST_API_TOKENS, tokens::list)
         .post(&api::CREATE_API_TOKEN, tokens::create)

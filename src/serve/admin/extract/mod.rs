@@ -15,8 +15,13 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_central::Shared;
-use meshd_types::NodeId;
+use meshd_types::{NodeId, ProfileName};
 use serde::de::DeserializeOwned;
+
+/// Reads the name of a profile.
+pub(crate) fn profile_name(text: &str) -> Result<ProfileName, Refused> {
+    text.parse().map_err(|error| Refused::unreadable(&error))
+}
 
 /// JSON body of a request. A request without a body and without a media type is `null`.
 pub(crate) struct Body<T>(pub(crate) T);

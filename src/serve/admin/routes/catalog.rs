@@ -4,9 +4,8 @@ use crate::serve::admin::{
     ApiState,
     bind_handlers::Binder,
     error::Refused,
-    extract::QueryOf,
-    node_orders::profile_name,
-    routes::{Answer, blocking, node_removed},
+    extract::{QueryOf, profile_name},
+    routes::{Answer, blocking, nodes::detail::node_removed},
 };
 use axum::{
     Json,

@@ -2,9 +2,8 @@
 
 use crate::serve::admin::{
     ApiState,
-    extract::{Body, QueryOf, TargetNode},
-    node_orders::profile_name,
-    routes::{Answer, blocking, node_view},
+    extract::{Body, QueryOf, TargetNode, profile_name},
+    routes::{Answer, blocking, nodes::detail::node_view},
 };
 use axum::{
     Json,

@@ -2,7 +2,8 @@
 //! boot. A reader reads from the files at any pace and never blocks a writer.
 
 use crate::serve::admin::{
-    ApiState, error::Refused, extract::QueryOf, routes::node_removed, transport::caller::Caller,
+    ApiState, error::Refused, extract::QueryOf, routes::nodes::detail::node_removed,
+    transport::caller::Caller,
 };
 use axum::{
     Extension,

@@ -4,7 +4,10 @@ use crate::serve::admin::{
     ApiState,
     error::Refused,
     extract::{Body, TargetNode},
-    routes::{Answer, detail, node_removed},
+    routes::{
+        Answer,
+        nodes::detail::{detail, node_removed},
+    },
 };
 use axum::{
     Json,

@@ -4,7 +4,7 @@ use super::*;
 use crate::serve::{
     admin::{
         router,
-        routes::consoles::carry,
+        routes::vms::consoles::carry,
         transport::{
             auth::From,
             caller::Caller,

@@ -1,19 +1,15 @@
-//! Routes of the node list, the search and activities.
+//! The list of nodes.
 
-use super::{
+use crate::serve::admin::{
     error::Refused,
     query::{
         answer::{Listing, RawQuery, parameters},
         nodes::{NODES, NodeFilter, order_key},
         page::{ResultPage, cut},
-        parameters::ParameterError,
-        search::SearchRun,
-        text::{MAX_TEXT, MIN_TEXT},
     },
-    routes::{Answer, blocking, tasks, vms},
 };
-use axum::{Json, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{ActivitiesView, NodeView, SearchView, routes::SEARCH};
+use axum::{extract::State, http::HeaderMap, response::Response};
+use meshd_api::NodeView;
 use meshd_central::{NodeRecords, Shared};
 use meshd_model::fleet::Node;
 
@@ -46,24 +42,4 @@ pub(crate) async fn nodes(
         ResultPage { rows: rows.into_iter().map(view).collect::<Vec<_>>(), next, total }
     });
     Listing::page(page, fields).answer(&headers)
-}
-
-/// `GET /v1/search`: finds nodes, VMs and tasks.
-pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
-    let query = parameters(query, SEARCH.spec().query)?;
-    let needle = query.needle()?.ok_or_else(|| {
-        let hint = format!("write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
-        ParameterError::invalid("q", "it is missing", hint)
-    })?;
-    let mut run = SearchRun::new(needle);
-    central.nodes.read(|fleet| fleet.nodes().for_each(|records| run.node(records.node)));
-    vms::all(&central).iter().for_each(|vm| run.vm(vm));
-    tasks::all(&central).iter().for_each(|task| run.task(task));
-    Ok(Json(run.finish()))
-}
-
-/// `GET /v1/activities`: lists unfinished activities.
-pub(crate) async fn activities(State(central): State<Shared>) -> Answer<ActivitiesView> {
-    let (activities, rest) = blocking("reading", move || central.activities()).await?;
-    Ok(Json(ActivitiesView { activities: activities.into_iter().map(Into::into).collect(), rest }))
 }

@@ -1,4 +1,14 @@
 //! Routes of VMs. Responses never contain cloud-init data.
+//!
+//! | module | routes |
+//! | --- | --- |
+//! | `consoles` | consoles of VMs |
+//! | `slots` | slots |
+//! | `volumes` | volumes of VMs |
+
+pub(crate) mod consoles;
+pub(crate) mod slots;
+pub(crate) mod volumes;
 
 use crate::serve::admin::{
     bind_handlers::Binder,

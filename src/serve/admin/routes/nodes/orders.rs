@@ -4,8 +4,11 @@
 use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
-    extract::{Body, JsonBody, json_objects::from_value},
-    routes::{Answer, detail, node_view},
+    extract::{Body, JsonBody, json_objects::from_value, profile_name},
+    routes::{
+        Answer,
+        nodes::detail::{detail, node_view},
+    },
     transport::caller::Caller,
 };
 use axum::{
@@ -23,7 +26,7 @@ use meshd_model::{
     fleet::{Audit, AuditContext},
     operations::NodeOrder,
 };
-use meshd_types::{NodeId, ProfileName};
+use meshd_types::NodeId;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -162,10 +165,6 @@ fn drain(order: OrderBody) -> Result<NodeOrder, Refused> {
         return Err(Refused::bad_request(message));
     }
     Ok(NodeOrder::Drain { workloads, grace_s })
-}
-
-pub(crate) fn profile_name(text: &str) -> Result<ProfileName, Refused> {
-    text.parse().map_err(|error| Refused::unreadable(&error))
 }
 
 fn assign_profile(order: OrderBody) -> Result<NodeOrder, Refused> {

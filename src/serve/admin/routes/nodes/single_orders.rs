@@ -4,7 +4,7 @@ use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::{Body, NodeRequest, TargetNode},
-    routes::{Answer, node_view},
+    routes::{Answer, nodes::detail::node_view},
 };
 use axum::{
     Json,

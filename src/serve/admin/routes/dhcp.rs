@@ -1,6 +1,6 @@
-//! Routes of segments and leases.
+//! Segments and leases.
 
-use super::{
+use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     query::{

@@ -1,0 +1,85 @@
+//! One node: its details, and the timeline of a boot.
+
+use crate::serve::admin::{
+    error::Refused,
+    extract::{QueryOf, TargetNode},
+    routes::Answer,
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use meshd_api::{NodeDetail, NodeView, TimelineView};
+use meshd_central::Shared;
+use meshd_types::{BootSessionId, NodeId};
+use serde::Deserialize;
+
+pub(crate) async fn node(TargetNode { central, id }: TargetNode) -> Answer<NodeDetail> {
+    detail(&central, id)
+}
+
+/// Returns all details of a node.
+pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
+    let link = central.links.link_state(id);
+    let detail = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let detail = NodeDetail::new(records.node, records.boot(), &central.site(), &link);
+        let mut detail = detail.working(records.active_work());
+        detail = detail.deferred(records.boots().first().copied(), central.now());
+        detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
+        Some(detail)
+    });
+    detail.map(Json).ok_or_else(|| node_removed(id))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TimelineQuery {
+    session: Option<BootSessionId>,
+}
+
+pub(crate) async fn timeline(
+    State(central): State<Shared>,
+    Path(node): Path<String>,
+    QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
+) -> Answer<TimelineView> {
+    let (id, now) = (central.nodes.resolve(&node)?, central.now());
+    let timeline = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let boots = records.boots();
+        let newest = boots.first().map(|boot| boot.id);
+        let timeline = session
+            .or(newest)
+            .and_then(|session| TimelineView::new(records.node, session, &boots, now));
+        Some(timeline.map(|timeline| timeline.with_tasks(fleet.tasks())))
+    });
+    let missing = || match session {
+        Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
+            .with_hint(format!("`meshd node timeline {id}` lists those that are kept")),
+        None => {
+            Refused::not_found(format!("node {id} has no boot on record")).with_hint("power it on")
+        }
+    };
+    timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
+}
+
+pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
+    let view = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let view = NodeView::new(
+            records.node,
+            records.boot(),
+            &central.site(),
+            &central.links.link_state(id),
+        );
+        Some(
+            view.rolled_back(|profile| central.generations.rolled_back(profile))
+                .working(records.active_work()),
+        )
+    });
+    view.map(Json).ok_or_else(|| node_removed(id))
+}
+
+pub(crate) fn node_removed(id: NodeId) -> Refused {
+    Refused::not_found(format!("node {id} was removed")).with_hint("see `meshd node list`")
+}

@@ -1,0 +1,28 @@
+//! Handlers of nodes.
+//!
+//! | module | routes |
+//! | --- | --- |
+//! | `list` | the list of nodes |
+//! | `detail` | one node, and the timeline of a boot |
+//! | `orders` | orders to one node and to several |
+//! | `single_orders` | orders that only one node takes |
+
+pub(crate) mod detail;
+mod list;
+mod orders;
+mod single_orders;
+
+use super::{generations, stored_logs};
+use crate::serve::admin::bind_handlers::Binder;
+use meshd_api::routes as api;
+
+pub(crate) fn bind(binder: Binder) -> Binder {
+    let binder = binder
+        .get(&api::LIST_NODES, list::nodes)
+        .get(&api::GET_NODE, detail::node)
+        .get(&api::GET_NODE_TIMELINE, detail::timeline)
+        .get(&api::GET_NODE_LOG, stored_logs::boot_log)
+        .get(&api::LIST_NODE_GENERATIONS, generations::history)
+        .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);
+    orders::bind(single_orders::bind(binder))
+}
