@@ -4,7 +4,9 @@
 use super::arp_theft::proxy_world;
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{CENTRAL, World, dhcp::As, eventually, node::PxeNode},
+    world::{
+        CENTRAL, World, dhcp::As, eventually, node::PxeNode, single_orders::SingleOrders as _,
+    },
 };
 use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};

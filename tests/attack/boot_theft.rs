@@ -11,6 +11,7 @@ use crate::{
         dhcp::{self, As},
         eventually,
         node::{PxeNode, Script},
+        single_orders::SingleOrders as _,
     },
 };
 use meshd_central::{DhcpChange, DhcpObservation};

@@ -10,7 +10,9 @@ use crate::{
         dhcp::{self, As},
         eventually,
         node::PxeNode,
-        program, stderr,
+        program,
+        single_orders::SingleOrders as _,
+        stderr,
     },
 };
 use meshd_model::fleet::{Stage, Verb};

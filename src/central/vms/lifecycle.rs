@@ -17,7 +17,7 @@ use meshd_config::{
 };
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind},
-    work::{Placement, Vm, VmDesiredState, place_by},
+    work::{Placement, Vm, VmDesiredState, place},
 };
 use meshd_proto::vm::{MAX_VMS, VmOrder, VmTargetState};
 use meshd_store::{Model, Tx};
@@ -244,7 +244,7 @@ impl Workloads {
         now: Timestamp,
     ) -> Result<NodeId, VmError> {
         let (model, nodes_with_orphans) = (tx.before(), self.reported.nodes_with_orphans());
-        let candidate_nodes = candidate_nodes(model, site).map(|mut candidate| {
+        let candidates = candidate_nodes(model, site).map(|mut candidate| {
             if nodes_with_orphans.contains(&candidate.node) {
                 candidate.unready = candidate.unready.or(Some("has_work_not_on_record"));
             } else if vm.refused.contains_key(&candidate.node) {
@@ -257,7 +257,7 @@ impl Workloads {
             }
             candidate
         });
-        let fit = place_by(&vm.request, vm.required_node, candidate_nodes, |candidate| {
+        let fit = place(&vm.request, vm.required_node, candidates, |candidate| {
             add_slots(model, site, candidate)
         })
         .map_err(VmError::NoPlacement)?;

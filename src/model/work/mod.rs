@@ -20,7 +20,7 @@ pub use vm::placement::{
     allocations::Allocations,
     candidate::{CandidateNode, PlacementFit, VmSupport},
     explain::{MAX_EXPLAINED, rejections},
-    node_choice::{place, place_by},
+    node_choice::place,
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
 };
 pub use vm::{

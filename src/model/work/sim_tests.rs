@@ -1,7 +1,7 @@
 //! In any order of requests and reports, no unit has two owners, and released units are free.
 
 use super::{
-    vm::placement::fixtures::{candidate, node_id, request, unit},
+    vm::placement::fixtures::{candidate, choose_node, node_id, request, unit},
     *,
 };
 use meshd_config::vm::{OnNodeLoss, VmRequest};
@@ -33,7 +33,7 @@ impl Rack {
     fn create(&mut self, request: VmRequest) -> bool {
         let hosts =
             self.nodes.iter().map(|node| candidate(*node, &self.units, &self.allocations[node]));
-        let Ok(fit) = place(&request, None, hosts) else { return false };
+        let Ok(fit) = choose_node(&request, None, hosts) else { return false };
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));

@@ -3,7 +3,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{World, eventually, stderr},
+    world::{World, eventually, single_orders::SingleOrders as _, stderr},
 };
 use meshd_api::BulkTarget;
 use meshd_central::{AcceptedOrder, BATCH, OperateError};

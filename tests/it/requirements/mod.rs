@@ -6,7 +6,7 @@ mod program;
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     work::workloads::{UNIT, ask, code, create, facts, host, ready, tasks_report},
-    world::World,
+    world::{World, single_orders::SingleOrders as _},
 };
 use meshd_central::{SlotParts, TaskRequest, TaskTarget};
 use meshd_model::{

@@ -3,7 +3,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{DEADLINE, World, eventually, node::PxeNode, stderr},
+    world::{DEADLINE, World, eventually, node::PxeNode, single_orders::SingleOrders as _, stderr},
 };
 use meshd_central::OperateError;
 use meshd_model::fleet::{Audit, Phase, Stage, Verb};

@@ -6,6 +6,7 @@ pub mod dhcp;
 pub mod http;
 pub mod node;
 pub mod program;
+pub mod single_orders;
 pub mod tftp;
 pub mod unpack;
 

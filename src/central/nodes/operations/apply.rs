@@ -99,6 +99,7 @@ impl NodeOps {
             NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
                 Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, audit, now),
+                // Does not occur: `prepare` examines the link of each fenced node.
                 _ => Err(OperateError::NoNode { name: id.to_string() }),
             },
             NodeOrder::AssignProfile { profile } => change_node_in(tx, id, |tx, node| {

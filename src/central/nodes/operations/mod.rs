@@ -11,7 +11,6 @@
 //! | `queries` | reads of operations |
 //! | `reboots` | reboots over the links of nodes |
 //! | `settle` | ends running orders whose effect shows, or that a newer order replaces |
-//! | `single` | an order to one node |
 //!
 //! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has
 //! the stage `accepted`; then it goes on after a restart. The change of a node and the state of its
@@ -25,7 +24,6 @@ mod prepare;
 mod queries;
 mod reboots;
 mod settle;
-mod single;
 
 pub use cancel::CancelError;
 pub(super) use settle::settle_in;
@@ -195,6 +193,32 @@ impl NodeOps {
             .filter_map(|target| Some((target.id, results.remove(&target.id)?)))
             .collect();
         Ok(AcceptedOrder { operation, results: Some(ordered) })
+    }
+
+    /// Gives an order to one node, whatever its revision. `role` is the role of the caller.
+    pub async fn order_one(
+        self: &Arc<Self>,
+        id: NodeId,
+        order: NodeOrder,
+        role: Role,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
+        let target = BulkTarget { id, revision: None };
+        let accepted = match self.order(&[target], order, role, audit).await {
+            Ok(accepted) => accepted,
+            Err(BulkError::Operate(error)) => return Err(error),
+            Err(BulkError::Store(error)) => return Err(error.into()),
+            Err(BulkError::Count { .. } | BulkError::Changed { .. }) => return Err(no_node(id)),
+        };
+        match accepted {
+            AcceptedOrder { results: None, operation: Some(operation) } => {
+                Err(OperateError::Unfinished { node: id, operation })
+            }
+            AcceptedOrder { results, .. } => {
+                let result = results.and_then(|mut results| results.pop());
+                result.map_or_else(|| Err(no_node(id)), |(_, result)| result)
+            }
+        }
     }
 
     /// A random ID that no stored operation has.
@@ -370,4 +394,8 @@ fn check_room(model: &Model, order: &NodeOrder, added: usize) -> Result<(), Bulk
     } else {
         Err(OperateError::TooManyOrders { open }.into())
     }
+}
+
+fn no_node(id: NodeId) -> OperateError {
+    OperateError::NoNode { name: id.to_string() }
 }

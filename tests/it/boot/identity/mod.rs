@@ -3,7 +3,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{World, node::PxeNode},
+    world::{World, node::PxeNode, single_orders::SingleOrders as _},
 };
 use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
 use meshd_types::MacAddr;

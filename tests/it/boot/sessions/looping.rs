@@ -4,7 +4,7 @@ use super::{
     conditions, doctor, finding,
     rig::{Machine, Rig, ordered},
 };
-use crate::world::{World, node::PxeNode};
+use crate::world::{World, node::PxeNode, single_orders::SingleOrders as _};
 use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
 use std::time::Duration;
 

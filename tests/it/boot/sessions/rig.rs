@@ -1,7 +1,7 @@
 //! The central node in this process, with a clock that is turned by hand, and machines without a
 //! network.
 
-use crate::world::{World, unpack};
+use crate::world::{World, single_orders::SingleOrders as _, unpack};
 use meshd::daemon;
 use meshd_central::{
     Clock, DhcpChange, DhcpObservation, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour,

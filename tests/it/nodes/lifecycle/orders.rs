@@ -2,7 +2,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::World,
+    world::{World, single_orders::SingleOrders as _},
 };
 use meshd_central::{LinkError, OperateError};
 use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};

@@ -2,7 +2,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::World,
+    world::{World, single_orders::SingleOrders as _},
 };
 use meshd_model::fleet::{Phase, Principal, Stage, Verb};
 

@@ -5,7 +5,7 @@ use super::{ask, code, create, facts, host, life, ready, record, released, repor
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     work::workloads::SILENT,
-    world::World,
+    world::{World, single_orders::SingleOrders as _},
 };
 use meshd_central::VmVerb;
 use meshd_model::{

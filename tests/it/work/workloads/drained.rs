@@ -1,7 +1,7 @@
 //! What a drain waits for, and what is beside a task.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::{TaskError, TaskRequest, TaskTarget};
 use meshd_model::{

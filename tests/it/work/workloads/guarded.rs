@@ -2,7 +2,7 @@
 //! is drained or forced.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::SlotParts;
 use meshd_model::fleet::AuditContext;
@@ -48,7 +48,8 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     let role = meshd_trust::Role::Admin;
     let once = async |profile: Option<ProfileName>, args: &[&str], by: AuditContext| {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        rig.central.nodes.boot_once(id, profile, args, role, &by).await
+        let order = NodeOrder::BootOnce { profile, kernel_args: args };
+        rig.central.nodes.order_one(id, order, role, &by).await
     };
     let refused = once(Some(compute()), &[], ordered(Verb::BootOnce))
         .await

@@ -2,7 +2,7 @@
 //! copies.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::{ConsoleError, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};

@@ -2,7 +2,7 @@
 //! while it is fenced.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
 use meshd_proto::vm::VmTargetState;
 use meshd_types::SystemUuid;

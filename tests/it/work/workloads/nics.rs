@@ -2,7 +2,7 @@
 //! until its record goes.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::{SlotError, SlotParts};
 use meshd_model::work::{ReservedNic, SlotNic};
 use meshd_proto::vm::{Nic, VmTargetState};

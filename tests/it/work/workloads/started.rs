@@ -2,7 +2,7 @@
 //! nothing runs where it should not.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::{VmError, VmVerb};
 use meshd_model::{

@@ -1,7 +1,7 @@
 //! Tasks and the nodes that they have for themselves, as the central node keeps them.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::{LinkCommand, SpecPart, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::AuditContext,

@@ -25,30 +25,19 @@ use std::{
 /// used memory.
 type PlacementCost = (usize, bool, u64, u64);
 
-/// Chooses a node. Devices are packed; CPUs and memory are spread.
+/// Chooses a node. Devices are packed; CPUs and memory are spread. `candidates` have no slots;
+/// `add_slots` adds the slots of the few that may rank better than the best node so far.
 ///
 /// # Errors
 /// No node takes the VM.
 pub fn place<'a>(
     request: &VmRequest,
     required_node: Option<NodeId>,
-    hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
+    candidates: impl Iterator<Item = CandidateNode<'a>> + Clone,
+    add_slots: impl Fn(&mut CandidateNode<'a>),
 ) -> Result<PlacementFit, NoPlacement> {
-    place_by(request, required_node, hosts, |_| {})
-}
-
-/// As [`place`], for many nodes. `hosts` have no slots; `complete` adds the slots of the few
-/// candidates that may rank better than the best node so far.
-///
-/// # Errors
-/// No node takes the VM.
-pub fn place_by<'a>(
-    request: &VmRequest,
-    required_node: Option<NodeId>,
-    hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
-    complete: impl Fn(&mut CandidateNode<'a>),
-) -> Result<PlacementFit, NoPlacement> {
-    let named = hosts.clone().filter(|host| required_node.is_none_or(|node| host.node == node));
+    let named =
+        candidates.clone().filter(|host| required_node.is_none_or(|node| host.node == node));
     let bounded: Vec<(PlacementCost, CandidateNode<'a>)> =
         named.filter_map(|host| Some((bound(request, &host)?, host))).collect();
     let mut nearest: BinaryHeap<_> =
@@ -59,7 +48,7 @@ pub fn place_by<'a>(
             break;
         }
         let mut host = bounded[at].1.clone();
-        complete(&mut host);
+        add_slots(&mut host);
         if let Some((rank, fit)) = fit(request, &host)
             && best.as_ref().is_none_or(|(other, _)| rank < *other)
         {
@@ -67,8 +56,8 @@ pub fn place_by<'a>(
         }
     }
     best.map(|(_, fit)| fit).ok_or_else(|| {
-        let completed = hosts.map(|mut host| {
-            complete(&mut host);
+        let completed = candidates.map(|mut host| {
+            add_slots(&mut host);
             host
         });
         explain(request, required_node, completed)

@@ -5,15 +5,16 @@ use crate::serve::admin::{
     error::Refused,
     extract::{Body, NodeRequest, TargetNode},
     routes::{Answer, nodes::detail::node_view},
+    transport::caller::Caller,
 };
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State},
 };
 use meshd_api::{AcceptNic, DoctorView, Fence, NodeView, Rename, Replace, Replaced, routes as api};
 use meshd_central::Shared;
 use meshd_config::Owner;
-use meshd_model::fleet::AuditContext;
+use meshd_model::{fleet::AuditContext, operations::NodeOrder};
 use meshd_types::failpoint;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -34,6 +35,7 @@ async fn rename(
 }
 
 async fn fence(
+    Extension(caller): Extension<Caller>,
     context: AuditContext,
     NodeRequest { node: TargetNode { central, id }, order }: NodeRequest<Fence>,
 ) -> Answer<NodeView> {
@@ -43,7 +45,7 @@ async fn fence(
             "cannot fence node {id}: `confirm` is not its name, `{name}`"
         )));
     }
-    central.nodes.fence(id, &context).await?;
+    central.nodes.order_one(id, NodeOrder::Fence, caller.role, &context).await?;
     node_view(&central, id)
 }
 

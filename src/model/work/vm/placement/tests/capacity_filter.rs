@@ -6,8 +6,7 @@ use crate::work::{
     vm::placement::{
         allocations::Allocations,
         candidate::PlacementFit,
-        fixtures::{GIB, candidate, node_id, unit},
-        node_choice::place,
+        fixtures::{GIB, candidate, choose_node, node_id, unit},
         reject_reason::NoPlacement,
     },
 };
@@ -45,7 +44,7 @@ impl Node {
     }
 
     fn fit(&self, request: &VmRequest) -> Result<PlacementFit, NoPlacement> {
-        place(request, None, [self.host()].into_iter())
+        choose_node(request, None, [self.host()].into_iter())
     }
 
     /// Returns the reasons against the node, in order.
@@ -124,7 +123,7 @@ fn node_with_more_free_threads_is_chosen() {
     let (mut busy, mut idle) = (Node::new(None), Node { number: 2, ..Node::new(None) });
     busy.take(request(0, 8, "64M", ""));
     idle.take(request(1, 1, "128M", ""));
-    let fit = place(&request(2, 1, "64M", ""), None, [busy.host(), idle.host()].into_iter())
+    let fit = choose_node(&request(2, 1, "64M", ""), None, [busy.host(), idle.host()].into_iter())
         .expect("both have room");
     assert_eq!(fit.node, idle.host().node, "although it has less memory left");
 }

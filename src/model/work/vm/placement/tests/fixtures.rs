@@ -2,7 +2,9 @@
 
 use super::{
     allocations::Allocations,
-    candidate::{CandidateNode, VmSupport},
+    candidate::{CandidateNode, PlacementFit, VmSupport},
+    node_choice::place,
+    reject_reason::NoPlacement,
 };
 use meshd_config::vm::{UnitSelector, VmRequest};
 use meshd_proto::{PciFacts, UnitFacts, UnitState, vm::VmSpec};
@@ -13,6 +15,15 @@ pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) fn node_id(number: u16) -> NodeId {
     let [high, low] = number.to_be_bytes();
     Basis::Mac(MacAddr([2, 0, 0, 0, high, low])).node_id()
+}
+
+/// Chooses among candidates that have their slots.
+pub(crate) fn choose_node<'a>(
+    request: &VmRequest,
+    required_node: Option<NodeId>,
+    candidates: impl Iterator<Item = CandidateNode<'a>> + Clone,
+) -> Result<PlacementFit, NoPlacement> {
+    place(request, required_node, candidates, |_| {})
 }
 
 /// Returns a unit of one function.

@@ -1,7 +1,7 @@
 //! With many nodes, the chosen node has the lowest cost, few nodes are completed, and closed slots
 //! are never assigned.
 
-use super::fixtures::{candidate, node_id, request, unit};
+use super::fixtures::{candidate, choose_node, node_id, request, unit};
 use crate::work::*;
 use meshd_config::vm::VmRequest;
 use meshd_proto::UnitFacts;
@@ -49,7 +49,7 @@ fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, us
         completed.set(completed.get() + 1);
         rack.iter().find(|node| node.id == host.node).expect("a node of the rack").complete(host);
     };
-    let fit = place_by(&request, None, rack.iter().map(Node::host), complete).ok();
+    let fit = place(&request, None, rack.iter().map(Node::host), complete).ok();
     let completed = completed.get();
     if let Some(fit) = &fit {
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
@@ -105,7 +105,7 @@ proptest! {
             let alone: Vec<_> = rack.iter().filter_map(|node| {
                 let mut host = node.host();
                 node.complete(&mut host);
-                let fit = place(&request, None, [host].into_iter()).ok()?;
+                let fit = choose_node(&request, None, [host].into_iter()).ok()?;
                 let closed = node.host().closed;
                 let left = node.units.len() - node.allocations.unit_count() - closed - fit.assigned.units.len();
                 Some(((left, fit.assigned.numa_mismatch), fit))

@@ -1,7 +1,7 @@
 //! Choice of node and units, and the reasons when no node takes the VM.
 
 use super::{
-    super::fixtures::{GIB, candidate, node_id},
+    super::fixtures::{GIB, candidate, choose_node, node_id},
     *,
 };
 use crate::work::{
@@ -82,12 +82,13 @@ fn broad_device_selector_yields_to_specific_one() {
     for selectors in
         [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]]
     {
-        let fit = place(&request(1, "1G", &selectors), None, [host(1, &units, &none)].into_iter())
-            .expect("both are there");
+        let fit =
+            choose_node(&request(1, "1G", &selectors), None, [host(1, &units, &none)].into_iter())
+                .expect("both are there");
         assert_eq!(fit.assigned.units.len(), 2);
         assert_ne!(fit.assigned.units[0], fit.assigned.units[1], "{selectors:?}");
     }
-    let third = place(
+    let third = choose_node(
         &request(1, "1G", &["any", "any", "any"]),
         None,
         [host(1, &units, &none)].into_iter(),
@@ -103,15 +104,18 @@ fn whole_node_request_needs_every_unit_and_switch_free_and_ready() {
         (Allocations::default(), holding(&[(request(7, "1G", &["any"]), &["0000:02:00.0"])]));
     let mut whole = request(1, "1G", &[]);
     whole.units.whole = true;
-    let fit = place(&whole, None, [host(1, &units, &none)].into_iter()).expect("all are ready");
+    let fit =
+        choose_node(&whole, None, [host(1, &units, &none)].into_iter()).expect("all are ready");
     assert_eq!(fit.assigned.units.len(), 3, "the switch too");
-    let taken = place(&whole, None, [host(1, &units, &one)].into_iter()).expect_err("one is taken");
+    let taken =
+        choose_node(&whole, None, [host(1, &units, &one)].into_iter()).expect_err("one is taken");
     assert_eq!(words(&taken), (Verdict::NotReady, vec!["unit_taken"]));
     units[2].state = UnitState::Wedged;
-    let wedged =
-        place(&whole, None, [host(1, &units, &none)].into_iter()).expect_err("a switch counts");
+    let wedged = choose_node(&whole, None, [host(1, &units, &none)].into_iter())
+        .expect_err("a switch counts");
     assert_eq!(words(&wedged), (Verdict::NotReady, vec!["unit_not_ready"]));
-    let any = place(&request(2, "1G", &["any"]), None, [host(1, &units[2..], &none)].into_iter());
+    let any =
+        choose_node(&request(2, "1G", &["any"]), None, [host(1, &units[2..], &none)].into_iter());
     assert_eq!(words(&any.expect_err("a switch alone is no unit")).1, ["unit_missing"]);
 }
 
@@ -120,21 +124,21 @@ fn verdict_is_none_no_single_node_or_not_ready() {
     let (one, none) = ([gpu("0000:01:00")], Allocations::default());
     let two = request(1, "1G", &["any", "any"]);
     let hosts = [host(1, &one, &none), host(2, &one, &none)];
-    let apart = place(&two, None, hosts.clone().into_iter()).expect_err("one each");
+    let apart = choose_node(&two, None, hosts.clone().into_iter()).expect_err("one each");
     assert_eq!(apart.verdict, Verdict::NoSingleNode);
-    let many =
-        place(&request(1, "64G", &[]), None, hosts.clone().into_iter()).expect_err("32 together");
+    let many = choose_node(&request(1, "64G", &[]), None, hosts.clone().into_iter())
+        .expect_err("32 together");
     assert_eq!(many.verdict, Verdict::None);
     let much =
-        place(&request(1, "20G", &[]), None, hosts.clone().into_iter()).expect_err("16 each");
+        choose_node(&request(1, "20G", &[]), None, hosts.clone().into_iter()).expect_err("16 each");
     assert_eq!(words(&much), (Verdict::NoSingleNode, vec!["memory_exceeded"; 2]));
     let mut away = hosts[0].clone();
     away.unready = Some("offline");
     let one = request(1, "1G", &["any"]);
-    let gone = place(&one, None, [away].into_iter()).expect_err("it is away");
+    let gone = choose_node(&one, None, [away].into_iter()).expect_err("it is away");
     assert_eq!(words(&gone), (Verdict::NotReady, vec!["not_ready"]));
     assert!(gone.to_string().contains("offline"), "{gone}");
-    let empty = place(&one, None, std::iter::empty()).expect_err("there is none");
+    let empty = choose_node(&one, None, std::iter::empty()).expect_err("there is none");
     assert_eq!((empty.verdict, empty.to_string().as_str()), (Verdict::None, "no node is known"));
 }
 
@@ -143,13 +147,13 @@ fn node_without_kvm_is_rejected_unless_vm_allows_emulation() {
     let none = Allocations::default();
     let emulated = CandidateNode { runs: VmSupport::Emulated, ..host(1, &[], &none) };
     let mut request = request(1, "1G", &[]);
-    let refused = place(&request, None, [emulated.clone()].into_iter()).expect_err("no KVM");
+    let refused = choose_node(&request, None, [emulated.clone()].into_iter()).expect_err("no KVM");
     assert_eq!(words(&refused), (Verdict::None, vec!["kvm_missing"]));
     request.spec.allow_tcg = true;
-    assert!(place(&request, None, [emulated.clone()].into_iter()).is_ok());
+    assert!(choose_node(&request, None, [emulated.clone()].into_iter()).is_ok());
     let nothing = CandidateNode { runs: VmSupport::Nothing, ..emulated };
     assert_eq!(
-        words(&place(&request, None, [nothing].into_iter()).expect_err("not its job")).1,
+        words(&choose_node(&request, None, [nothing].into_iter()).expect_err("not its job")).1,
         ["runs_no_vms"]
     );
 }
@@ -158,7 +162,7 @@ fn node_without_kvm_is_rejected_unless_vm_allows_emulation() {
 fn request_above_node_capacity_is_rejected_with_reason() {
     let allocations = holding(&[(request(7, "15G", &[]), &[])]);
     let none = Allocations::default();
-    let of = |request: &VmRequest, allocations: &Allocations| match place(
+    let of = |request: &VmRequest, allocations: &Allocations| match choose_node(
         request,
         None,
         [host(1, &[], allocations)].into_iter(),
@@ -191,7 +195,7 @@ fn request_above_node_capacity_is_rejected_with_reason() {
     }];
     let with = |allocations: &Allocations| {
         let host = CandidateNode { disks: &disks, ..host(1, &[], allocations) };
-        place(&raw, None, [host].into_iter()).map(|_| ()).map_err(|unfit| words(&unfit).1)
+        choose_node(&raw, None, [host].into_iter()).map(|_| ()).map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(with(&none), Ok(()));
     let mut other = raw.clone();
@@ -211,7 +215,7 @@ fn placement_packs_devices_spreads_memory_and_respects_named_node() {
     let hosts =
         [host(1, &many, &none), host(2, &few, &none), host(3, &[], &some), host(4, &[], &none)];
     let on = |request: &VmRequest, only| {
-        place(request, only, hosts.clone().into_iter()).map(|fit| fit.node)
+        choose_node(request, only, hosts.clone().into_iter()).map(|fit| fit.node)
     };
     assert_eq!(on(&request(1, "1G", &["any"]), None), Ok(node(2)), "the other stays whole");
     assert_eq!(
@@ -233,7 +237,8 @@ fn refusal_by_many_equal_nodes_has_one_line_for_each_reason() {
     let none = Allocations::default();
     let hosts =
         (1..=200).map(|number| host(number, if number <= 150 { &taken } else { &[] }, &none));
-    let unfit = place(&request(1, "1G", &["any"; 8]), None, hosts).expect_err("no unit is ready");
+    let unfit =
+        choose_node(&request(1, "1G", &["any"; 8]), None, hosts).expect_err("no unit is ready");
     let text = unfit.to_string();
     assert!(text.contains("(200 nodes: unit_not_ready on 150, unit_missing on 50)"), "{text}");
     assert!(text.contains("8 x any; ") && text.contains(" and 37 more is wedged"), "{text}");
@@ -283,7 +288,7 @@ fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
     let wants = |selectors: &[&str], disks: &[&str]| {
         let mut request = request(1, "1G", selectors);
         raw(&mut request, disks);
-        place(&request, None, [host()].into_iter()).map(|fit| {
+        choose_node(&request, None, [host()].into_iter()).map(|fit| {
             let units: Vec<String> = fit.assigned.units.iter().map(ToString::to_string).collect();
             (
                 units.join(" "),
@@ -329,7 +334,7 @@ fn slot_without_free_disk_is_rejected_for_slot_disk_request() {
     let why = |slots: &[ApprovedSlot], disks: &[DiskFacts], allocations: &Allocations| {
         let host =
             CandidateNode { disks, slots: slots.iter().collect(), ..host(1, &units, allocations) };
-        words(&place(&wants, None, [host].into_iter()).expect_err("no such slot")).1
+        words(&choose_node(&wants, None, [host].into_iter()).expect_err("no such slot")).1
     };
     let there = disks(&["disk-one"]);
     assert_eq!(why(&[], &there, &none), ["slot_without_disk"]);
@@ -349,11 +354,12 @@ fn slot_without_free_disk_is_rejected_for_slot_disk_request() {
     (whole.units.whole, whole.units.each) = (true, Vec::new());
     let host = |slots| CandidateNode { disks: &there, slots, ..host(1, &units, &none) };
     assert_eq!(
-        place(&whole, None, [host(own.iter().collect())].into_iter())
+        choose_node(&whole, None, [host(own.iter().collect())].into_iter())
             .map(|fit| fit.assigned.disks.len()),
         Ok(1)
     );
-    let unfit = place(&whole, None, [host(Vec::new())].into_iter()).expect_err("its slot has none");
+    let unfit =
+        choose_node(&whole, None, [host(Vec::new())].into_iter()).expect_err("its slot has none");
     assert_eq!(words(&unfit).1, ["slot_without_disk"]);
 }
 
@@ -367,7 +373,7 @@ fn fabric_device_unit_is_assigned_with_its_slot_only() {
     let none = Allocations::default();
     let on = |units: &[UnitFacts], allocations: &Allocations, selectors: &[&str]| {
         let host = CandidateNode { slots: slots.iter().collect(), ..host(1, units, allocations) };
-        let fit = place(&request(1, "1G", selectors), None, [host].into_iter());
+        let fit = choose_node(&request(1, "1G", selectors), None, [host].into_iter());
         fit.map(|fit| fit.assigned.units.iter().map(ToString::to_string).collect::<Vec<_>>())
             .map_err(|unfit| words(&unfit).1)
     };
@@ -413,7 +419,7 @@ fn nic_of_whole_node_vm_has_address_of_its_slot() {
     );
     let on = |slot: &ApprovedSlot| {
         let host = CandidateNode { slots: vec![slot], ..host(1, &units, &none) };
-        place(&whole, None, [host].into_iter())
+        choose_node(&whole, None, [host].into_iter())
             .map(|fit| fit.assigned.nics)
             .map_err(|unfit| words(&unfit).1)
     };
