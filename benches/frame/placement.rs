@@ -143,7 +143,7 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
     let by = central.env.own_audit_context(Verb::VmCreate);
     for number in 0..PLACEMENTS {
         let begun = Instant::now();
-        let vm = runtime.block_on(central.workloads.create_vm(ask(number), None, false, &by))?;
+        let vm = runtime.block_on(central.vms.create_vm(ask(number), None, false, &by))?;
         took.push(begun.elapsed());
         let node = vm.node().context("it has a node")?;
         for unit in vm.assigned.units {

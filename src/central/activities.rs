@@ -26,7 +26,7 @@ impl Central {
             });
             boots.chain(self.work(model)).chain(self.orders(model, now)).collect::<Vec<_>>()
         });
-        all.extend(self.workloads.changing_slots());
+        all.extend(self.vms.changing_slots());
         activities::first(all, MAX_ACTIVITIES)
     }
 
@@ -34,7 +34,7 @@ impl Central {
         let mut all: Vec<Activity> = model.open_tasks().filter_map(activities::task).collect();
         for vm in model.vms() {
             let is_linked = vm.node().is_some_and(|node| self.links.is_linked(node));
-            let transfer = vm.node().and_then(|node| self.workloads.fetching(node, vm.uuid()));
+            let transfer = vm.node().and_then(|node| self.vms.fetching(node, vm.uuid()));
             all.extend(activities::vm(vm, is_linked));
             all.extend(activities::wipe(vm, is_linked));
             all.extend(activities::former_nodes(vm, |node| self.links.is_linked(node)));

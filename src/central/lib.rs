@@ -29,7 +29,7 @@
 //! | --- | --- | --- |
 //! | 1 | `Generations::reloading` (async) | a reload, a rollback, a pin |
 //! | 2 | `Authority::changing` (async) | a rotation, a backup |
-//! | 3 | `Workloads::volume_use` (async) | creation of a VM; removal of a volume; a shorter list of volumes in use |
+//! | 3 | `Vms::volume_use` (async) | creation of a VM; removal of a volume; a shorter list of volumes in use |
 //! | 4 | `Links::deadlines` | deadlines change |
 //! | 5 | the store's own lock | the closure of `Store::read` or `Store::commit` runs |
 //! | 6 | all other mutexes of services | one access |
@@ -97,7 +97,7 @@ use std::{
     sync::Arc,
 };
 use tasks::Tasks;
-use vms::Workloads;
+use vms::Vms;
 
 pub type Shared = Arc<Central>;
 
@@ -124,7 +124,7 @@ pub struct Central {
     pub links: Arc<Links>,
     pub enrolment: Arc<Enrolment>,
     pub tasks: Arc<Tasks>,
-    pub workloads: Arc<Workloads>,
+    pub vms: Arc<Vms>,
     pub generations: Arc<Generations>,
     pub boot: Arc<BootService>,
     pub nodes: Arc<NodeOps>,
@@ -146,7 +146,7 @@ impl Central {
         let links = Arc::new(Links::new(env.clone(), reported.clone()));
         let enrolment = Arc::new(Enrolment::new(env.clone(), links.clone(), authority));
         let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), reported.clone()));
-        let workloads = Arc::new(Workloads::new(env.clone(), links.clone(), reported.clone()));
+        let vms = Arc::new(Vms::new(env.clone(), links.clone(), reported.clone()));
         let generations = Arc::new(Generations::new(env.clone(), enrolment.clone()));
         let boot = BootService::new(
             env.clone(),
@@ -161,7 +161,7 @@ impl Central {
             links: links.clone(),
             enrolment: enrolment.clone(),
             tasks: tasks.clone(),
-            workloads: workloads.clone(),
+            vms: vms.clone(),
             generations: generations.clone(),
             active: env.store.read(nodes::operations::ActiveOperations::new),
         });
@@ -173,7 +173,7 @@ impl Central {
             links,
             enrolment,
             tasks,
-            workloads,
+            vms,
             generations,
             boot,
             nodes,
@@ -271,8 +271,8 @@ impl Central {
             self.boot.review_pins();
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;
-            self.workloads.place_unplaced_vms().await;
-            self.workloads.declare_changed_volumes().await;
+            self.vms.place_unplaced_vms().await;
+            self.vms.declare_changed_volumes().await;
             self.boot.remove_expired_overlays(self.now());
             self.enrolment.remove_expired_roots().await;
         }

@@ -51,7 +51,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();
     // Stale leases have no use, but they must not prevent the start.
-    if let Err(error) = central.workloads.drop_stale_leases().await {
+    if let Err(error) = central.vms.drop_stale_leases().await {
         tracing::error!(%error, "cannot remove leases of deleted VMs");
     }
     if let Err(error) = central.boot.shorten_leases_of_wrong_clock().await {

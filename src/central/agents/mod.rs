@@ -87,13 +87,13 @@ impl AgentSessions {
 
     /// Returns a part of the desired state of a link's node, as it is now, numbered for this link.
     pub fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
-        let NodeOps { links, tasks, workloads, .. } = &*self.nodes;
-        let vms = |vm| workloads.vm_orders(link.node(), vm).into_iter().map(SpecEntry::Vms);
+        let NodeOps { links, tasks, vms, .. } = &*self.nodes;
+        let vm_entries = |vm| vms.vm_orders(link.node(), vm).into_iter().map(SpecEntry::Vms);
         let entries = match part {
             SpecPart::All => {
-                vms(None).chain(tasks.order_of(link.node()).map(SpecEntry::Tasks)).collect()
+                vm_entries(None).chain(tasks.order_of(link.node()).map(SpecEntry::Tasks)).collect()
             }
-            SpecPart::Vm(uuid) => vms(Some(uuid)).collect(),
+            SpecPart::Vm(uuid) => vm_entries(Some(uuid)).collect(),
             SpecPart::Task(task) => {
                 tasks.order_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
             }
@@ -107,7 +107,7 @@ impl AgentSessions {
         link: LinkId,
         message: FromAgent,
     ) -> Result<Option<FromCentral>, AgentApiError> {
-        let NodeOps { links, enrolment, tasks, workloads, .. } = &*self.nodes;
+        let NodeOps { links, enrolment, tasks, vms, .. } = &*self.nodes;
         let (peer_certificate, session) =
             links.record_message(link).ok_or(AgentApiError::Unauthorized)?;
         match message {
@@ -117,7 +117,7 @@ impl AgentSessions {
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 links.heartbeat(link, heartbeat);
-                workloads.repeat_orders(link.node());
+                vms.repeat_orders(link.node());
                 if idle {
                     self.nodes.complete_drain(link.node()).await?;
                 }
@@ -135,7 +135,7 @@ impl AgentSessions {
                 match state {
                     SectionReport::Vms(update) => {
                         links.record_observed(link, Section::Vms, observed);
-                        workloads.vm_update(link.node(), update).await?;
+                        vms.vm_update(link.node(), update).await?;
                     }
                     SectionReport::Tasks(update) => {
                         links.record_observed(link, Section::Tasks, observed);

@@ -34,7 +34,7 @@ pub use operations::{
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links,
-    tasks::Tasks, vms::Workloads,
+    tasks::Tasks, vms::Vms,
 };
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub struct NodeOps {
     pub(super) links: Arc<Links>,
     pub(super) enrolment: Arc<Enrolment>,
     pub(super) tasks: Arc<Tasks>,
-    pub(super) workloads: Arc<Workloads>,
+    pub(super) vms: Arc<Vms>,
     pub(super) generations: Arc<Generations>,
     pub(super) active: operations::ActiveOperations,
 }

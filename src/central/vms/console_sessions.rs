@@ -6,7 +6,7 @@
 
 use crate::{
     links::LinkCommand,
-    vms::{Workloads, error::VmError, lifecycle::vm_event},
+    vms::{Vms, error::VmError, lifecycle::vm_event},
 };
 use bytes::Bytes;
 use meshd_model::fleet::{AuditContext, EventKind};
@@ -92,7 +92,7 @@ meshd_types::hints!(ConsoleError {
     @source ConsoleError::Vm(source) => source;
 });
 
-impl Workloads {
+impl Vms {
     /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`,
     /// the operator may send input, and the opening is recorded.
     pub async fn open_console(

@@ -4,7 +4,7 @@
 //! after the node has lost its credentials and its machine is certainly off: the machine booted
 //! again, or an operator fenced it.
 
-use super::Workloads;
+use super::Vms;
 use crate::{
     tasks::mark_node_lost,
     vms::{lifecycle::vm_event, slots::remove_slots},
@@ -16,7 +16,7 @@ use meshd_model::{
 use meshd_store::Tx;
 use meshd_types::{NodeId, SystemUuid, Timestamp};
 
-impl Workloads {
+impl Vms {
     /// Places VMs that lost their node and may move, or that their node refused. Those that do not
     /// fit are retried at the next scan.
     pub(crate) async fn place_unplaced_vms(&self) {

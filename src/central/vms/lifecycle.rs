@@ -5,7 +5,7 @@
 
 use crate::links::SpecPart;
 use crate::vms::{
-    MAX_SITE_VMS, Workloads,
+    MAX_SITE_VMS, Vms,
     error::VmError,
     nics::{check_slot_nics, is_private_address_taken, reserve},
     placement_candidates::{add_slots, candidate_nodes, slot_disks},
@@ -33,7 +33,7 @@ pub enum VmVerb {
     Restart,
 }
 
-impl Workloads {
+impl Vms {
     /// Collects a view of each VM on record, by UUID.
     pub fn collect_vms<R>(&self, view: impl FnMut(&Vm) -> R) -> Vec<R> {
         self.env.store.read(|model| model.vms().map(view).collect())

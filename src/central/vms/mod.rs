@@ -52,8 +52,8 @@ use std::{collections::BTreeSet, sync::Arc};
 /// Maximum number of VMs of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
 
-/// Runs VMs on nodes.
-pub struct Workloads {
+/// The VMs of the site: records, placement, consoles, files.
+pub struct Vms {
     env: Arc<Environment>,
     links: Arc<Links>,
     reported: Arc<ReportedWork>,
@@ -65,13 +65,19 @@ pub struct Workloads {
     declared_volumes: Leaf<Option<BTreeSet<Digest>>>,
 }
 
-impl Workloads {
+impl Vms {
     pub(super) fn new(
         env: Arc<Environment>,
         links: Arc<Links>,
         reported: Arc<ReportedWork>,
     ) -> Self {
-        let (consoles, volume_use, declared_volumes) = Default::default();
-        Workloads { env, links, reported, consoles, volume_use, declared_volumes }
+        Vms {
+            env,
+            links,
+            reported,
+            consoles: Leaf::default(),
+            volume_use: tokio::sync::RwLock::default(),
+            declared_volumes: Leaf::default(),
+        }
     }
 }

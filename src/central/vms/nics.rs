@@ -1,7 +1,7 @@
 //! MAC and IP addresses of virtual NICs. The transaction that records a VM reserves them, until the
 //! record is removed.
 
-use crate::{environment::site_snapshot::SiteSnapshot, vms::Workloads};
+use crate::{environment::site_snapshot::SiteSnapshot, vms::Vms};
 use meshd_config::{MacPrefix, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 /// search fails once in a billion times.
 const ATTEMPTS: u32 = 30;
 
-impl Workloads {
+impl Vms {
     /// Removes leases of VMs without a record; called once, at the start.
     pub async fn drop_stale_leases(&self) -> Result<(), StoreError> {
         let stored = self.env.store.commit(|tx| {

@@ -4,7 +4,7 @@
 use super::{disk_records, failover::put_or_remove};
 use crate::links::SpecPart;
 use crate::vms::{
-    Workloads,
+    Vms,
     lifecycle::{existing_vm, vm_event},
 };
 use meshd_config::vm::VmRequest;
@@ -26,7 +26,7 @@ use std::{
 /// Maximum length of a stored reason, in characters.
 const MAX_REASON: usize = 500;
 
-impl Workloads {
+impl Vms {
     /// Returns the private addresses of a VM's NICs.
     pub(crate) fn reported_addresses(
         &self,

@@ -1,7 +1,7 @@
 //! Checks that a placed VM may start on its node.
 
 use crate::vms::{
-    Workloads,
+    Vms,
     error::VmError,
     placement_candidates::{accepts_work, is_approved_by_policy},
 };
@@ -73,7 +73,7 @@ pub(crate) fn may_run(model: &Model, node: NodeId) -> bool {
     model.node(node).is_some_and(Node::passes)
 }
 
-impl Workloads {
+impl Vms {
     /// Refuses to start a VM that another node reports: there are never two copies. A VM on record
     /// is where its record says, so only a node that the record does not exclude may claim it.
     /// Without a record, an operator may know better than the node (`forced`).

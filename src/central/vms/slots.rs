@@ -1,9 +1,7 @@
 //! Approves, disables, enables and releases slots.
 
 use super::VmError;
-use crate::vms::{
-    Workloads, nics::slot_address_conflict, placement_candidates::is_approved_by_policy,
-};
+use crate::vms::{Vms, nics::slot_address_conflict, placement_candidates::is_approved_by_policy};
 use meshd_config::Site;
 use meshd_model::{
     activities::{self, Activity},
@@ -80,7 +78,7 @@ pub struct SlotParts {
     pub nic: Option<SlotNic>,
 }
 
-impl Workloads {
+impl Vms {
     /// All slots, by node and unit.
     pub fn slots(&self) -> Vec<Slot> {
         let site = self.env.site();

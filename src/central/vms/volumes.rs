@@ -1,6 +1,6 @@
 //! Files of VMs: which node may fetch them, and when they may be removed.
 
-use crate::vms::Workloads;
+use crate::vms::Vms;
 use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
 use meshd_model::work::{Vm, VmDesiredState};
 use meshd_store::Model;
@@ -36,7 +36,7 @@ fn users(model: &Model, digest: &Digest) -> Vec<VmName> {
     model.vms().filter(|vm| uses_file(vm, digest)).map(|vm| vm.name().clone()).collect()
 }
 
-impl Workloads {
+impl Vms {
     pub(crate) fn volumes(&self) -> Volumes {
         Volumes::new(&self.env.site().blobs_dir)
     }

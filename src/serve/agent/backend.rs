@@ -206,11 +206,11 @@ impl AgentBackend for Arc<Central> {
     }
 
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
-        self.workloads.volume_for(peer.node, digest)
+        self.vms.volume_for(peer.node, digest)
     }
 
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
-        self.workloads.accept_console(peer, console)
+        self.vms.accept_console(peer, console)
     }
 
     async fn link_message(

@@ -30,7 +30,7 @@ fn show(page: &mut MetricsPage, name: &str, help: &str, counts: &Counts) {
 
 pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
     let vms = central
-        .workloads
+        .vms
         .collect_vms(|vm| vm.last_report.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
     let vms =
         counts(ReportedVmState::ALL.iter().map(|state| state.as_str()).chain([UNREPORTED]), vms);
@@ -47,7 +47,7 @@ pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
             units.map(|unit| unit.state.as_str()),
         )
     });
-    let slots = central.workloads.slots();
+    let slots = central.vms.slots();
     let slots =
         counts(SlotState::ALL.map(SlotState::as_str), slots.iter().map(|slot| slot.state.as_str()));
     show(page, "meshd_vms", "VMs, by last reported state.", &vms);

@@ -176,7 +176,7 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
     let refused = run_task(&world, &rig, &node).await.expect_err("its slot is reserved");
     assert!(code(&refused).contains("has VMs"), "{refused}");
     crate::work::workloads::report_vms(&node, &[]).await;
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     crate::work::workloads::released(&node, &vm).await;
     run_task(&world, &rig, &node).await.expect("the slot is free");
     for more in ["units = 1", ""] {
@@ -210,9 +210,9 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
-    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    let slot = rig.central.vms.slots().pop().expect("one").id;
     rig.central
-        .workloads
+        .vms
         .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
         .await
         .unwrap();
@@ -231,7 +231,7 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
     assert!(drift.contains(&format!("{other} (10de:2335) is new")), "{drift}");
     assert_eq!(rig.events("unit_drift").len(), 1, "told once");
     let state = |unit: &str| {
-        let slots = rig.central.workloads.slots();
+        let slots = rig.central.vms.slots();
         let found =
             slots.iter().find(|slot| slot.id.unit.as_str() == unit).map(|slot| slot.state.as_str());
         found.map(str::to_owned)
@@ -254,9 +254,9 @@ async fn en7_reenrolment_keeps_node_record_and_revokes_old_credential() {
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
-    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    let slot = rig.central.vms.slots().pop().expect("one").id;
     rig.central
-        .workloads
+        .vms
         .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
         .await
         .unwrap();
@@ -274,7 +274,7 @@ async fn en7_reenrolment_keeps_node_record_and_revokes_old_credential() {
     );
     let vm_record = crate::work::workloads::record(&rig, &vm).expect("on record");
     assert_eq!(vm_record.node(), Some(id), "references to the node hold");
-    let [kept] = rig.central.workloads.slots().try_into().expect("one slot");
+    let [kept] = rig.central.vms.slots().try_into().expect("one slot");
     assert_eq!((kept.id, kept.approved.is_some()), (slot, true));
     assert_eq!(after.certificates.len(), 1);
     assert_ne!(after.certificates[0], old, "another credential");
@@ -294,9 +294,9 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let request = rcgen::CertificateParams::default().serialize_request(&key).unwrap();
     assert!(machine.say(FromAgent::Renew { csr_pem: request.pem().unwrap() }).await);
-    let slot = rig.central.workloads.slots().pop().expect("one").id;
+    let slot = rig.central.vms.slots().pop().expect("one").id;
     rig.central
-        .workloads
+        .vms
         .approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove))
         .await
         .unwrap();

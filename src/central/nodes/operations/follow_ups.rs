@@ -50,14 +50,14 @@ impl NodeOps {
             }
             NodeOrder::Drain { workloads: DrainPolicy::Stop, .. } => {
                 for id in changed {
-                    self.workloads.notify_unsettled(id);
+                    self.vms.notify_unsettled(id);
                     self.tasks.send_orders_of_task_on(id);
                 }
             }
             NodeOrder::Fence if !changed.is_empty() => {
                 // The other nodes of its task become free before VMs are placed.
                 self.tasks.send_unfinished_orders();
-                self.workloads.place_unplaced_vms().await;
+                self.vms.place_unplaced_vms().await;
             }
             NodeOrder::AssignProfile { .. }
             | NodeOrder::ChangeVars { .. }

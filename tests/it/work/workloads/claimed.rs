@@ -30,7 +30,7 @@ async fn claim_of_another_node_blocks_neither_start_nor_failover() {
     assert_eq!(rig.events("vm_unknown").len(), 1, "an operator sees the claim");
 
     let order =
-        async |verb| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await;
+        async |verb| rig.central.vms.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await;
     order(VmVerb::Stop).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Stopped)]).await;
     order(VmVerb::Start).await.unwrap();
@@ -68,19 +68,14 @@ async fn former_node_of_a_vm_may_claim_it() {
     rig.central.store().commit(forgotten).await.unwrap();
     report_vms(&owner, &[(&vm, ReportedVmState::Running)]).await;
     let _other = host(&rig, 3).await;
-    let start = async || {
-        rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await
-    };
+    let start =
+        async || rig.central.vms.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await;
     assert!(
         code(&start().await.expect_err("it may run there"))
             .contains(&format!("--node {}", owner.id()))
     );
 
-    rig.central
-        .workloads
-        .delete_vm(vm.uuid(), Some(owner.id()), &ordered(Verb::VmDelete))
-        .await
-        .unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), Some(owner.id()), &ordered(Verb::VmDelete)).await.unwrap();
     released(&owner, &vm).await;
     report_vms(&owner, &[]).await;
     assert_eq!(record(&rig, &vm).unwrap().former_nodes, [second].into());
@@ -103,10 +98,10 @@ async fn claims_of_a_node_end_with_quarantine_and_revocation() {
             Verb::Quarantine => rig.central.nodes.quarantine(liar.id(), &by).await.unwrap(),
             _ => rig.central.nodes.revoke(liar.id(), &by).await.unwrap(),
         };
-        assert!(rig.central.workloads.orphan_vms().is_empty(), "{verb:?}");
+        assert!(rig.central.vms.orphan_vms().is_empty(), "{verb:?}");
         let made = create(&rig, ask(9, ""), None).await.unwrap();
         rig.central
-            .workloads
+            .vms
             .delete_vm(made.uuid(), None, &AuditContext { forced: true, ..by })
             .await
             .unwrap();
@@ -127,6 +122,6 @@ async fn operator_may_create_a_vm_in_spite_of_an_unrecorded_claim() {
         .await;
     let host = host(&rig, 2).await;
     let forced = AuditContext { forced: true, ..ordered(Verb::VmCreate) };
-    let made = rig.central.workloads.create_vm(ask(9, ""), None, true, &forced).await.unwrap();
+    let made = rig.central.vms.create_vm(ask(9, ""), None, true, &forced).await.unwrap();
     assert_eq!(made.node(), Some(host.id()));
 }

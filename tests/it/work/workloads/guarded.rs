@@ -127,12 +127,9 @@ async fn pr4_profile_edit_and_rollback_are_refused_while_a_slot_is_open() {
     world.edit_site("class:0302", "class:0300");
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     let node = host(&rig, 1).await;
-    let slot = rig.central.workloads.slots().pop().expect("one").id;
-    let approved = rig
-        .central
-        .workloads
-        .approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove))
-        .await;
+    let slot = rig.central.vms.slots().pop().expect("one").id;
+    let approved =
+        rig.central.vms.approve_slot(slot, SlotParts::default(), &ordered(Verb::SlotApprove)).await;
     approved.expect("approved: no VM holds it");
     let discovery: ProfileName = "discovery".parse().unwrap();
     let rolled_back =

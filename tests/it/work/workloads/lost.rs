@@ -72,7 +72,7 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
     let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     let stays = create(&rig, ask(2, ""), None).await.unwrap();
     let going = create(&rig, ask(3, ""), None).await.unwrap();
-    rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let second = host(&rig, 2).await;
     let by = ordered(Verb::Fence);
     assert!(matches!(
@@ -93,13 +93,13 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
     rig.central
-        .workloads
+        .vms
         .delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete))
         .await
         .unwrap();
-    assert_eq!(rig.central.workloads.vm_orders(first.id(), None).len(), 1);
+    assert_eq!(rig.central.vms.vm_orders(first.id(), None).len(), 1);
     released(&first, &moves).await;
-    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty());
     assert_eq!(
         record(&rig, &moves).and_then(|vm| vm.node()),
         Some(second.id()),
@@ -108,7 +108,7 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
     // Whoever says that it has a machine that has no node is not given what an operator types for
     // it.
     report_vms(&first, &[(&stays, ReportedVmState::Running)]).await;
-    let sat = rig.central.workloads.open_console(stays.uuid(), 0, true, None).await;
+    let sat = rig.central.vms.open_console(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
 
@@ -144,7 +144,7 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     };
     let patience = || match rig
         .central
-        .workloads
+        .vms
         .vm_orders(id, Some(vm.uuid()))
         .first()
         .map(|order| order.desired_state.clone())

@@ -73,7 +73,7 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
 }
 
 pub async fn create(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> Result<Vm, VmError> {
-    rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
+    rig.central.vms.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 
 pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {

@@ -27,9 +27,9 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
     let old = node.id();
-    let slot = rig.central.workloads.slots().pop().expect("a candidate").id;
+    let slot = rig.central.vms.slots().pop().expect("a candidate").id;
     rig.central
-        .workloads
+        .vms
         .approve_slot(slot.clone(), SlotParts::default(), &ordered(Verb::SlotApprove))
         .await
         .unwrap();
@@ -38,7 +38,7 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     let going = create(&rig, ask(2, ""), None).await.unwrap();
     report_vms(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)])
         .await;
-    rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     deny(&world, &rig, node.uuid).await;
     node.power_off().await;
     node.boot(Stage::Online).await;
@@ -49,13 +49,13 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
-    let orders = rig.central.workloads.vm_orders(new, None);
+    let orders = rig.central.vms.vm_orders(new, None);
     let want = |vm: &Vm| {
         orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state)
     };
     assert!(matches!(want(&stays), Some(VmTargetState::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
-    let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
+    let [slot] = rig.central.vms.slots().try_into().expect("one slot");
     assert_eq!(
         (slot.id.node, slot.approved.is_some(), slot.state.as_str()),
         (new, true, "reserved")
@@ -80,11 +80,7 @@ async fn vm_of_replaced_node_may_run_on_the_new_node() {
         (life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.required_node)),
         (VmPhase::Unplaced, Some(new.id()))
     );
-    rig.central
-        .workloads
-        .order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart))
-        .await
-        .unwrap();
+    rig.central.vms.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }
 

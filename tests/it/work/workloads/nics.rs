@@ -67,9 +67,9 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     for number in 0..32 {
         let central = rig.central.clone();
         let by = ordered(Verb::VmCreate);
-        orders.spawn(async move {
-            central.workloads.create_vm(small(number, ON_BR0), None, true, &by).await
-        });
+        orders.spawn(
+            async move { central.vms.create_vm(small(number, ON_BR0), None, true, &by).await },
+        );
     }
     let (good, bad): (Vec<_>, Vec<_>) =
         orders.join_all().await.into_iter().partition(Result::is_ok);
@@ -94,12 +94,12 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
     let target_state =
-        rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
+        rig.central.vms.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
         matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.spec().nics),
         "{target_state:?}"
     );
-    rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     refused(&rig, small(40, ON_BR0), None).await;
     released(&node, first).await;
     let next = create(&rig, small(40, ON_BR0), None).await.unwrap();
@@ -173,7 +173,7 @@ async fn private_network_address_is_unique_per_node_and_shown() {
         create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
         let mut nics: Vec<Nic> = vm.nics().collect();
-        rig.central.workloads.fill_addresses(vm.uuid(), vm.node(), &mut nics);
+        rig.central.vms.fill_addresses(vm.uuid(), vm.node(), &mut nics);
         nics[0].address
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
@@ -186,12 +186,12 @@ async fn private_network_address_is_unique_per_node_and_shown() {
 
 /// Approves a unit with addresses.
 async fn approve(rig: &Rig, unit: &str, nic: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
-    let slots = rig.central.workloads.slots();
+    let slots = rig.central.vms.slots();
     let id =
         slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
     let nic = SlotNic { mac: nic.0.parse().unwrap(), address: nic.1 };
     let parts = SlotParts { nic: Some(nic), ..SlotParts::default() };
-    rig.central.workloads.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
+    rig.central.vms.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     let vm_nic =
         vm_nics(&rig).into_iter().find(|vm_nic| vm_nic.vm == vm.uuid()).expect("DHCP knows it");
     assert_eq!((vm_nic.mac, vm_nic.address), (nic.mac, nic.address));
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert!(!vm_nics(&rig).iter().any(|vm_nic| vm_nic.mac == nic.mac));
 

@@ -15,7 +15,7 @@ async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
         let central = rig.central.clone();
         orders.spawn(async move {
             central
-                .workloads
+                .vms
                 .create_vm(ask(number, "units = 1"), None, true, &ordered(Verb::VmCreate))
                 .await
         });
@@ -31,9 +31,9 @@ async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
     // Cancelled while it starts.
     report_vms(&node, &[(&vm, ReportedVmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
-    rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert_eq!(life(&rig, &vm), VmPhase::Releasing);
-    rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert!(
         create(&rig, ask(70, "units = 1"), None).await.is_err(),
         "its node has not released it"
@@ -110,18 +110,16 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
-    let want = |rig: &Rig| {
-        rig.central.workloads.vm_orders(id, None).pop().map(|order| order.desired_state)
-    };
+    let want =
+        |rig: &Rig| rig.central.vms.vm_orders(id, None).pop().map(|order| order.desired_state);
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmPhase::Running, 1));
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
-    let order = async |verb, by| {
-        rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap()
-    };
+    let order =
+        async |verb, by| rig.central.vms.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
     order(VmVerb::Start, Verb::VmStart).await;
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })), "it runs");
     order(VmVerb::Restart, Verb::VmRestart).await;
@@ -141,11 +139,7 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     drop(rig);
     let rig = Rig::new(&world);
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
-    rig.central
-        .workloads
-        .order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart))
-        .await
-        .unwrap();
+    rig.central.vms.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 3, .. })));
 }
 
@@ -159,15 +153,15 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
         report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
-    assert_eq!(rig.central.workloads.orphan_vms().len(), 1);
-    assert!(rig.central.workloads.vm_orders(node.id(), None).is_empty(), "nobody ends it");
+    assert_eq!(rig.central.vms.orphan_vms().len(), 1);
+    assert!(rig.central.vms.vm_orders(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
     assert!(
-        rig.central.workloads.delete_vm(unrecorded.uuid(), None, &by).await.is_err(),
+        rig.central.vms.delete_vm(unrecorded.uuid(), None, &by).await.is_err(),
         "on which node?"
     );
-    rig.central.workloads.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
-    let orders = rig.central.workloads.vm_orders(node.id(), None);
+    rig.central.vms.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
+    let orders = rig.central.vms.vm_orders(node.id(), None);
     assert!(
         matches!(orders.as_slice(), [order] if order.desired_state == VmTargetState::Release { disks: Vec::new() }),
         "{orders:?}"
@@ -175,7 +169,7 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     report_vms(&node, &[]).await;
     released(&node, &unrecorded).await;
     assert_eq!(record(&rig, &unrecorded), None);
-    assert!(rig.central.workloads.orphan_vms().is_empty());
+    assert!(rig.central.vms.orphan_vms().is_empty());
 }
 
 #[tokio::test]
@@ -185,7 +179,7 @@ async fn blocked_release_reports_reason_and_keeps_its_unit() {
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let blocked =
         VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
@@ -195,14 +189,11 @@ async fn blocked_release_reports_reason_and_keeps_its_unit() {
         (life(&rig, &vm), rig.events("vm_release_blocked").len()),
         (VmPhase::ReleaseBlocked, 1)
     );
-    let slot = rig.central.workloads.slots().pop().expect("it has one");
+    let slot = rig.central.vms.slots().pop().expect("it has one");
     assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
     assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());
     released(&node, &vm).await;
-    assert_eq!(
-        rig.central.workloads.slots().pop().expect("it has one").state.as_str(),
-        "available"
-    );
+    assert_eq!(rig.central.vms.slots().pop().expect("it has one").state.as_str(), "available");
 }
 
 #[tokio::test]
@@ -217,16 +208,16 @@ async fn slot_of_node_with_unproven_check_is_not_approved() {
         node.say(serde_json::from_value(json!({ "kind": "checks", "checks": [check] })).unwrap())
             .await
     );
-    let slot = rig.central.workloads.slots().pop().expect("a candidate");
+    let slot = rig.central.vms.slots().pop().expect("a candidate");
     let approve = || async {
         rig.central
-            .workloads
+            .vms
             .approve_slot(slot.id.clone(), Default::default(), &ordered(Verb::SlotApprove))
             .await
     };
     let refused = approve().await.expect_err("it proved nothing");
     assert!(code(&refused).contains("check network says WARN: nobody answered"), "{refused}");
-    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "candidate");
+    assert_eq!(rig.central.vms.slot(&slot.id).unwrap().state.as_str(), "candidate");
     ready(&node).await;
     assert_eq!(approve().await.unwrap().state.as_str(), "available");
 }
@@ -246,12 +237,12 @@ async fn disk_belongs_to_one_slot_under_any_of_its_names() {
     node.facts.disks = vec![serde_json::from_value(disk).unwrap()];
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
-    let slots = rig.central.workloads.slots();
+    let slots = rig.central.vms.slots();
     assert_eq!(slots.len(), 2);
     let approve = async |slot: usize, name: &str| {
         let parts = SlotParts { disk: Some(name.parse().unwrap()), ..SlotParts::default() };
         rig.central
-            .workloads
+            .vms
             .approve_slot(slots[slot].id.clone(), parts, &ordered(Verb::SlotApprove))
             .await
     };
@@ -270,26 +261,26 @@ async fn unit_is_assigned_only_after_its_slot_is_approved() {
     node.facts = facts("ready");
     node.boot_approved(Stage::Online).await;
     ready(&node).await;
-    let slot = rig.central.workloads.slots().pop().expect("a candidate");
+    let slot = rig.central.vms.slots().pop().expect("a candidate");
     assert_eq!(slot.state.as_str(), "candidate");
     let refused = create(&rig, ask(1, "units = 1"), None).await.expect_err("nobody approved it");
     assert!(code(&refused).contains("slot_closed"), "{refused}");
     let by = ordered(Verb::SlotApprove);
-    rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
-    rig.central.workloads.disable_slot(slot.id.clone(), &by).await.unwrap();
+    rig.central.vms.approve_slot(slot.id.clone(), Default::default(), &by).await.unwrap();
+    rig.central.vms.disable_slot(slot.id.clone(), &by).await.unwrap();
     assert!(create(&rig, ask(1, "units = 1"), None).await.is_err());
     assert_eq!(
-        rig.central.workloads.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(),
+        rig.central.vms.enable_slot(slot.id.clone(), &by).await.unwrap().state.as_str(),
         "available"
     );
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "reserved");
+    assert_eq!(rig.central.vms.slot(&slot.id).unwrap().state.as_str(), "reserved");
     assert!(
-        rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(),
+        rig.central.vms.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(),
         "it is held"
     );
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
-    assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
+    assert_eq!(rig.central.vms.slot(&slot.id).unwrap().state.as_str(), "active");
 }
 
 #[tokio::test]

@@ -30,12 +30,12 @@ fn unproven(check: &str) -> FromAgent {
 async fn slot_approval_is_independent_of_node_approval() {
     let (_world, rig) = rig("auto", "slots = \"approve\"");
     let _node = host(&rig, 1).await;
-    let slot = rig.central.workloads.slots().pop().expect("a candidate");
+    let slot = rig.central.vms.slots().pop().expect("a candidate");
     assert_eq!(slot.state.as_str(), "candidate");
     let refused = why(&rig, ask(1, "units = 1")).await;
     assert!(refused.contains("slot_closed") && refused.contains("candidate"), "{refused}");
     let by = ordered(Verb::SlotApprove);
-    rig.central.workloads.approve_slot(slot.id, Default::default(), &by).await.unwrap();
+    rig.central.vms.approve_slot(slot.id, Default::default(), &by).await.unwrap();
     create(&rig, ask(1, "units = 1"), None).await.unwrap();
 }
 
@@ -44,7 +44,7 @@ async fn automatic_slot_approval_needs_proven_checks() {
     let (_world, rig) = rig("auto", "slots = \"auto\"");
     let node = host(&rig, 1).await;
     assert!(node.say(unproven("network")).await);
-    assert_eq!(rig.central.workloads.slots().pop().expect("one").state.as_str(), "candidate");
+    assert_eq!(rig.central.vms.slots().pop().expect("one").state.as_str(), "candidate");
     let refused = why(&rig, ask(1, "units = 1")).await;
     assert!(
         refused.contains("slot_closed")
@@ -53,7 +53,7 @@ async fn automatic_slot_approval_needs_proven_checks() {
     );
     // Files that are still fetched say nothing of its units.
     assert!(node.say(unproven("images")).await);
-    assert_eq!(rig.central.workloads.slots().pop().expect("one").state.as_str(), "available");
+    assert_eq!(rig.central.vms.slots().pop().expect("one").state.as_str(), "available");
     create(&rig, ask(1, "units = 1"), None).await.unwrap();
 }
 

@@ -39,7 +39,7 @@ async fn rack<'r>(rig: &'r Rig, facts: Facts) -> Machine<'r> {
 
 fn slot(rig: &Rig, unit: &str) -> SlotId {
     rig.central
-        .workloads
+        .vms
         .slots()
         .into_iter()
         .map(|slot| slot.id)
@@ -59,7 +59,7 @@ async fn approve(
         nic: None,
     };
     rig.central
-        .workloads
+        .vms
         .approve_slot(slot(rig, unit), parts, &ordered(Verb::SlotApprove))
         .await
         .map(drop)
@@ -101,14 +101,14 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
         .await
         .expect("with the unit");
     assert_eq!((units(&named), disk(&named)), (vec![UNIT], "SN-sda".to_owned()));
-    rig.central.workloads.delete_vm(named.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(named.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &named).await;
 
     let vm = create(&rig, ask(2, &format!("units = 1\n{}", raw("slot"))), None)
         .await
         .expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
-    let orders = rig.central.workloads.vm_orders(node.id(), None);
+    let orders = rig.central.vms.vm_orders(node.id(), None);
     let [VmTargetState::Run { spec, slots, .. }] =
         orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
     else {
@@ -130,12 +130,12 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
     assert!(code(&second).contains("slot_without_disk"), "{second}");
 
     // Its node is fenced: it is nobody's, and is found anew at its next start.
-    drop(rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
-    let orders = rig.central.workloads.vm_orders(node.id(), None);
+    drop(rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
+    let orders = rig.central.vms.vm_orders(node.id(), None);
     let left = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     assert_eq!(orders[0].desired_state, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
-    assert_eq!(rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
+    assert_eq!(rig.central.vms.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
     let again = create(&rig, ask(4, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     assert_eq!(disk(&again), "slot:eui.sda");
 }
@@ -156,12 +156,8 @@ async fn unplaced_vm_has_no_slot_disk_and_gets_one_on_placement() {
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();
     use meshd_central::VmVerb;
-    let placed = rig
-        .central
-        .workloads
-        .order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart))
-        .await
-        .unwrap();
+    let placed =
+        rig.central.vms.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(disk(&placed), "slot:eui.sdb", "what its slot has now");
 }
 
@@ -174,7 +170,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
-    match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.desired_state) {
+    match rig.central.vms.vm_orders(node, None).pop().map(|order| order.desired_state) {
         Some(VmTargetState::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
@@ -190,7 +186,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     let vm = create(&rig, wants(1), None).await.unwrap();
     let fresh = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
-    let node_orders = rig.central.workloads.vm_orders(node.id(), None);
+    let node_orders = rig.central.vms.vm_orders(node.id(), None);
     assert!(
         matches!(&node_orders[0].desired_state, VmTargetState::Run { disks, .. } if disks.len() == 1),
         "a boot makes it forget: {node_orders:?}"
@@ -198,7 +194,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     node.power_off().await;
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert!(record(&rig, &vm).is_some(), "its disk is not clean");
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -213,10 +209,10 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
     let next = create(&rig, wants(2), None).await.unwrap();
-    rig.central.workloads.delete_vm(next.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(next.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert_eq!(left(&rig, node.id()), [fresh], "it never had it: nothing is wiped");
     let forced = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
-    rig.central.workloads.delete_vm(next.uuid(), None, &forced).await.unwrap();
+    rig.central.vms.delete_vm(next.uuid(), None, &forced).await.unwrap();
     assert!(!left(&rig, node.id())[0].wipe, "an operator gave that up");
 }
 
@@ -225,14 +221,14 @@ async fn slot_shows_nearest_parts_and_takes_them_on_approval() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let node = rack(&rig, wide()).await;
-    let shown = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
+    let shown = rig.central.vms.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(
         (shown.near.disk.as_deref(), shown.near.fabric.as_deref()),
         (Some("eui.sdb"), Some("0000:43:00.0"))
     );
     assert_eq!(shown.mismatch, "disk eui.sdb is on NUMA node 1, the unit on 0");
     approve(&rig, UNIT, None, None).await.unwrap();
-    let plain = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
+    let plain = rig.central.vms.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(
         (plain.approved.and_then(|slot| slot.disk), plain.mismatch.as_str()),
         (None, ""),
@@ -243,7 +239,7 @@ async fn slot_shows_nearest_parts_and_takes_them_on_approval() {
         .expect_err("its node tells of none");
     assert!(code(&none).contains("has no nearest disk"), "{none}");
     approve(&rig, UNIT, Some("nearest"), Some("nearest")).await.unwrap();
-    let picked = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
+    let picked = rig.central.vms.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(picked.mismatch, "disk eui.sdb is on NUMA node 1, the unit on 0");
     approve(&rig, "0000:43:00.0", None, None).await.unwrap();
     let alone = create(&rig, ask(1, "units = [\"0000:43:00.0\"]"), None)
@@ -252,7 +248,7 @@ async fn slot_shows_nearest_parts_and_takes_them_on_approval() {
     assert!(code(&alone).contains("is the fabric device of slot"), "{alone}");
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT, "0000:43:00.0"], "slot:eui.sdb".to_owned()));
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert!(rig.central.store().read(|model| model.allocations(node.id()).is_none()));
 }
@@ -265,7 +261,7 @@ async fn slot_with_missing_or_busy_disk_is_not_assigned() {
     approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
     let state = || {
         rig.central
-            .workloads
+            .vms
             .slot(&slot(&rig, UNIT))
             .map(|slot| (slot.state.as_str(), slot.reason))
             .unwrap()
@@ -312,12 +308,7 @@ async fn profile_change_is_refused_when_a_vm_is_placed_concurrently() {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime
-                .block_on(central.workloads.create_vm(
-                    ask(1, ""),
-                    None,
-                    true,
-                    &ordered(Verb::VmCreate),
-                ))
+                .block_on(central.vms.create_vm(ask(1, ""), None, true, &ordered(Verb::VmCreate)))
                 .map(drop)
         });
         placing.join().unwrap().expect("the node has room");
@@ -347,7 +338,7 @@ async fn reload_that_changes_profile_of_node_with_vms_is_refused() {
     let refused = rig.central.generations.reload(&by).await;
     assert!(!refused.changed && refused.faults[0].to_string().contains("vm-1"), "{refused:?}");
     assert_eq!(rig.central.site().default_profile.to_string(), "discovery");
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert!(rig.central.generations.reload(&by).await.changed);
 }
@@ -377,7 +368,7 @@ async fn disk_write_and_wipe_are_events_and_audit_records() {
             .contains("disk eui.sda unchanged, which contained xfs file system on sda"),
         "{written:?}"
     );
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     let wiped = rig.events("disk_wiped");
     assert!(wiped.len() == 1 && wiped[0].detail.contains("disk eui.sda is wiped"), "{wiped:?}");
@@ -417,7 +408,7 @@ async fn profile_with_other_vm_resources_is_refused_while_a_slot_is_open() {
         "{refused}"
     );
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     assert!(
         code(&assign("compute", false).await.expect_err("its cleanup is not over"))
             .contains("vm-1")
@@ -426,13 +417,9 @@ async fn profile_with_other_vm_resources_is_refused_while_a_slot_is_open() {
     assert!(
         code(&assign("compute", false).await.expect_err("it is available again")).contains(UNIT)
     );
-    rig.central
-        .workloads
-        .disable_slot(slot(&rig, UNIT), &ordered(Verb::SlotDisable))
-        .await
-        .unwrap();
+    rig.central.vms.disable_slot(slot(&rig, UNIT), &ordered(Verb::SlotDisable)).await.unwrap();
     assign("compute", false).await.expect("no slot is open");
-    rig.central.workloads.enable_slot(slot(&rig, UNIT), &ordered(Verb::SlotEnable)).await.unwrap();
+    rig.central.vms.enable_slot(slot(&rig, UNIT), &ordered(Verb::SlotEnable)).await.unwrap();
     assign("discovery", false).await.expect_err("it is open");
     assign("discovery", true).await.expect("forced");
 }

@@ -23,11 +23,11 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, reason: VmRefusalRea
 }
 
 async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
-    rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
+    rig.central.vms.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 
 fn want(rig: &Rig, node: NodeId) -> Option<VmTargetState> {
-    rig.central.workloads.vm_orders(node, None).pop().map(|order| order.desired_state)
+    rig.central.vms.vm_orders(node, None).pop().map(|order| order.desired_state)
 }
 
 /// Its checks, of which one says this.
@@ -62,7 +62,7 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     );
     assert!(matches!(want(&rig, second.id()), Some(VmTargetState::Run { start: 2, .. })));
     refuse(first, &vm, 1, VmRefusalReason::BridgeMissing, "br0").await;
-    assert!(rig.central.workloads.orphan_vms().is_empty(), "it is known there");
+    assert!(rig.central.vms.orphan_vms().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, VmRefusalReason::TpmMissing, "no swtpm").await;
     let off = record(&rig, &vm).unwrap();
@@ -132,12 +132,12 @@ async fn vm_is_not_started_on_drained_or_failing_node_or_disabled_slot() {
     report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
     // Its slot.
-    let slot = rig.central.workloads.slots().pop().expect("a slot").id;
-    rig.central.workloads.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
+    let slot = rig.central.vms.slots().pop().expect("a slot").id;
+    rig.central.vms.disable_slot(slot.clone(), &ordered(Verb::SlotDisable)).await.unwrap();
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("disabled"));
     }
-    rig.central.workloads.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
+    rig.central.vms.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
     // A check.
     check(&node, "FAIL").await;
     assert!(refused(VmVerb::Start).await.contains("check clock reports it is an hour late"));
@@ -166,24 +166,24 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)])
         .await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
-    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
     node.power_off().await;
     node.link_up().await;
-    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 2);
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let orders = rig.central.workloads.vm_orders(id, None);
+    let orders = rig.central.vms.vm_orders(id, None);
     assert!(
         matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTargetState::Stop { .. })),
         "{orders:?}"
     );
-    assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
+    assert!(rig.central.vms.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
-    assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
+    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
-    let orders = rig.central.workloads.vm_orders(id, None);
+    let orders = rig.central.vms.vm_orders(id, None);
     assert!(
         orders
             .iter()
@@ -271,10 +271,10 @@ async fn volumes_in_use_are_declared_at_changes_and_not_when_listed() {
         std::fs::read_to_string(list).unwrap().contains(&digest.to_string())
     };
     assert!(declared());
-    rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     assert_eq!(rig.central.store().read(|model| model.vm_count()), 0);
-    rig.central.workloads.list_volumes().await.unwrap();
+    rig.central.vms.list_volumes().await.unwrap();
     assert!(declared(), "a list of volumes changes nothing");
     rig.pass(std::time::Duration::from_secs(10)).await;
     rig.central.watch().await;
@@ -299,7 +299,7 @@ async fn restored_vm_is_not_started_before_confirmation() {
     };
     restored().await;
     assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
-    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty());
     report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().obstacle),
@@ -315,13 +315,13 @@ async fn restored_vm_is_not_started_before_confirmation() {
     ready(&first).await;
     report_vms(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
-    assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty(), "never two copies");
+    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty(), "never two copies");
     assert!(
         code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs"))
             .contains("release that one")
     );
     let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
-    rig.central.workloads.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
+    rig.central.vms.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
     report_vms(&second, &[]).await;
     released(&second, &vm).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();

@@ -217,7 +217,7 @@ async fn events_of_unrecorded_work_are_rate_limited() {
     for round in 0..100 {
         invent(round).await;
     }
-    assert_eq!(rig.central.workloads.orphan_vms().len(), 50, "what it says last is shown");
+    assert_eq!(rig.central.vms.orphan_vms().len(), 50, "what it says last is shown");
     let (vms, tasks) = (rig.events("vm_unknown").len(), rig.events("task").len());
     assert!((1..=20).contains(&vms) && (1..=20).contains(&tasks), "{vms} {tasks}");
     rig.clock.turn(std::time::Duration::from_secs(60));

@@ -65,8 +65,8 @@ async fn console(
     let ApiState { central, shutdown, tasks, .. } = state;
     let context = AuditContext::new(caller.principal.clone(), Verb::VmConsole, correlation);
     let session = central
-        .workloads
-        .open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&context))
+        .vms
+        .open_console(central.vms.resolve_vm(&vm)?, SCREEN, true, Some(&context))
         .await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
@@ -150,10 +150,8 @@ async fn logs(
 ) -> Result<Response, Refused> {
     let ApiState { central, shutdown, .. } = state;
     let history = query.tail.unwrap_or(u64::MAX);
-    let session = central
-        .workloads
-        .open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None)
-        .await?;
+    let session =
+        central.vms.open_console(central.vms.resolve_vm(&vm)?, history, query.follow, None).await?;
     let tail = (session, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
         let (session, central, caller, shutdown) = &mut tail;

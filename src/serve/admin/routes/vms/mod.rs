@@ -65,16 +65,12 @@ async fn list(
 
 /// Returns all VMs, including VMs that are not on record.
 pub(crate) fn all(central: &Shared) -> Vec<VmView> {
-    let mut all = central.workloads.collect_vms(|vm| VmView::new(vm, is_linked(central, vm)));
+    let mut all = central.vms.collect_vms(|vm| VmView::new(vm, is_linked(central, vm)));
     for vm in &mut all {
-        central.workloads.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
+        central.vms.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
     all.extend(
-        central
-            .workloads
-            .orphan_vms()
-            .into_iter()
-            .map(|(node, report)| VmView::orphan(node, report)),
+        central.vms.orphan_vms().into_iter().map(|(node, report)| VmView::orphan(node, report)),
     );
     all
 }
@@ -93,11 +89,11 @@ fn is_linked(central: &Shared, vm: &Vm) -> bool {
 }
 
 async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<VmView> {
-    let uuid = central.workloads.resolve_vm(&vm)?;
-    if let Some(vm) = central.workloads.vm(uuid) {
+    let uuid = central.vms.resolve_vm(&vm)?;
+    if let Some(vm) = central.vms.vm(uuid) {
         return Ok(vm_view(&central, &vm));
     }
-    let orphan = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
+    let orphan = central.vms.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
     let orphan = orphan.map(|(node, report)| Json(VmView::orphan(node, report)));
     orphan.ok_or_else(|| {
         Refused::not_found(format!("there is no VM `{vm}`")).with_hint("see `meshd vm list`")
@@ -105,9 +101,9 @@ async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<V
 }
 
 fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {
-    let fetching = vm.node().and_then(|node| central.workloads.fetching(node, vm.uuid()));
+    let fetching = vm.node().and_then(|node| central.vms.fetching(node, vm.uuid()));
     let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
-    central.workloads.fill_addresses(view.uuid, view.node, &mut view.nics);
+    central.vms.fill_addresses(view.uuid, view.node, &mut view.nics);
     Json(view)
 }
 
@@ -117,16 +113,13 @@ async fn create(
     Body(CreateVm { vm, node, start }): Body<CreateVm>,
 ) -> Answer<VmView> {
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
-    let vm = central
-        .workloads
-        .create_vm(central.workloads.complete_vm(vm)?, node, start, &context)
-        .await?;
+    let vm = central.vms.create_vm(central.vms.complete_vm(vm)?, node, start, &context).await?;
     Ok(vm_view(&central, &vm))
 }
 
 async fn order(central: &Shared, vm: &str, verb: VmVerb, context: &AuditContext) -> Answer<VmView> {
-    let uuid = central.workloads.resolve_vm(vm)?;
-    let vm = central.workloads.order_vm(uuid, verb, context).await?;
+    let uuid = central.vms.resolve_vm(vm)?;
+    let vm = central.vms.order_vm(uuid, verb, context).await?;
     Ok(vm_view(central, &vm))
 }
 
@@ -137,7 +130,7 @@ async fn delete(
     Body(DeleteVm { node }): Body<DeleteVm>,
 ) -> Answer<VmView> {
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
-    let uuid = central.workloads.resolve_vm(&vm)?;
-    let vm = central.workloads.delete_vm(uuid, node, &context).await?;
+    let uuid = central.vms.resolve_vm(&vm)?;
+    let vm = central.vms.delete_vm(uuid, node, &context).await?;
     Ok(vm_view(&central, &vm))
 }

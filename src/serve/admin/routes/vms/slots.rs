@@ -50,11 +50,11 @@ fn slot_id(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, R
 }
 
 async fn list(State(central): State<Shared>) -> Json<Vec<SlotView>> {
-    Json(central.workloads.slots().into_iter().map(SlotView::from).collect())
+    Json(central.vms.slots().into_iter().map(SlotView::from).collect())
 }
 
 async fn show(TargetSlot { central, id }: TargetSlot) -> Answer<SlotView> {
-    Ok(Json(central.workloads.slot(&id)?.into()))
+    Ok(Json(central.vms.slot(&id)?.into()))
 }
 
 async fn approve(
@@ -68,25 +68,23 @@ async fn approve(
         return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
     let (id, nic) = (slot_id(&central, path)?, mac.map(|mac| SlotNic { mac, address }));
-    Ok(Json(
-        central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into(),
-    ))
+    Ok(Json(central.vms.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into()))
 }
 
 async fn disable(
     TargetSlot { central, id }: TargetSlot,
     context: AuditContext,
 ) -> Answer<SlotView> {
-    Ok(Json(central.workloads.disable_slot(id, &context).await?.into()))
+    Ok(Json(central.vms.disable_slot(id, &context).await?.into()))
 }
 
 async fn enable(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
-    Ok(Json(central.workloads.enable_slot(id, &context).await?.into()))
+    Ok(Json(central.vms.enable_slot(id, &context).await?.into()))
 }
 
 async fn release(
     TargetSlot { central, id }: TargetSlot,
     context: AuditContext,
 ) -> Answer<SlotView> {
-    Ok(Json(central.workloads.release_slot(id, &context).await?.into()))
+    Ok(Json(central.vms.release_slot(id, &context).await?.into()))
 }

@@ -31,7 +31,7 @@ impl From<VolumeUseError> for Refused {
 }
 
 async fn list(State(central): State<Shared>) -> Answer<Vec<VolumeView>> {
-    let all = central.workloads.list_volumes().await?;
+    let all = central.vms.list_volumes().await?;
     Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
 }
 
@@ -40,6 +40,6 @@ async fn remove(
     Path(volume): Path<String>,
     _: AuditContext,
 ) -> Answer<VolumeView> {
-    let info = central.workloads.remove_volume(&volume).await?;
+    let info = central.vms.remove_volume(&volume).await?;
     Ok(Json(VolumeView::new(info, Vec::new())))
 }
