@@ -176,7 +176,7 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
 }
 
 /// Runs a task: it writes and ends.
-async fn answer_task(link: &mut Link, order: meshd_proto::task::TaskOrder) {
+async fn answer_task(link: &mut Link, order: meshd_proto::task::TaskEntry) {
     let task = order.task;
     if order.desired_state == TaskDesiredState::Gone {
         return link.say(&tasks_report(TaskUpdate::Released { task })).await;

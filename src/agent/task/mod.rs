@@ -28,8 +28,8 @@ use crate::{link::acked_stream::AckedOffsets, networks::firewall::user::CentralS
 use meshd_proto::{
     FromAgent, NodeReport, SectionReport,
     task::{
-        MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault,
-        TaskNodeState, TaskOrder, TaskReport, TaskUpdate,
+        MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskEntry,
+        TaskFault, TaskNodeState, TaskReport, TaskUpdate,
     },
 };
 use meshd_types::{NodeId, TaskId};
@@ -108,7 +108,7 @@ impl Tasks {
     }
 
     /// Applies the desired state of a task. `generation` is its number on the present link.
-    pub fn order(&mut self, generation: u64, TaskOrder { task, desired_state }: TaskOrder) {
+    pub fn order(&mut self, generation: u64, TaskEntry { task, desired_state }: TaskEntry) {
         self.observed = generation;
         match desired_state {
             TaskDesiredState::Gone => match self.tasks.get(&task) {

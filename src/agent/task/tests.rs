@@ -29,7 +29,7 @@ fn removal_of_task_files_does_not_block_the_agent() {
             "0000000a".parse().expect("a node ID"),
             CentralServices { address: [10, 77, 0, 1].into(), ports: [8080, 8443] },
         );
-        let gone = || TaskOrder { task, desired_state: TaskDesiredState::Gone };
+        let gone = || TaskEntry { task, desired_state: TaskDesiredState::Gone };
         for generation in [1, 2] {
             tasks.order(generation, gone());
             let Some(FromAgent::Report(taken)) = tasks.next().now_or_never() else {

@@ -88,14 +88,14 @@ impl AgentSessions {
     /// Returns a part of the desired state of a link's node, as it is now, numbered for this link.
     pub fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
         let NodeOps { links, tasks, vms, .. } = &*self.nodes;
-        let vm_entries = |vm| vms.vm_orders(link.node(), vm).into_iter().map(SpecEntry::Vms);
+        let vm_entries = |vm| vms.vm_entries(link.node(), vm).into_iter().map(SpecEntry::Vms);
         let entries = match part {
             SpecPart::All => {
-                vm_entries(None).chain(tasks.order_of(link.node()).map(SpecEntry::Tasks)).collect()
+                vm_entries(None).chain(tasks.entry_of(link.node()).map(SpecEntry::Tasks)).collect()
             }
             SpecPart::Vm(uuid) => vm_entries(Some(uuid)).collect(),
             SpecPart::Task(task) => {
-                tasks.order_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
+                tasks.entry_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
             }
         };
         links.number_entries(link, entries)

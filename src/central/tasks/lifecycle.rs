@@ -1,7 +1,7 @@
 //! Starts and cancels tasks.
 //!
 //! The transaction that stores a task also claims its nodes, so that no node has two. The order for
-//! each node follows from the record ([`Task::order_for`]). It is sent whenever the record changes,
+//! each node follows from the record ([`Task::entry_for`]). It is sent whenever the record changes,
 //! at each welcome, and again while a node has not followed it.
 
 use super::{error::TaskError, node_selection::claim};
@@ -13,7 +13,7 @@ use meshd_model::{
 };
 use meshd_proto::{
     Section,
-    task::{TaskDesiredState, TaskOrder, TaskUser},
+    task::{TaskDesiredState, TaskEntry, TaskUser},
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{GroupName, NodeId, ParseError, TaskId, Timestamp, failpoint};
@@ -170,16 +170,16 @@ impl Tasks {
     }
 
     /// Returns the order of the task that has a node, as it is now.
-    pub(crate) fn order_of(&self, node: NodeId) -> Option<TaskOrder> {
-        self.env.store.read(|model| model.task_on(node)?.order_for(node))
+    pub(crate) fn entry_of(&self, node: NodeId) -> Option<TaskEntry> {
+        self.env.store.read(|model| model.task_on(node)?.entry_for(node))
     }
 
     /// Returns the order of one task for a node, as it is now. A node removes a task that does not
     /// have it.
-    pub fn order_for(&self, node: NodeId, task: TaskId) -> Option<TaskOrder> {
+    pub fn entry_for(&self, node: NodeId, task: TaskId) -> Option<TaskEntry> {
         self.env.store.read(|model| match model.task(task).filter(|task| task.holds(node)) {
-            Some(task) => task.order_for(node),
-            None => Some(TaskOrder { task, desired_state: TaskDesiredState::Gone }),
+            Some(task) => task.entry_for(node),
+            None => Some(TaskEntry { task, desired_state: TaskDesiredState::Gone }),
         })
     }
 

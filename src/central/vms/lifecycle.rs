@@ -19,7 +19,7 @@ use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind},
     work::{Placement, Vm, VmDesiredState, place},
 };
-use meshd_proto::vm::{MAX_VMS, VmOrder, VmTargetState};
+use meshd_proto::vm::{MAX_VMS, VmEntry, VmTarget};
 use meshd_store::{Model, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use std::collections::BTreeSet;
@@ -211,19 +211,18 @@ impl Vms {
     /// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that
     /// the newest state is sent last. Orders to run are sent only while the checks of the node's
     /// present boot pass.
-    pub fn vm_orders(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmOrder> {
+    pub fn vm_entries(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmEntry> {
         self.env.store.read(|model| {
             let may_run = may_run(model, node);
-            let is_due = |order: &VmOrder| {
-                may_run || !matches!(order.desired_state, VmTargetState::Run { .. })
-            };
-            let add_slot_disks = |mut order: VmOrder| {
-                if let VmTargetState::Run { slots, .. } = &mut order.desired_state {
+            let is_due =
+                |entry: &VmEntry| may_run || !matches!(entry.desired_state, VmTarget::Run { .. });
+            let add_slot_disks = |mut entry: VmEntry| {
+                if let VmTarget::Run { slots, .. } = &mut entry.desired_state {
                     *slots = slot_disks(model, node);
                 }
-                order
+                entry
             };
-            let due = |vm: &Vm| vm.order(node).filter(is_due).map(add_slot_disks);
+            let due = |vm: &Vm| vm.entry_for(node).filter(is_due).map(add_slot_disks);
             match vm {
                 Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
                 None => {

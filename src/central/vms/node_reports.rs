@@ -297,7 +297,7 @@ impl Vms {
 
 /// Returns the VM if its order for a node is another one than before.
 fn reordered_vm(before: &Vm, vm: &Vm, node: NodeId) -> Option<SystemUuid> {
-    (before != vm && before.order(node) != vm.order(node)).then(|| vm.uuid())
+    (before != vm && before.entry_for(node) != vm.entry_for(node)).then(|| vm.uuid())
 }
 
 /// True if units or disks of the VM may still count as used in the last facts of the node.

@@ -9,8 +9,8 @@
 //! reports all sections. Generations belong to one link: each section counts its entries from 1.
 
 use crate::{
-    task::{TaskOrder, TaskUpdate},
-    vm::{VmOrder, VmUpdate},
+    task::{TaskEntry, TaskUpdate},
+    vm::{VmEntry, VmUpdate},
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,8 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "section", rename_all = "snake_case")]
 pub enum SpecEntry {
-    Vms(VmOrder),
-    Tasks(TaskOrder),
+    Vms(VmEntry),
+    Tasks(TaskEntry),
 }
 
 impl SpecEntry {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn difference_names_its_section_and_generation() {
-        let order = TaskOrder { task: TaskId([7; 4]), desired_state: TaskDesiredState::Gone };
+        let order = TaskEntry { task: TaskId([7; 4]), desired_state: TaskDesiredState::Gone };
         let spec = FromCentral::Spec(NodeSpec { generation: 3, entry: SpecEntry::Tasks(order) });
         let desired_state = json!({ "state": "gone" });
         let entry = json!({

@@ -7,10 +7,10 @@
 //! | `output` | output of a task in pieces with offsets |
 //!
 //! ```text
-//! central  TaskOrder Run ──▶ agent      the node's part: ranks, the head of Hydra, or one of its proxies
+//! central  TaskEntry Run ──▶ agent      the node's part: ranks, the head of Hydra, or one of its proxies
 //!          ◀── TaskUpdate All           starting, running (the head: with the launch options of proxies), exited, failed
 //!          ◀── Output ──▶ OutputStored  one piece of each stream at a time
-//!          TaskOrder Gone ──▶           all processes are killed
+//!          TaskEntry Gone ──▶           all processes are killed
 //!          ◀── TaskUpdate Released      none is left
 //! ```
 
@@ -42,7 +42,7 @@ pub const MAX_DETAIL: usize = 500;
 
 /// The desired state of a task on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskOrder {
+pub struct TaskEntry {
     pub task: TaskId,
     pub desired_state: TaskDesiredState,
 }

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 /// Maximum number of VMs of one node.
 pub const MAX_VMS: usize = 256;
 
-/// The desired state of one VM.
+/// An entry of the section `vms`: the desired state of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmOrder {
+pub struct VmEntry {
     pub uuid: SystemUuid,
-    pub desired_state: VmTargetState,
+    pub desired_state: VmTarget,
 }
 
 /// A disk that belongs to a slot. Only the VM that has the unit of the slot may use it.
@@ -28,7 +28,7 @@ pub struct SlotDisk {
 /// The desired state of a VM on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum VmTargetState {
+pub enum VmTarget {
     /// Run. A VM that is off or failed starts if `start` differs from the number of the last
     /// executed start order. A VM that runs or waits for a restart is not touched.
     Run {

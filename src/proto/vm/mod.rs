@@ -26,7 +26,7 @@ mod state;
 
 pub use check::{MAX_SEED_TEXT, SpecFault, is_host_address};
 pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
-pub use desired_state::{MAX_VMS, ReleasedDisk, SlotDisk, VmOrder, VmTargetState, VmUpdate};
+pub use desired_state::{MAX_VMS, ReleasedDisk, SlotDisk, VmEntry, VmTarget, VmUpdate};
 pub use disk::{OnRelease, RawDisk};
 pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};

@@ -221,9 +221,9 @@ fn largest_vm_spec_fits_into_one_message() {
     let text = || meshd_types::Secret::new("\"".repeat(MAX_SEED_TEXT));
     let (meta_data, network_config) = (Some(text()), Some(text()));
     spec.cloud_init = Some(CloudInit { user_data: text(), meta_data, network_config });
-    let order = VmOrder {
+    let order = VmEntry {
         uuid: spec.uuid,
-        desired_state: VmTargetState::Run {
+        desired_state: VmTarget::Run {
             spec: Box::new(spec),
             start: u32::MAX,
             grace_s: u32::MAX,

@@ -27,7 +27,7 @@ use crate::{
         net::nic_addresses::NicAddresses,
     },
 };
-use meshd_proto::vm::{ConsoleOrder, Nic, ReportedVmState, VmOrder, VmReport, VmUpdate};
+use meshd_proto::vm::{ConsoleOrder, Nic, ReportedVmState, VmEntry, VmReport, VmUpdate};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -62,7 +62,7 @@ pub struct VmManager {
 
 #[derive(Debug)]
 enum ManagerRequest {
-    Vm(OrderNumber, VmOrder),
+    Vm(OrderNumber, VmEntry),
     Console(ConsoleOrder),
 }
 
@@ -128,7 +128,7 @@ impl VmManager {
     }
 
     /// Queues the desired state of a VM. `generation` is its number on the present link.
-    pub fn order(&self, generation: u64, order: VmOrder) {
+    pub fn order(&self, generation: u64, order: VmEntry) {
         let number = OrderNumber { link: self.link, generation };
         // The task ends only together with the agent.
         let _ = self.requests.send(ManagerRequest::Vm(number, order));

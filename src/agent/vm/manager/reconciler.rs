@@ -15,8 +15,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmSpec,
-    VmTargetState, VmUpdate,
+    ConsoleOrder, MAX_VMS, Nic, VmEntry, VmFailure, VmFailureKind, VmRefusal, VmSpec, VmTarget,
+    VmUpdate,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -109,9 +109,9 @@ impl Reconciler {
         }
     }
 
-    async fn apply_order(&mut self, VmOrder { uuid, desired_state }: VmOrder) {
+    async fn apply_order(&mut self, VmEntry { uuid, desired_state }: VmEntry) {
         match desired_state {
-            VmTargetState::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
+            VmTarget::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.reservations().set_slots(slots);
                 if let Err(error) =
                     ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks)
@@ -123,10 +123,10 @@ impl Reconciler {
                 let grace = Duration::from_secs(grace_s.into());
                 self.start(PendingStart { spec, start, grace, ordered: true }).await;
             }
-            VmTargetState::Run { spec, .. } => {
+            VmTarget::Run { spec, .. } => {
                 tracing::error!(%uuid, spec_uuid = %spec.uuid, "invalid order: two UUIDs")
             }
-            VmTargetState::Stop { grace_s } => {
+            VmTarget::Stop { grace_s } => {
                 self.start_failures.remove(&uuid);
                 self.pending_starts.remove(uuid);
                 drop(self.disk_writes.cancel(uuid));
@@ -137,7 +137,7 @@ impl Reconciler {
                     self.vms.stop(uuid, Duration::from_secs(grace_s.into()));
                 }
             }
-            VmTargetState::Release { disks } => {
+            VmTarget::Release { disks } => {
                 self.start_failures.remove(&uuid);
                 let pending = self.pending_starts.remove(uuid);
                 if self.releasing_vms.insert(uuid) {

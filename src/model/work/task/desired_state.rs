@@ -1,7 +1,7 @@
 //! The desired state of a task on one node, derived from its record alone.
 
 use super::{Launcher, Task};
-use meshd_proto::task::{TaskDesiredState, TaskOrder, TaskRun};
+use meshd_proto::task::{TaskDesiredState, TaskEntry, TaskRun};
 use meshd_types::NodeId;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
 impl Task {
     /// Returns the order for a node; `None` if the node is not a member, is released, or waits for
     /// the head.
-    pub fn order_for(&self, node: NodeId) -> Option<TaskOrder> {
+    pub fn entry_for(&self, node: NodeId) -> Option<TaskEntry> {
         let index =
             self.members.iter().position(|member| member.node == node && member.is_held())?;
         let desired_state = match &self.end {
@@ -23,7 +23,7 @@ impl Task {
                 role: self.role(index)?,
             })),
         };
-        Some(TaskOrder { task: self.id, desired_state })
+        Some(TaskEntry { task: self.id, desired_state })
     }
 
     fn environment(&self, index: usize) -> BTreeMap<String, String> {

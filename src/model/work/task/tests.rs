@@ -1,7 +1,7 @@
 //! Life cycle of tasks: every sequence of events ends, and every free node is released.
 
 use super::*;
-use meshd_proto::task::{TaskDesiredState, TaskNodeState, TaskOrder, TaskRole};
+use meshd_proto::task::{TaskDesiredState, TaskEntry, TaskNodeState, TaskRole};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -45,7 +45,7 @@ fn running(launch: Option<HydraLaunch>) -> TaskNodeState {
 }
 
 fn want(task: &Task, number: u8) -> Option<TaskDesiredState> {
-    task.order_for(node(number)).map(|TaskOrder { desired_state, .. }| desired_state)
+    task.entry_for(node(number)).map(|TaskEntry { desired_state, .. }| desired_state)
 }
 
 fn role(task: &Task, number: u8) -> Option<TaskRole> {

@@ -13,8 +13,8 @@ use meshd_config::vm::VmRequest;
 use meshd_proto::{
     DiskIdentity, DiskUse,
     vm::{
-        MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder,
-        VmReport, VmTargetState, VolumeName,
+        MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmEntry, VmFailure,
+        VmReport, VmTarget, VolumeName,
     },
 };
 use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp, VmName, failpoint};
@@ -80,7 +80,7 @@ pub struct Vm {
     /// The VM as it was ordered. Only an operator changes it.
     pub request: VmRequest,
     pub desired_state: VmDesiredState,
-    /// Number of the last start; see [`VmTargetState::Run`].
+    /// Number of the last start; see [`VmTarget::Run`].
     pub start: u32,
     /// Grace period of the last ordered stop in seconds, if not [`VmRequest::grace_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,19 +189,19 @@ impl Vm {
 
     /// Returns the complete desired state for the VM's node, or for another node that still has
     /// parts of the VM.
-    pub fn order(&self, node: NodeId) -> Option<VmOrder> {
+    pub fn entry_for(&self, node: NodeId) -> Option<VmEntry> {
         let target = if self.stray_nodes.contains(&node) {
             let owed = self.pending_wipes.get(&node).into_iter().flatten();
             let left =
                 |disk: &DiskIdentity| ReleasedDisk { disk: disk.clone(), wipe: true, used: true };
-            VmTargetState::Release { disks: owed.map(left).collect() }
+            VmTarget::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.request.grace_s;
             if self.unconfirmed && self.desired_state == VmDesiredState::Run {
                 return None;
             }
             match self.desired_state {
-                VmDesiredState::Run => VmTargetState::Run {
+                VmDesiredState::Run => VmTarget::Run {
                     spec: Box::new(self.spec()),
                     start: self.start,
                     grace_s,
@@ -209,14 +209,14 @@ impl Vm {
                     disks: self.disks.clone(),
                 },
                 VmDesiredState::Stop => {
-                    VmTargetState::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) }
+                    VmTarget::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) }
                 }
-                VmDesiredState::Release => VmTargetState::Release { disks: self.left_disks() },
+                VmDesiredState::Release => VmTarget::Release { disks: self.left_disks() },
             }
         } else {
             return None;
         };
-        Some(VmOrder { uuid: self.uuid(), desired_state: target })
+        Some(VmEntry { uuid: self.uuid(), desired_state: target })
     }
 
     /// Returns true if the node reported the VM in this boot.

@@ -8,7 +8,7 @@ use super::{
 use meshd_agent::vm::VmManager;
 use meshd_proto::{
     DiskUse,
-    vm::{ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate},
+    vm::{ReleasedDisk, ReportedVmState, VmEntry, VmFailure, VmSpec, VmTarget, VmUpdate},
 };
 use serde_json::json;
 use std::{
@@ -79,19 +79,13 @@ fn lay(node: &Node) -> Loop {
 fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
     let disks =
         known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
-    let want = VmTargetState::Run {
-        spec: Box::new(spec.clone()),
-        start,
-        grace_s: 0,
-        slots: Vec::new(),
-        disks,
-    };
-    manager.order(1, VmOrder { uuid: spec.uuid, desired_state: want });
+    let want =
+        VmTarget::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
+    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
 }
 
 async fn stopped(manager: &mut VmManager, spec: &VmSpec) {
-    manager
-        .order(1, VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     reaches(manager, spec.uuid, ReportedVmState::Stopped).await;
 }
 
@@ -145,7 +139,7 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
     manager.order(
         1,
-        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: vec![left] } },
+        VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: vec![left] } },
     );
     wait_for_update(&mut manager, |news| {
         (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())

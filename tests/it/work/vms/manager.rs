@@ -3,7 +3,7 @@
 use super::guest::{DEADLINE, Guest, Node};
 use meshd_agent::vm::VmManager;
 use meshd_proto::vm::{
-    ReportedVmState, VmFailureKind, VmOrder, VmReport, VmSpec, VmTargetState, VmUpdate,
+    ReportedVmState, VmEntry, VmFailureKind, VmReport, VmSpec, VmTarget, VmUpdate,
 };
 use meshd_types::SystemUuid;
 use serde_json::json;
@@ -11,14 +11,14 @@ use std::{fs, time::Duration};
 use tokio::time::timeout;
 
 fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
-    let want = VmTargetState::Run {
+    let want = VmTarget::Run {
         spec: Box::new(spec.clone()),
         start,
         grace_s: 0,
         slots: Vec::new(),
         disks: Default::default(),
     };
-    manager.order(1, VmOrder { uuid: spec.uuid, desired_state: want });
+    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
 }
 
 /// The next news of a kind.
@@ -63,7 +63,7 @@ pub async fn reaches(
 /// in its turn.
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(1, VmOrder { uuid, desired_state: VmTargetState::Release { disks: Vec::new() } });
+    manager.order(1, VmEntry { uuid, desired_state: VmTarget::Release { disks: Vec::new() } });
     wait_for_update(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
@@ -90,8 +90,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 1);
 
-    manager
-        .order(1, VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     reaches(&mut manager, spec.uuid, ReportedVmState::Stopped).await;
     run(&manager, &spec, 2);
     drop(manager);
@@ -115,10 +114,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     for _ in 0..2 {
         manager.order(
             1,
-            VmOrder {
-                uuid: spec.uuid,
-                desired_state: VmTargetState::Release { disks: Vec::new() },
-            },
+            VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
         );
         wait_for_update(&mut manager, |news| {
             (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
@@ -165,13 +161,13 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
     assert!(reported.await.detail.contains("release it first"));
     manager.order(
         1,
-        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } },
+        VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
     );
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     manager.order(
         1,
-        VmOrder { uuid: spec.uuid, desired_state: VmTargetState::Release { disks: Vec::new() } },
+        VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
     );
     wait_for_update(&mut manager, |news| {
         (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())
@@ -212,7 +208,7 @@ async fn report_names_the_last_order_that_was_taken_on_its_link() {
     let mut manager = node.manager();
     manager.welcome();
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(7, VmOrder { uuid, desired_state: VmTargetState::Stop { grace_s: 0 } });
+    manager.order(7, VmEntry { uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     let taken = async { while manager.next_update().await.0 != 7 {} };
     timeout(DEADLINE, taken).await.expect("an order that changes nothing is observed, too");
     manager.welcome();

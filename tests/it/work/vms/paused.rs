@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use crate::world::write_program;
-use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFailureKind, VmOrder, VmTargetState, VmUpdate};
+use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmEntry, VmFailureKind, VmTarget, VmUpdate};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -175,14 +175,14 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
             Guest::Deaf,
             json!({ "uuid": uuid, "name": name, "volumes": volumes, "allow_tcg": false }),
         );
-        let want = VmTargetState::Run {
+        let want = VmTarget::Run {
             spec: Box::new(spec.clone()),
             start: 1,
             grace_s: 0,
             slots: Vec::new(),
             disks: Default::default(),
         };
-        VmOrder { uuid: spec.uuid, desired_state: want }
+        VmEntry { uuid: spec.uuid, desired_state: want }
     };
     let last = run("ffffffff-5566-7788-99aa-bbccddeeff00", &node.image(Guest::Deaf).to_string());
     let uuid = last.uuid;

@@ -6,7 +6,7 @@ use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::{ConsoleError, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};
-use meshd_proto::vm::VmTargetState;
+use meshd_proto::vm::VmTarget;
 use std::time::Duration;
 
 fn forced(verb: Verb) -> AuditContext {
@@ -97,9 +97,9 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
         .delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete))
         .await
         .unwrap();
-    assert_eq!(rig.central.vms.vm_orders(first.id(), None).len(), 1);
+    assert_eq!(rig.central.vms.vm_entries(first.id(), None).len(), 1);
     released(&first, &moves).await;
-    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty());
     assert_eq!(
         record(&rig, &moves).and_then(|vm| vm.node()),
         Some(second.id()),
@@ -145,11 +145,11 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     let patience = || match rig
         .central
         .vms
-        .vm_orders(id, Some(vm.uuid()))
+        .vm_entries(id, Some(vm.uuid()))
         .first()
         .map(|order| order.desired_state.clone())
     {
-        Some(VmTargetState::Stop { grace_s }) => grace_s,
+        Some(VmTarget::Stop { grace_s }) => grace_s,
         want => panic!("{want:?}"),
     };
     drain(None).await;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
-use meshd_proto::vm::VmTargetState;
+use meshd_proto::vm::VmTarget;
 use meshd_types::SystemUuid;
 
 /// The site trusts this UUID no more.
@@ -49,11 +49,11 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
-    let orders = rig.central.vms.vm_orders(new, None);
+    let orders = rig.central.vms.vm_entries(new, None);
     let want = |vm: &Vm| {
         orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state)
     };
-    assert!(matches!(want(&stays), Some(VmTargetState::Run { start: 2, .. })), "{orders:?}");
+    assert!(matches!(want(&stays), Some(VmTarget::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
     let [slot] = rig.central.vms.slots().try_into().expect("one slot");
     assert_eq!(

@@ -5,7 +5,7 @@ use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::{SlotError, SlotParts};
 use meshd_model::work::{ReservedNic, SlotNic};
-use meshd_proto::vm::{Nic, VmTargetState};
+use meshd_proto::vm::{Nic, VmTarget};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, fs, net::Ipv4Addr};
 
@@ -94,9 +94,9 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
     let target_state =
-        rig.central.vms.vm_orders(node.id(), Some(first.uuid())).remove(0).desired_state;
+        rig.central.vms.vm_entries(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
-        matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.spec().nics),
+        matches!(&target_state, VmTarget::Run { spec, .. } if spec.nics == first.spec().nics),
         "{target_state:?}"
     );
     rig.central.vms.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_central::{SlotParts, SpecPart, VmError, VmVerb};
-use meshd_proto::vm::VmTargetState;
+use meshd_proto::vm::VmTarget;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
@@ -111,8 +111,8 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
     let want =
-        |rig: &Rig| rig.central.vms.vm_orders(id, None).pop().map(|order| order.desired_state);
-    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })));
+        |rig: &Rig| rig.central.vms.vm_entries(id, None).pop().map(|order| order.desired_state);
+    assert!(matches!(want(&rig), Some(VmTarget::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmPhase::Running, 1));
@@ -121,11 +121,11 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let order =
         async |verb, by| rig.central.vms.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
     order(VmVerb::Start, Verb::VmStart).await;
-    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })), "it runs");
+    assert!(matches!(want(&rig), Some(VmTarget::Run { start: 1, .. })), "it runs");
     order(VmVerb::Restart, Verb::VmRestart).await;
-    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 2, .. })));
+    assert!(matches!(want(&rig), Some(VmTarget::Run { start: 2, .. })));
     order(VmVerb::Stop, Verb::VmStop).await;
-    assert!(matches!(want(&rig), Some(VmTargetState::Stop { .. })));
+    assert!(matches!(want(&rig), Some(VmTarget::Stop { .. })));
     report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     let details = rig
@@ -140,7 +140,7 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let rig = Rig::new(&world);
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     rig.central.vms.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
-    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 3, .. })));
+    assert!(matches!(want(&rig), Some(VmTarget::Run { start: 3, .. })));
 }
 
 #[tokio::test]
@@ -154,16 +154,16 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(rig.central.vms.orphan_vms().len(), 1);
-    assert!(rig.central.vms.vm_orders(node.id(), None).is_empty(), "nobody ends it");
+    assert!(rig.central.vms.vm_entries(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
     assert!(
         rig.central.vms.delete_vm(unrecorded.uuid(), None, &by).await.is_err(),
         "on which node?"
     );
     rig.central.vms.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
-    let orders = rig.central.vms.vm_orders(node.id(), None);
+    let orders = rig.central.vms.vm_entries(node.id(), None);
     assert!(
-        matches!(orders.as_slice(), [order] if order.desired_state == VmTargetState::Release { disks: Vec::new() }),
+        matches!(orders.as_slice(), [order] if order.desired_state == VmTarget::Release { disks: Vec::new() }),
         "{orders:?}"
     );
     report_vms(&node, &[]).await;

@@ -7,7 +7,7 @@ use meshd_central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     DiskUse, UnitState,
-    vm::{ReleasedDisk, VmTargetState},
+    vm::{ReleasedDisk, VmTarget},
 };
 use std::fs;
 
@@ -108,8 +108,8 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
         .await
         .expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
-    let orders = rig.central.vms.vm_orders(node.id(), None);
-    let [VmTargetState::Run { spec, slots, .. }] =
+    let orders = rig.central.vms.vm_entries(node.id(), None);
+    let [VmTarget::Run { spec, slots, .. }] =
         orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
     else {
         panic!("{orders:?}")
@@ -131,9 +131,9 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
 
     // Its node is fenced: it is nobody's, and is found anew at its next start.
     drop(rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
-    let orders = rig.central.vms.vm_orders(node.id(), None);
+    let orders = rig.central.vms.vm_entries(node.id(), None);
     let left = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
-    assert_eq!(orders[0].desired_state, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
+    assert_eq!(orders[0].desired_state, VmTarget::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
     assert_eq!(rig.central.vms.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
     let again = create(&rig, ask(4, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
@@ -170,8 +170,8 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
-    match rig.central.vms.vm_orders(node, None).pop().map(|order| order.desired_state) {
-        Some(VmTargetState::Release { disks }) => disks,
+    match rig.central.vms.vm_entries(node, None).pop().map(|order| order.desired_state) {
+        Some(VmTarget::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
 }
@@ -186,9 +186,9 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     let vm = create(&rig, wants(1), None).await.unwrap();
     let fresh = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
-    let node_orders = rig.central.vms.vm_orders(node.id(), None);
+    let node_orders = rig.central.vms.vm_entries(node.id(), None);
     assert!(
-        matches!(&node_orders[0].desired_state, VmTargetState::Run { disks, .. } if disks.len() == 1),
+        matches!(&node_orders[0].desired_state, VmTarget::Run { disks, .. } if disks.len() == 1),
         "a boot makes it forget: {node_orders:?}"
     );
     node.power_off().await;

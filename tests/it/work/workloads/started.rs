@@ -9,7 +9,7 @@ use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmDesiredState,
 };
-use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusalReason, VmTargetState};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusalReason, VmTarget};
 use meshd_types::Digest;
 
 /// Reports that the node cannot run the VM, by the order of this number.
@@ -26,8 +26,8 @@ async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
     rig.central.vms.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 
-fn want(rig: &Rig, node: NodeId) -> Option<VmTargetState> {
-    rig.central.vms.vm_orders(node, None).pop().map(|order| order.desired_state)
+fn want(rig: &Rig, node: NodeId) -> Option<VmTarget> {
+    rig.central.vms.vm_entries(node, None).pop().map(|order| order.desired_state)
 }
 
 /// Its checks, of which one says this.
@@ -57,10 +57,10 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     );
     assert_eq!(
         want(&rig, first.id()),
-        Some(VmTargetState::Release { disks: Vec::new() }),
+        Some(VmTarget::Release { disks: Vec::new() }),
         "what is left of it there goes"
     );
-    assert!(matches!(want(&rig, second.id()), Some(VmTargetState::Run { start: 2, .. })));
+    assert!(matches!(want(&rig, second.id()), Some(VmTarget::Run { start: 2, .. })));
     refuse(first, &vm, 1, VmRefusalReason::BridgeMissing, "br0").await;
     assert!(rig.central.vms.orphan_vms().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
@@ -78,9 +78,9 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     let (node, machine) =
         if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
     assert_eq!((again.node(), again.obstacle), (Some(node), None));
-    assert_eq!(want(&rig, node), Some(VmTargetState::Release { disks: Vec::new() }));
+    assert_eq!(want(&rig, node), Some(VmTarget::Release { disks: Vec::new() }));
     released(machine, &vm).await;
-    assert!(matches!(want(&rig, node), Some(VmTargetState::Run { start: 3, .. })));
+    assert!(matches!(want(&rig, node), Some(VmTarget::Run { start: 3, .. })));
     report_vms(machine, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Running);
 }
@@ -149,7 +149,7 @@ async fn vm_is_not_started_on_drained_or_failing_node_or_disabled_slot() {
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("meshd node resume"));
     }
-    assert!(matches!(want(&rig, id), Some(VmTargetState::Stop { .. })), "no changes");
+    assert!(matches!(want(&rig, id), Some(VmTarget::Stop { .. })), "no changes");
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
@@ -166,28 +166,26 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)])
         .await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
-    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 2);
     // A link that is made anew changes nothing.
     node.power_off().await;
     node.link_up().await;
-    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 2);
+    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 2);
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let orders = rig.central.vms.vm_orders(id, None);
+    let orders = rig.central.vms.vm_entries(id, None);
     assert!(
-        matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTargetState::Stop { .. })),
+        matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTarget::Stop { .. })),
         "{orders:?}"
     );
-    assert!(rig.central.vms.vm_orders(id, Some(always.uuid())).is_empty());
+    assert!(rig.central.vms.vm_entries(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
-    assert_eq!(rig.central.vms.vm_orders(id, None).len(), 1);
+    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 1);
     check(&node, "PASS").await;
-    let orders = rig.central.vms.vm_orders(id, None);
+    let orders = rig.central.vms.vm_entries(id, None);
     assert!(
-        orders
-            .iter()
-            .any(|order| matches!(order.desired_state, VmTargetState::Run { start: 2, .. })),
+        orders.iter().any(|order| matches!(order.desired_state, VmTarget::Run { start: 2, .. })),
         "{orders:?}"
     );
 }
@@ -299,7 +297,7 @@ async fn restored_vm_is_not_started_before_confirmation() {
     };
     restored().await;
     assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
-    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty());
+    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty());
     report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().obstacle),
@@ -315,7 +313,7 @@ async fn restored_vm_is_not_started_before_confirmation() {
     ready(&first).await;
     report_vms(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
-    assert!(rig.central.vms.vm_orders(first.id(), None).is_empty(), "never two copies");
+    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty(), "never two copies");
     assert!(
         code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs"))
             .contains("release that one")
@@ -325,5 +323,5 @@ async fn restored_vm_is_not_started_before_confirmation() {
     report_vms(&second, &[]).await;
     released(&second, &vm).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
-    assert!(matches!(want(&rig, first.id()), Some(VmTargetState::Run { .. })));
+    assert!(matches!(want(&rig, first.id()), Some(VmTarget::Run { .. })));
 }

@@ -10,8 +10,8 @@ use meshd_model::{
 use meshd_proto::{
     FromCentral, NodeSpec, SpecEntry,
     task::{
-        MAX_PIECE, Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState,
-        TaskOrder, TaskReport, TaskUpdate, TaskUser,
+        MAX_PIECE, Output, OutputStored, Piece, Stream, TaskDesiredState, TaskEntry, TaskFault,
+        TaskNodeState, TaskReport, TaskUpdate, TaskUser,
     },
 };
 use meshd_types::TaskId;
@@ -114,7 +114,7 @@ async fn fenced_or_removed_node_is_released_from_its_task() {
     assert_eq!(failed.holding().collect::<Vec<_>>(), [second.id()]);
     assert!(
         failed
-            .order_for(second.id())
+            .entry_for(second.id())
             .is_some_and(|order| order.desired_state == TaskDesiredState::Gone)
     );
     // The other one is lost before it can say so.
@@ -263,7 +263,7 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
         parts.flat_map(|part| rig.central.agents.specs(link, part)).collect::<Vec<_>>()
     };
     let gone = |generation| {
-        let order = TaskOrder { task: over, desired_state: TaskDesiredState::Gone };
+        let order = TaskEntry { task: over, desired_state: TaskDesiredState::Gone };
         NodeSpec { generation, entry: SpecEntry::Tasks(order) }
     };
     assert_eq!(sent(), [gone(1)]);

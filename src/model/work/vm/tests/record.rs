@@ -45,7 +45,7 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     assert_eq!(vm.last_report.as_ref().map(|last| last.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
-    let Some(VmOrder { desired_state: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node())
+    let Some(VmEntry { desired_state: VmTarget::Run { start: 1, .. }, .. }) = vm.entry_for(node())
     else {
         panic!("{vm:?}")
     };
@@ -54,8 +54,8 @@ fn report_yields_one_change_and_order_carries_desired_state() {
         vm.stop(grace);
         assert!(!vm.is_settled());
         assert_eq!(
-            vm.order(node()).map(|order| order.desired_state),
-            Some(VmTargetState::Stop { grace_s: expected })
+            vm.entry_for(node()).map(|order| order.desired_state),
+            Some(VmTarget::Stop { grace_s: expected })
         );
     }
     assert_eq!(
@@ -66,15 +66,15 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(vm.phase(true), VmPhase::Releasing);
     assert!(matches!(
-        vm.order(node()),
-        Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })
+        vm.entry_for(node()),
+        Some(VmEntry { desired_state: VmTarget::Release { .. }, .. })
     ));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
-    assert_eq!(vm.order(other), None, "it is no concern of another node");
+    assert_eq!(vm.entry_for(other), None, "it is no concern of another node");
     vm.stray_nodes.insert(other);
     assert!(matches!(
-        vm.order(other),
-        Some(VmOrder { desired_state: VmTargetState::Release { .. }, .. })
+        vm.entry_for(other),
+        Some(VmEntry { desired_state: VmTarget::Release { .. }, .. })
     ));
 }
 
@@ -300,10 +300,10 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
         wipe: true,
         used: true,
     };
-    let order = |vm: &Vm| vm.order(node()).map(|order| order.desired_state);
+    let order = |vm: &Vm| vm.entry_for(node()).map(|order| order.desired_state);
     assert_eq!(
         order(&vm),
-        Some(VmTargetState::Release { disks: vec![left("eui.1")] }),
+        Some(VmTarget::Release { disks: vec![left("eui.1")] }),
         "the named disk is not wiped"
     );
     let mut cancelled = vm.clone();
