@@ -27,7 +27,7 @@ static BUILD_NOTE: &str = concat!(
     ";"
 );
 
-/// The agent of a meshd node: enrols with the central node, reports, and does what it is asked.
+/// The agent of a meshd node: enrols with the central node, reports, runs VMs and tasks.
 #[derive(Parser)]
 #[command(name = "mesh-agent", version = meshd_agent::version())]
 struct Cli {
@@ -72,21 +72,23 @@ struct Paths {
 enum Verb {
     /// Enrol, keep the link, run tasks
     Run {
-        /// A ticket of `meshd token create`, for a machine that is not netbooted; it is removed
-        /// once it is taken in. Give it a --state-dir that outlives a reboot
+        /// Ticket of `meshd token create` for a machine without netboot
+        ///
+        /// The file is removed when the ticket is stored. Use it with a --state-dir that outlives
+        /// a reboot.
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
-    /// Print this machine's node ID, and below it what it was derived from
+    /// Print the node ID of this machine, and its source
     Id,
-    /// Print everything known of this machine, as JSON
+    /// Print all facts of this machine, as JSON
     Facts,
     /// Run the readiness checks; exit code 1 if one fails
     Doctor {
-        /// How they are printed
+        /// Output format
         #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
         output: ReportFormat,
-        /// The same as -o lines
+        /// Short for -o lines
         #[arg(long, conflicts_with = "output")]
         lines: bool,
     },

@@ -61,6 +61,6 @@ use std::path::{Path, PathBuf};
 pub const FOLDER: &str = "/var/lib/machines";
 
 /// Returns the folder of volumes inside the folder of VMs. Each volume is named by its digest.
-pub fn volumes(machines: &Path) -> PathBuf {
-    machines.join("volumes")
+pub fn volumes(vms_dir: &Path) -> PathBuf {
+    vms_dir.join("volumes")
 }

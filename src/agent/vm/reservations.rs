@@ -143,7 +143,7 @@ impl Reservations {
     pub async fn limit_store(&self, config: &Arc<HostConfig>) {
         let (config, reservations) = (config.clone(), self.clone());
         let limited = tokio::task::spawn_blocking(move || {
-            let (tree, machines) = (Tree::new(&config.root), &config.machines);
+            let (tree, machines) = (Tree::new(&config.root), &config.vms_dir);
             let used = capacity::space(machines)?.used;
             capacity::limit_store(
                 machines,

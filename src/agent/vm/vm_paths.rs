@@ -28,9 +28,9 @@ pub struct VmPaths {
 }
 
 impl VmPaths {
-    /// `machines` is the folder of all VMs.
-    pub fn new(machines: &Path, uuid: SystemUuid) -> Self {
-        VmPaths { folder: machines.join(uuid.to_string()) }
+    /// `vms_dir` is the folder of all VMs.
+    pub fn new(vms_dir: &Path, uuid: SystemUuid) -> Self {
+        VmPaths { folder: vms_dir.join(uuid.to_string()) }
     }
 
     pub fn folder(&self) -> &Path {

@@ -4,7 +4,7 @@
 use crate::{boot::BootService, environment::alarms::log_failure};
 use meshd_config::Delivery;
 use meshd_model::{
-    boot::{MachineState, QueueAnswer, Refusal},
+    boot::{Admission, QueueAnswer, Refusal},
     fleet::{Node, Stage},
 };
 use meshd_store::{StoreError, Tx};
@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 impl BootService {
     /// Admits a machine, or refuses it with its position in the queue.
     pub(crate) fn enter_queue(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
-        let state =
-            if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
+        let state = if node.phase.is_admitted() { Admission::Approved } else { Admission::Unknown };
         let mut queue = self.queue.lock();
         let before = queue.waiting();
         let answer = queue.request(self.env.monotonic(), mac, state);

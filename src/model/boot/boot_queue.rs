@@ -63,7 +63,7 @@ pub enum QueueAnswer {
 
 /// The approval of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MachineState {
+pub enum Admission {
     Approved,
     Unknown,
 }
@@ -90,7 +90,7 @@ struct Queue {
 
 #[derive(Clone, Copy, Debug)]
 struct Loading {
-    state: MachineState,
+    state: Admission,
     since: Duration,
     last_progress: Duration,
 }
@@ -147,8 +147,8 @@ impl Loading {
     /// Returns whether the entry is still valid.
     fn is_valid(&self, now: Duration) -> bool {
         let limit = match self.state {
-            MachineState::Approved => APPROVED_TIME,
-            MachineState::Unknown => UNKNOWN_TIME,
+            Admission::Approved => APPROVED_TIME,
+            Admission::Unknown => UNKNOWN_TIME,
         };
         let in_time =
             now.saturating_sub(self.since) <= limit || !failpoint::defends("boot-queue-time");
@@ -170,13 +170,13 @@ impl BootQueue {
     }
 
     /// Processes a request to load.
-    pub fn request(&mut self, now: Duration, mac: MacAddr, state: MachineState) -> QueueAnswer {
+    pub fn request(&mut self, now: Duration, mac: MacAddr, state: Admission) -> QueueAnswer {
         let state =
-            if failpoint::defends("boot-queue-share") { state } else { MachineState::Approved };
+            if failpoint::defends("boot-queue-share") { state } else { Admission::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
             // The machine may have been approved since its last request.
             loading.state = loading.state.min(state);
-            if state == MachineState::Approved || !failpoint::defends("boot-queue-time") {
+            if state == Admission::Approved || !failpoint::defends("boot-queue-time") {
                 loading.last_progress = now;
             }
             if loading.is_valid(now) {
@@ -185,17 +185,17 @@ impl BootQueue {
             self.loading.remove(&mac);
         }
         self.sweep(now);
-        if state == MachineState::Approved {
+        if state == Admission::Approved {
             self.unknown.forget(mac);
         }
         let free = self.limit.saturating_sub(self.loading.len());
         let (position, free) = match state {
-            MachineState::Approved => (self.approved.position(mac), free),
-            MachineState::Unknown => {
+            Admission::Approved => (self.approved.position(mac), free),
+            Admission::Unknown => {
                 let unknown = self
                     .loading
                     .values()
-                    .filter(|loading| loading.state == MachineState::Unknown)
+                    .filter(|loading| loading.state == Admission::Unknown)
                     .count();
                 let share = (self.limit / UNKNOWN_SHARE).max(1).saturating_sub(unknown);
                 let before = self.approved.waiting.len();
@@ -210,8 +210,8 @@ impl BootQueue {
         let seconds = self.seconds_until(position);
         let until = now + Duration::from_secs(seconds.into()) + GRACE;
         match state {
-            MachineState::Approved => self.approved.enqueue(mac, until),
-            MachineState::Unknown => self.unknown.enqueue(mac, until),
+            Admission::Approved => self.approved.enqueue(mac, until),
+            Admission::Unknown => self.unknown.enqueue(mac, until),
         }
         QueueAnswer::Wait { seconds, position }
     }

@@ -1,7 +1,7 @@
 //! Tests of the boot queue: single cases and random sequences.
 
 use super::{
-    MachineState::{Approved, Unknown},
+    Admission::{Approved, Unknown},
     QueueAnswer::Admitted,
     *,
 };

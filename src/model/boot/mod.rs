@@ -30,7 +30,7 @@ mod request;
 mod tests;
 
 pub use boot_plan::{BootContents, BootPlan, BootSecret, PlannedPart, PublicPlan};
-pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
+pub use boot_queue::{Admission, BootQueue, QueueAnswer};
 pub use decide::{PlanRequest, decide};
 pub use endpoint::Endpoint;
 pub use failure::BootFailure;

@@ -28,8 +28,8 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
 /// Returns the name of a reason in metrics and log.
 pub(super) fn drop_reason(reason: DropReason) -> &'static str {
     match reason {
-        DropReason::Malformed => "odd",
-        DropReason::RateLimited => "flood",
+        DropReason::Malformed => "malformed",
+        DropReason::RateLimited => "rate_limited",
         DropReason::UnprovenSender => "unproven_sender",
         DropReason::SourcePort => "source_port",
         DropReason::NoAddress => "no_address",
@@ -138,7 +138,7 @@ pub(super) fn text(warning: &Warning) -> String {
             )
         }
         Warning::NotReserved { vm, address } => format!(
-            "{address} is recorded for the VM {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
+            "{address} is recorded for the VM {vm}, but site.toml reserves the address for another NIC, or another address for the NIC; change site.toml, or delete {vm}"
         ),
         Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
             format!(
@@ -166,7 +166,7 @@ fn describe_drop(reason: DropReason, mac: Option<MacAddr>, source: Ipv4Addr) -> 
         }
         DropReason::NoAddress => "it names no address",
         DropReason::Unfounded => {
-            "it gives up an address that its machine uses or did not get lately"
+            "it gives up an address that is in use, or that its machine did not lease lately"
         }
     };
     let client = mac.map(|mac| format!(" in the name of {mac}")).unwrap_or_default();

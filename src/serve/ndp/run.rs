@@ -88,8 +88,8 @@ async fn answer(interface: String, socket: UdpSocket) {
         }
         second.1 += 1;
         if second.1 > MAX_PER_SECOND {
-            count_dropped("flood");
-            log.warn("ndp_flood", || {
+            count_dropped("rate_limited");
+            log.warn("ndp_rate_limited", || {
                 format!("{interface}: too many IPv6 router solicitations: some are not answered")
             });
             continue;

@@ -112,13 +112,13 @@ impl TftpTelemetry {
             // A timeout before the first block ends a size probe.
             Event::TimedOut { client, acked, blocks } if *acked > 0 => self
                 .log
-                .warn("silent", || format!("TFTP transfer of {client} timed out after block {acked} of {blocks}")),
+                .warn("timed_out", || format!("TFTP transfer of {client} timed out after block {acked} of {blocks}")),
             Event::Full { client } => self.log.warn("too many transfers", || {
                 format!("too many TFTP transfers: a request of {client} is not answered until it is repeated")
             }),
             Event::Evicted => self
                 .log
-                .warn("displaced", || "too many TFTP transfers: stalled ones are ended for new requests".to_owned()),
+                .warn("evicted", || "too many TFTP transfers: stalled ones are ended for new requests".to_owned()),
             _ => {}
         }
     }
@@ -129,9 +129,9 @@ fn result_of(event: &Event) -> &'static str {
         Event::Completed => "complete",
         Event::Aborted => "aborted",
         Event::Restarted => "restarted",
-        Event::Evicted => "displaced",
+        Event::Evicted => "evicted",
         Event::CutOff => "cut_off",
-        _ => "silent",
+        _ => "timed_out",
     }
 }
 

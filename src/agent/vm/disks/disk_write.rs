@@ -198,7 +198,7 @@ fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRef
         .source
         .digest()
         .ok_or_else(|| refusal(Reason::VolumeMissing, "the volume has no image"))?;
-    let path = config.images.join(digest.to_string());
+    let path = config.volumes_dir.join(digest.to_string());
     let missing = |error| refusal(Reason::VolumeMissing, format!("{}: {error}", path.display()));
     let length = path.metadata().map_err(missing)?.len();
     let header = files::read_beginning(&path, qcow2::HEADER).map_err(missing)?;

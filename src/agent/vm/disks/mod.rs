@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `volume_fetch` | fetches image files, named by digest, from the central node |
-//! | `qcow2_overlay` | the qcow2 overlay that a VM writes, above a base image |
+//! | `qcow2_layer` | the qcow2 layer that a VM writes, above a base image |
 //! | `disk_write` | writes an image onto a disk of the node before the first start, and compares |
 //! | `ownership_marker` | which disks a VM owns and whether their image is written |
 //! | `disk_release` | checks that the disks of a released VM are idle, and wipes them |
@@ -13,5 +13,5 @@ pub mod cloud_init_seed;
 pub mod disk_release;
 pub mod disk_write;
 pub mod ownership_marker;
-pub mod qcow2_overlay;
+pub mod qcow2_layer;
 pub mod volume_fetch;

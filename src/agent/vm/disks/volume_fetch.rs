@@ -167,7 +167,7 @@ impl Volumes {
             }
             is_needed
         });
-        for entry in fs::read_dir(&self.store.config.images).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(&self.store.config.volumes_dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let digest = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
             if digest.is_some_and(|digest| !needed.contains(&digest)) {
@@ -182,7 +182,7 @@ impl Volumes {
 
 impl VolumeStore {
     fn path(&self, digest: &Digest) -> PathBuf {
-        self.config.images.join(digest.to_string())
+        self.config.volumes_dir.join(digest.to_string())
     }
 
     /// Returns the bytes that may still be fetched. In a store in memory, reserved memory is not
@@ -360,7 +360,7 @@ impl FetchJob {
     }
 
     fn store_full(&self, reason: String) -> VmRefusal {
-        let folder = self.store.config.images.display();
+        let folder = self.store.config.volumes_dir.display();
         refusal(
             VmRefusalReason::StoreFull,
             format!("cannot store {} in {folder}: {reason}", self.digest.short()),

@@ -11,9 +11,9 @@ pub struct HostConfig {
     /// Address of the central node, which no guest reaches.
     pub central: Option<Ipv4Addr>,
     /// Folder of VMs; each VM has a folder in it.
-    pub machines: PathBuf,
+    pub vms_dir: PathBuf,
     /// Folder of volumes; each file has its digest as its name.
-    pub images: PathBuf,
+    pub volumes_dir: PathBuf,
     /// PCI devices that the profile assigns to VMs.
     pub vfio: Vec<VfioSelector>,
     /// WWIDs and serial numbers of disks that the profile marks as data.
@@ -28,8 +28,8 @@ impl HostConfig {
     /// A configuration without devices, whose folders are below `root`.
     pub fn of_root(root: &std::path::Path) -> Self {
         HostConfig {
-            machines: root.join("vms"),
-            images: root.join("images"),
+            vms_dir: root.join("vms"),
+            volumes_dir: root.join("images"),
             models: CpuModels::default(),
             central: None,
             vfio: Vec::new(),

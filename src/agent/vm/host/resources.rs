@@ -111,8 +111,8 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         vhost: tree.has(VHOST),
         threads: system::cpu(&tree).threads,
         programs,
-        memory: memory::read(&tree, &config.machines),
-        layers_in_memory: capacity::is_in_memory(&config.machines),
+        memory: memory::read(&tree, &config.vms_dir),
+        layers_in_memory: capacity::is_in_memory(&config.vms_dir),
         hugepages: hugepages(&tree, "free_hugepages"),
         numa: numa(&tree),
         units: if spec.units.is_empty() {
@@ -127,7 +127,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         private: networks::private_network(&tree)
             .and_then(|spec| networks::choose_subnet(&tree, &spec)),
         uefi: installed::uefi(&tree),
-        images: images(&config.images, spec),
+        images: images(&config.volumes_dir, spec),
     }
 }
 

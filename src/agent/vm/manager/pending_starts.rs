@@ -53,7 +53,7 @@ impl PendingStarts {
     /// Reads the orders that an earlier agent of the same boot left.
     pub fn open(config: &HostConfig) -> Self {
         let (file, boot) =
-            (config.machines.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
+            (config.vms_dir.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
         let stored = files::read(&file)
             .ok()
             .and_then(|text| serde_json::from_str::<PendingStartsFile>(&text).ok());
@@ -143,6 +143,6 @@ mod tests {
             "the VM may run on another node after a reboot"
         );
         starts.remove(uuid);
-        assert_eq!(fs::read_dir(config.machines).expect("made").count(), 0, "the file is removed");
+        assert_eq!(fs::read_dir(config.vms_dir).expect("made").count(), 0, "the file is removed");
     }
 }

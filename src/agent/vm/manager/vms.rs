@@ -87,7 +87,7 @@ impl Vms {
             changed: watch::Sender::new(0),
             supervisors: JoinSet::new(),
         };
-        for uuid in vm_paths::all(&vms.config.machines) {
+        for uuid in vm_paths::all(&vms.config.vms_dir) {
             let files = vms.files(uuid);
             if files.ownership_markers().exists() && !files.record().exists() {
                 // Its disk write was interrupted. The next start order repeats the write.
@@ -167,7 +167,7 @@ impl Vms {
 
     /// Returns the paths of a VM. The files may not exist.
     pub fn files(&self, uuid: SystemUuid) -> VmPaths {
-        VmPaths::new(&self.config.machines, uuid)
+        VmPaths::new(&self.config.vms_dir, uuid)
     }
 
     pub fn config(&self) -> Arc<HostConfig> {

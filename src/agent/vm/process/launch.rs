@@ -10,7 +10,7 @@ use crate::{
     vfio,
     vm::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
-        disks::{cloud_init_seed, ownership_marker, qcow2_overlay},
+        disks::{cloud_init_seed, ownership_marker, qcow2_layer},
         failure::{combine_refusals, failure},
         host::{config::HostConfig, resources},
         net::tap_ports,
@@ -125,7 +125,7 @@ fn confine(
 fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupLimits {
     let layers = plan.volumes.iter().filter_map(|volume| match volume {
         PlannedVolume::Layer { base, size } if layers_in_memory => {
-            Some(qcow2_overlay::virtual_size(base, *size).unwrap_or(0).saturating_add(LAYER_TABLES))
+            Some(qcow2_layer::virtual_size(base, *size).unwrap_or(0).saturating_add(LAYER_TABLES))
         }
         _ => None,
     });
@@ -192,7 +192,7 @@ async fn prepare(
     }
     for (index, volume) in plan.volumes.iter().enumerate() {
         if let (PlannedVolume::Layer { base, size }, Some(qemu_img)) = (volume, &plan.qemu_img) {
-            qcow2_overlay::create(files, index, (base, *size), qemu_img, confined).await?;
+            qcow2_layer::create(files, index, (base, *size), qemu_img, confined).await?;
         }
     }
     if let Some(swtpm_program) = &plan.swtpm {

@@ -32,7 +32,7 @@ pub const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 pub const SURVIVES_KILL: &str = "QEMU did not end after SIGKILL; see the kernel log of the node";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum MachineState {
+enum RunState {
     Off,
     /// `by_order`: an order starts the VM, not its restart policy.
     Starting {
@@ -72,7 +72,7 @@ enum AfterStop {
 
 #[derive(Clone, Debug)]
 pub struct VmStateMachine {
-    state: MachineState,
+    state: RunState,
     policy: RestartPolicy,
     start_timeout: Duration,
     record: VmRecord,
@@ -83,13 +83,7 @@ impl VmStateMachine {
     pub fn new(policy: RestartPolicy, memory_bytes: u64, record: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
-        VmStateMachine {
-            state: MachineState::Off,
-            policy,
-            start_timeout,
-            record,
-            shutdown_cause: None,
-        }
+        VmStateMachine { state: RunState::Off, policy, start_timeout, record, shutdown_cause: None }
     }
 
     /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy,
@@ -104,13 +98,11 @@ impl VmStateMachine {
     /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
         match (self.record.should_run, is_alive) {
-            (true, true) if self.record.guest_ran => {
-                self.state = MachineState::Running { since: now }
-            }
+            (true, true) if self.record.guest_ran => self.state = RunState::Running { since: now },
             // An earlier agent ended during the start: the timeout begins again.
             (true, true) => {
                 self.state =
-                    MachineState::Starting { deadline: now + self.start_timeout, by_order: false };
+                    RunState::Starting { deadline: now + self.start_timeout, by_order: false };
             }
             (true, false) => {
                 self.failed(
@@ -129,13 +121,13 @@ impl VmStateMachine {
     /// Returns the state for reports.
     pub fn state(&self) -> ReportedVmState {
         match &self.state {
-            MachineState::Off if self.record.failure.is_some() => ReportedVmState::Failed,
-            MachineState::Off => ReportedVmState::Stopped,
-            MachineState::Starting { .. } => ReportedVmState::Starting,
-            MachineState::Running { .. } => ReportedVmState::Running,
-            MachineState::Paused { .. } => ReportedVmState::Paused,
-            MachineState::Stopping { .. } => ReportedVmState::Stopping,
-            MachineState::Waiting { .. } => ReportedVmState::Waiting,
+            RunState::Off if self.record.failure.is_some() => ReportedVmState::Failed,
+            RunState::Off => ReportedVmState::Stopped,
+            RunState::Starting { .. } => ReportedVmState::Starting,
+            RunState::Running { .. } => ReportedVmState::Running,
+            RunState::Paused { .. } => ReportedVmState::Paused,
+            RunState::Stopping { .. } => ReportedVmState::Stopping,
+            RunState::Waiting { .. } => ReportedVmState::Waiting,
         }
     }
 
@@ -146,19 +138,19 @@ impl VmStateMachine {
     /// Returns the time at which [`VmEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
-            MachineState::Starting { deadline, .. } | MachineState::Stopping { deadline, .. } => {
+            RunState::Starting { deadline, .. } | RunState::Stopping { deadline, .. } => {
                 Some(*deadline)
             }
-            MachineState::Waiting { until } => Some(*until),
-            MachineState::Paused { until, .. } => *until,
-            MachineState::Off | MachineState::Running { .. } => None,
+            RunState::Waiting { until } => Some(*until),
+            RunState::Paused { until, .. } => *until,
+            RunState::Off | RunState::Running { .. } => None,
         }
     }
 
     pub fn handle(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
         match (event, &self.state) {
             (VmEvent::Start, _)
-            | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
+            | (VmEvent::Restart { .. }, RunState::Off | RunState::Paused { .. }) => {
                 return self.start(now);
             }
             (VmEvent::Stop { grace }, _) => {
@@ -173,25 +165,25 @@ impl VmStateMachine {
             }
             (VmEvent::Ended { exit, log }, _) => return self.ended(now, &exit, log),
             (VmEvent::Tick, _) => return self.tick(now),
-            (VmEvent::GuestStartFailed(failure), MachineState::Starting { .. }) => {
+            (VmEvent::GuestStartFailed(failure), RunState::Starting { .. }) => {
                 return self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure));
             }
-            (VmEvent::Refused(failure), MachineState::Off) => self.refused(failure),
+            (VmEvent::Refused(failure), RunState::Off) => self.refused(failure),
             // The central node may try another node.
-            (VmEvent::LaunchFailed(failure), MachineState::Starting { by_order: true, .. })
+            (VmEvent::LaunchFailed(failure), RunState::Starting { by_order: true, .. })
                 if failure.kind == VmFailureKind::Refused =>
             {
                 self.refused(failure);
             }
-            (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => {
+            (VmEvent::LaunchFailed(failure), RunState::Starting { .. }) => {
                 self.failed(now, failure)
             }
-            (VmEvent::GuestRunning, MachineState::Starting { .. }) => {
-                self.state = MachineState::Running { since: now };
+            (VmEvent::GuestRunning, RunState::Starting { .. }) => {
+                self.state = RunState::Running { since: now };
                 self.record.guest_ran = true;
             }
-            (VmEvent::Resumed, MachineState::Paused { .. }) => {
-                self.state = MachineState::Running { since: now }
+            (VmEvent::Resumed, RunState::Paused { .. }) => {
+                self.state = RunState::Running { since: now }
             }
             // A panic causes the later shutdown event.
             (VmEvent::ShuttingDown(_), _) if self.shutdown_cause == Some(ShutdownCause::Panic) => {}
@@ -211,23 +203,23 @@ impl VmStateMachine {
 
     /// An ordered start resets the restart counter.
     fn start(&mut self, now: Duration) -> Option<VmAction> {
-        if !matches!(self.state, MachineState::Starting { .. } | MachineState::Running { .. }) {
+        if !matches!(self.state, RunState::Starting { .. } | RunState::Running { .. }) {
             self.record = VmRecord { should_run: true, ..VmRecord::default() };
         }
         match &mut self.state {
-            MachineState::Off | MachineState::Waiting { .. } => self.launch(now, true),
-            MachineState::Stopping { then, .. } => {
+            RunState::Off | RunState::Waiting { .. } => self.launch(now, true),
+            RunState::Stopping { then, .. } => {
                 *then = AfterStop::Start;
                 None
             }
-            MachineState::Paused { resumable: true, until } => {
+            RunState::Paused { resumable: true, until } => {
                 *until = None;
                 Some(VmAction::Resume)
             }
-            MachineState::Paused { .. } => {
+            RunState::Paused { .. } => {
                 self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Start)
             }
-            MachineState::Starting { .. } | MachineState::Running { .. } => None,
+            RunState::Starting { .. } | RunState::Running { .. } => None,
         }
     }
 
@@ -235,8 +227,8 @@ impl VmStateMachine {
     /// resume is terminated.
     fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
         let since = match self.state {
-            MachineState::Running { since } => Some(since),
-            MachineState::Paused { until: None, .. } => None,
+            RunState::Running { since } => Some(since),
+            RunState::Paused { until: None, .. } => None,
             _ => return None,
         };
         if since.is_some_and(|since| self.is_stable(now, since)) {
@@ -250,7 +242,7 @@ impl VmStateMachine {
         let until = restarts.then(|| now + restart_delay(&self.policy, self.record.restarts));
         self.record.restarts += u32::from(restarts);
         self.record.failure = Some(failure);
-        self.state = MachineState::Paused { resumable, until };
+        self.state = RunState::Paused { resumable, until };
         None
     }
 
@@ -267,14 +259,14 @@ impl VmStateMachine {
 
     /// The node does not run the VM until the next order.
     fn refused(&mut self, failure: VmFailure) {
-        self.state = MachineState::Off;
+        self.state = RunState::Off;
         self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
     }
 
     fn launch(&mut self, now: Duration, by_order: bool) -> Option<VmAction> {
         self.shutdown_cause = None;
         self.record.guest_ran = false;
-        self.state = MachineState::Starting { deadline: now + self.start_timeout, by_order };
+        self.state = RunState::Starting { deadline: now + self.start_timeout, by_order };
         Some(VmAction::Launch)
     }
 
@@ -286,19 +278,19 @@ impl VmStateMachine {
     ) -> Option<VmAction> {
         self.record.should_run = after == AfterStop::Start;
         match &mut self.state {
-            MachineState::Off => None,
-            MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now, false),
-            MachineState::Waiting { .. } => {
-                self.state = MachineState::Off;
+            RunState::Off => None,
+            RunState::Waiting { .. } if after == AfterStop::Start => self.launch(now, false),
+            RunState::Waiting { .. } => {
+                self.state = RunState::Off;
                 self.record.failure = None;
                 None
             }
             // The guest does not run, so it cannot shut down by ACPI.
-            MachineState::Starting { .. } | MachineState::Paused { .. } => {
+            RunState::Starting { .. } | RunState::Paused { .. } => {
                 self.stop(now, StopStep::Term, TERM_TIMEOUT, after)
             }
-            MachineState::Running { .. } => self.stop(now, StopStep::Acpi, grace, after),
-            MachineState::Stopping { then, deadline, step } => {
+            RunState::Running { .. } => self.stop(now, StopStep::Acpi, grace, after),
+            RunState::Stopping { then, deadline, step } => {
                 *then = after;
                 // A second order may shorten the grace period, never extend it.
                 if *step == StopStep::Acpi {
@@ -312,9 +304,9 @@ impl VmStateMachine {
     fn discard(&mut self, now: Duration) -> Option<VmAction> {
         self.record.should_run = false;
         match self.state {
-            MachineState::Off => None,
-            MachineState::Waiting { .. } => {
-                self.state = MachineState::Off;
+            RunState::Off => None,
+            RunState::Waiting { .. } => {
+                self.state = RunState::Off;
                 None
             }
             _ => self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Stopped),
@@ -328,7 +320,7 @@ impl VmStateMachine {
         step_timeout: Duration,
         then: AfterStop,
     ) -> Option<VmAction> {
-        self.state = MachineState::Stopping { step, deadline: now + step_timeout, then };
+        self.state = RunState::Stopping { step, deadline: now + step_timeout, then };
         Some(match step {
             StopStep::Acpi => VmAction::PowerDown,
             StopStep::Term => VmAction::Terminate,
@@ -341,41 +333,41 @@ impl VmStateMachine {
             return None;
         }
         match &self.state {
-            MachineState::Starting { .. } => {
+            RunState::Starting { .. } => {
                 let detail =
                     format!("the guest did not run within {} s", self.start_timeout.as_secs());
                 let failure = failure(VmFailureKind::StartTimeout, detail);
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
             }
-            MachineState::Waiting { .. } => self.launch(now, false),
-            MachineState::Paused { resumable, .. } => {
-                self.state = MachineState::Paused { resumable: *resumable, until: None };
+            RunState::Waiting { .. } => self.launch(now, false),
+            RunState::Paused { resumable, .. } => {
+                self.state = RunState::Paused { resumable: *resumable, until: None };
                 Some(VmAction::Resume)
             }
-            MachineState::Stopping { step: StopStep::Acpi, then, .. } => {
+            RunState::Stopping { step: StopStep::Acpi, then, .. } => {
                 self.stop(now, StopStep::Term, TERM_TIMEOUT, then.clone())
             }
-            MachineState::Stopping { step: StopStep::Term, then, .. } => {
+            RunState::Stopping { step: StopStep::Term, then, .. } => {
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, then.clone())
             }
-            MachineState::Stopping { step: StopStep::Kill, .. } => {
+            RunState::Stopping { step: StopStep::Kill, .. } => {
                 self.record.should_run = false;
                 self.record.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
-                self.state = MachineState::Off;
+                self.state = RunState::Off;
                 None
             }
-            MachineState::Off | MachineState::Running { .. } => None,
+            RunState::Off | RunState::Running { .. } => None,
         }
     }
 
     fn ended(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Option<VmAction> {
         let shutdown_cause = self.shutdown_cause.take();
         match self.state.clone() {
-            MachineState::Starting { .. } => {
+            RunState::Starting { .. } => {
                 let detail = format!("QEMU {exit} before the guest ran");
                 self.failed(now, VmFailure { log, ..failure(VmFailureKind::NotStarted, detail) });
             }
-            MachineState::Running { since } => {
+            RunState::Running { since } => {
                 if self.is_stable(now, since) {
                     self.record.restarts = 0;
                 }
@@ -388,26 +380,26 @@ impl VmStateMachine {
                     (shutdown_cause, _) => self.failed(now, crash(shutdown_cause, exit, log)),
                 }
             }
-            MachineState::Stopping { then, .. } => match then {
+            RunState::Stopping { then, .. } => match then {
                 AfterStop::Stopped => self.stopped(),
                 AfterStop::Start => return self.launch(now, false),
                 AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
-            MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
-            MachineState::Off | MachineState::Waiting { .. } => {}
+            RunState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
+            RunState::Off | RunState::Waiting { .. } => {}
         }
         None
     }
 
     fn stopped(&mut self) {
-        self.state = MachineState::Off;
+        self.state = RunState::Off;
         self.record = VmRecord::default();
     }
 
     /// Restarts the VM after a delay, or leaves it failed.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
         if self.may_restart() {
-            self.state = MachineState::Waiting {
+            self.state = RunState::Waiting {
                 until: now + restart_delay(&self.policy, self.record.restarts),
             };
             self.record.restarts += 1;
@@ -418,7 +410,7 @@ impl VmStateMachine {
                 failure.detail = truncate(detail, MAX_FAILURE_TEXT);
             }
             self.record.should_run = false;
-            self.state = MachineState::Off;
+            self.state = RunState::Off;
         }
         self.record.failure = Some(failure);
     }

@@ -14,7 +14,7 @@ const OWN_GLOBAL: &str = "2001:db8::66";
 
 /// Counter, its label, and words of its log line.
 const DROPS: [(&str, &str, &str); 13] = [
-    ("meshd_dhcp_dropped_total", "reason=\"odd\"", "it is no DHCP request of a client"),
+    ("meshd_dhcp_dropped_total", "reason=\"malformed\"", "it is no DHCP request of a client"),
     ("meshd_dhcp_dropped_total", "reason=\"source_port\"", "clients send from port 68"),
     ("meshd_dhcp_dropped_total", "reason=\"no_address\"", "it names no address"),
     ("meshd_dhcp_dropped_total", "reason=\"unproven_sender\"", "its sender is not proven"),

@@ -163,7 +163,7 @@ impl Node {
         HostConfig {
             root,
             central: Some([10, 77, 0, 1].into()),
-            machines: self.run_folder(),
+            vms_dir: self.run_folder(),
             images,
             vfio: Vec::new(),
             data_disks: Vec::new(),

@@ -1,5 +1,4 @@
-//! The qcow2 overlay (layer) of a volume: the guest writes to the overlay, and the base image stays
-//! unchanged.
+//! The qcow2 layer of a volume: the guest writes to the layer, and the base image stays unchanged.
 
 use crate::{
     files,
@@ -18,8 +17,8 @@ use std::{
     path::Path,
 };
 
-/// Creates the overlay of a volume unless it exists. A temporary name protects against incomplete
-/// overlays.
+/// Creates the layer of a volume unless it exists. A temporary name protects against incomplete
+/// layers.
 pub async fn create(
     files: &VmPaths,
     index: usize,
