@@ -114,7 +114,7 @@ impl<F: Copy> Engine<F> {
     }
 
     /// Handles a packet to the well-known port (69).
-    pub fn request(
+    pub fn handle_request(
         &mut self,
         now: Instant,
         client: Client,
@@ -124,7 +124,7 @@ impl<F: Copy> Engine<F> {
     ) {
         match packet::parse(bytes) {
             Some(Packet::Read(request)) if request.mode == Mode::Octet => {
-                self.read(now, client, &request, files, out);
+                self.start_transfer(now, client, &request, files, out);
             }
             Some(Packet::Read(_)) => out.refuse(client, Refusal::Mode),
             Some(Packet::Write) => out.refuse(client, Refusal::Write),
@@ -138,7 +138,7 @@ impl<F: Copy> Engine<F> {
     }
 
     /// Handles a packet to the port of the transfers.
-    pub fn receive(
+    pub fn handle_packet(
         &mut self,
         now: Instant,
         client: SocketAddrV4,
@@ -204,7 +204,7 @@ impl<F: Copy> Engine<F> {
         }
     }
 
-    fn read(
+    fn start_transfer(
         &mut self,
         now: Instant,
         client: Client,

@@ -37,8 +37,14 @@ pub fn check_invariants(bytes: &[u8]) {
         let mut out = Effects::default();
         match control >> 6 {
             0 => now += Duration::from_millis(u64::from(control & 0x3f).pow(3)),
-            1 => engine.request(now, from(client), packet, &|_| Some((file.clone(), ())), &mut out),
-            _ => engine.receive(now, client, packet, &mut out),
+            1 => engine.handle_request(
+                now,
+                from(client),
+                packet,
+                &|_| Some((file.clone(), ())),
+                &mut out,
+            ),
+            _ => engine.handle_packet(now, client, packet, &mut out),
         }
         engine.tick(now, &mut out);
         check(&engine, now, &out);

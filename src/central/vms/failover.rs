@@ -38,7 +38,7 @@ impl Vms {
             self.check_not_elsewhere(tx.before(), uuid, false)?;
             let mut vm = before.clone();
             vm.run();
-            match self.assign(tx, &mut vm, &site, now) {
+            match self.choose_node_in(tx, &mut vm, &site, now) {
                 Ok(node) => {
                     let detail = format!("is started on {node}");
                     tx.event(vm_event(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));

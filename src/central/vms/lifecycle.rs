@@ -7,7 +7,7 @@ use crate::links::SpecPart;
 use crate::vms::{
     MAX_SITE_VMS, Vms,
     error::VmError,
-    nics::{check_slot_nics, is_private_address_taken, reserve},
+    nics::{assign_nic_addresses, check_slot_nics, is_private_address_taken},
     placement_candidates::{add_slots, candidate_nodes, slot_disks},
     readiness::{check_startable, may_run},
 };
@@ -69,12 +69,13 @@ impl Vms {
             check_new(tx.before(), &request)?;
             self.check_not_elsewhere(tx.before(), request.spec.uuid, audit.forced)?;
             self.check_files(&request.spec)?;
-            reserve(tx.before(), &snapshot, &mut request.spec, now).map_err(VmError::Nics)?;
+            assign_nic_addresses(tx.before(), &snapshot, &mut request.spec, now)
+                .map_err(VmError::Nics)?;
             let mut vm = Vm::new(request, only, now);
             if start {
                 vm.run();
             }
-            let node = self.assign(tx, &mut vm, &snapshot.site, now)?;
+            let node = self.choose_node_in(tx, &mut vm, &snapshot.site, now)?;
             tx.event(vm_event(
                 &vm,
                 node,
@@ -124,7 +125,7 @@ impl Vms {
                 vm.start_by_operator();
                 if vm.placement.is_none() {
                     self.check_files(&vm.request.spec)?;
-                    self.assign(tx, &mut vm, &site, now)?;
+                    self.choose_node_in(tx, &mut vm, &site, now)?;
                     detail = format!("{operation}, {}", describe_placement(&vm));
                 }
             }
@@ -234,8 +235,9 @@ impl Vms {
         })
     }
 
-    /// Places a VM on a node and assigns units. At most once in a transaction.
-    pub(crate) fn assign(
+    /// Chooses the node of a VM, and assigns units. At most once in a transaction: candidates are
+    /// read from the state before it, so a second VM would not see the first.
+    pub(crate) fn choose_node_in(
         &self,
         tx: &Tx<'_>,
         vm: &mut Vm,

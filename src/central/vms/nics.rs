@@ -54,7 +54,7 @@ impl Vms {
 ///
 /// # Errors
 /// All conflicts, each with the owner of the address.
-pub(crate) fn reserve(
+pub(crate) fn assign_nic_addresses(
     model: &Model,
     snapshot: &SiteSnapshot,
     spec: &mut VmSpec,

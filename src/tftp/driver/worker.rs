@@ -147,7 +147,7 @@ impl<F: Files, O: Observer> Worker<F, O> {
             let now = Instant::now();
             let received = self.receive(now, &mut out)?
                 + self.receive_frames(now, until.is_none(), &mut out)?;
-            let taken = if until.is_none() { self.take(now, &mut out) } else { 0 };
+            let taken = if until.is_none() { self.take_requests(now, &mut out) } else { 0 };
             self.engine.tick(now, &mut out);
             self.flush(now, &mut out);
             if until.is_none() && taken == 0 && self.wakeup.stop.load(Ordering::Acquire) {
@@ -170,8 +170,9 @@ impl<F: Files, O: Observer> Worker<F, O> {
 
     fn receive(&mut self, now: Instant, out: &mut Effects<F::Id>) -> io::Result<usize> {
         let engine = &mut self.engine;
-        let received = self.socket.receive(|from, bytes| engine.receive(now, from, bytes, out));
-        self.count(received)
+        let received =
+            self.socket.receive(|from, bytes| engine.handle_packet(now, from, bytes, out));
+        self.received_or_zero(received)
     }
 
     fn receive_frames(
@@ -185,15 +186,17 @@ impl<F: Files, O: Observer> Worker<F, O> {
         // Every worker gets all requests.
         let takes = |client: SocketAddrV4| takes_requests && is_own(&client);
         let received = link.receive(&takes, &mut |datagram| match datagram {
-            Datagram::Request(client, bytes) => self.engine.request(now, client, bytes, files, out),
-            Datagram::Packet(client, bytes) => self.engine.receive(now, client, bytes, out),
+            Datagram::Request(client, bytes) => {
+                self.engine.handle_request(now, client, bytes, files, out)
+            }
+            Datagram::Packet(client, bytes) => self.engine.handle_packet(now, client, bytes, out),
         });
-        self.count(received)
+        self.received_or_zero(received)
     }
 
     /// Returns the number of received packets. Reports an error and waits a moment, because it
     /// would repeat at once.
-    fn count(&self, received: io::Result<usize>) -> io::Result<usize> {
+    fn received_or_zero(&self, received: io::Result<usize>) -> io::Result<usize> {
         match received {
             Ok(received) => Ok(received),
             Err(error)
@@ -215,11 +218,11 @@ impl<F: Files, O: Observer> Worker<F, O> {
         }
     }
 
-    fn take(&mut self, now: Instant, out: &mut Effects<F::Id>) -> usize {
+    fn take_requests(&mut self, now: Instant, out: &mut Effects<F::Id>) -> usize {
         let files: Lookup<'_, F::Id> = &|name| self.files.open(name);
         let mut taken = 0;
         for (client, bytes) in self.requests.try_iter().take(BATCH) {
-            self.engine.request(now, client, &bytes, files, out);
+            self.engine.handle_request(now, client, &bytes, files, out);
             taken += 1;
         }
         taken

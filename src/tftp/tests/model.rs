@@ -199,7 +199,7 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
                     network.launch(now, true, &answer);
                 }
             } else if packet[1] == 1 {
-                engine.request(
+                engine.handle_request(
                     now,
                     Client::unobserved(CLIENT),
                     &packet,
@@ -207,7 +207,7 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
                     &mut out,
                 );
             } else {
-                engine.receive(now, CLIENT, &packet, &mut out);
+                engine.handle_packet(now, CLIENT, &packet, &mut out);
             }
         }
         engine.tick(now, &mut out);
@@ -298,7 +298,7 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
         let (mut engine, mut out, begin) =
             (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
         let bytes = request("blksize 512 windowsize 4 ");
-        engine.request(
+        engine.handle_request(
             begin,
             Client::unobserved(CLIENT),
             &bytes,
@@ -306,7 +306,7 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
             &mut out,
         );
         for number in (0..acknowledged).step_by(4) {
-            engine.receive(begin, CLIENT, &ack(number), &mut out);
+            engine.handle_packet(begin, CLIENT, &ack(number), &mut out);
         }
         datagrams(&mut out);
         let (mut now, mut again) = (begin, 0);

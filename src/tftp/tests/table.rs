@@ -38,12 +38,12 @@ impl Table {
 
     fn ask_from(&mut self, client: Client, options: &str) -> Vec<Vec<u8>> {
         let files = |name: &str| (name == "file").then(|| (Bytes::from(vec![9; 3000]), ()));
-        self.engine.request(self.now, client, &request(options), &files, &mut self.out);
+        self.engine.handle_request(self.now, client, &request(options), &files, &mut self.out);
         datagrams(&mut self.out)
     }
 
     fn send(&mut self, client: SocketAddrV4, packet: &[u8]) -> Vec<Vec<u8>> {
-        self.engine.receive(self.now, client, packet, &mut self.out);
+        self.engine.handle_packet(self.now, client, packet, &mut self.out);
         datagrams(&mut self.out)
     }
 
@@ -84,7 +84,7 @@ fn client_error_frees_transfer_and_same_port_may_retry() {
         let abort = b"\0\x05\0\0User aborted the transfer\0";
         if port_69 {
             let client = Client::unobserved(CLIENT);
-            table.engine.request(table.now, client, abort, &|_| None, &mut table.out);
+            table.engine.handle_request(table.now, client, abort, &|_| None, &mut table.out);
         } else {
             table.send(CLIENT, abort);
         }
@@ -287,7 +287,7 @@ fn unknown_file_mode_and_write_get_error_codes() {
     ];
     for (bytes, code, cause) in cases {
         let client = Client::unobserved(CLIENT);
-        table.engine.request(table.now, client, bytes, &|_| None, &mut table.out);
+        table.engine.handle_request(table.now, client, bytes, &|_| None, &mut table.out);
         let answers = datagrams(&mut table.out);
         assert_eq!((answers.len(), answers[0][..4].to_vec()), (1, vec![0, 5, 0, code]));
         assert_eq!(table.out.events.pop(), Some(Event::Refused { client: CLIENT, cause }));

@@ -108,6 +108,7 @@ impl VmSupervisor {
         }
     }
 
+    /// Takes over the QEMU of an earlier agent. A new VM has no process: then this does nothing.
     pub fn adopt(&mut self) -> Option<VmAction> {
         self.process = adoption::find(&self.files.pid(), self.files.user());
         let is_alive = self.process.is_some();

@@ -13,10 +13,12 @@ use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
 use std::net::Ipv4Addr;
 
 impl BootService {
-    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from
-    /// the leased address. In proxy mode, that is the address that the machine was seen to take.
-    /// Before that no request is answered, because the first requester could be an attacker.
-    pub(super) async fn session_of_request(
+    /// Verifies on the wire that a request comes from the machine of a session; binds its address,
+    /// ends sessions and raises alarms. Returns the session: opened by DHCP of this MAC within the
+    /// window, from the leased address. In proxy mode, that is the address that the machine was
+    /// seen to take. Before that no request is answered, because the first requester could be an
+    /// attacker.
+    pub(super) async fn verify_requester(
         &self,
         machine: &ObservedMachine,
         client: &LanClient,

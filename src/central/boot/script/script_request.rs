@@ -63,7 +63,7 @@ impl BootService {
         endpoint: Endpoint,
     ) -> Result<String, Refusal> {
         let (id, from) = (machine.node_id(), client.ipv4());
-        let session = self.session_of_request(machine, client).await?;
+        let session = self.verify_requester(machine, client).await?;
         let former = self.former_record(machine);
         let is_own = |other: &NodeId| {
             *other == id || former.as_ref().is_some_and(|former| former.id == *other)
@@ -138,7 +138,7 @@ impl BootService {
         let Requester { loader, node, from, endpoint, .. } = requester;
         let (now, code) = (self.env.now(), refusal.code());
         metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
-        let session = self.session_of(requester);
+        let session = self.find_own_session(requester);
         let correlation = match session {
             // The screen shows the text of the event, also at retries.
             Some(session) => {
@@ -179,7 +179,7 @@ impl BootService {
 
     /// The boot session of a refused machine; `None` for another machine, which must not change the
     /// session.
-    fn session_of(&self, requester: Requester) -> Option<BootSessionId> {
+    fn find_own_session(&self, requester: Requester) -> Option<BootSessionId> {
         self.env.store.read(|model| {
             let session = model.newest_session(requester.mac?)?;
             let is_own =

@@ -159,8 +159,8 @@ impl NodeOps {
             targets: u32::try_from(targets.len()).unwrap_or(u32::MAX),
             stage: OperationStage::Accepted,
         };
-        let is_executed = targets.len() <= BATCH && head.order != NodeOrder::Reboot;
-        let accepted = if is_executed {
+        let fits_one_transaction = targets.len() <= BATCH && head.order != NodeOrder::Reboot;
+        let accepted = if fits_one_transaction {
             self.accept_and_apply(&head, targets).await
         } else {
             self.accept(&head, targets).await
@@ -176,23 +176,23 @@ impl NodeOps {
             }
         };
         let operation = Some(id);
-        if !is_executed {
+        if !fits_one_transaction {
             failpoint::point("operation-accepted");
             if targets.len() > MAX_ANSWERED {
                 return Ok(AcceptedOrder { operation, results: None });
             }
-            if let Err(error) = self.finish(&head, &mut results).await {
+            if let Err(error) = self.run_to_end(&head, &mut results).await {
                 // The order is acknowledged: the background finishes it.
                 log_failure(Err(error), "cannot finish an operation within its request");
                 return Ok(AcceptedOrder { operation, results: None });
             }
         }
         drop(claim);
-        let ordered = targets
+        let in_request_order = targets
             .iter()
             .filter_map(|target| Some((target.id, results.remove(&target.id)?)))
             .collect();
-        Ok(AcceptedOrder { operation, results: Some(ordered) })
+        Ok(AcceptedOrder { operation, results: Some(in_request_order) })
     }
 
     /// Gives an order to one node, whatever its revision. `role` is the role of the caller.
@@ -233,7 +233,7 @@ impl NodeOps {
 
     /// Executes an accepted operation, and waits for its results. After an error, the operation
     /// goes on in the background.
-    async fn finish(
+    async fn run_to_end(
         self: &Arc<Self>,
         head: &Operation,
         results: &mut BTreeMap<NodeId, Result<Node, OperateError>>,
