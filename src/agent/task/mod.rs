@@ -89,19 +89,17 @@ impl Tasks {
     pub fn open(folder: &Path, cgroups: &Path, node: NodeId, central: CentralServices) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
-        let (tasks, released, observed, messages) = Default::default();
-        let (folder, runners) = (folder.to_owned(), JoinSet::new());
         let mut tasks = Tasks {
-            folder,
+            folder: folder.to_owned(),
             cgroups,
             central,
-            tasks,
-            released,
-            runners,
+            tasks: BTreeMap::new(),
+            released: VecDeque::new(),
+            runners: JoinSet::new(),
             events,
             inbox,
-            observed,
-            messages,
+            observed: 0,
+            messages: VecDeque::new(),
         };
         tasks.end_leftovers();
         tasks

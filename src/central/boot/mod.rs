@@ -83,8 +83,6 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (pending_overlays, repeats, segments, services, log_budgets, log_sweeps) =
-            Default::default();
         let logs = Arc::new(ChunkLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
         BootService {
             env,
@@ -92,14 +90,14 @@ impl BootService {
             enrolment,
             generations,
             loaders,
-            pending_overlays,
+            pending_overlays: Leaf::default(),
             queue,
-            repeats,
-            segments,
-            services,
+            repeats: Leaf::default(),
+            segments: Leaf::default(),
+            services: Leaf::default(),
             logs,
-            log_budgets,
-            log_sweeps,
+            log_budgets: Leaf::default(),
+            log_sweeps: Interval::default(),
             address_probes: Semaphore::new(claimed_address::MAX_PROBES),
         }
     }

@@ -134,19 +134,17 @@ pub struct VmReport {
 impl VmReport {
     /// Makes a report without details.
     pub fn new(uuid: SystemUuid, name: VmName, state: ReportedVmState) -> Self {
-        let (failure, restarts, start, fetching) = (None, 0, None, None);
-        let (addresses, disks, contents) = Default::default();
         VmReport {
             uuid,
             name,
             state,
-            failure,
-            restarts,
-            start,
-            fetching,
-            addresses,
-            disks,
-            contents,
+            failure: None,
+            restarts: 0,
+            start: None,
+            fetching: None,
+            addresses: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            contents: BTreeMap::new(),
         }
     }
 }

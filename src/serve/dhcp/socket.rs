@@ -107,19 +107,18 @@ impl BoundInterface {
         };
         let interface = Interface { name: name.to_owned(), address };
         let (bound, mac) = (watch.bound(address), watch.mac());
-        let (server, proxy, receiver, probe, arp, frames) = Default::default();
         let mut opened = BoundInterface {
             interface,
             ports,
             watch,
             bound,
             mac,
-            server,
-            proxy,
-            receiver,
-            probe,
-            arp,
-            frames,
+            server: None,
+            proxy: None,
+            receiver: None,
+            probe: None,
+            arp: None,
+            frames: None,
         };
         opened.open_sockets()?;
         Ok(opened)

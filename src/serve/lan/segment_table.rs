@@ -267,9 +267,8 @@ impl SegmentTable {
 
 impl Entry {
     fn new(lost_before: Option<u64>, fragments_before: u64) -> Self {
-        let (sources, fate) = Default::default();
         Entry {
-            sources,
+            sources: Vec::new(),
             lost_before,
             fragments_before,
             arriving: None,
@@ -277,7 +276,7 @@ impl Entry {
             is_silent: true,
             accepted: 0,
             is_reopened: false,
-            fate,
+            fate: Arc::default(),
         }
     }
 }
