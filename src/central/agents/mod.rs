@@ -101,6 +101,11 @@ impl AgentSessions {
         links.number_entries(link, entries)
     }
 
+    /// Records the end of a link.
+    pub async fn link_down(&self, link: LinkId) {
+        self.nodes.links.link_down(link).await;
+    }
+
     /// Handles a message of a node.
     pub async fn link_message(
         &self,

@@ -1,6 +1,6 @@
 //! The input of the DHCP engine: NICs of nodes and VMs, addresses in use, removed leases.
 
-use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot, links::has_link};
+use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot};
 use meshd_model::{fleet::RelayPort, work::ReservedNic};
 use meshd_store::{Model, NetworkChange};
 use meshd_types::{MacAddr, NodeId, Timestamp};
@@ -58,7 +58,7 @@ impl BootService {
         let mut used: Vec<(Ipv4Addr, Option<Timestamp>)> =
             boot.into_iter().map(|(address, until)| (address, Some(until))).collect();
         // The phase, not the link: this record is read again only after a change of the store.
-        let linked = node.filter(|node| has_link(node.phase));
+        let linked = node.filter(|node| node.phase.has_link());
         if let Some(IpAddr::V4(address)) = linked.and_then(|node| node.address) {
             used.push((address, None));
         }

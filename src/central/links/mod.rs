@@ -22,7 +22,6 @@ mod stale_checks;
 pub(crate) use checks::compare_units;
 pub use checks::doctor_report;
 pub use heartbeat_deadlines::WATCH_INTERVAL;
-pub(crate) use recent_link::has_link;
 
 use crate::{
     environment::{Environment, alarms::log_failure},

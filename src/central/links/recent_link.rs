@@ -2,7 +2,7 @@
 //! boots as such a node without an announcement may be another machine while the node runs.
 
 use super::Links;
-use meshd_model::fleet::{Node, Phase, Stage};
+use meshd_model::fleet::{Node, Stage};
 use meshd_store::{Model, StoreError};
 use meshd_types::BootSessionId;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Links {
     fn recent_silence(&self, node: &Node) -> Option<Duration> {
         let silence = self.silence(node.id);
         let seen = self.inner.lock().last_alive.get(&node.id).map(|alive| alive.was_linked);
-        let was_linked = seen.unwrap_or_else(|| has_link(node.phase));
+        let was_linked = seen.unwrap_or_else(|| node.phase.has_link());
         (was_linked && silence <= self.env.site().agent.offline_after).then_some(silence)
     }
 
@@ -38,12 +38,6 @@ impl Links {
         });
         stored.await
     }
-}
-
-/// True in the phases in which a node normally has a link.
-pub(crate) fn has_link(phase: Phase) -> bool {
-    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
-    matches!(phase, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
 }
 
 /// True if the end of the newest boot with a link was announced. Failed boots may lie between that

@@ -17,7 +17,7 @@ use meshd_proto::{
     vm::{MAX_VMS, VmFetching, VmReport, VmSpec, VmUpdate},
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
+use meshd_types::{BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -109,7 +109,7 @@ impl Vms {
             self.reported.orphan_vms.set(node, orphans);
             return Ok(());
         }
-        let order = CorrelationId(self.env.random());
+        let order = self.env.new_correlation();
         let committed = self.env.store.commit(|tx| {
             let serves = tx.node(node).is_some_and(Node::serves);
             let mut refused = Vec::new();
@@ -203,7 +203,8 @@ impl Vms {
     }
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
-        let (now, order) = (self.env.now(), CorrelationId(self.env.random()));
+        let now = self.env.now();
+        let order = self.env.new_correlation();
         // Only the node knows whether units and disks are clean; it reports them when its link
         // opens.
         let needs_recheck = self

@@ -3,7 +3,7 @@
 use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
-    fleet::{Node, Phase},
+    fleet::Node,
     work::{
         Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, slots_of_node,
         unassignable_units, unit_of,
@@ -44,7 +44,7 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
         facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
     CandidateNode {
         node: node.id,
-        unready: (!accepts_work(node.phase))
+        unready: (!node.phase.accepts_work())
             .then(|| node.phase.as_str())
             // A task has its nodes for itself (BM-5).
             .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
@@ -132,8 +132,4 @@ fn vm_support(node: &Node) -> VmSupport {
         Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,
         Some(CheckStatus::Skip) | None => VmSupport::Nothing,
     }
-}
-
-pub(crate) fn accepts_work(phase: Phase) -> bool {
-    phase == Phase::Online
 }

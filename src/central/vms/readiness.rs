@@ -1,10 +1,6 @@
 //! Checks that a placed VM may start on its node.
 
-use crate::vms::{
-    Vms,
-    error::VmError,
-    placement_candidates::{accepts_work, is_approved_by_policy},
-};
+use crate::vms::{Vms, error::VmError, placement_candidates::is_approved_by_policy};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},
@@ -22,7 +18,7 @@ fn out_of_service_reason(node: &Node) -> Option<(String, String)> {
     };
     let id = node.id;
     match node.phase {
-        phase if accepts_work(phase) => None,
+        phase if phase.accepts_work() => None,
         phase @ (Phase::Enrolling | Phase::Degraded) => failing().map(|check| {
             let why = format!("{phase}: check {} reports {}", check.name, check.detail);
             (why, format!("repair it; run meshd node doctor {id}"))

@@ -226,6 +226,6 @@ impl AgentBackend for Arc<Central> {
     }
 
     async fn link_down(&self, link: LinkId) {
-        self.links.link_down(link).await;
+        self.agents.link_down(link).await;
     }
 }

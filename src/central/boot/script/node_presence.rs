@@ -1,6 +1,6 @@
 //! Detects whether the machine of a node is present on the wire.
 
-use crate::{boot::BootService, links::has_link};
+use crate::boot::BootService;
 use meshd_model::fleet::Node;
 use meshd_types::failpoint;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +10,7 @@ impl BootService {
     /// its own NIC answers for its address. A link that was lost by a restart of meshd or a short
     /// interruption counts as live.
     pub(super) async fn is_present(&self, node: &Node, requester: Ipv4Addr) -> bool {
-        let is_recently_linked = has_link(node.phase)
+        let is_recently_linked = node.phase.has_link()
             && self.links.silence(node.id) <= self.env.site().agent.offline_after;
         if is_recently_linked && failpoint::defends("boot-recent-link") {
             return true;

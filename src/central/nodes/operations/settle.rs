@@ -1,7 +1,6 @@
 //! Ends running orders: those that a newer order replaces, and those whose effect the record of the
 //! node shows.
 
-use crate::links::has_link;
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
 use meshd_types::{NodeId, OperationId, Timestamp};
@@ -54,7 +53,7 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
                 record.session
             });
             // The node runs on: a later end of this boot is not announced.
-            if has_failed && node.is_some_and(|node| has_link(node.phase)) {
+            if has_failed && node.is_some_and(|node| node.phase.has_link()) {
                 session.flatten().map(|session| {
                     tx.edit_session(session, |session| session.reboot_ordered = false)
                 });

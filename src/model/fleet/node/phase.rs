@@ -153,6 +153,17 @@ impl Phase {
         Ok(Transition::To(to))
     }
 
+    /// Returns true in the phases in which a node normally has a link.
+    pub fn has_link(self) -> bool {
+        use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
+        matches!(self, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
+    }
+
+    /// Returns true while the node may receive new work.
+    pub fn accepts_work(self) -> bool {
+        self == Phase::Online
+    }
+
     /// Returns true while the node may receive tokens and certificates.
     pub fn is_admitted(self) -> bool {
         !matches!(self, Phase::Discovered | Phase::Rejected | Phase::Quarantined | Phase::Removed)
