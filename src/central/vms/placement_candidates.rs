@@ -48,7 +48,7 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
             .then(|| node.phase.as_str())
             // A task has its nodes for itself (BM-5).
             .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
-        runs: vm_support(node),
+        vm_support: vm_support(node),
         hosting: facts.hosting.as_deref(),
         threads: facts.cpu.threads,
         overcommit: site.vms.rules.cpu_overcommit,

@@ -14,7 +14,7 @@ use crate::{
             persisted_vm::{PersistedVm, SupervisorCommand},
             supervisor::VmSupervisor,
             swtpm,
-            vm_event::{VmEvent, VmRecord},
+            vm_event::{RestartState, VmEvent},
             vm_state_machine,
         },
         reservations::Reservations,
@@ -190,7 +190,7 @@ impl Vms {
     /// Sends the event of a start order to the supervisor of a VM, which is started if necessary.
     fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
         if !self.vms.contains_key(&spec.uuid) {
-            let (record, boot, ran) = (VmRecord::default(), String::new(), false);
+            let (record, boot, ran) = (RestartState::default(), String::new(), false);
             // A report of a stopped VM with the number of this order would look like the result of
             // this order.
             let stored =

@@ -1,6 +1,6 @@
 //! Commands to a supervisor, and the stored record of a VM.
 
-use super::vm_state_machine::{VmEvent, VmRecord, VmStateMachine};
+use super::vm_state_machine::{RestartState, VmEvent, VmStateMachine};
 use crate::{files, vm::vm_paths::VmPaths};
 use meshd_proto::vm::{VmReport, VmSpec};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct PersistedVm {
     #[serde(default)]
     pub start: u32,
     #[serde(default)]
-    pub record: VmRecord,
+    pub record: RestartState,
     /// Boot ID of the kernel that wrote it.
     #[serde(default)]
     pub boot: String,
@@ -41,7 +41,7 @@ impl PersistedVm {
 }
 
 pub fn report(spec: &VmSpec, start: u32, state_machine: &VmStateMachine) -> VmReport {
-    let VmRecord { restarts, failure, .. } = state_machine.record().clone();
+    let RestartState { restarts, failure, .. } = state_machine.record().clone();
     let plain = VmReport::new(spec.uuid, spec.name.clone(), state_machine.state());
     VmReport { failure, restarts, start: Some(start), ..plain }
 }

@@ -68,7 +68,7 @@ pub enum VmAction {
 /// The state that outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct VmRecord {
+pub struct RestartState {
     /// The desired state is running.
     pub should_run: bool,
     /// The guest ran since the last start.

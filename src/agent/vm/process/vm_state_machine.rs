@@ -11,7 +11,7 @@
 //!    A guest that cannot resume counts as crashed: the restart policy starts it again.
 //! ```
 
-pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
+pub use super::vm_event::{RestartState, ShutdownCause, VmAction, VmEvent};
 
 use super::exit_status::crash;
 use crate::vm::failure::{failure, truncate};
@@ -75,12 +75,12 @@ pub struct VmStateMachine {
     state: RunState,
     policy: RestartPolicy,
     start_timeout: Duration,
-    record: VmRecord,
+    record: RestartState,
     shutdown_cause: Option<ShutdownCause>,
 }
 
 impl VmStateMachine {
-    pub fn new(policy: RestartPolicy, memory_bytes: u64, record: VmRecord) -> Self {
+    pub fn new(policy: RestartPolicy, memory_bytes: u64, record: RestartState) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
         VmStateMachine { state: RunState::Off, policy, start_timeout, record, shutdown_cause: None }
@@ -131,7 +131,7 @@ impl VmStateMachine {
         }
     }
 
-    pub fn record(&self) -> &VmRecord {
+    pub fn record(&self) -> &RestartState {
         &self.record
     }
 
@@ -204,7 +204,7 @@ impl VmStateMachine {
     /// An ordered start resets the restart counter.
     fn start(&mut self, now: Duration) -> Option<VmAction> {
         if !matches!(self.state, RunState::Starting { .. } | RunState::Running { .. }) {
-            self.record = VmRecord { should_run: true, ..VmRecord::default() };
+            self.record = RestartState { should_run: true, ..RestartState::default() };
         }
         match &mut self.state {
             RunState::Off | RunState::Waiting { .. } => self.launch(now, true),
@@ -260,7 +260,7 @@ impl VmStateMachine {
     /// The node does not run the VM until the next order.
     fn refused(&mut self, failure: VmFailure) {
         self.state = RunState::Off;
-        self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
+        self.record = RestartState { failure: Some(failure), ..RestartState::default() };
     }
 
     fn launch(&mut self, now: Duration, by_order: bool) -> Option<VmAction> {
@@ -393,7 +393,7 @@ impl VmStateMachine {
 
     fn stopped(&mut self) {
         self.state = RunState::Off;
-        self.record = VmRecord::default();
+        self.record = RestartState::default();
     }
 
     /// Restarts the VM after a delay, or leaves it failed.

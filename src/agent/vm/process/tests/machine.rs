@@ -12,7 +12,7 @@ fn at(seconds: u64) -> Duration {
 fn machine(when: RestartWhen) -> VmStateMachine {
     let policy =
         RestartPolicy { when, delay_s: 2, max_delay_s: 6, attempts: 3, stable_after_s: 100 };
-    VmStateMachine::new(policy, 1 << 30, VmRecord::default())
+    VmStateMachine::new(policy, 1 << 30, RestartState::default())
 }
 
 fn running(when: RestartWhen) -> VmStateMachine {
@@ -38,7 +38,7 @@ fn stopped_guest_is_not_restarted_by_its_policy() {
     machine.handle(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
     assert_eq!(machine.handle(at(6), ended()), None);
     assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
-    assert_eq!(machine.record(), &VmRecord::default());
+    assert_eq!(machine.record(), &RestartState::default());
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
 #[test]
 fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
-    machine.record = VmRecord { should_run: true, restarts: 1, ..VmRecord::default() };
+    machine.record = RestartState { should_run: true, restarts: 1, ..RestartState::default() };
     machine.adopt_after_reboot();
     assert_eq!(
         (machine.state(), kind(&machine)),

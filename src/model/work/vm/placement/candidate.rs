@@ -24,7 +24,7 @@ pub struct CandidateNode<'a> {
     /// Reason why the node takes no work now; `None` if it does.
     pub unready: Option<&'a str>,
     /// Support for VMs: none, emulation or KVM.
-    pub runs: VmSupport,
+    pub vm_support: VmSupport,
     /// Features reported in this boot; `None` if unknown.
     pub hosting: Option<&'a Hosting>,
     /// Hardware threads.

@@ -26,7 +26,7 @@ pub fn rejections(
     if required_node.is_some_and(|node| node != host.node) {
         add(RejectReason::NotNamed, "another node was named".to_owned());
     }
-    match host.runs {
+    match host.vm_support {
         VmSupport::Nothing => add(RejectReason::RunsNoVms, "its profile runs no VMs".to_owned()),
         VmSupport::Emulated if !spec.allow_tcg => {
             add(

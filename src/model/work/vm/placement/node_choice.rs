@@ -68,7 +68,8 @@ pub fn place<'a>(
 /// certainly does not take the VM.
 fn bound(request: &VmRequest, host: &CandidateNode<'_>) -> Option<PlacementCost> {
     let spec = &request.spec;
-    let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
+    let runs = host.vm_support == VmSupport::Kvm
+        || (host.vm_support == VmSupport::Emulated && spec.allow_tcg);
     if host.unready.is_some() || !runs || host.allocations.vms().len() >= MAX_VMS {
         return None;
     }

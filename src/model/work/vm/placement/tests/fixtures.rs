@@ -49,7 +49,7 @@ pub(crate) fn candidate<'a>(
     CandidateNode {
         node,
         unready: None,
-        runs: VmSupport::Kvm,
+        vm_support: VmSupport::Kvm,
         hosting: None,
         threads: 64,
         overcommit: 4,

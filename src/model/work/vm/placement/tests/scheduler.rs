@@ -145,13 +145,13 @@ fn verdict_is_none_no_single_node_or_not_ready() {
 #[test]
 fn node_without_kvm_is_rejected_unless_vm_allows_emulation() {
     let none = Allocations::default();
-    let emulated = CandidateNode { runs: VmSupport::Emulated, ..host(1, &[], &none) };
+    let emulated = CandidateNode { vm_support: VmSupport::Emulated, ..host(1, &[], &none) };
     let mut request = request(1, "1G", &[]);
     let refused = choose_node(&request, None, [emulated.clone()].into_iter()).expect_err("no KVM");
     assert_eq!(words(&refused), (Verdict::None, vec!["kvm_missing"]));
     request.spec.allow_tcg = true;
     assert!(choose_node(&request, None, [emulated.clone()].into_iter()).is_ok());
-    let nothing = CandidateNode { runs: VmSupport::Nothing, ..emulated };
+    let nothing = CandidateNode { vm_support: VmSupport::Nothing, ..emulated };
     assert_eq!(
         words(&choose_node(&request, None, [nothing].into_iter()).expect_err("not its job")).1,
         ["runs_no_vms"]
