@@ -1,6 +1,6 @@
 //! Errors of an image build.
 
-use super::parts::{installed::DatabaseError, modules::NoSuchModule, plan::PlanError};
+use super::parts::{installed::DatabaseError, modules::ModulesError, plan::PlanError};
 use crate::{
     builder::{
         bundle::BundleFault,
@@ -39,7 +39,7 @@ pub enum BuildError {
     #[error("the recipe does not fit the source: {0}")]
     Plan(PlanError),
     #[error("{0}")]
-    Modules(NoSuchModule),
+    Modules(ModulesError),
     /// Alpine's init differs from the patched one.
     #[error(
         "the text of an [[initramfs.patch]] occurs {times} times in Alpine's init and must occur once: `{find}`"

@@ -40,7 +40,7 @@ pub(crate) fn unpack(
     let from = all.join(&release);
     let listing = from.join("modules.dep");
     let text = fs::read_to_string(&listing).map_err(io_error("read", &listing))?;
-    let dependencies = modules::parse_dependencies(&text);
+    let dependencies = modules::parse_dependencies(&text).map_err(BuildError::Modules)?;
     let selected = modules::select(&dependencies, &recipe.modules).map_err(BuildError::Modules)?;
     // The initramfs uses the modules of the modloop.
     modules::select(&dependencies, &recipe.initramfs.modules).map_err(BuildError::Modules)?;

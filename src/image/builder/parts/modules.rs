@@ -1,19 +1,34 @@
 //! Selects kernel modules and their dependencies. Pure.
 
-use meshd_types::SafePath;
+use meshd_types::{SafePath, failpoint};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A module of the recipe does not exist in the kernel.
+/// The modules of a kernel cannot be selected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the recipe lists modules that this kernel does not have: {}", .0.join(", "))]
-pub struct NoSuchModule(pub Vec<String>);
+pub enum ModulesError {
+    #[error("the recipe lists modules that this kernel does not have: {}", .0.join(", "))]
+    Missing(Vec<String>),
+    #[error("modules.dep of the kernel names `{0}`, which lies outside the folder of the modules")]
+    Outside(String),
+}
 
-meshd_types::hints!(NoSuchModule { _ => "take them out of the recipe"; });
+meshd_types::hints!(ModulesError {
+    ModulesError::Missing(_) => "take them out of the recipe";
+    ModulesError::Outside(_) => "do not trust the source: depmod writes no such path";
+});
 
-/// Parses `modules.dep` of depmod: `path: path path ...`.
-pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
+/// Parses `modules.dep` of depmod: `path: path path ...`. Files are written to these paths, so none
+/// may lead out of their folder.
+pub fn parse_dependencies(text: &str) -> Result<BTreeMap<&str, Vec<&str>>, ModulesError> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines.map(|(module, needs)| (module, needs.split_whitespace().collect())).collect()
+    let lines: BTreeMap<&str, Vec<&str>> =
+        lines.map(|(module, needs)| (module, needs.split_whitespace().collect())).collect();
+    let is_outside = |path: &&&str| SafePath::new(path).is_err() || path.starts_with('/');
+    let outside = lines.keys().chain(lines.values().flatten()).find(is_outside);
+    match outside.filter(|_| failpoint::defends("module-paths")) {
+        Some(path) => Err(ModulesError::Outside(path.escape_debug().take(200).collect())),
+        None => Ok(lines),
+    }
 }
 
 /// Returns the modules at or below `listed` (paths under `kernel/`), and their dependencies.
@@ -23,7 +38,7 @@ pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
 pub fn select<'t>(
     dependencies: &BTreeMap<&'t str, Vec<&'t str>>,
     listed: &[SafePath],
-) -> Result<BTreeSet<&'t str>, NoSuchModule> {
+) -> Result<BTreeSet<&'t str>, ModulesError> {
     let mut selected = BTreeSet::new();
     let mut absent = Vec::new();
     for path in listed {
@@ -37,7 +52,7 @@ pub fn select<'t>(
         selected.extend(found);
     }
     if !absent.is_empty() {
-        return Err(NoSuchModule(absent));
+        return Err(ModulesError::Missing(absent));
     }
     // modules.dep lists transitive dependencies, so one pass is enough.
     let needs: Vec<&str> =
@@ -62,8 +77,16 @@ kernel/drivers/vfiox/other.ko:
     }
 
     #[test]
+    fn path_outside_the_folder_of_the_modules_is_refused() {
+        for text in ["../loop.ko:", "kernel/a.ko: kernel/../../b.ko", "/etc/a.ko:", "a//b.ko:"] {
+            let refused = parse_dependencies(text).unwrap_err();
+            assert!(matches!(refused, ModulesError::Outside(_)), "{text}: {refused}");
+        }
+    }
+
+    #[test]
     fn module_folder_includes_its_modules_and_their_dependencies_only() {
-        let dependencies = parse_dependencies(DEP);
+        let dependencies = parse_dependencies(DEP).unwrap();
         let selected = select(&dependencies, &paths(&["drivers/vfio"])).unwrap();
         assert_eq!(selected.len(), 3);
         assert!(!selected.contains("kernel/drivers/vfiox/other.ko"));
@@ -71,9 +94,10 @@ kernel/drivers/vfiox/other.ko:
 
     #[test]
     fn paths_without_module_are_all_reported() {
-        let dependencies = parse_dependencies(DEP);
+        let dependencies = parse_dependencies(DEP).unwrap();
         let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"]))
             .unwrap_err();
-        assert_eq!(absent.0, ["kernel/drivers/nope", "kernel/fs/none.ko"]);
+        let missing = ["kernel/drivers/nope", "kernel/fs/none.ko"].map(str::to_owned);
+        assert_eq!(absent, ModulesError::Missing(missing.to_vec()));
     }
 }

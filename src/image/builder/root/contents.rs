@@ -9,6 +9,8 @@ use std::{
 
 /// Size of the pieces in which files are copied, in bytes. A piece of zeros becomes a hole.
 const PIECE: usize = 64 << 10;
+/// Maximum size of a content that is read into memory, in bytes.
+const MAX_READ: u64 = 256 << 20;
 
 pub(super) struct ContentStore {
     folder: PathBuf,
@@ -46,8 +48,12 @@ impl ContentStore {
         self.folder.join(number.to_string())
     }
 
+    /// Reads a whole content.
+    ///
+    /// # Errors
+    /// It cannot be read, or is larger than any kernel or list of packages.
     pub(super) fn read(&self, number: u64) -> io::Result<Vec<u8>> {
-        fs::read(self.path(number))
+        meshd_config::files::read_regular(&self.path(number), MAX_READ)
     }
 
     pub(super) fn copy(&self, number: u64, to: &Path) -> io::Result<()> {

@@ -39,6 +39,8 @@ pub enum RootFault {
     NoModules(String),
     #[error("the kernel has no module `{0}`, which every node needs to mount its root")]
     NoModule(&'static str),
+    #[error("modules and firmware of the initramfs have more than {0} bytes")]
+    ModulesTooLarge(u64),
     #[error("the root has no program /sbin/init")]
     NoInit,
     #[error("{what} is built for {found}, and the recipe says {expected}")]
@@ -64,6 +66,7 @@ meshd_types::hints!(RootFault {
     RootFault::Kernel { .. } => "install the kernel package again";
     RootFault::NoModules(release) => "install the modules, and run `depmod {release}` in the root";
     RootFault::NoModule(_) => "install a kernel with squashfs, overlayfs, loop and dm-verity";
+    RootFault::ModulesTooLarge(_) => "list fewer modules in image.toml";
     RootFault::NoInit => "install an init, such as systemd-sysv";
     RootFault::Architecture { .. } => "correct `arch` in image.toml, or the source";
     RootFault::NoRootHash => "check the version of cryptsetup-bin";

@@ -3,6 +3,7 @@
 use super::{
     error::RootFault,
     inspect::{Root, RootKernel},
+    sources::limited,
 };
 use crate::builder::{
     command::ToolCommand,
@@ -30,6 +31,8 @@ const LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.m
 const PACKED: [(&str, &str); 3] = [(".xz", "xz"), (".zst", "zstd"), (".gz", "gzip")];
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Zstd, level: 15 };
 const FIRMWARE: &str = "lib/firmware";
+/// Maximum size of all modules and firmware, unpacked, in bytes.
+const MAX_BYTES: u64 = 2 << 30;
 
 /// Makes the initramfs with the modules at or below `keep`, those that every node needs, and their
 /// dependencies. `date` is the time of all files in seconds.
@@ -40,11 +43,11 @@ pub(super) fn make(
     date: u64,
     work: &BuildFolder,
 ) -> Result<PathBuf, BuildError> {
-    let stage = Stage { root, folder: work.folder("modules-initrd")? };
+    let mut stage = Stage { root, folder: work.folder("modules-initrd")?, bytes: 0 };
     let modules = format!("lib/modules/{}", kernel.release);
     let text = |list: &str| root.text(&format!("{modules}/{list}"));
     let dependencies = text("modules.dep")?.unwrap_or_default();
-    let dependencies = parse_dependencies(&dependencies);
+    let dependencies = parse_dependencies(&dependencies).map_err(BuildError::Modules)?;
     let mut selected = select(&dependencies, keep).map_err(BuildError::Modules)?;
     let builtin: BTreeSet<String> =
         module_names(&text("modules.builtin")?.unwrap_or_default()).collect();
@@ -88,32 +91,43 @@ pub(super) fn make(
 struct Stage<'a> {
     root: &'a Root<'a>,
     folder: PathBuf,
+    /// Size of all files, unpacked.
+    bytes: u64,
 }
 
 impl Stage<'_> {
     /// Copies a file of the root, unpacked. `None` if the root has no such file.
-    fn put(&self, from: &str, to: &str) -> Result<Option<PathBuf>, BuildError> {
+    fn put(&mut self, from: &str, to: &str) -> Result<Option<PathBuf>, BuildError> {
         let Some(content) = self.root.content(from) else { return Ok(None) };
         let packed =
             PACKED.iter().find_map(|(ending, program)| Some((to.strip_suffix(ending)?, program)));
         let to = self.folder.join(packed.map_or(to, |(plain, _)| plain));
         let parent = to.parent().expect("it lies in a folder");
         fs::create_dir_all(parent).map_err(io_error("make the folder", parent))?;
-        let Some((_, program)) = packed else {
-            self.root.contents.copy(content, &to).map_err(io_error("write", &to))?;
-            return Ok(Some(to));
-        };
+        let rest = MAX_BYTES.saturating_sub(self.bytes);
         let path = self.root.contents.path(content);
-        ToolCommand::new(program)
-            .arg("-dc")
-            .input(File::open(&path).map_err(io_error("open", &path))?)
-            .into_file(File::create(&to).map_err(io_error("make", &to))?)
-            .map_err(failed("unpack a kernel module"))?;
+        let done = match packed {
+            None => {
+                self.root.contents.copy(content, &to).map_err(io_error("write", &to))?;
+                Ok(())
+            }
+            // One byte more shows that a file is too large.
+            Some((_, program)) => limited(program, rest + 1)
+                .arg("-dc")
+                .input(File::open(&path).map_err(io_error("open", &path))?)
+                .into_file(File::create(&to).map_err(io_error("make", &to))?),
+        };
+        let size = fs::metadata(&to).map_err(io_error("read", &to))?.len();
+        if size > rest {
+            return Err(RootFault::ModulesTooLarge(MAX_BYTES).into());
+        }
+        done.map_err(failed("unpack a kernel module"))?;
+        self.bytes += size;
         Ok(Some(to))
     }
 
     /// Adds the firmware that modules name, as far as the root has it.
-    fn add_firmware(&self, modules: &[PathBuf]) -> Result<(), BuildError> {
+    fn add_firmware(&mut self, modules: &[PathBuf]) -> Result<(), BuildError> {
         let named = ToolCommand::new("modinfo").args(["-F", "firmware"]).args(modules).output();
         let named = named.map_err(failed("list the firmware of the modules"))?;
         for name in named.lines().collect::<BTreeSet<_>>() {

@@ -199,6 +199,6 @@ fn unpack(path: &Path, name: &str, to: &Path) -> Result<PathBuf, BuildError> {
 }
 
 /// Returns a command that can write no file of more than `bytes`.
-fn limited(program: &str, bytes: u64) -> ToolCommand {
+pub(super) fn limited(program: &str, bytes: u64) -> ToolCommand {
     ToolCommand::new("prlimit").arg(format!("--fsize={bytes}")).arg(program)
 }

@@ -3,13 +3,15 @@
 use super::{
     contents::ContentStore,
     error::RootFault,
-    inspect::Root,
+    inspect::{Root, RootKernel},
     limits::Limits,
+    modules_initrd,
     oci::Layout,
     read_archive::{Archive, Reader, Used},
     tree::{InodeKind, RootTree},
     write_archive,
 };
+use crate::builder::work_folder::BuildFolder;
 use meshd_types::{Architecture, Digest, Hint as _};
 use serde_json::json;
 use std::{
@@ -390,6 +392,27 @@ fn root_that_no_node_can_boot_is_refused_with_its_cause() {
     let mut items = good();
     items[5].content = b"text";
     assert!(inspect(&items, x86).unwrap_err().contains("is no kernel"));
+}
+
+#[test]
+fn modules_list_that_leads_out_of_its_folder_is_refused() {
+    let modules = ["af_packet", "dm_verity", "loop", "overlay", "squashfs"];
+    let paths = modules.map(|name| format!("lib/modules/6.1/{name}.ko"));
+    let mut list: String = modules.map(|name| format!("{name}.ko:\n")).concat();
+    list +=
+        "kernel/a.ko: ../../../../outside/evil\nloop.ko: kernel/a.ko ../../../../outside/evil\n";
+    let mut items: Vec<Item<'_>> = paths.iter().map(|path| file(path, b"module")).collect();
+    items.push(file("lib/modules/6.1/kernel/a.ko", b"module"));
+    items.push(file("lib/modules/6.1/modules.dep", list.as_bytes()));
+    items.push(file("outside/evil", b"evil"));
+    let merged = merge(&[&archive(&items)]).unwrap();
+    let work = BuildFolder::begin(merged.dir.path(), "work").unwrap();
+    let root = Root { tree: &merged.tree, contents: &merged.contents, arch: Architecture::X86_64 };
+    let kernel = RootKernel { release: "6.1".to_owned(), file: PathBuf::new() };
+    let made = modules_initrd::make(&root, &kernel, &[], 0, &work);
+    assert!(!work.path("outside/evil").exists(), "it was written outside of its folder");
+    let error = made.unwrap_err().to_string();
+    assert!(error.contains("`../../../../outside/evil`"), "{error}");
 }
 
 /// Writes a layout with one image of one layer. Returns the path of the layer.
