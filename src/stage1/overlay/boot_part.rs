@@ -1,9 +1,13 @@
 //! Checks that the unpacked overlay belongs to this boot: its last member names node and session,
 //! so a truncated archive is found, too.
 
+use super::{manifest::read_below, unpack::open_root};
 use meshd_proto::{BOOT_FILE, BootPart};
 use meshd_types::{BootSessionId, NodeId};
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
+
+/// Maximum size of the file in bytes.
+const MAX_BOOT_FILE: u64 = 1 << 20;
 
 /// The overlay is not the one of this boot. Messages never contain the file: it has a token.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +26,8 @@ pub fn require_boot_part(
     node: NodeId,
     session: BootSessionId,
 ) -> Result<(), BootPartError> {
-    let path = root.join(BOOT_FILE.trim_start_matches('/'));
-    let bytes = fs::read(path).map_err(BootPartError::Read)?;
+    let read = || read_below(&open_root(root)?, BOOT_FILE.trim_start_matches('/'), MAX_BOOT_FILE);
+    let bytes = read().map_err(BootPartError::Read)?;
     let part: BootPart = serde_json::from_slice(&bytes).map_err(|_| BootPartError::Malformed)?;
     if (part.node, part.session) == (node, session) {
         return Ok(());
@@ -34,6 +38,7 @@ pub fn require_boot_part(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn overlay_of_another_boot_is_refused_without_its_token() {

@@ -1,7 +1,8 @@
 //! Checks the public files of the overlay, byte for byte, in the new root.
 
+use super::unpack::open_root;
 use meshd_types::{Digest, SafePath};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::{
     fs::File,
     io::{self, Read as _},
@@ -32,9 +33,7 @@ pub enum ManifestError {
 
 /// Checks each file of the manifest. Returns their number.
 pub fn check_manifest(root: &Path) -> Result<usize, ManifestError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = openat(CWD, root, flags, Mode::empty())
-        .map_err(|error| ManifestError::Read(error.into()))?;
+    let root = open_root(root).map_err(ManifestError::Read)?;
     let read = |path: &str, limit: u64| read_below(&root, path, limit);
     let bytes = read(MANIFEST, MAX_MANIFEST).map_err(ManifestError::Read)?;
     let lines = parse(&bytes)?;
@@ -61,7 +60,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<(Digest, SafePath)>, ManifestError> {
     if lines.is_empty() { Err(ManifestError::Empty) } else { Ok(lines) }
 }
 
-fn read_below(root: &OwnedFd, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+/// Reads a file of the root, of which no link leads outside.
+pub(super) fn read_below(root: &OwnedFd, path: &str, limit: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?;
     let mut bytes = Vec::new();

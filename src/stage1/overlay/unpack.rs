@@ -77,7 +77,7 @@ fn attributes(header: &tar::Header) -> io::Result<Attributes> {
     })
 }
 
-fn open_root(root: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_root(root: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, root, flags, Mode::empty())?)
 }

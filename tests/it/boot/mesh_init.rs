@@ -41,25 +41,42 @@ fn mesh_init_steps_a_wrong_clock_in_both_directions() {
     }
 }
 
-/// Returns the account of root after `lock_root`; `None` if the boot fails.
-fn locked_root(shadow: &str) -> Option<String> {
+/// Returns `/etc/passwd` and `/etc/shadow` after `lock_root`; `None` if the boot fails.
+fn locked(passwd: &str, shadow: &str) -> Option<[String; 2]> {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("shadow");
-    std::fs::write(&file, shadow).unwrap();
-    let function = function("lock_root").replace("/etc/shadow", file.to_str().unwrap());
+    let files = ["passwd", "shadow"].map(|name| dir.path().join(name));
+    std::fs::write(&files[0], passwd).unwrap();
+    std::fs::write(&files[1], shadow).unwrap();
+    let function = function("lock_root")
+        .replace("/etc/passwd", files[0].to_str().unwrap())
+        .replace("/etc/shadow", files[1].to_str().unwrap());
     let script = format!("set -fu\nfail() {{ exit 1; }}\n{function}\nlock_root\n");
     let status = Command::new("busybox").args(["sh", "-c", &script]).status().unwrap();
-    let text = std::fs::read_to_string(file).unwrap();
-    status
-        .success()
-        .then(|| text.lines().find(|line| line.starts_with("root:")).unwrap().to_owned())
+    status.success().then(|| files.map(|file| std::fs::read_to_string(file).unwrap()))
 }
 
 #[test]
 fn mesh_init_locks_root_whatever_password_a_package_brought() {
     for password in ["", "!", "x", "$6$salt$hash/with.characters"] {
         let shadow = format!("bin:!::0:::::\nroot:{password}:19000:0:::::\nnotroot::0:::::\n");
-        assert_eq!(locked_root(&shadow).as_deref(), Some("root:*:19000:0:::::"), "{password:?}");
+        let passwd = format!("root:{password}:0:0::/root:/bin/sh\nbin:x:1:1::/:/bin/sh\n");
+        let expected = [
+            "root:x:0:0::/root:/bin/sh\nbin:x:1:1::/:/bin/sh\n".to_owned(),
+            "bin:!::0:::::\nroot:*:19000:0:::::\nnotroot::0:::::\n".to_owned(),
+        ];
+        assert_eq!(locked(&passwd, &shadow), Some(expected), "{password:?}");
     }
-    assert_eq!(locked_root("bin:!::0:::::\n"), None, "without the account the boot fails");
+    let passwd = "root:x:0:0::/:/bin/sh\n";
+    assert_eq!(locked(passwd, "bin:!::0:::::\n"), None, "without the account the boot fails");
+}
+
+#[test]
+fn mesh_init_locks_every_account_with_the_user_id_of_root() {
+    let passwd = "root:x:0:0::/:/bin/sh\ntoor:: +00:0::/:/bin/sh\nuser:$6$a:10:0::/:/bin/sh\n";
+    let shadow = "root:!:1::::::\ntoor:$6$a:1::::::\nuser:$6$a:1::::::\n";
+    let expected = [
+        "root:x:0:0::/:/bin/sh\ntoor:x: +00:0::/:/bin/sh\nuser:$6$a:10:0::/:/bin/sh\n".to_owned(),
+        "root:*:1::::::\ntoor:*:1::::::\nuser:$6$a:1::::::\n".to_owned(),
+    ];
+    assert_eq!(locked(passwd, shadow), Some(expected));
 }
