@@ -22,7 +22,7 @@ impl Binder {
         T: 'static,
     {
         let spec = route.spec();
-        self.bind(spec, authorised_get(spec.role, handler))
+        self.bind(spec, authorised_get(spec, handler))
     }
 
     pub(crate) fn post<B, R, H, T, const N: usize>(self, route: &Post<B, R, N>, handler: H) -> Self
@@ -31,7 +31,7 @@ impl Binder {
         T: 'static,
     {
         let spec = route.spec();
-        self.bind(spec, audited_post(route.verb(), spec.role, handler))
+        self.bind(spec, audited_post(spec, route.verb(), handler))
     }
 
     fn bind(mut self, spec: RouteSpec, handler: MethodRouter<ApiState>) -> Self {

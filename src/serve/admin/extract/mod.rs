@@ -7,7 +7,7 @@
 
 pub(crate) mod json_objects;
 
-use super::{ApiState, error::Refused};
+use super::{ApiState, error::Refused, query::parameters::Parameters};
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, header::CONTENT_TYPE, request::Parts},
@@ -67,7 +67,7 @@ fn is_json(headers: &HeaderMap) -> Option<bool> {
     Some(kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
-/// Query of a request as one structure.
+/// Query of a request as one structure, of parameters that the route has.
 pub(crate) struct QueryOf<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
@@ -78,6 +78,16 @@ impl<T: DeserializeOwned> FromRequestParts<ApiState> for QueryOf<T> {
         query
             .map(|Query(query)| QueryOf(query))
             .map_err(|error| Refused::bad_request(error.body_text()))
+    }
+}
+
+/// The parameters that `authorise_and_audit` read.
+impl FromRequestParts<ApiState> for Parameters {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &ApiState) -> Result<Self, Refused> {
+        let parameters = parts.extensions.remove::<Parameters>();
+        parameters.ok_or_else(|| Refused::internal("the request has no parameters"))
     }
 }
 

@@ -2,12 +2,11 @@
 
 use super::{
     page::{OrderKey, ResultPage, cut},
-    parameters::{ListSpec, ParameterError, Parameters},
+    parameters::{ListSpec, Parameters},
 };
 use crate::serve::admin::error::Refused;
 use axum::{
     body::Body,
-    extract::{Query, rejection::QueryRejection},
     http::{
         HeaderMap, HeaderValue, StatusCode,
         header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
@@ -21,21 +20,6 @@ use serde_json::Value;
 
 /// Length of the digest in an entity tag, in bytes.
 const TAG_BYTES: usize = 16;
-
-/// Query of a request, before validation.
-pub(crate) type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
-
-/// Checks the parameter names of a request.
-pub(crate) fn parameters(query: RawQuery, known: &[&'static str]) -> Result<Parameters, Refused> {
-    let Query(pairs) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
-    Ok(Parameters::read(pairs, known)?)
-}
-
-impl From<ParameterError> for Refused {
-    fn from(error: ParameterError) -> Self {
-        Refused::unreadable(&error)
-    }
-}
 
 /// Format of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,14 +5,13 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_api::{LeaseView, routes as api};
+use meshd_api::LeaseView;
 use meshd_types::NodeId;
 
 const STATES: [&str; 2] = ["active", "expired"];
 
-/// Parameters, fields and orders of `GET /v1/leases`.
+/// Fields and orders of `GET /v1/leases`.
 pub(crate) const LEASES: ListSpec = ListSpec {
-    parameters: api::LIST_LEASES.spec().query,
     fields: &["address", "mac", "state", "expires_at", "node", "name", "vm"],
     sorts: &["address", "mac", "name", "expires_at"],
 };

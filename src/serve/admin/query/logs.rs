@@ -1,16 +1,14 @@
 //! Parameters of the event log and the audit log.
 
 use super::parameters::{ListSpec, ParameterError, Parameters};
-use meshd_api::routes as api;
 
 /// Default number of records.
 const DEFAULT_RECORDS: usize = 100;
 /// Maximum number of records per response.
 pub(crate) const MAX_RECORDS: usize = 10_000;
 
-/// Parameters, fields and orders of `GET /v1/events`.
+/// Fields and orders of `GET /v1/events`.
 pub(crate) const EVENTS: ListSpec = ListSpec {
-    parameters: api::LIST_EVENTS.spec().query,
     fields: &[
         "seq",
         "at",
@@ -32,9 +30,8 @@ pub(crate) const EVENTS: ListSpec = ListSpec {
     sorts: &["seq"],
 };
 
-/// Parameters, fields and orders of `GET /v1/audit`.
+/// Fields and orders of `GET /v1/audit`.
 pub(crate) const AUDIT: ListSpec = ListSpec {
-    parameters: api::LIST_AUDIT_RECORDS.spec().query,
     fields: &[
         "seq",
         "at",

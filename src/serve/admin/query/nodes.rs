@@ -5,14 +5,12 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_api::routes as api;
 use meshd_model::fleet::{Node, Phase, Selector};
 use meshd_types::{MacAddr, ProfileName, Timestamp};
 use std::{borrow::Cow, net::IpAddr};
 
-/// Parameters, fields and orders of `GET /v1/nodes`.
+/// Fields and orders of `GET /v1/nodes`.
 pub(crate) const NODES: ListSpec = ListSpec {
-    parameters: api::LIST_NODES.spec().query,
     fields: &[
         "id",
         "name",

@@ -5,6 +5,8 @@ use super::{
     page::{PageRequest, SortBy},
     text::Needle,
 };
+use crate::serve::admin::error::Refused;
+use axum::{extract::Query, http::Uri};
 use meshd_api::routes::MAX_QUERY_VALUE;
 use meshd_config::{reader::brief, suggest};
 use meshd_types::{Hint as _, ParseError};
@@ -32,6 +34,12 @@ meshd_types::hints!(ParameterError {
     @source ParameterError::Invalid { cause, .. } => cause;
 });
 
+impl From<ParameterError> for Refused {
+    fn from(error: ParameterError) -> Self {
+        Refused::unreadable(&error)
+    }
+}
+
 impl ParameterError {
     pub(crate) fn invalid(
         name: &'static str,
@@ -42,24 +50,28 @@ impl ParameterError {
     }
 }
 
-/// Parameters, fields and orders of a list.
+/// Fields and orders of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListSpec {
-    /// All parameters of the route.
-    pub(crate) parameters: &'static [&'static str],
     /// Selectable fields of a row.
     pub(crate) fields: &'static [&'static str],
     /// Supported orders. The first one is the default.
     pub(crate) sorts: &'static [&'static str],
 }
 
-/// Parameters of one request by name. Each is known and occurs once.
+/// Parameters of one request by name. The route has each of them, and each occurs once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parameters(BTreeMap<String, String>);
 
 impl Parameters {
-    /// Checks names and lengths.
-    pub(crate) fn read(
+    /// Reads the query of a request. Checks names and lengths.
+    pub(crate) fn of(uri: &Uri, known: &[&'static str]) -> Result<Self, Refused> {
+        let pairs = Query::try_from_uri(uri);
+        let Query(pairs) = pairs.map_err(|error| Refused::bad_request(error.body_text()))?;
+        Ok(Parameters::read(pairs, known)?)
+    }
+
+    pub(super) fn read(
         pairs: Vec<(String, String)>,
         known: &[&'static str],
     ) -> Result<Self, ParameterError> {

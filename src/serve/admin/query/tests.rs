@@ -8,13 +8,14 @@ use super::{
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
     nodes::{NODES, NodeFilter, order_key},
     page::{PageRequest, ResultPage, SortBy, cut, time_key},
-    parameters::{ListSpec, MAX_PAGE, ParameterError, Parameters},
+    parameters::{MAX_PAGE, ParameterError, Parameters},
     search::{MAX_HITS, SearchRun},
     text::{Fit, Needle},
     work::{TASKS, VMS},
 };
 use crate::serve::admin::error::Refused;
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
+use meshd_api::routes::{LIST_AUDIT_RECORDS, LIST_NODES, LIST_VMS, RouteSpec};
 use meshd_model::fleet::{Fingerprint, Node, Phase};
 use meshd_types::{Basis, Hint as _, MacAddr, ProfileName, Timestamp};
 use proptest::{collection::vec, prelude::*};
@@ -23,10 +24,10 @@ use std::{collections::BTreeSet, time::Instant};
 
 const NAME: &str = "name";
 
-fn read(spec: &ListSpec, pairs: &[(&str, &str)]) -> Result<Parameters, String> {
+fn read(route: RouteSpec, pairs: &[(&str, &str)]) -> Result<Parameters, String> {
     let pairs =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Parameters::read(pairs, spec.parameters).map_err(text)
+    Parameters::read(pairs, route.query).map_err(text)
 }
 
 fn text(error: ParameterError) -> String {
@@ -35,7 +36,7 @@ fn text(error: ParameterError) -> String {
 
 /// Everything that the node list reads of a query.
 fn node_query(pairs: &[(&str, &str)]) -> Result<(NodeFilter, PageRequest), String> {
-    let parameters = read(&NODES, pairs)?;
+    let parameters = read(LIST_NODES.spec(), pairs)?;
     let filter = NodeFilter::read(&parameters).map_err(text)?;
     let page = parameters.page(&NODES).map_err(text)?;
     parameters.fields(&NODES).map_err(text)?;
@@ -143,10 +144,10 @@ proptest! {
 
     #[test]
     fn query_error_names_its_parameter(
-        which in 0..NODES.parameters.len(),
+        which in 0..LIST_NODES.spec().query.len(),
         value in any::<String>(),
     ) {
-        let name = NODES.parameters[which];
+        let name = LIST_NODES.spec().query[which];
         if let Err(error) = node_query(&[(name, &value)]) {
             prop_assert!(error.contains(&format!("`{name}`")), "{}", error);
         }
@@ -254,7 +255,8 @@ fn filters_select_nodes_by_phase_profile_and_text() {
 #[test]
 fn log_limit_out_of_range_is_refused() {
     let request = |pairs: &[(&str, &str)]| {
-        LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT).map_err(text)
+        LogRequest::read(&read(LIST_AUDIT_RECORDS.spec(), pairs).expect("known"), &AUDIT)
+            .map_err(text)
     };
     assert_eq!(request(&[]).map(|log| (log.direction, log.limit)), Ok((Direction::Newest, 100)));
     assert!(request(&[("limit", "99999999999999999999")]).is_err());
@@ -355,8 +357,7 @@ fn page_of_10000_nodes_is_found_by_text() {
 
 #[test]
 fn list_with_invalid_limit_is_refused_before_rows_are_read() {
-    let query = Parameters::read(vec![("limit".into(), "x".into())], VMS.parameters)
-        .expect("known parameters");
+    let query = read(LIST_VMS.spec(), &[("limit", "x")]).expect("known parameters");
     let rows = || -> Result<Vec<()>, Refused> { panic!("rows were read") };
     let key = |(): &(), _: &str| unreachable!("there are no rows");
     assert!(list(rows, key, &VMS, &query, &HeaderMap::new()).is_err());

@@ -5,14 +5,13 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_api::{TaskView, VmView, routes as api};
+use meshd_api::{TaskView, VmView};
 use meshd_model::work::{VmPhase, task::TaskState};
 use meshd_types::NodeId;
 use std::borrow::Cow;
 
-/// Parameters, fields and orders of `GET /v1/vms`.
+/// Fields and orders of `GET /v1/vms`.
 pub(crate) const VMS: ListSpec = ListSpec {
-    parameters: api::LIST_VMS.spec().query,
     fields: &[
         "name",
         "uuid",
@@ -40,9 +39,8 @@ pub(crate) const VMS: ListSpec = ListSpec {
     sorts: &["name", "uuid", "state", "node", "created_at"],
 };
 
-/// Parameters, fields and orders of `GET /v1/tasks`.
+/// Fields and orders of `GET /v1/tasks`.
 pub(crate) const TASKS: ListSpec = ListSpec {
-    parameters: api::LIST_TASKS.spec().query,
     fields: &[
         "id",
         "state",

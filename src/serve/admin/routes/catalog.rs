@@ -63,7 +63,6 @@ async fn show_overlay(
 
 /// Path of one file on the node.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct SourceQuery {
     path: Option<String>,
 }
@@ -105,14 +104,12 @@ fn no_profile(name: &str, site: &Site) -> Refused {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct OverlayQuery {
     /// Overrides the node's profile.
     profile: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct OverlayFilesQuery {
     /// Overrides the node's profile.
     profile: Option<String>,

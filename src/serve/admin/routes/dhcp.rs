@@ -4,8 +4,9 @@ use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     query::{
-        answer::{self, RawQuery, parameters},
+        answer,
         leases::{LEASES, LeaseFilter, lease_key},
+        parameters::Parameters,
     },
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
@@ -54,9 +55,8 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
 async fn leases(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, LEASES.parameters)?;
     let mut filter = LeaseFilter::read(&query)?;
     let now = central.now();
     let leases = || {

@@ -6,14 +6,14 @@ use crate::serve::admin::{
     error::Refused,
     event_tail::{EventTail, StreamFormat, read},
     query::{
-        answer::{Encoding, Listing, RawQuery, parameters},
+        answer::{Encoding, Listing},
         logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
         parameters::{ParameterError, Parameters},
     },
     transport::caller::Caller,
 };
 use axum::{Extension, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{AuditView, EventView, routes::STREAM_EVENTS};
+use meshd_api::{AuditView, EventView};
 use meshd_central::Shared;
 use meshd_config::suggest;
 use meshd_model::fleet::{AuditSeq, EventKind, EventSeq, Principal};
@@ -26,9 +26,8 @@ pub(crate) async fn events(
     State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, EVENTS.parameters)?;
     let (log, fields) = (LogRequest::read(&query, &EVENTS)?, query.fields(&EVENTS)?);
     let follow = query.flag("follow")?;
     if follow && log.direction != Direction::Newest {
@@ -49,9 +48,8 @@ pub(crate) async fn stream(
     State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, STREAM_EVENTS.spec().query)?;
     let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
     let last = headers
         .get(LAST_EVENT_ID)
@@ -114,9 +112,8 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
 pub(crate) async fn audit(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, AUDIT.parameters)?;
     let (log, fields, text) =
         (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
     // A removed node keeps its audit lines, by node ID.

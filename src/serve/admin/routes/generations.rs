@@ -56,7 +56,6 @@ pub(crate) async fn revisions(
 
 /// Two revisions, each identified by a prefix of its digest.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct RevisionPair {
     from: String,
     to: String,

@@ -4,9 +4,9 @@ use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
     query::{
-        answer::{self, RawQuery, parameters},
+        answer,
         page::{OrderKey, time_key},
-        parameters::ListSpec,
+        parameters::{ListSpec, Parameters},
     },
     routes::Answer,
 };
@@ -25,7 +25,6 @@ use meshd_model::{
 use meshd_types::OperationId;
 
 const OPERATIONS: ListSpec = ListSpec {
-    parameters: api::LIST_OPERATIONS.spec().query,
     fields: &[
         "id",
         "verb",
@@ -44,7 +43,6 @@ const OPERATIONS: ListSpec = ListSpec {
 };
 
 const NODES: ListSpec = ListSpec {
-    parameters: api::LIST_OPERATION_NODES.spec().query,
     fields: &["node", "name", "state", "reason", "started_at", "confirmed_at", "finished_at"],
     sorts: &["name", "node", "state"],
 };
@@ -60,10 +58,9 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 async fn list(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
     use OperationState::{Cancelled, Done, Failed, Running};
-    let query = parameters(query, OPERATIONS.parameters)?;
     let states =
         query.words("state", &[Running, Done, Failed, Cancelled].map(OperationState::as_str))?;
     let rows = || {
@@ -92,9 +89,8 @@ async fn nodes(
     State(central): State<Shared>,
     Path(operation): Path<String>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, NODES.parameters)?;
     let states = query.words("state", &NodeOperationState::ALL.map(NodeOperationState::as_str))?;
     let id = view(&central, &operation)?.id;
     let rows = || {

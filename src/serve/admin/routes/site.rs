@@ -5,8 +5,7 @@ use crate::serve::{
         ApiState, doctor,
         error::Refused,
         query::{
-            answer::{RawQuery, parameters},
-            parameters::ParameterError,
+            parameters::{ParameterError, Parameters},
             search::SearchRun,
             text::{MAX_TEXT, MIN_TEXT},
         },
@@ -23,7 +22,6 @@ use axum::{
 };
 use meshd_api::{
     ActivitiesView, CallerView, Finding, ProfileView, SearchView, Status, StatusView, UnitCount,
-    routes::SEARCH,
 };
 use meshd_central::{NodeRecords, Shared};
 use meshd_model::fleet::Phase;
@@ -96,8 +94,7 @@ pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileV
 }
 
 /// `GET /v1/search`: finds nodes, VMs and tasks.
-pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
-    let query = parameters(query, SEARCH.spec().query)?;
+pub(crate) async fn search(State(central): State<Shared>, query: Parameters) -> Answer<SearchView> {
     let needle = query.needle()?.ok_or_else(|| {
         let hint = format!("write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
         ParameterError::invalid("q", "it is missing", hint)

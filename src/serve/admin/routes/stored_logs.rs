@@ -29,7 +29,6 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Requested part of a log.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct LogQuery {
     #[serde(default)]
     pub(crate) follow: bool,

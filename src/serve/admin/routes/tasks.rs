@@ -6,7 +6,8 @@ use crate::serve::admin::{
     error::Refused,
     extract::{Body, QueryOf},
     query::{
-        answer::{self, RawQuery, parameters},
+        answer,
+        parameters::Parameters,
         work::{TASKS, TaskFilter, task_key},
     },
     routes::{
@@ -44,9 +45,8 @@ fn id(text: &str) -> Result<TaskId, Refused> {
 async fn list(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, TASKS.parameters)?;
     let mut filter = TaskFilter::read(&query)?;
     let tasks = || {
         filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;

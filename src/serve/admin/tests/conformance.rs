@@ -331,6 +331,31 @@ async fn every_error_response_is_json() {
 }
 
 #[tokio::test]
+async fn parameter_that_the_route_does_not_have_is_refused_on_every_route() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node.to_string();
+    for spec in meshd_api::routes::specs() {
+        let parts = spec.path.split('/').map(|part| if part == "{node}" { &node } else { part });
+        let path = parts.collect::<Vec<_>>().join("/");
+        let method = if spec.verb.is_some() { "POST" } else { "GET" };
+        let mut refused = vec![("nothing=1".to_owned(), "unknown parameter `nothing`".to_owned())];
+        if let Some(name) = spec.query.first() {
+            let message = format!("parameter `{name}` is given more than once");
+            refused.push((format!("{name}=1&{name}=1"), message));
+        }
+        for (query, message) in refused {
+            let path = format!("{path}?{query}");
+            let (status, error) = fixture.get::<ErrorView>(method, &path, "null").await;
+            let found = (status.as_u16(), error.code.as_str(), error.message.as_str());
+            assert_eq!(found, (400, "bad_request", message.as_str()), "{method} {path}");
+            assert!(!error.hint.is_empty(), "{method} {path}");
+        }
+    }
+    let path = format!("/v1/nodes/{node}");
+    assert_eq!(fixture.get::<NodeView>("GET", &path, "").await.1.phase.as_str(), "discovered");
+}
+
+#[tokio::test]
 async fn order_with_a_precondition_is_refused_and_not_executed() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}", fixture.node);

@@ -3,6 +3,7 @@
 use crate::serve::admin::{
     ApiState, MAX_BODY,
     error::Refused,
+    query::parameters::Parameters,
     transport::{caller::Caller, idempotency},
 };
 use axum::{
@@ -10,7 +11,7 @@ use axum::{
     extract::{FromRequestParts, RawPathParams, Request, State},
     handler::Handler,
     http::{
-        HeaderMap, HeaderValue,
+        HeaderMap, HeaderValue, Uri,
         header::{IF_MATCH, IF_NONE_MATCH},
         request::Parts,
     },
@@ -20,7 +21,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::LengthLimitError;
-use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
+use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER, routes::RouteSpec};
 use meshd_model::fleet::{Audit, AuditContext, AuditMark, MAX_REASON, Verb};
 use meshd_store::StoreError;
 use meshd_trust::Role;
@@ -35,22 +36,22 @@ const MAX_REJECTION: usize = 4096;
 const REVOKED: &str = "the token was revoked during the upload";
 
 /// Routes an order: authorised, executed once per idempotency key, and recorded in the audit log.
-pub(crate) fn audited_post<H, T>(verb: Verb, required: Role, handler: H) -> MethodRouter<ApiState>
+pub(crate) fn audited_post<H, T>(spec: RouteSpec, verb: Verb, handler: H) -> MethodRouter<ApiState>
 where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    let audit = move |request: Request, next: Next| audit_order(verb, required, request, next);
+    let audit = move |request: Request, next: Next| audit_order(verb, spec, request, next);
     post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(audit))
 }
 
 /// Routes a read that requires a role.
-pub(crate) fn authorised_get<H, T>(required: Role, handler: H) -> MethodRouter<ApiState>
+pub(crate) fn authorised_get<H, T>(spec: RouteSpec, handler: H) -> MethodRouter<ApiState>
 where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    let authorise = move |request: Request, next: Next| authorise(required, request, next);
+    let authorise = move |request: Request, next: Next| authorise(spec, request, next);
     get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(authorise))
 }
 
@@ -67,26 +68,31 @@ async fn errors_as_json(request: Request, next: Next) -> Response {
     Refused::rejection(status, &String::from_utf8_lossy(&text)).into_response()
 }
 
-/// Refuses a precondition that no route evaluates. Lists evaluate `If-None-Match`.
-fn without_precondition(headers: &HeaderMap, is_order: bool) -> Result<(), Refused> {
+/// Refuses a precondition that no route evaluates, and parameters that the route does not have.
+/// Lists evaluate `If-None-Match`.
+fn parameters(spec: RouteSpec, uri: &Uri, headers: &HeaderMap) -> Result<Parameters, Refused> {
     if headers.contains_key(IF_MATCH) {
         return Err(Refused::precondition("If-Match"));
     }
-    if is_order && headers.contains_key(IF_NONE_MATCH) {
+    if spec.verb.is_some() && headers.contains_key(IF_NONE_MATCH) {
         return Err(Refused::precondition("If-None-Match"));
     }
-    Ok(())
+    Parameters::of(uri, spec.query)
 }
 
-async fn authorise(required: Role, request: Request, next: Next) -> Response {
-    let may_read = |caller: &Caller| caller.role >= required || !failpoint::defends("route-role");
+async fn authorise(spec: RouteSpec, mut request: Request, next: Next) -> Response {
+    let may_read = |caller: &Caller| caller.role >= spec.role || !failpoint::defends("route-role");
     match request.extensions().get::<Caller>() {
-        Some(caller) if may_read(caller) => match without_precondition(request.headers(), false) {
-            Ok(()) => next.run(request).await,
-            Err(refused) => refused.into_response(),
-        },
-        Some(caller) => Refused::insufficient_role(caller.role, required).into_response(),
-        None => Refused::internal("the request has no caller").into_response(),
+        Some(caller) if may_read(caller) => {}
+        Some(caller) => return Refused::insufficient_role(caller.role, spec.role).into_response(),
+        None => return Refused::internal("the request has no caller").into_response(),
+    }
+    match parameters(spec, request.uri(), request.headers()) {
+        Ok(parameters) => {
+            request.extensions_mut().insert(parameters);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
     }
 }
 
@@ -115,12 +121,12 @@ pub(crate) async fn with_correlation_id(
 }
 
 /// Completes and records a started order even if its client disconnects.
-async fn audit_order(verb: Verb, required: Role, request: Request, next: Next) -> Response {
+async fn audit_order(verb: Verb, spec: RouteSpec, request: Request, next: Next) -> Response {
     let Some(state) = request.extensions().get::<ApiState>().cloned() else {
         return Refused::internal("the request has no API state").into_response();
     };
     let tasks = state.tasks.clone();
-    let work = tasks.spawn(run_order(state, verb, required, request, next).in_current_span());
+    let work = tasks.spawn(run_order(state, verb, spec, request, next).in_current_span());
     work.await.unwrap_or_else(|_| {
         Refused::internal("executing the order was interrupted").into_response()
     })
@@ -129,7 +135,7 @@ async fn audit_order(verb: Verb, required: Role, request: Request, next: Next) -
 async fn run_order(
     state: ApiState,
     verb: Verb,
-    required: Role,
+    spec: RouteSpec,
     request: Request,
     next: Next,
 ) -> Response {
@@ -143,9 +149,9 @@ async fn run_order(
     let target = target(&mut parts).await;
     let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
     tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
-    let response = if role < required {
-        Refused::insufficient_role(role, required).into_response()
-    } else if let Err(refused) = without_precondition(&parts.headers, true) {
+    let response = if role < spec.role {
+        Refused::insufficient_role(role, spec.role).into_response()
+    } else if let Err(refused) = parameters(spec, &parts.uri, &parts.headers) {
         refused.into_response()
     } else {
         match read_body(&state, &parts, body).await {

@@ -33,7 +33,6 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct TimelineQuery {
     session: Option<BootSessionId>,
 }

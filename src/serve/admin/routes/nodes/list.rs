@@ -3,9 +3,10 @@
 use crate::serve::admin::{
     error::Refused,
     query::{
-        answer::{Listing, RawQuery, parameters},
+        answer::Listing,
         nodes::{NODES, NodeFilter, order_key},
         page::{ResultPage, cut},
+        parameters::Parameters,
     },
 };
 use axum::{extract::State, http::HeaderMap, response::Response};
@@ -17,9 +18,8 @@ use meshd_model::fleet::Node;
 pub(crate) async fn nodes(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, NODES.parameters)?;
     let (filter, page, fields) =
         (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
     let site = central.site();

@@ -134,7 +134,7 @@ async fn listen(
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 struct ConsoleLogQuery {
     /// Continues with new output.
     follow: bool,

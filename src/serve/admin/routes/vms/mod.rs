@@ -15,7 +15,8 @@ use crate::serve::admin::{
     error::Refused,
     extract::Body,
     query::{
-        answer::{self, RawQuery, parameters},
+        answer,
+        parameters::Parameters,
         work::{VMS, VmFilter, vm_key},
     },
     routes::Answer,
@@ -52,9 +53,8 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 async fn list(
     State(central): State<Shared>,
     headers: HeaderMap,
-    query: RawQuery,
+    query: Parameters,
 ) -> Result<Response, Refused> {
-    let query = parameters(query, VMS.parameters)?;
     let mut filter = VmFilter::read(&query)?;
     let vms = || {
         filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
