@@ -28,15 +28,24 @@ pub struct Reply {
     /// The DHCP packet.
     pub packet: Vec<u8>,
     pub to: Destination,
-    /// The NIC that sent the request, if the reply goes to the address it was sent from: a frame
-    /// needs no ARP, which nobody might answer.
-    pub sender: Option<MacAddr>,
+    /// Where the request came from, for a reply in a frame: ARP resolves no address that nobody
+    /// answers for. `None` for a broadcast.
+    pub last_hop: Option<LastHop>,
     /// The interface of the request, as an index into [`crate::Setup::interfaces`].
     pub interface_index: usize,
     /// The server's port of the request.
     pub local_port: u16,
     /// The kind of the reply, for counters.
     pub kind: ReplyKind,
+}
+
+/// The Ethernet neighbour that delivered a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastHop {
+    /// The client itself, from the address that its reply goes to.
+    Client(MacAddr),
+    /// A relay or router.
+    Router(MacAddr),
 }
 
 /// The kind of a reply.

@@ -36,7 +36,7 @@ mod tests;
 pub use boot_file::{BootFile, BootSources, NoLoader};
 pub use config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet};
 pub use effect::{
-    Change, ClientExchange, Effect, Lease, LeaseChange, OtherServer, Reply, ReplyKind,
+    Change, ClientExchange, Effect, LastHop, Lease, LeaseChange, OtherServer, Reply, ReplyKind,
     SegmentStatus,
 };
 pub use engine::{Counters, Engine};

@@ -175,39 +175,59 @@ fn forged_router_address_gets_no_boot_of_relayed_machines() {
     });
 }
 
+/// Sends a DHCP request of a machine behind the relay from this host and port to the central node,
+/// by unicast past the relay, with this address as the relay's.
+fn pose_as_relay(host: &PxeNode<'_>, port: u16, relay: Ipv4Addr, machine: &PxeNode<'_>) {
+    let wanted = (50, vec![10, 88, 0, 100 + machine.mac.0[5]]);
+    let mut packet = dhcp::packet(machine.mac, machine.uuid, As::Ipxe, REQUEST, &[wanted]);
+    packet[24..28].copy_from_slice(&relay.octets());
+    let send = || UdpSocket::bind((STRANGER, port))?.send_to(&packet, (CENTRAL, 67));
+    host.host().inside(send).unwrap().unwrap();
+}
+
+/// The machine has a boot session.
+fn has_session(world: &World, machine: &PxeNode<'_>) -> bool {
+    let mac = machine.mac.to_string();
+    world.events("boot_started").iter().any(|event| event.to_string().contains(&mac))
+}
+
+#[test]
+fn machine_that_poses_as_relay_opens_no_session_and_raises_an_alarm() {
+    let (world, _relay) = far_world();
+    let poser = stranger(&world);
+    let named = [(2, STRANGER), (3, RELAY.parse().unwrap())]
+        .map(|(number, relay)| (PxeNode::new(&world, number), relay));
+    for (machine, relay) in &named {
+        pose_as_relay(&poser, 67, *relay, machine);
+        let expected = format!("{STRANGER} relayed a DHCP request of {}", machine.mac);
+        eventually(&format!("an alarm says: {expected}"), || {
+            let events = world.events("boot_impersonated");
+            let is_said = |event: &serde_json::Value| {
+                event["detail"].as_str().is_some_and(|text| text.contains(&expected))
+            };
+            if events.iter().any(is_said) { Ok(()) } else { Err(format!("{events:?}")) }
+        });
+        assert!(!has_session(&world, machine), "with the relay address {relay}");
+    }
+}
+
 #[test]
 fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
     // A relay at this address, so that the port alone decides.
     let (world, _relay) = far_world_with(&format!("redundant_relays = [\"{STRANGER}\"]"));
     let program = stranger(&world);
-    // By unicast, past the relay and through its router, with the relay's address.
-    let send = |port: u16, machine: &PxeNode<'_>| {
-        let mut packet = dhcp::packet(
-            machine.mac,
-            machine.uuid,
-            As::Ipxe,
-            REQUEST,
-            &[(50, vec![10, 88, 0, 100 + machine.mac.0[5]])],
-        );
-        packet[24..28].copy_from_slice(&RELAY.parse::<Ipv4Addr>().unwrap().octets());
-        let sent = || UdpSocket::bind((STRANGER, port))?.send_to(&packet, (CENTRAL, 67));
-        program.host().inside(sent).unwrap().unwrap();
-    };
+    let relay: Ipv4Addr = RELAY.parse().unwrap();
     let (named, relayed) = (PxeNode::new(&world, 2), PxeNode::new(&world, 3));
-    send(0, &named);
-    send(67, &relayed);
-    let of = |machine: &PxeNode<'_>| {
-        let mac = machine.mac.to_string();
-        world.events("boot_started").iter().any(|event| event.to_string().contains(&mac))
-    };
+    pose_as_relay(&program, 0, relay, &named);
+    pose_as_relay(&program, 67, relay, &relayed);
     eventually("a session of the packet from port 67", || {
-        if of(&relayed) {
+        if has_session(&world, &relayed) {
             Ok(())
         } else {
             Err(format!("{:?}\n{}", world.events("boot_started"), world.log_text()))
         }
     });
-    assert!(!of(&named), "the earlier packet opened a session");
+    assert!(!has_session(&world, &named), "the earlier packet opened a session");
     assert!(
         world.log_text().contains("relays from port 67"),
         "the drop is logged: {}",

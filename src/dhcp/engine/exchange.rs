@@ -4,7 +4,7 @@ use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
     config::{DhcpMode, Subnet},
-    effect::{Change, ClientExchange, Effect, Lease, LeaseChange, Reply, ReplyKind},
+    effect::{Change, ClientExchange, Effect, LastHop, Lease, LeaseChange, Reply, ReplyKind},
     lease::{Client, LeaseRequest},
     machines::{KnownNics, ReservedNic},
     packet::{
@@ -230,10 +230,14 @@ impl Exchange<'_> {
         let to = Destination::of(self.request, content, self.origin, self.routed);
         let is_local = !self.routed && !self.request.is_relayed();
         let is_sender = matches!(to, Destination::Ip(to) if to.ip() == self.origin.source.ip());
+        let last_hop = match self.origin.ethernet_source {
+            Some(mac) if is_local => is_sender.then_some(LastHop::Client(mac)),
+            mac => mac.map(LastHop::Router),
+        };
         Effect::Reply(Reply {
             packet: builder.build(self.request, content, &self.boot),
             to,
-            sender: self.origin.ethernet_source.filter(|_| is_local && is_sender),
+            last_hop,
             interface_index: self.origin.interface_index,
             local_port: self.origin.local_port,
             kind: match content {

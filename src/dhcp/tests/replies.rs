@@ -89,11 +89,11 @@ fn inform_without_address_is_answered_at_its_source() {
         ethernet_source: Some(mac(1)),
     };
     let effects = engine.handle(at(0), &bytes, origin);
-    let sender = effects.iter().find_map(|effect| match effect {
-        Effect::Reply(reply) => Some(reply.sender),
+    let last_hop = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(reply) => reply.last_hop,
         _ => None,
     });
-    assert_eq!(sender, Some(Some(mac(1))), "nobody may answer ARP for its source");
+    assert_eq!(last_hop, Some(LastHop::Client(mac(1))), "nobody may answer ARP for its source");
     let other = Ipv4Addr::new(10, 77, 0, 151);
     for (packet, source) in
         [(inform.clone(), Ipv4Addr::UNSPECIFIED), (inform.using(CLAIMED), other)]

@@ -41,7 +41,7 @@ impl Driver {
     }
 
     fn send(&mut self, reply: &Reply, since: Instant) {
-        let Some(interface) = self.interfaces.get(reply.interface_index) else { return };
+        let Some(interface) = self.interfaces.get_mut(reply.interface_index) else { return };
         match interface.send(reply) {
             Ok(()) => self.telemetry.sent(reply.kind, since),
             Err(error) => {

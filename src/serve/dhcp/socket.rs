@@ -2,19 +2,20 @@
 
 use crate::serve::{
     bind::{self, BindError, Service},
-    lan::{ArpProber, FrameSocket, Receiver, drop_all_received, enlarge_send_queue},
+    lan::{ArpProber, FrameSocket, NextHops, Receiver, drop_all_received, enlarge_send_queue},
     rebind::{BoundTo, InterfaceWatch},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
 use meshd_dhcp::{
-    Destination, Interface, Reply,
+    Destination, Interface, LastHop, Reply,
     packet::{CLIENT_PORT, PROXY_PORT, SERVER_PORT},
 };
-use meshd_types::MacAddr;
+use meshd_types::{MacAddr, failpoint};
 use rustix::net::{SendFlags, sendto};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
+    time::Instant,
 };
 use tokio::net::UdpSocket;
 
@@ -58,7 +59,38 @@ pub(super) struct BoundInterface {
     pub(super) probe: Option<UdpSocket>,
     /// Asks whether new offers are in use.
     pub(super) arp: Option<ArpProber>,
-    frames: Option<FrameSocket>,
+    frames: Option<Frames>,
+}
+
+/// Sends frames to clients without an address, and to clients and relays that ARP has not resolved.
+struct Frames {
+    socket: FrameSocket,
+    next_hops: NextHops,
+}
+
+impl Frames {
+    fn open(interface: &str) -> io::Result<Self> {
+        let socket = FrameSocket::open(interface)?;
+        let next_hops = NextHops::new(socket.interface());
+        Ok(Frames { socket, next_hops })
+    }
+
+    /// Returns the receiver of a frame to this address; `None` if the kernel sends the reply.
+    ///
+    /// The kernel would keep replies in the queue of all clients until ARP resolves the address, and
+    /// a sender can invent addresses.
+    fn receiver(&mut self, address: Ipv4Addr, last_hop: LastHop) -> Option<MacAddr> {
+        if !failpoint::defends("dhcp-frames") {
+            return None;
+        }
+        match last_hop {
+            LastHop::Client(mac) => Some(mac),
+            LastHop::Router(mac) => {
+                let next_hop = self.next_hops.get(Instant::now(), address);
+                (!next_hop.is_resolved).then_some(mac)
+            }
+        }
+    }
 }
 
 impl Bound {
@@ -154,7 +186,7 @@ impl BoundInterface {
     fn open_frames(&mut self) {
         let name = self.interface.name.as_str();
         self.frames = self.server.as_ref().and_then(|_| {
-            let opened = FrameSocket::open(name);
+            let opened = Frames::open(name);
             if let Err(why) = &opened {
                 tracing::info!(interface = name, %why, "clients without an address are answered by broadcast");
             }
@@ -205,23 +237,27 @@ impl BoundInterface {
     }
 
     /// Sends a reply without waiting: a client repeats a request that got no reply.
-    pub(super) fn send(&self, reply: &Reply) -> io::Result<()> {
+    pub(super) fn send(&mut self, reply: &Reply) -> io::Result<()> {
         let proxy = self.proxy.as_ref().filter(|_| reply.local_port == PROXY_PORT);
         let from = |port| SocketAddrV4::new(self.interface.address, port);
-        let to = match (reply.to, reply.sender, &self.frames) {
-            (Destination::Frame { mac, address }, _, Some(frames)) => {
+        let to = match (reply.to, &mut self.frames) {
+            (Destination::Frame { mac, address }, Some(frames)) => {
                 let to = (mac, SocketAddrV4::new(address, CLIENT_PORT));
-                return frames.send(from(SERVER_PORT), to, &reply.packet);
+                return frames.socket.send(from(SERVER_PORT), to, &reply.packet);
             }
-            // The kernel would keep replies in the queue of all clients until ARP resolves the
-            // address, and a sender can invent addresses.
-            (Destination::Ip(to), Some(mac), Some(frames)) => {
-                let port = if proxy.is_some() { PROXY_PORT } else { SERVER_PORT };
-                return frames.send(from(port), (mac, to), &reply.packet);
-            }
-            (Destination::Ip(to), ..) => to,
-            (Destination::Frame { .. }, _, None) => {
+            (Destination::Frame { .. }, None) => {
                 SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT)
+            }
+            (Destination::Ip(to), frames) => {
+                let receiver =
+                    frames.as_mut().zip(reply.last_hop).and_then(|(frames, last_hop)| {
+                        Some((frames.receiver(*to.ip(), last_hop)?, frames))
+                    });
+                if let Some((mac, frames)) = receiver {
+                    let port = if proxy.is_some() { PROXY_PORT } else { SERVER_PORT };
+                    return frames.socket.send(from(port), (mac, to), &reply.packet);
+                }
+                to
             }
         };
         let Some(socket) = proxy.or(self.server.as_ref()) else { return Ok(()) };

@@ -28,6 +28,11 @@ impl FrameSocket {
         Ok(FrameSocket { socket, link, mac })
     }
 
+    /// Returns the index of the interface.
+    pub fn interface(&self) -> u32 {
+        u32::try_from(self.link.ifindex()).unwrap_or_default()
+    }
+
     /// Sends a UDP datagram in a frame. Does not wait.
     ///
     /// # Errors

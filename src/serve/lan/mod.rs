@@ -8,6 +8,7 @@
 //! | `interfaces` | network interfaces of this host with their addresses |
 //! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
 //! | `client_datagrams` | receives UDP datagrams without those that another machine sent |
+//! | `next_hops` | whether the kernel knows the Ethernet address of the next hop to a client |
 //! | `frame_socket` | sends UDP datagrams in frames to an Ethernet address |
 //! | `arp_claimants` | sends ARP requests to find all machines that claim an address |
 //! | `neighbour_pins` | binds addresses to NICs in the kernel's neighbour table |
@@ -24,6 +25,7 @@ mod frame_socket;
 mod interfaces;
 mod kernel_tables;
 mod neighbour_pins;
+mod next_hops;
 mod receive;
 mod segment_table;
 mod system;
@@ -34,10 +36,11 @@ pub use client_datagrams::ClientDatagrams;
 pub use datagram::{Datagram, parse};
 pub use frame_socket::FrameSocket;
 pub use interfaces::InterfaceTable;
+pub use next_hops::NextHops;
 pub use receive::{Received, Receiver, drop_all_received, receive_only_from_this_host};
 pub use system::SystemLan;
 
-use meshd_types::MacAddr;
+use meshd_types::{MacAddr, failpoint};
 use nix::{ifaddrs::getifaddrs, sys::socket::LinkAddr};
 use rustix::net::sockopt;
 use socket2::Socket;
@@ -49,13 +52,14 @@ const ETHERNET: u16 = 1;
 
 /// Size of the send queue of a service's socket, in bytes. Linux keeps packets to each address that
 /// it has not resolved in this queue, at most 208 KiB for each, for three seconds.
-const SEND_QUEUE: usize = 8 << 20;
+const SEND_QUEUE: u64 = 8 << 20;
 
 /// Enlarges the send queue of a socket, so that a few addresses that nobody answers for do not fill
 /// it. Without CAP_NET_ADMIN, net.core.wmem_max limits it.
 pub fn enlarge_send_queue(socket: &impl std::os::fd::AsFd) {
-    if sockopt::set_socket_send_buffer_size_force(socket, SEND_QUEUE).is_err() {
-        let _ = sockopt::set_socket_send_buffer_size(socket, SEND_QUEUE);
+    let size = usize::try_from(failpoint::bound("SEND_QUEUE", SEND_QUEUE)).unwrap_or_default();
+    if sockopt::set_socket_send_buffer_size_force(socket, size).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(socket, size);
     }
 }
 

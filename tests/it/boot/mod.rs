@@ -25,7 +25,7 @@ mod http;
 mod identity;
 mod interface;
 mod mesh_init;
-mod ndp;
+pub mod ndp;
 mod parsers;
 pub mod refusals;
 pub mod sessions;

@@ -4,7 +4,7 @@ use crate::world::{World, eventually};
 use std::process::{Command, Stdio};
 
 /// What rdisc6 hears within a second for one question.
-fn ask(world: &World) -> (bool, String) {
+pub fn ask(world: &World) -> (bool, String) {
     let mut command = Command::new("rdisc6");
     command
         .args(["-1", "-r", "1", "-w", "1000", "eth0"])

@@ -8,23 +8,21 @@
 //! | --- | --- |
 //! | this file | receives datagrams, and sends frames to clients that ARP has not resolved |
 //! | `client_table` | the machine of each client |
-//! | `next_hops` | whether the kernel knows the Ethernet address of the next hop to a client |
 //! | `source_rate` | limits the requests of each Ethernet source; no I/O |
 
 mod client_table;
-mod next_hops;
 mod source_rate;
 
 use super::{
     datagram, ethernet_link,
     frame_socket::FrameSocket,
+    next_hops::{NextHop, NextHops},
     receive::{OTHER_HOST, packet_socket},
 };
 use client_table::ClientTable;
 use meshd_central::Shared;
 use meshd_tftp::{Client, Datagram, EthernetLink, Origin};
 use meshd_types::MacAddr;
-use next_hops::{NextHop, NextHops};
 use nix::sys::socket::{LinkAddr, MsgFlags, MultiHeaders, recvmmsg};
 use socket2::Socket;
 use source_rate::SourceRate;
@@ -75,6 +73,7 @@ impl ClientDatagrams {
         transfers: u16,
     ) -> io::Result<Self> {
         let (link, _) = ethernet_link(interface)?;
+        let frames = FrameSocket::open(interface)?;
         Ok(ClientDatagrams {
             socket: packet_socket(&link, &[requests.port(), transfers], QUEUE)?,
             index: link.ifindex(),
@@ -84,9 +83,9 @@ impl ClientDatagrams {
             admission: Admission {
                 clients: ClientTable::new(central),
                 rate: SourceRate::new(Instant::now()),
-                next_hops: NextHops::default(),
+                next_hops: NextHops::new(frames.interface()),
             },
-            frames: FrameSocket::open(interface)?,
+            frames,
         })
     }
 }

@@ -1,10 +1,13 @@
 //! One host opens more connections than there are files, or than an API has places. Every API goes
 //! on answering.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `silent_neighbours` | requests in the name of addresses that nobody answers for |
 
-use super::{
-    boot_lan::stranger,
-    client::{Attacker, Identity},
-};
+mod silent_neighbours;
+
+use super::client::{Attacker, Identity};
 use crate::{
     admin::https::{ADMIN, Office, PORT},
     world::{CENTRAL, World, tftp},
@@ -127,58 +130,6 @@ fn tftp_serves_machine_while_one_host_stalls_4200_transfers() {
         .unwrap();
     assert_eq!(read.unwrap().len(), 70_001);
     drop(connections);
-}
-
-/// Sends a request for a loader from each of these addresses and new ports, for this time.
-fn flood_requests(addresses: &[Ipv4Addr], time: Duration) -> usize {
-    let (end, mut sent) = (Instant::now() + time, 0);
-    for address in addresses.iter().cycle() {
-        if Instant::now() >= end {
-            break;
-        }
-        let socket = UdpSocket::bind((*address, 0)).unwrap();
-        socket.send_to(b"\0\x01undionly.kpxe\0octet\0", (CENTRAL, 69)).unwrap();
-        sent += 1;
-        // Some 1,500 a second.
-        std::thread::park_timeout(Duration::from_micros(500));
-    }
-    sent
-}
-
-#[test]
-fn tftp_serves_machine_while_requests_come_from_invented_addresses() {
-    let world = World::new("auto");
-    world.nodes.ip(&["address", "replace", "10.77.0.67/24", "dev", "eth0"]).unwrap();
-    let (central, own): (Ipv4Addr, Ipv4Addr) = (CENTRAL.parse().unwrap(), [10, 77, 0, 67].into());
-    let fetch = || {
-        let begun = Instant::now();
-        let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some(own))).unwrap();
-        assert_eq!(read.unwrap().len(), 70_001);
-        begun.elapsed()
-    };
-    fetch();
-    let attacker = stranger(&world);
-    // Its kernel knows the central node from now on, and answers ARP for no address.
-    attacker.get(&attacker.script_url()).unwrap();
-    let host = attacker.host();
-    host.inside(|| std::fs::write("/proc/sys/net/ipv4/conf/eth0/arp_ignore", "8").unwrap())
-        .unwrap();
-    let addresses: Vec<Ipv4Addr> = (120..220).map(|last| [10, 77, 0, last].into()).collect();
-    for address in &addresses {
-        host.ip(&["address", "add", &format!("{address}/24"), "dev", "eth0"]).unwrap();
-    }
-    let mut slowest = Duration::ZERO;
-    std::thread::scope(|scope| {
-        let flood = scope
-            .spawn(|| host.inside(|| flood_requests(&addresses, Duration::from_secs(6))).unwrap());
-        while !flood.is_finished() {
-            slowest = slowest.max(fetch());
-        }
-        let sent = flood.join().unwrap();
-        assert!(sent > 4000, "{sent} requests are no flood");
-    });
-    slowest = slowest.max(fetch());
-    assert!(slowest < Duration::from_secs(1), "a transfer took {slowest:?}");
 }
 
 /// Opens streams with a token, then connections that begin a TLS handshake. Prints a line when all

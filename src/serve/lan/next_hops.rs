@@ -1,6 +1,6 @@
 //! The next hops to clients, as the kernel knows them.
 
-use crate::serve::lan::kernel_tables::KernelTables;
+use super::kernel_tables::KernelTables;
 use std::{
     collections::HashMap,
     net::Ipv4Addr,
@@ -15,21 +15,26 @@ const MAX_ADDRESSES: usize = 16_384;
 
 /// The next hop to a client: the client itself, or a router.
 #[derive(Clone, Copy)]
-pub(super) struct NextHop {
-    pub(super) is_router: bool,
-    /// The kernel knows its Ethernet address.
-    pub(super) is_resolved: bool,
+pub struct NextHop {
+    pub is_router: bool,
+    /// The kernel knows its Ethernet address on the interface.
+    pub is_resolved: bool,
 }
 
-/// Looks up next hops, each at most once in [`LIFETIME`].
-#[derive(Default)]
-pub(super) struct NextHops {
+/// Looks up the next hops of one interface, each at most once in [`LIFETIME`].
+pub struct NextHops {
+    /// Index of the interface.
+    interface: u32,
     kernel: KernelTables,
     known: HashMap<Ipv4Addr, (Instant, NextHop)>,
 }
 
 impl NextHops {
-    pub(super) fn get(&mut self, now: Instant, address: Ipv4Addr) -> NextHop {
+    pub fn new(interface: u32) -> Self {
+        NextHops { interface, kernel: KernelTables::default(), known: HashMap::new() }
+    }
+
+    pub fn get(&mut self, now: Instant, address: Ipv4Addr) -> NextHop {
         if let Some((at, hop)) = self.known.get(&address)
             && now.saturating_duration_since(*at) < LIFETIME
         {
@@ -48,7 +53,8 @@ impl NextHops {
         let Ok(Some((index, hop))) = self.kernel.next_hop(address) else {
             return NextHop { is_router: true, is_resolved: false };
         };
-        let neighbour = self.kernel.neighbour(index, hop);
-        NextHop { is_router: hop != address, is_resolved: matches!(neighbour, Ok(Some(_))) }
+        let neighbour = || self.kernel.neighbour(index, hop);
+        let is_resolved = index == self.interface && matches!(neighbour(), Ok(Some(_)));
+        NextHop { is_router: hop != address, is_resolved }
     }
 }
