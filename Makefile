@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build debug test-programs image demo check test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo check test test-attack test-theft test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -12,6 +12,7 @@ KEEP ?=
 NODES ?= 1000
 KILLS ?= 500
 FLOOD_SECONDS ?= 600
+ATTEMPTS ?= 1000
 SEED ?=
 SECONDS := 60
 # Most integration tests wait for timers and other programs most of the time.
@@ -76,6 +77,12 @@ test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks 
 test-attack: agent ## Runs each attack test with its defence on (must pass) and disabled (must fail)
 	@.ci/setup test
 	@.ci/attack $(ONLY)
+
+test-theft: debug ## Attempts to steal boots by ARP 1,000 times in each mode (ATTEMPTS=1000); some twenty minutes
+	@.ci/setup test
+	@cargo test --quiet --locked --test integration --no-run
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_ATTACK_ATTEMPTS=$(ATTEMPTS) \
+	  cargo test --locked --test integration attack::arp_theft -- --test-threads=1
 
 test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECONDS=600); an hour and a half
 	@.ci/setup test

@@ -1,6 +1,6 @@
 //! A machine on the boot LAN steals boots by ARP alone, with raw frames that all carry its own
 //! Ethernet source: `arp_thief.py` describes the attack. `MESHD_ATTACK_ATTEMPTS` sets the number of
-//! attempts of each attack.
+//! attempts of each attack. Many attempts are divided among sites that are attacked at once.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -33,8 +33,20 @@ const FREE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 109);
 /// The stranger's own address.
 const OWN: &str = "10.77.0.66";
 
+/// Attempts of each attack.
 fn attempts() -> usize {
     std::env::var("MESHD_ATTACK_ATTEMPTS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+/// Runs an attack with all attempts: at most eight sites at once, with 50 attempts or more each.
+fn in_sites(attack: impl Fn(usize) + Sync) {
+    let sites = (attempts() / 50).clamp(1, 8);
+    let share = attempts().div_ceil(sites);
+    std::thread::scope(|scope| {
+        (0..sites).for_each(|_| {
+            scope.spawn(|| attack(share));
+        });
+    });
 }
 
 /// What the thief claims: the address of its TCP segments, and the address that it claims by ARP,
@@ -75,8 +87,8 @@ fn arguments(world: &World, mode: &str, claim: Claim, url: &str, attempts: usize
 
 /// Attempts so many thefts. Each gets nothing, and raises one alarm that names the thief's Ethernet
 /// address.
-fn steal(world: &World, claim: Claim, url: &str, when: &str) {
-    let (before, count) = (alarms(world), attempts());
+fn steal(world: &World, count: usize, claim: Claim, url: &str, when: &str) {
+    let before = alarms(world);
     let thief = stranger(world);
     let arguments = arguments(world, "theft", claim, url, count);
     let output =
@@ -166,34 +178,35 @@ fn boot_in_spite_of_it(victim: &PxeNode<'_>, is_proxy: bool) -> Overlay {
 
 /// Thefts before, during and after a boot: of a victim that is silent, one that answers, and a node
 /// that is online.
-fn attack_boot(world: &World, is_proxy: bool) {
+fn attack_boot(world: &World, is_proxy: bool, attempts: usize) {
+    let steal = |claim, url: &str, when| steal(world, attempts, claim, url, when);
     let victim = PxeNode::new(world, 1);
     let url = victim.script_url();
-    steal(world, Claim { source: FREE, claimed: FREE, owner: victim.mac }, &url, "before the boot");
+    steal(Claim { source: FREE, claimed: FREE, owner: victim.mac }, &url, "before the boot");
     let script = if is_proxy { boot_by_proxy(&victim) } else { victim.power_on().unwrap() };
     let overlay_url = script.overlay().expect("a capability");
     victim.host().ip(&["link", "set", "eth0", "down"]).unwrap();
-    steal(world, Claim::of(&victim), &url, "silent victim, script");
-    steal(world, Claim::of(&victim), &overlay_url, "silent victim, overlay");
+    steal(Claim::of(&victim), &url, "silent victim, script");
+    steal(Claim::of(&victim), &overlay_url, "silent victim, overlay");
     victim.host().ip(&["link", "set", "eth0", "up"]).unwrap();
-    steal(world, Claim::of(&victim), &url, "victim that answers, script");
-    steal(world, Claim::of(&victim), &overlay_url, "victim that answers, overlay");
+    steal(Claim::of(&victim), &url, "victim that answers, script");
+    steal(Claim::of(&victim), &overlay_url, "victim that answers, overlay");
     let overlay = boot_in_spite_of_it(&victim, is_proxy);
-    steal(world, Claim::of(&victim), &url, "after the overlay");
+    steal(Claim::of(&victim), &url, "after the overlay");
     let _agent = victim.start_agent(&overlay);
     world.wait_for_phase("online");
-    steal(world, Claim::of(&victim), &url, "online node");
+    steal(Claim::of(&victim), &url, "online node");
     assert_eq!(world.node()["phase"], "online");
 }
 
 #[test]
 fn arp_theft_gets_nothing_in_authoritative_mode() {
-    attack_boot(&World::new("auto"), false);
+    in_sites(|attempts| attack_boot(&World::new("auto"), false, attempts));
 }
 
 #[test]
 fn arp_theft_gets_nothing_in_proxy_mode() {
-    attack_boot(&proxy_world(), true);
+    in_sites(|attempts| attack_boot(&proxy_world(), true, attempts));
 }
 
 /// The stranger takes an address in a DHCP exchange of its own, and asks for the boot of its own
@@ -296,19 +309,27 @@ fn address_named_as_dhcp_server_is_bound_to_its_machine() {
 
 #[test]
 fn arp_theft_before_the_first_script_gets_nothing() {
-    let world = proxy_world();
-    let victim = PxeNode::new(&world, 1);
-    let own = Ipv4Addr::new(10, 77, 0, 100);
-    victim.address.set(Some(own));
-    victim.open_session_at(own);
-    // The victim has no address yet, so nobody else answers for it.
-    steal(&world, Claim::of(&victim), &victim.script_url(), "between DHCP and script");
-    assert!(boot_by_proxy(&victim).overlay().is_some(), "the victim boots");
+    in_sites(|attempts| {
+        let world = proxy_world();
+        let victim = PxeNode::new(&world, 1);
+        let own = Ipv4Addr::new(10, 77, 0, 100);
+        victim.address.set(Some(own));
+        victim.open_session_at(own);
+        // The victim has no address yet, so nobody else answers for it.
+        let url = victim.script_url();
+        steal(&world, attempts, Claim::of(&victim), &url, "between DHCP and script");
+        assert!(boot_by_proxy(&victim).overlay().is_some(), "the victim boots");
+    });
 }
 
 #[test]
 fn arp_theft_of_relayed_boot_gets_nothing() {
+    in_sites(attack_relayed_boot);
+}
+
+fn attack_relayed_boot(attempts: usize) {
     let (world, _relay) = far_world();
+    let steal = |claim, url: &str, when| steal(&world, attempts, claim, url, when);
     let victim = PxeNode::new(&world, 1);
     world.host_on(victim.mac, "port0");
     let url = victim.script_url();
@@ -318,18 +339,22 @@ fn arp_theft_of_relayed_boot_gets_nothing() {
     let routed = format!("{ROUTER}/24");
     // A router that is silent, and one that answers.
     world.nodes.ip(&["address", "del", &routed, "dev", "eth0"]).unwrap();
-    steal(&world, claim, &url, "silent router, script");
-    steal(&world, claim, &script.overlay().expect("a capability"), "silent router, overlay");
+    steal(claim, &url, "silent router, script");
+    steal(claim, &script.overlay().expect("a capability"), "silent router, overlay");
     world.nodes.ip(&["address", "add", &routed, "dev", "eth0"]).unwrap();
-    steal(&world, claim, &url, "router that answers");
+    steal(claim, &url, "router that answers");
     let overlay = victim.boot();
     let _agent = victim.start_agent(&overlay);
     world.wait_for_phase("online");
-    steal(&world, claim, &url, "online node");
+    steal(claim, &url, "online node");
 }
 
 #[test]
 fn answers_are_not_drawn_away_by_arp() {
+    in_sites(|attempts| draw_answers_away(attempts * 10));
+}
+
+fn draw_answers_away(requests: usize) {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);
     victim.power_on().unwrap();
@@ -339,7 +364,7 @@ fn answers_are_not_drawn_away_by_arp() {
     let drain = Program::start(&world, &thief.host(), "python3", &arguments);
     drain.says("ready", 1);
     let url = victim.script_url();
-    for _ in 0..attempts() * 10 {
+    for _ in 0..requests {
         // An answer that was drawn away reaches the victim late or never.
         let ask =
             || Command::new("curl").args(["--silent", "--max-time", "2", &url]).output().unwrap();

@@ -129,6 +129,10 @@ impl World {
             daemon: None,
             log_json: false,
         };
+        // A run that was killed had the same process ID.
+        for left in world.central.all_derived().iter().chain([&world.central]) {
+            left.delete().unwrap();
+        }
         world.central.create().unwrap();
         world.nodes.create().unwrap();
         world
