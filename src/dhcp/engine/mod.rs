@@ -31,7 +31,9 @@ use crate::{
     config::{DhcpMode, Link, Owner, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
     machines::{KnownNics, NicRecord, RecordChange, RecordChanges, ReservedNic},
-    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
+    packet::{
+        ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac,
+    },
     warning::{DropReason, Warning},
 };
 use exchange::Exchange;
@@ -278,9 +280,11 @@ impl Engine {
             .parents
             .get(&request.mac)
             .is_some_and(|parent| origin.ethernet_source == Some(*parent));
+        // Another server's probe is answered, so that both servers notice each other.
+        let is_probe = is_probe(request.mac, request.kind);
         let forged =
             check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs);
-        if let Some(warning) = forged.filter(|_| !is_parent) {
+        if let Some(warning) = forged.filter(|_| !is_parent && !is_probe) {
             self.counters.forged += 1;
             return vec![Effect::Warn(warning)];
         }
@@ -312,7 +316,10 @@ impl Engine {
             non_identifying_uuids: &self.non_identifying_uuids,
         };
         match exchange.handle(segment) {
-            Ok(effects) => {
+            Ok(mut effects) => {
+                if is_probe {
+                    segment.forget_probe(request.mac, &mut effects);
+                }
                 let is_discover = request.kind == ClientMessageType::Discover;
                 self.counters.refused += u64::from(is_discover && segment.has_just_refused());
                 effects

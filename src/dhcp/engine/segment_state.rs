@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     config::{DhcpMode, Link, Reservation, Segment, Subnet},
-    effect::{Lease, OtherServer, SegmentStatus},
+    effect::{Change, Effect, Lease, OtherServer, SegmentStatus},
     lease::{LeaseTable, PoolLevel, PoolUse},
     machines::ReservedNic,
     warning::Warning,
@@ -117,6 +117,15 @@ impl SegmentState {
         let pool = self.usage(now);
         self.level = self.level.min(self.level.next(pool, false));
         SegmentStatus { name: self.name.to_string(), mode: self.mode, pool, other_servers }
+    }
+
+    /// Removes what the probe of another server left behind: its offer holds no address, and its
+    /// exchange is no sign of a boot.
+    pub(crate) fn forget_probe(&mut self, mac: MacAddr, effects: &mut Vec<Effect>) {
+        if let Some(authority) = &mut self.authority {
+            authority.leases.withdraw(mac);
+        }
+        effects.retain(|effect| !matches!(effect, Effect::Store(Change::Exchange(_))));
     }
 
     /// Records another server. Returns a warning if it is new and conflicts with the mode.

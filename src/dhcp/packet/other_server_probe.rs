@@ -19,6 +19,13 @@ pub(crate) fn probe_mac(address: Ipv4Addr) -> MacAddr {
     MacAddr([p, q, a, b, c, d])
 }
 
+/// True for the client MAC of another server's probe. That server sends it from its own NIC, so the
+/// Ethernet source differs.
+pub(crate) fn is_probe(mac: MacAddr, kind: ClientMessageType) -> bool {
+    let asks = matches!(kind, ClientMessageType::Discover | ClientMessageType::Inform);
+    asks && mac.0.starts_with(&PREFIX)
+}
+
 /// Returns both packets.
 pub fn probe_packets(address: Ipv4Addr, xid: u32) -> [Vec<u8>; 2] {
     [ClientMessageType::Discover, ClientMessageType::Inform].map(|kind| {

@@ -3,7 +3,8 @@
 use super::clients::*;
 use crate::{packet::probe_packets, *};
 use dhcproto::v4::{MessageType, OptionCode};
-use std::net::Ipv4Addr;
+use meshd_types::MacAddr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 
@@ -27,6 +28,24 @@ fn answers(mode: DhcpMode, to: Ipv4Addr) -> Vec<Vec<u8>> {
         })
     };
     probe_packets(to, 7).into_iter().filter_map(reply).collect()
+}
+
+#[test]
+fn probe_from_the_nic_of_another_server_is_answered_and_opens_no_boot() {
+    let mut own = authoritative();
+    let mut effects = Vec::new();
+    for packet in probe_packets(OTHER, 7) {
+        let origin = Origin {
+            interface_index: 0,
+            source: SocketAddrV4::new(OTHER, 68),
+            local_port: 67,
+            ethernet_source: Some(MacAddr([0x52, 0x54, 0, 0, 0, 9])),
+        };
+        effects.extend(own.handle(at(0), &packet, origin));
+    }
+    let is_reply = |effect: &Effect| matches!(effect, Effect::Reply(_));
+    assert!(effects.len() == 2 && effects.iter().all(is_reply), "{effects:?}");
+    assert_eq!((own.counters().forged, own.status(at(0))[0].pool.offered), (0, 0));
 }
 
 #[test]
