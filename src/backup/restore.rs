@@ -206,7 +206,7 @@ async fn open_store(
             vm.mark_unconfirmed();
             tx.put_vm(vm);
         }
-        let detail = format!("from the backup of {}, with {nodes} nodes", manifest.created_at);
+        let detail = format!("from the backup of {}, nodes: {nodes}", manifest.created_at);
         tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
         Ok::<_, StoreError>(())
     });

@@ -27,7 +27,7 @@ use meshd_types::Secret;
 use remote::Server;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    io::{ErrorKind, Write},
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -110,18 +110,18 @@ impl AdminClient {
         Ok((self.collect(response.into_body()).await?, value))
     }
 
-    /// Writes the response body to `out` while it arrives.
+    /// Calls `each` with each piece of the response body while it arrives.
     pub(super) async fn download<B>(
         &self,
         path: PostPath<B, Binary>,
         body: &B::Value,
-        out: &mut impl Write,
+        each: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure>
     where
         B: Json<Value: Serialize>,
     {
         let response = self.send(Method::POST, path.as_str(), Some(encode_body(body)?)).await?;
-        self.chunks(response, |bytes| Ok(out.write_all(bytes)?)).await
+        self.chunks(response, each).await
     }
 
     /// Calls `each` with each line of the response and its length in bytes, until the response ends

@@ -128,7 +128,7 @@ pub(crate) fn node_text(node: &NodeView) -> String {
     format!("{} ({}, {})", node.name, node.id, node.phase)
 }
 
-fn count_text(nodes: usize) -> String {
+pub(crate) fn count_text(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
+    node::targets::count_text,
     output::{
         file,
         print::{bytes, now, write},
@@ -15,7 +16,7 @@ use meshd_config::files::read_argument;
 use meshd_types::Secret;
 use std::{
     fs,
-    io::{BufWriter, Write as _},
+    io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -112,9 +113,10 @@ impl Create {
                 meshd_backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
             let digest = meshd_backup::digest_line(&fresh, &self.file)
                 .map_err(|error| Failure::of(&error))?;
-            file::replace(&meshd_backup::digest_file(&self.file), 0o644)?
-                .write_all(digest.as_bytes())?;
-            fs::rename(&fresh, &self.file)?;
+            file::replace(&meshd_backup::digest_file(&self.file), 0o644)
+                .and_then(|mut out| out.write_all(digest.as_bytes()))
+                .and_then(|()| fs::rename(&fresh, &self.file))
+                .map_err(|error| cannot_write(&self.file, &error))?;
             Ok(verified)
         });
         if made.is_err() {
@@ -133,18 +135,21 @@ impl Create {
     }
 
     fn write(&self, context: &Context, fresh: &Path, key: &Secret<String>) -> Result<(), Failure> {
-        let file = file::replace(fresh, 0o600).map_err(|error| {
-            Failure::new(
-                format!("cannot write {}: {error}", path_text(fresh)),
-                "check the folder and the disk",
-            )
-        })?;
-        let mut out = BufWriter::new(file);
+        let failed = |error| cannot_write(&self.file, &error);
+        let mut out = BufWriter::new(file::replace(fresh, 0o600).map_err(failed)?);
         let body = MakeBackup { key: key.clone(), blobs: self.blobs };
-        wait(context.client()?.download(api::CREATE_BACKUP.path([]), &body, &mut out))?;
-        out.flush()?;
-        Ok(out.get_ref().sync_all()?)
+        wait(context.client()?.download(api::CREATE_BACKUP.path([]), &body, |bytes| {
+            out.write_all(bytes).map_err(failed)
+        }))?;
+        out.flush().and_then(|()| out.get_ref().sync_all()).map_err(failed)
     }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        format!("cannot write {}: {error}", path_text(path)),
+        "check the folder and the disk",
+    )
 }
 
 impl Verify {
@@ -176,7 +181,8 @@ impl Restore {
             message!("the backup has no image blobs: copy sha256/ of the old blobs_dir to {blobs}");
         }
         message!("stop the old central node permanently, then: meshd serve --site {site}");
-        write(&format!("{site}: {} nodes, {}\n", restored.nodes, manifest_text(&restored.manifest)))
+        let nodes = count_text(restored.nodes);
+        write(&format!("{site}: {nodes}, {}\n", manifest_text(&restored.manifest)))
     }
 }
 

@@ -103,7 +103,7 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     ]);
     assert!(!refused.status.success() && stderr(&refused).contains("key"), "{}", stderr(&refused));
     let restored = done(&world, &["backup", "restore", file, "--into", into, "--key-file", key]);
-    assert!(restored.contains("1 nodes"), "{restored}");
+    assert!(restored.contains("1 node,"), "{restored}");
     let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", key]);
     assert!(
         !refused.status.success() && stderr(&refused).contains("not empty"),

@@ -119,6 +119,26 @@ fn full_disk_refuses_orders_until_space_is_freed() {
 }
 
 #[test]
+fn backup_to_a_full_disk_names_its_file_and_leaves_none() {
+    let (world, _disk, _) = world();
+    let target = Small::mount(world.path("target"));
+    let (file, key) = (world.path("target/rack.backup"), world.path("key"));
+    fs::write(&key, "correct horse battery staple").unwrap();
+    target.fill();
+    let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
+    let refused = world.meshd(&["backup", "create", file, "--key-file", key]);
+    let message = stderr(&refused);
+    assert!(
+        !refused.status.success()
+            && message.contains(&format!("cannot write {file}"))
+            && message.contains("No space left"),
+        "{message}"
+    );
+    let left: Vec<_> = fs::read_dir(&target.0).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["fill"]);
+}
+
+#[test]
 fn full_disk_makes_status_and_healthz_report_not_ready() {
     let (world, disk, id) = world();
     let health = || {
