@@ -10,8 +10,7 @@ use crate::{
     vms::{check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
-    AuditContext, BootSession, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, Stage,
-    UnlawfulTransition,
+    AuditContext, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, UnlawfulTransition,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
@@ -82,13 +81,9 @@ impl NodeOps {
     }
 
     /// Returns a node to service. Returns the changes of phase.
-    pub(super) fn resume_service(
-        &self,
-        tx: &Tx<'_>,
-        node: &mut Node,
-    ) -> Result<PhaseChanges, OperateError> {
+    pub(super) fn resume_service(&self, node: &mut Node) -> Result<PhaseChanges, OperateError> {
         let linked = self.links.is_linked(node.id);
-        let ready = linked && passes_checks(node, tx.before().boot_of(node));
+        let ready = linked && node.passes();
         let back = node.change(PhaseChange::Resume)?;
         let then = match (linked, ready) {
             (false, _) => node.change(PhaseChange::Silent)?,
@@ -260,12 +255,6 @@ pub(super) fn existing_node(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateErro
 
 fn no_node(id: NodeId) -> OperateError {
     OperateError::NoNode { name: id.to_string() }
-}
-
-/// True if the node came online in this boot and its last checks passed.
-fn passes_checks(node: &Node, boot: Option<&BootSession>) -> bool {
-    let is_online = boot.is_some_and(|boot| boot.reached(Stage::Online).is_some());
-    is_online && node.passes()
 }
 
 /// Accepts the present hardware, units and conflicts of a node. `moved` also clears its relay port.

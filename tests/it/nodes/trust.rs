@@ -164,6 +164,16 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
             }
         });
         assert_eq!(node["address"], "10.77.0.50", "{node}");
+        let id = node["id"].as_str().unwrap();
+        for verb in ["maintenance", "resume"] {
+            let done = world.meshd(&["node", verb, id]);
+            assert!(done.status.success(), "{verb}: {}", stderr(&done));
+        }
+        assert_eq!(
+            world.node()["phase"],
+            "online",
+            "its checks passed, and it has no boot session"
+        );
         agent.kill().unwrap();
         agent.wait().unwrap();
         assert!(!ticket.exists(), "it was taken in");

@@ -94,7 +94,7 @@ impl NodeOps {
                 change_service_in(tx, id, audit, now, |tx, node| enter_maintenance(tx, node, audit))
             }
             NodeOrder::Resume => {
-                change_service_in(tx, id, audit, now, |tx, node| self.resume_service(tx, node))
+                change_service_in(tx, id, audit, now, |_, node| self.resume_service(node))
             }
             NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
