@@ -95,7 +95,7 @@ pub fn suggest<'w>(text: &str, known: impl IntoIterator<Item = &'w str> + Clone)
     let mut words: Vec<&str> = known.into_iter().collect();
     words.sort_unstable();
     if words.is_empty() {
-        "remove it".to_owned()
+        "remove it, or define it first".to_owned()
     } else {
         format!("known here: {}", words.join(", "))
     }

@@ -120,7 +120,7 @@ pub enum BindError {
 meshd_types::hints!(BindError {
     BindError::Taken { service, at } => "`ss -lnp sport = :{}` shows it: {}", at.port(), service.when_taken();
     BindError::Denied { .. } => "run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW";
-    BindError::NoSuchInterface { known, .. } => "correct it in site.toml: this machine has {known}";
+    BindError::NoSuchInterface { known, .. } => "correct it in site.toml, then start meshd again: this machine has {known}";
     BindError::NoAddress { .. } => "give it one, or set `address` beside it in site.toml";
     BindError::NotHere { .. } => "`ip address` lists them; correct it in site.toml";
 });

@@ -69,7 +69,7 @@ pub(crate) fn revoke_credentials(
         std::mem::take(&mut node.certificates).len()
     });
     let Some(certificates) = certificates else { return };
-    let detail = format!("{certificates} certificates and {tokens} tokens: {why}");
+    let detail = format!("certificates: {certificates}, tokens: {tokens}; {why}");
     tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
 }
 

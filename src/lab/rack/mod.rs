@@ -138,7 +138,7 @@ impl Rack {
         rack.create_network()?;
         rack.start_central()?;
         report(&format!(
-            "meshd serves in {}, {} nodes are plugged in",
+            "meshd serves in {}; nodes plugged in: {}",
             rack.namespace.name(),
             options.nodes
         ));

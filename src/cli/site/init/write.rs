@@ -57,7 +57,13 @@ pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
     replace(&new, 0o644).and_then(|mut out| out.write_all(text.as_bytes())).map_err(cannot)?;
     if let Err(faults) = meshd_config::load(&new) {
         let _ = fs::remove_file(&new);
-        return Err(faults.into());
+        // The file is gone: its values come from the options.
+        let causes: Vec<String> =
+            faults.0.iter().map(|fault| format!("{}: {}", fault.key, fault.message)).collect();
+        return Err(Failure::new(
+            format!("cannot write {}: {}", path_text(file), causes.join("; ")),
+            "correct --range, --mode or --name, or name another --interface",
+        ));
     }
     fs::rename(&new, file).map_err(cannot)
 }
@@ -103,7 +109,12 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("site.toml");
         let refused = write(&file, &Values { range: "10.9.0.120-10.9.0.100".into(), ..values() });
-        assert!(refused.is_err());
+        let refused = refused.expect_err("a range that ends before it begins").to_string();
+        assert!(
+            refused.contains("site.toml: dhcp.range") && refused.contains("--range"),
+            "{refused}"
+        );
+        assert!(!refused.contains(".new"), "the temporary file is not named: {refused}");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0, "nothing is left");
     }
 }

@@ -135,7 +135,11 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         let found = format!(
             "nodes use the server address {address}, which this machine does not have; {name} has {first}"
         );
-        return Finding::fail(check, found, "correct `address` beside the interface in site.toml");
+        return Finding::fail(
+            check,
+            found,
+            "correct `address` beside the interface in site.toml, then restart meshd",
+        );
     }
     let carrier =
         std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();

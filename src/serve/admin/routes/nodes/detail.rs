@@ -55,9 +55,8 @@ pub(crate) async fn timeline(
     let missing = || match session {
         Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
             .with_hint(format!("`meshd node timeline {id}` lists those that are kept")),
-        None => {
-            Refused::not_found(format!("node {id} has no boot on record")).with_hint("power it on")
-        }
+        None => Refused::not_found(format!("node {id} has no boot on record"))
+            .with_hint("let its machine boot from the network"),
     };
     timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
 }
