@@ -69,7 +69,7 @@ fn folder_map_names_every_module() {
 }
 
 /// Documents for people who read the code; docs/adr/ keeps the names of its time.
-fn documents() -> Vec<String> {
+pub(super) fn documents() -> Vec<String> {
     let markdown = |path: &Path| path.extension().is_some_and(|extension| extension == "md");
     let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
     for folder in ["docs", "docs/operations"] {

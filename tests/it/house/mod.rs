@@ -9,6 +9,7 @@
 //! | [`claims`] | docs/security.md and the list of defences name tests that exist |
 //! | [`folders`] | size and map of folders, and paths in documents |
 //! | [`ignored`] | no test is ignored |
+//! | [`links`] | links between documents |
 //! | [`language`] | type names, doc comments, phrases |
 //! | [`output`] | commands print only through the writer of `src/cli/output` |
 //! | here | how a file begins, how long it is, what its texts look like |
@@ -19,6 +20,7 @@ mod crates;
 mod folders;
 mod ignored;
 mod language;
+mod links;
 mod output;
 mod parameters;
 mod paths;
