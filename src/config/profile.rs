@@ -1,7 +1,7 @@
 //! Profiles after inheritance, and groups.
 
 use super::VfioSelector;
-use meshd_proto::{CheckPolicy, DiskIdentity};
+use meshd_proto::{CheckPolicy, DiskIdentity, vm::ByteSize};
 use meshd_types::{
     BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars,
 };
@@ -14,13 +14,16 @@ pub struct Profile {
     pub name: ProfileName,
     /// The profile that it extends.
     pub extends: Option<ProfileName>,
-    /// Kernel, initramfs, modloop and packages.
+    /// Image that its nodes boot.
     pub image: ImageName,
     /// In order, those of parents first. Later overlays take precedence.
     pub overlays: Vec<OverlayName>,
     /// Kernel arguments including those of `hugepages`, those of parents first.
     pub kernel_args: Vec<String>,
     pub hugepages: Option<Hugepages>,
+    /// Maximum size of the writable layer over an image of kind `root`; `None` for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<ByteSize>,
     /// Packages besides those of the overlays, those of parents first.
     pub packages: Vec<String>,
     /// Those of parents first.
@@ -48,6 +51,7 @@ impl Profile {
             overlays: Vec::new(),
             kernel_args: Vec::new(),
             hugepages: None,
+            writable: None,
             packages: Vec::new(),
             bundles: Vec::new(),
             vfio: Vec::new(),

@@ -31,7 +31,7 @@ pub enum LogSource {
     Kernel,
     /// `/var/log/messages`: syslog messages of services, including the agent.
     System,
-    /// Why `mesh-init` stopped the boot.
+    /// Why `mesh-init` or stage 1 stopped the boot.
     BootFailure,
 }
 

@@ -36,7 +36,7 @@ pub struct TimelineView {
     /// Stalls of the boot, each with the overdue stage and the likely cause.
     #[schema(value_type = Vec<Object>)]
     pub stalls: Vec<Stall>,
-    /// Reason for which `mesh-init` refused to start the node.
+    /// Reason for which `mesh-init` or stage 1 refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Time from the first stage to the last reached stage, in milliseconds; of an unfinished boot,
@@ -115,7 +115,7 @@ pub struct BootSummary {
     /// Time from the first stage to the last stage, in milliseconds; of an unfinished boot, to the
     /// time of the response.
     pub total_ms: u64,
-    /// Reason for which `mesh-init` refused to start the node.
+    /// Reason for which `mesh-init` or stage 1 refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }

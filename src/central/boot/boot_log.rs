@@ -88,16 +88,16 @@ impl BootService {
         spawn_blocking(move || logs.append(session, line)).await.map_err(io::Error::other)?
     }
 
-    /// Records why `mesh-init` refused to start a node. Returns false if the machine at this
+    /// Records why the first program refused to start a node. Returns false if the machine at this
     /// address does not boot this session, or if its agent has already started.
     pub async fn boot_failed(&self, client: impl Into<LanClient>, failure: BootFailure) -> bool {
         let (client, BootFailure { session, reason }) = (client.into(), failure);
         let found = self.env.store.read(|model| {
             let boot = model.session_at(client.ipv4()).filter(|boot| boot.id == session)?;
             let node = boot.node.filter(|_| boot.reached(Stage::Enrolled).is_none())?;
-            Some((node, boot.mac))
+            Some((node, boot.mac, self.image_kind_of(model, boot).first_program()))
         });
-        let Some((node, own)) = found else { return false };
+        let Some((node, own, program)) = found else { return false };
         let is_own = |mac: &MacAddr| *mac == own || !failpoint::defends("boot-failed-neighbour");
         if self.env.check_neighbour(&client, is_own).await.is_err() {
             return false;
@@ -107,7 +107,7 @@ impl BootService {
         }
         let now = self.env.now();
         self.record_failure(node, session, &reason).await;
-        let data = Piece::Text(format!("mesh-init: FAILED: {reason}\n"));
+        let data = Piece::Text(format!("{program}: FAILED: {reason}\n"));
         let line = LogLine { when: now, node, stream: LogSource::BootFailure, at: 0, data };
         if let Err(error) = self.append_log(session, line).await {
             tracing::error!(%node, %session, %error, "the report of a failed boot is not stored; check the disk");

@@ -15,11 +15,12 @@ use meshd_image::overlay::{
 use meshd_model::{
     boot::Endpoint,
     fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
-    image_kind::{ImageKind, RootParts},
+    image_kind::{DEFAULT_WRITABLE, ImageKind, RootParts},
 };
 use meshd_proto::{
     BootPart,
     stage1::{RootSource, STAGE1_VERSION, Stage1Config},
+    vm::ByteSize,
 };
 use meshd_store::StoreError;
 use meshd_trust::{
@@ -31,8 +32,6 @@ use std::{net::Ipv4Addr, sync::Arc};
 
 /// Maximum number of machines between script and overlay.
 const MAX_PENDING: usize = 65_536;
-/// Maximum size of the writable layer over a root, in bytes. It is memory of the node.
-const UPPER_BYTES: u64 = 512 << 20;
 
 /// An overlay that a delivered script names.
 pub(crate) struct PendingOverlay {
@@ -131,7 +130,8 @@ impl BootService {
         transfer.pieces = match (delivery, &pending.contents.kind) {
             (Delivery::Initrd, ImageKind::Alpine(_)) => deliver(&pending.overlay, &part, &secrets),
             (Delivery::Initrd, ImageKind::Root(root)) => {
-                let config = self.stage1_config(&part, root, endpoint)?;
+                let config =
+                    self.stage1_config(&part, root, pending.contents.writable, endpoint)?;
                 let catalog = self.env.catalog();
                 let program = catalog.stage1().ok_or(OverlayDenied::Busy)?;
                 deliver_with_stage1(&pending.overlay, &part, &secrets, program, &config)
@@ -203,6 +203,7 @@ impl BootService {
         &self,
         boot: &BootPart,
         root: &RootParts,
+        writable: Option<ByteSize>,
         endpoint: Endpoint,
     ) -> Result<Stage1Config, OverlayDenied> {
         let mac =
@@ -219,7 +220,7 @@ impl BootService {
                 size: root.root.size,
                 verity: root.verity.clone(),
             },
-            upper_bytes: UPPER_BYTES,
+            upper_bytes: writable.unwrap_or(DEFAULT_WRITABLE).bytes(),
             failed_url: format!("{base}/boot/failed"),
             time: boot.issued_at.seconds(),
         })

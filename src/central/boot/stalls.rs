@@ -8,9 +8,13 @@ use crate::{
         records::{clear_condition, condition_event, phase_event, raise_if_new},
     },
 };
-use meshd_model::fleet::{
-    Actor, BootLoop, BootSession, Chain, Condition, ConditionKind, Node, Phase, Stage, Stall,
-    boot_loop, stall,
+use meshd_model::{
+    boot::choose,
+    fleet::{
+        Actor, BootLoop, BootSession, Chain, Condition, ConditionKind, Node, Phase, Stage, Stall,
+        boot_loop, stall,
+    },
+    image_kind::ImageKindName,
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -133,8 +137,20 @@ impl BootService {
                 .address
                 .and_then(|address| model.lease(address))
                 .is_some_and(|lease| lease.mac == boot.mac),
+            skipped: self.image_kind_of(model, boot).skipped_stages(),
         };
         stall(boot, chain, since, now)
+    }
+
+    /// Returns the kind of the image of a boot's profile; the default for a machine that is no node.
+    pub(super) fn image_kind_of(&self, model: &Model, boot: &BootSession) -> ImageKindName {
+        let kind = || {
+            let snapshot = self.env.snapshot();
+            let node = model.node(boot.node?)?;
+            let profile = choose(&snapshot.site, node, Some(boot.id)).ok()?;
+            Some(snapshot.catalog.image(&profile.image)?.manifest.parts.name())
+        };
+        kind().unwrap_or_default()
     }
 
     /// Quarantines a node that requests its script again after failed boots.
@@ -194,9 +210,8 @@ impl BootService {
                     return false;
                 };
                 // A boot that does not reach this stage is stalled, which is another condition.
-                let runs = [Stage::OsDhcp, Stage::Modloop]
-                    .into_iter()
-                    .any(|stage| session.reached(stage).is_some());
+                let runs =
+                    Stage::OF_LINUX.into_iter().any(|stage| session.reached(stage).is_some());
                 let kernel = session.reached(Stage::Kernel);
                 runs && kernel.is_some_and(|at| now.distance(at) > OVERLAY_GRACE)
                     && session.reached(Stage::Overlay).is_none()

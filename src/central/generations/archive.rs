@@ -49,13 +49,15 @@ pub(crate) struct PendingArchive {
 
 /// Describes a generation for the archive.
 pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
-    let Rendered { overlay, contents, version, .. } = rendered;
+    let Rendered { overlay, contents, version, stage1, .. } = rendered;
     ArchivedGeneration {
         format: ARCHIVE_FORMAT,
         profile: contents.profile.clone(),
         image: contents.image.clone(),
         version: *version,
         args: contents.args.clone(),
+        writable: contents.writable,
+        stage1: *stage1,
         packages: overlay.packages(),
         overlay: overlay.digest,
         files: overlay.listing(),
@@ -168,11 +170,18 @@ impl Generations {
                 .map_err(refused)?;
         let facts = ImageFacts {
             name: archived.image.clone(),
+            stage1: archived.stage1,
             ..ImageFacts::from_manifest(&image.manifest)
         };
-        if overlay::generation(&facts, overlay.digest, &archived.profile, &archived.args)
-            != generation
-        {
+        let contents = BootContents {
+            profile: archived.profile,
+            image: archived.image,
+            architecture: image.manifest.arch,
+            kind: image.manifest.parts.clone(),
+            args: archived.args,
+            writable: archived.writable,
+        };
+        if overlay::generation(&facts, overlay.digest, &contents) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
             return Err(refused(ArchiveError::Damaged { generation: generation.0.short(), what }));
         }
@@ -180,15 +189,14 @@ impl Generations {
         if let Some(layer) = layers.iter().find(|layer| snapshot.catalog.layer(layer).is_none()) {
             return Err(RenderError::LayerMissing { layer: layer.short(), node: node.id });
         }
-        let contents = BootContents {
-            profile: archived.profile,
-            image: archived.image,
-            architecture: image.manifest.arch,
-            kind: image.manifest.parts.clone(),
-            args: archived.args,
-        };
-        let (overlay, contents) = (Arc::new(overlay), Arc::new(contents));
-        Ok(Rendered { overlay, generation, contents, version: archived.version, layers })
+        Ok(Rendered {
+            overlay: Arc::new(overlay),
+            generation,
+            contents: Arc::new(contents),
+            version: archived.version,
+            stage1: archived.stage1,
+            layers,
+        })
     }
 
     /// The layers of the bundles of a delivered generation.

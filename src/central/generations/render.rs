@@ -37,6 +37,8 @@ pub struct Rendered {
     pub contents: Arc<BootContents>,
     /// The version of the image.
     pub version: Digest,
+    /// The stage 1 that is part of the generation, for an image whose kind needs it.
+    pub stage1: Option<Digest>,
     /// The layers of the bundles.
     pub layers: Vec<Digest>,
 }
@@ -271,6 +273,7 @@ impl PreparedRender {
             overlay: Arc::new(public),
             contents: Arc::new(contents),
             version: self.facts.manifest,
+            stage1: self.facts.stage1,
             layers: self.facts.bundles.iter().map(|(_, layer)| *layer).collect(),
         })
     }
@@ -319,11 +322,12 @@ impl PreparedRender {
             architecture: self.architecture,
             kind: self.kind.clone(),
             args: boot::profile_args(&self.snapshot.site, &self.profile, self.architecture),
+            writable: self.profile.writable,
         }
     }
 
     fn generation_of(&self, overlay: Digest, contents: &BootContents) -> Generation {
-        overlay::generation(&self.facts, overlay, &contents.profile, &contents.args)
+        overlay::generation(&self.facts, overlay, contents)
     }
 
     fn faults(&self, source: RenderFaults) -> RenderError {

@@ -146,6 +146,8 @@ impl<'s> Renderer<'s> {
             image: profile.image.clone(),
             version: image.manifest,
             args: boot::profile_args(self.site, profile, architecture),
+            writable: profile.writable,
+            stage1: image.stage1,
             packages: overlay.packages(),
             overlay: overlay.digest,
             files: overlay.listing(),

@@ -47,11 +47,12 @@ use archive::Member;
 use bytes::Bytes;
 use meshd_config::{Profile, Site};
 use meshd_model::{
+    boot::BootContents,
     fleet::Generation,
     image_kind::{ImageKindName, PartUse},
 };
 use meshd_proto::{BOOT_FILE, BootPart, stage1::Stage1Config};
-use meshd_types::{BundleName, Digest, ImageName, ProfileName, SafePath};
+use meshd_types::{BundleName, Digest, ImageName, SafePath};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Shell form of [`BOOT_FILE`] for mesh-init, without the token.
@@ -355,17 +356,14 @@ fn boot_env(boot: &BootPart) -> String {
 
 /// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is
 /// [`PublicOverlay::digest`], which includes the node's values.
-pub fn generation(
-    image: &ImageFacts,
-    overlay: Digest,
-    profile: &ProfileName,
-    kernel_args: &[String],
-) -> Generation {
+pub fn generation(image: &ImageFacts, overlay: Digest, contents: &BootContents) -> Generation {
     let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
-    let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
+    let profile = contents.profile.as_str();
+    let head = ["meshd-generation/1", profile, image.name.as_str(), &manifest, &overlay];
     let stage1 = image.stage1.map(|digest| format!("stage1 {digest}"));
-    let fields = head.into_iter().chain(kernel_args.iter().map(String::as_str));
-    let fields = fields.chain(stage1.as_deref());
+    let writable = contents.writable.map(|size| format!("writable {size}"));
+    let fields = head.into_iter().chain(contents.args.iter().map(String::as_str));
+    let fields = fields.chain(stage1.as_deref()).chain(writable.as_deref());
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 

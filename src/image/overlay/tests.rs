@@ -2,10 +2,15 @@
 
 use super::{sample::Sample, *};
 use crate::catalog::read_overlays;
-use meshd_proto::stage1::{
-    RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM, STAGE1_VERSION, VeritySpec,
+use meshd_model::image_kind::{AlpineParts, Blob, ImageKind};
+use meshd_proto::{
+    stage1::{
+        RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM, STAGE1_VERSION,
+        VeritySpec,
+    },
+    vm::ByteSize,
 };
-use meshd_types::{BootSessionId, MacAddr, Secret, Timestamp};
+use meshd_types::{Architecture, BootSessionId, MacAddr, Secret, Timestamp};
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -23,6 +28,12 @@ pub(super) fn shipped(names: &[&str]) -> Sample {
 pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Sample {
     let overlays = read_overlays(overlays_dir).unwrap_or_else(|faults| panic!("{faults}"));
     Sample::new(overlays, names.iter().map(|name| name.parse().expect("a plain name")).collect())
+}
+
+fn alpine() -> ImageKind {
+    let blob = Blob { digest: Digest::of(b"part"), size: 4 };
+    let [kernel, initramfs, modloop, packages] = [blob; 4];
+    ImageKind::Alpine(AlpineParts { kernel, initramfs, modloop, packages })
 }
 
 /// Returns the file at a path.
@@ -258,12 +269,21 @@ fn rendered_agent_config_and_ssh_keys_are_those_of_the_site() {
 fn generation_changes_with_kernel_arguments_and_overlay() {
     let sample = shipped(&["base", "agent"]);
     let overlay = sample.render().expect("renders").digest;
+    let contents = |sample: &Sample, args: &[&str], writable| BootContents {
+        profile: sample.profile.name.clone(),
+        image: sample.image.name.clone(),
+        architecture: Architecture::X86_64,
+        kind: alpine(),
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+        writable,
+    };
     let generation_of = |sample: &Sample, overlay, args: &[&str]| {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        generation(&sample.image, overlay, &sample.profile.name, &args)
+        generation(&sample.image, overlay, &contents(sample, args, None))
     };
     let first = generation_of(&sample, overlay, &["quiet"]);
     assert_eq!(first, generation_of(&sample, overlay, &["quiet"]));
+    let larger = contents(&sample, &["quiet"], Some(ByteSize::from_mib(1024)));
+    assert_ne!(first, generation(&sample.image, overlay, &larger), "a larger writable layer");
     assert_ne!(first, generation_of(&sample, overlay, &[]));
     let renamed = Sample {
         node: NodeContext { name: Some("gpu-1".into()), ..sample.node.clone() },

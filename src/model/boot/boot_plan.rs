@@ -2,6 +2,7 @@
 
 use crate::image_kind::{ImageKind, PartUse};
 use meshd_config::Delivery;
+use meshd_proto::vm::ByteSize;
 use meshd_types::{Architecture, BootSessionId, Digest, ImageName, NodeId, ProfileName, Secret};
 
 /// The public contents of a boot, the same for each boot of one generation.
@@ -13,6 +14,8 @@ pub struct BootContents {
     pub kind: ImageKind,
     /// Kernel arguments of site and profile, from [`profile_args`](super::profile_args).
     pub args: Vec<String>,
+    /// Size of the writable layer over a root; `None` for the default.
+    pub writable: Option<ByteSize>,
 }
 
 /// What a machine boots, and how.

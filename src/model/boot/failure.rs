@@ -1,4 +1,4 @@
-//! The query of `GET /boot/failed`: the reason why `mesh-init` refused to start a node.
+//! The query of `GET /boot/failed`: the reason why `mesh-init` or stage 1 refused to start a node.
 
 use meshd_types::BootSessionId;
 use percent_encoding::percent_decode_str;

@@ -70,7 +70,7 @@ fn contents(site: &Site, node: &Node, architecture: Architecture) -> BootContent
     let profile = choose(site, node, Some(SESSION)).expect("the site has it");
     let args = profile_args(site, &profile, architecture);
     let (profile, image) = (profile.name.clone(), profile.image.clone());
-    BootContents { profile, image, architecture, kind: image_kind(), args }
+    BootContents { profile, image, architecture, kind: image_kind(), args, writable: None }
 }
 
 const SESSION: BootSessionId = BootSessionId([7; 12]);

@@ -17,14 +17,18 @@ mod root;
 
 pub use alpine::AlpineParts;
 pub use part::{Blob, ImagePart, PartUse};
-pub use root::RootParts;
+pub use root::{DEFAULT_WRITABLE, RootParts};
 
+use crate::fleet::Stage;
 use meshd_types::MacAddr;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Map, Value};
 
 /// Where the initramfs of each kind has an overlay that the loader fetched as an initrd.
 pub const OVERLAY_PATH: &str = "/apkovl.tar.gz";
+
+/// Names of the parts of all kinds, in URLs and in names of TFTP.
+pub const PART_NAMES: [&str; 6] = ["kernel", "initramfs", "packages", "modloop", "modules", "root"];
 
 /// Key of a manifest's parts and of `image.toml` that names the kind.
 pub const KIND_KEY: &str = "kind";
@@ -44,6 +48,22 @@ impl ImageKindName {
     /// Each kind with its word.
     pub const WORDS: [(&str, ImageKindName); 2] =
         [("alpine", ImageKindName::Alpine), ("root", ImageKindName::Root)];
+
+    /// Returns the name of the first program of a node, which checks its boot.
+    pub fn first_program(self) -> &'static str {
+        match self {
+            ImageKindName::Alpine => "mesh-init",
+            ImageKindName::Root => "stage1",
+        }
+    }
+
+    /// Returns the stages that no boot of this kind reaches.
+    pub fn skipped_stages(self) -> &'static [Stage] {
+        match self {
+            ImageKindName::Alpine => &[Stage::Root],
+            ImageKindName::Root => &[Stage::Packages, Stage::Modloop],
+        }
+    }
 
     /// Returns the names of the parts that the running node fetches, which templates of overlays
     /// use as `image.NAME`.
@@ -198,12 +218,15 @@ mod tests {
     fn parts_begin_with_the_kernel_and_have_one_name_each() {
         for kind in every_kind() {
             let parts = kind.parts();
+            let skipped = kind.name().skipped_stages();
+            assert!(parts.iter().all(|part| !skipped.contains(&part.stage)), "{parts:?}");
             let kernels = parts.iter().filter(|part| part.usage == PartUse::Kernel).count();
             assert_eq!((parts[0].usage, kernels), (PartUse::Kernel, 1));
             let fetched =
                 parts.iter().filter(|part| part.usage == PartUse::Fetched).map(|part| part.name);
             assert_eq!(fetched.collect::<Vec<_>>(), kind.name().fetched_parts());
             for part in &parts {
+                assert!(PART_NAMES.contains(&part.name), "{}", part.name);
                 assert_eq!(
                     parts.iter().filter(|other| other.name == part.name).count(),
                     1,

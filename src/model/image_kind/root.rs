@@ -3,11 +3,17 @@
 
 use super::part::{Blob, ImagePart, PartUse};
 use crate::fleet::Stage;
-use meshd_proto::stage1::{STAGE1_PROGRAM, VeritySpec};
+use meshd_proto::{
+    stage1::{STAGE1_PROGRAM, VeritySpec},
+    vm::ByteSize,
+};
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// Maximum size of the writable layer over a root, unless the profile has another one. It is memory
+/// of the node.
+pub const DEFAULT_WRITABLE: ByteSize = ByteSize::from_mib(512);
 /// Parts that stage 1 fetches.
 pub(super) const FETCHED_PARTS: [&str; 1] = ["root"];
 
@@ -30,8 +36,7 @@ impl RootParts {
         [
             part("kernel", self.kernel, PartUse::Kernel, Stage::Kernel),
             part("modules", self.modules, PartUse::Initrd, Stage::Initramfs),
-            // The chain of stages has one stage for what the running node fetches.
-            part("root", self.root, PartUse::Fetched, Stage::Modloop),
+            part("root", self.root, PartUse::Fetched, Stage::Root),
         ]
     }
 }

@@ -3,7 +3,7 @@
 //! | route | answer |
 //! | --- | --- |
 //! | `GET /boot.ipxe` | the entry script, equal for all machines |
-//! | `GET /boot/failed?session=..&reason=..` | empty; records why `mesh-init` refused to start a node |
+//! | `GET /boot/failed?session=..&reason=..` | empty; records why `mesh-init` or stage 1 refused to start a node |
 //! | `GET /boot/script?mac=..` | the machine's boot script or a refusal; always a script with status 200 |
 //! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: first from memory, then by `sendfile`; with ranges, immutable |
 //! | `GET /overlay/<capability>/<file>` | an overlay, once |

@@ -19,7 +19,10 @@ use axum::{
 use bytes::Bytes;
 use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;
-use meshd_model::boot::{BootFailure, Endpoint, Loader, Refusal, ScriptRequest};
+use meshd_model::{
+    boot::{BootFailure, Endpoint, Loader, Refusal, ScriptRequest},
+    image_kind::PART_NAMES,
+};
 use meshd_types::{Digest, failpoint};
 use std::{net::IpAddr, sync::Arc};
 
@@ -49,8 +52,9 @@ const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf
 const EFI: (HeaderName, &str) = (header::CONTENT_TYPE, "application/efi");
 const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
 
-/// Last parts of blob URLs, for readers of logs. The digest alone identifies a blob.
-const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
+/// Last part of the URL of a bundle's layer, for readers of logs. The digest alone identifies a
+/// blob.
+const BUNDLE: &str = "bundle";
 
 /// Returns all routes. Requests must have a [`Client`] as extension.
 pub fn router<P: BootBackend>(api: P, requests_per_second: u16) -> Router {
@@ -183,7 +187,10 @@ async fn record_failed_boot<P: BootBackend>(
         return (status, [NO_STORE, TEXT], unknown_length()).into_response();
     }
     let Some(failure) = failure else {
-        return sentence(StatusCode::BAD_REQUEST, "Send session= and reason=, as mesh-init does.");
+        return sentence(
+            StatusCode::BAD_REQUEST,
+            "Send session= and reason=, as mesh-init and stage 1 do.",
+        );
     };
     match shared.api.boot_failed(client.from, failure).await {
         true => sentence(StatusCode::OK, "Recorded."),
@@ -204,7 +211,8 @@ async fn blob<P: BootBackend>(
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    let named = path.ok().filter(|Path((_, part))| PARTS.contains(&part.as_str()));
+    let is_part = |part: &str| PART_NAMES.contains(&part) || part == BUNDLE;
+    let named = path.ok().filter(|Path((_, part))| is_part(part));
     let digest = named.and_then(|Path((digest, _))| digest.parse::<Digest>().ok());
     let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.api.blob(digest)?)))
     else {

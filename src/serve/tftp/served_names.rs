@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use meshd_central::{Fetched, Shared};
+use meshd_model::image_kind::PART_NAMES;
 use meshd_tftp::Files;
 use meshd_types::Digest;
 use std::net::Ipv4Addr;
-
-/// Last parts of blob names, for readers of logs. The digest alone identifies the blob.
-const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
 /// Loaders and images of a central node.
 pub(super) struct BootFiles(pub(super) Shared);
@@ -18,7 +16,7 @@ impl Files for BootFiles {
     fn open(&self, name: &str) -> Option<(Bytes, Fetched)> {
         match Name::parse(name)? {
             Name::Loader(name) => Some((self.0.boot.loader(name)?, Fetched::Loader)),
-            Name::Blob { digest, part } if PARTS.contains(&part) => {
+            Name::Blob { digest, part } if PART_NAMES.contains(&part) => {
                 Some((self.0.catalog().blob(&digest)?, Fetched::Blob(digest)))
             }
             Name::Blob { .. } => None,

@@ -250,6 +250,8 @@ mod tests {
             image: "i".parse().expect("a name"),
             version: Digest([1; 32]),
             args: Vec::new(),
+            writable: None,
+            stage1: None,
             packages: Vec::new(),
             overlay: Digest([2; 32]),
             files: contents.iter().enumerate().map(file).collect(),

@@ -82,8 +82,7 @@ const OVERLAY_MISSING: ConditionKind = ConditionKind::OverlayMissing;
 /// `delivery = "url"`, Alpine continues without the overlay, panics because mesh-init is missing,
 /// and boots again before the periodic scan reports it.
 fn ran_without_overlay(session: &BootSession) -> bool {
-    let runs =
-        [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
+    let runs = Stage::OF_LINUX.into_iter().any(|stage| session.reached(stage).is_some());
     runs && session.reached(Stage::Overlay).is_none() && failpoint::defends("overlay-missing")
 }
 

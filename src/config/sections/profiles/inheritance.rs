@@ -72,6 +72,7 @@ pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<
         ..Profile::new(own.name.clone(), image)
     };
     merge.hugepages(&mut profile);
+    profile.writable = merge.nearest("writable", |profile| profile.writable.as_ref());
     profile.vars = merge.vars();
     profile.checks = merge.checks();
     profile.settings = merge.settings;

@@ -6,12 +6,15 @@ use crate::{
     reader::{Document, Located, Table},
     sections::vars,
 };
-use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds};
+use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds, vm::ByteSize};
 use meshd_types::{BundleName, ImageName, OverlayName, ParseError, ProfileName, VarName, VarValue};
-use std::str::FromStr;
+use std::{ops::RangeInclusive, str::FromStr};
 
 /// 64 TiB in the smaller page size.
 const MAX_PAGES: u32 = 1 << 25;
+
+/// Sizes of the writable layer over a root.
+const WRITABLE: RangeInclusive<ByteSize> = ByteSize::from_mib(16)..=ByteSize::from_mib(1 << 20);
 
 /// A key of `[profiles.*.thresholds]`.
 pub(crate) struct Threshold {
@@ -42,6 +45,7 @@ pub(crate) struct WrittenProfile {
     pub(crate) vfio: Vec<Located<Edit<VfioSelector>>>,
     pub(crate) data_disks: Vec<Located<Edit<DiskIdentity>>>,
     pub(crate) hugepages: Option<Located<Hugepages>>,
+    pub(crate) writable: Option<Located<ByteSize>>,
     pub(crate) vars: Vec<(VarName, Located<VarValue>)>,
     pub(crate) checks: Vec<Located<(String, CheckRule)>>,
     pub(crate) thresholds: Vec<Located<(&'static str, i64)>>,
@@ -77,6 +81,7 @@ impl WrittenProfile {
                 .map(|storage| storage.list("data"))
                 .unwrap_or_default(),
             hugepages: hugepages(table),
+            writable: writable(table),
             vars: vars::read(document, table),
             checks: checks(table),
             thresholds: thresholds(table),
@@ -92,6 +97,18 @@ fn hugepages(table: &Table<'_>) -> Option<Located<Hugepages>> {
     let count = table.integer("count", 0..=MAX_PAGES);
     let (size, count) = (table.required("size", size, hint), table.required("count", count, hint));
     Some(at.with(Hugepages { size: size?.value, count: count?.value }))
+}
+
+fn writable(table: &Table<'_>) -> Option<Located<ByteSize>> {
+    let size = table.parsed::<ByteSize>("writable")?;
+    if !WRITABLE.contains(&size.value) {
+        let what = format!("{} is out of range", size.value);
+        let hint =
+            format!("use {} to {}: it is memory of the node", WRITABLE.start(), WRITABLE.end());
+        table.fault_at(&size, what, hint);
+        return None;
+    }
+    Some(size)
 }
 
 fn checks(table: &Table<'_>) -> Vec<Located<(String, CheckRule)>> {

@@ -102,7 +102,7 @@ pub struct BootSession {
     /// in this session any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
-    /// Reason why `mesh-init` refused to start the node.
+    /// Reason why `mesh-init` or stage 1 refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -144,7 +144,7 @@ pub enum BootStatus {
     Rebooted,
     /// The boot ended before the node was online.
     Stopped,
-    /// `mesh-init` refused to start the node and reported why.
+    /// `mesh-init` or stage 1 refused to start the node and reported why.
     Failed,
 }
 

@@ -31,6 +31,8 @@ pub enum Stage {
     OsDhcp,
     /// `mesh-init` verified the overlay and fetched the kernel modules.
     Modloop,
+    /// Stage 1 fetched the root of an image of kind `root`.
+    Root,
     /// The agent has a certificate of this session.
     Enrolled,
     /// The agent's link is up.
@@ -40,6 +42,8 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Stages that only a running Linux reaches, before the agent.
+    pub const OF_LINUX: [Stage; 3] = [Stage::OsDhcp, Stage::Modloop, Stage::Root];
     /// Every stage, in the order of the chain.
     pub const ALL: [Stage; Stage::VARIANTS.len()] =
         *Stage::VARIANTS.first_chunk().expect("the same length");

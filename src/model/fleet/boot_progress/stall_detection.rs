@@ -29,6 +29,8 @@ pub struct Chain {
     /// True if meshd leases the address. Otherwise meshd does not receive the DHCP exchange of
     /// Linux.
     pub leases: bool,
+    /// Stages that no boot of the machine's kind of image reaches.
+    pub skipped: &'static [Stage],
 }
 
 impl Chain {
@@ -48,6 +50,9 @@ impl Chain {
         loop {
             position += 1;
             let next = Stage::ALL.into_iter().find(|stage| self.position(*stage) == position)?;
+            if self.skipped.contains(&next) {
+                continue;
+            }
             bound += self.bound(next);
             if next != Stage::OsDhcp || self.leases {
                 return Some((next, bound));
@@ -68,7 +73,7 @@ impl Chain {
             },
             Stage::Overlay => minutes(5),
             // Server hardware initialises for minutes; emulated OpenRC takes one minute.
-            Stage::OsDhcp | Stage::Modloop | Stage::Enrolled => minutes(10),
+            Stage::OsDhcp | Stage::Modloop | Stage::Root | Stage::Enrolled => minutes(10),
             Stage::Link => minutes(3),
             Stage::Online => minutes(5),
         }
@@ -152,11 +157,14 @@ fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
         Stage::Modloop => "Linux runs and did not fetch its kernel modules: mesh-init found its overlay or packages wanting, \
              or the package installation failed. Its console says which"
             .to_owned(),
+        Stage::Root => "Linux runs and did not fetch its root: stage 1 has no driver for the NIC, too little memory for \
+             the root, or no connection to [http].port. Its console says which"
+            .to_owned(),
         Stage::Enrolled => "the system runs and its agent did not report: is [agent].port blocked, is mesh-agent failing \
-             (`rc-service mesh-agent status` on its console), or is its clock wrong by years?"
+             (`rc-service mesh-agent status` or `systemctl status mesh-agent` on the node), or is its clock wrong by years?"
             .to_owned(),
         Stage::Link => "the agent has its certificate and opened no link: is the connection cut by a firewall, or does the \
-             agent restart? Look at /var/log on the node"
+             agent restart? `meshd node logs` has what it wrote"
             .to_owned(),
         Stage::Online => "the node is linked and its readiness checks do not pass; `meshd node show` names them".to_owned(),
     }

@@ -61,7 +61,7 @@ pub enum EventKind {
     EnrolRefused,
     /// A machine received a refusal script.
     BootRefused,
-    /// A machine loaded all parts, and `mesh-init` refused to start the node.
+    /// A machine loaded all parts, and `mesh-init` or stage 1 refused to start the node.
     BootFailed,
     /// An action was sent to a node, or its outcome arrived.
     NodeAction,

@@ -1,6 +1,7 @@
 //! Archived generations: all public contents, with files by digest. Computes the difference of two
 //! generations.
 
+use meshd_proto::vm::ByteSize;
 use meshd_types::{Digest, ImageName, ProfileName, SafePath};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -22,6 +23,12 @@ pub struct ArchivedGeneration {
     pub version: Digest,
     /// Kernel arguments, except those that every boot has.
     pub args: Vec<String>,
+    /// Size of the writable layer over a root; `None` for the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<ByteSize>,
+    /// Stage 1 of a root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage1: Option<Digest>,
     pub packages: Vec<String>,
     /// Digest of the public overlay.
     pub overlay: Digest,
@@ -141,6 +148,10 @@ impl ArchivedGeneration {
         compare("profile", self.profile.to_string(), after.profile.to_string());
         compare("image", self.image.to_string(), after.image.to_string());
         compare("image version", self.version.short(), after.version.short());
+        let size = |of: &Self| of.writable.map_or("default".to_owned(), |size| size.to_string());
+        compare("writable", size(self), size(after));
+        let stage1 = |of: &Self| of.stage1.map_or("none".to_owned(), |digest| digest.short());
+        compare("stage 1", stage1(self), stage1(after));
         let only = |these: &[String], others: &[String]| -> Vec<String> {
             these.iter().filter(|one| !others.contains(one)).cloned().collect()
         };
@@ -215,6 +226,8 @@ mod tests {
             image: "i".parse().expect("a name"),
             version: Digest([1; 32]),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            writable: None,
+            stage1: None,
             packages: Vec::new(),
             overlay: Digest([2; 32]),
             files: files.iter().map(file).collect(),

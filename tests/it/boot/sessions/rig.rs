@@ -370,6 +370,8 @@ impl<'a> Machine<'a> {
             Stage::Overlay => self.overlay().await,
             Stage::OsDhcp => self.dhcp(DhcpExchange::Os).await,
             Stage::Modloop => self.fetch("modloop").await,
+            // Its image is for Alpine.
+            Stage::Root => {}
             Stage::Enrolled => self.enrol().await,
             Stage::Link => self.link_up().await,
             Stage::Online => {

@@ -12,15 +12,17 @@ use std::time::Duration;
 async fn stalled_boot_names_its_missing_stage_and_can_continue() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    for pair in Stage::ALL.windows(2) {
-        let mut machine = Machine::new(&rig, pair[0] as u8 + 1);
+    // The image of the world is for Alpine: no boot of it reaches the root.
+    let stages: Vec<Stage> = Stage::ALL.into_iter().filter(|stage| *stage != Stage::Root).collect();
+    for (before, pair) in stages.windows(2).enumerate() {
+        let mut machine = Machine::new(&rig, before as u8 + 1);
         machine.boot(pair[0]).await;
         rig.pass(Duration::from_secs(60)).await;
-        assert_eq!(rig.events("boot_stalled").len(), pair[0] as usize, "a minute is no stall");
+        assert_eq!(rig.events("boot_stalled").len(), before, "a minute is no stall");
         rig.pass(LONG).await;
         rig.pass(LONG).await;
         let stalls = rig.events("boot_stalled");
-        assert_eq!(stalls.len(), pair[0] as usize + 1, "one event for one stall: {stalls:?}");
+        assert_eq!(stalls.len(), before + 1, "one event for one stall: {stalls:?}");
         let stall = stalls.last().unwrap();
         let expected_detail = format!("stopped after {}, {} is missing", pair[0], pair[1]);
         assert!(stall.detail.contains(&expected_detail), "{expected_detail} in {}", stall.detail);
