@@ -90,6 +90,12 @@ pub struct OverlayView {
     pub packages: Vec<String>,
     /// Services that the overlay enables, by runlevel.
     pub services: BTreeMap<String, Vec<String>>,
+    /// Units of systemd that the overlay enables.
+    #[serde(default)]
+    pub units: Vec<String>,
+    /// Systems that the overlay supports: `alpine`, `systemd`.
+    #[serde(default)]
+    pub systems: Vec<String>,
     /// Names of the variables that the overlay declares.
     pub variables: Vec<String>,
     /// Profiles that use the overlay.
@@ -114,6 +120,8 @@ impl OverlayView {
             files: overlay.entries.len(),
             packages: overlay.packages.iter().cloned().collect(),
             services,
+            units: overlay.units.enabled.keys().cloned().collect(),
+            systems: overlay.systems.iter().map(ToString::to_string).collect(),
             variables: overlay.variables.keys().map(ToString::to_string).collect(),
             profiles: site
                 .profiles

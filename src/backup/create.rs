@@ -13,7 +13,7 @@ use meshd_image::{
     catalog::versions::{CACHE, WORK},
     overlay::Packer,
 };
-use meshd_types::{Digest, SafePath, Secret, Timestamp};
+use meshd_types::{Digest, SafePath, Secret, Timestamp, is_rootfs};
 use sha2::Digest as _;
 use std::{
     collections::BTreeMap,
@@ -103,8 +103,6 @@ const STATE: &str = "state";
 pub const AUTHORITY: &str = "ca";
 /// Maximum size of one file of the certificate authority, in bytes.
 const MAX_AUTHORITY_FILE: u64 = 1 << 20;
-/// Folder of an overlay whose links are those of the node.
-const ROOTFS: &str = "rootfs";
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 64;
 /// Mode of private files.
@@ -316,7 +314,8 @@ impl<W: Write> BackupArchive<W> {
                 self.left_out.push(format!("{name}/: its folders are more than {MAX_DEPTH} deep"));
                 return Ok(());
             }
-            let links = if path.ends_with(ROOTFS) { Links::Keep } else { links };
+            let has_links_of_nodes = path.file_name().is_some_and(is_rootfs);
+            let links = if has_links_of_nodes { Links::Keep } else { links };
             self.folder(name, path, links, skip)?;
         } else if about.is_file() {
             self.file(name, path)?;

@@ -34,7 +34,7 @@ pub use restore::{Restored, restore};
 
 use meshd_config::files::open_regular;
 use meshd_image::overlay::{Unpacked, unpack};
-use meshd_types::{Digest, SafePath, Secret, Timestamp, failpoint};
+use meshd_types::{Digest, SafePath, Secret, Timestamp, failpoint, is_rootfs};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use std::{
@@ -250,7 +250,7 @@ fn may_be_link(name: &str, target: &str) -> bool {
         // Operators own these folders, and meshd only reads them.
         ["overlays" | "images", _, ..] => true,
         // The links of a node, in a revision of an overlay.
-        ["state", "revisions", "overlays", _, _, "rootfs", _, ..] => true,
+        ["state", "revisions", "overlays", _, _, folder, _, ..] => is_rootfs(folder.as_ref()),
         // The links to the current manifest of an image.
         ["blobs", "images", inner @ .., _] => is_inside(inner.len(), target),
         _ => false,

@@ -7,7 +7,7 @@ use meshd_image::catalog::{
     versions::{BUNDLES, IMAGES},
 };
 use meshd_model::fleet::Verb;
-use meshd_types::Digest;
+use meshd_types::{Digest, is_rootfs};
 use std::{
     fs::Metadata,
     os::unix::fs::MetadataExt as _,
@@ -78,7 +78,7 @@ fn walk(dir: &Path, depth: usize, files: &mut Vec<String>) {
         }
         let path = entry.path();
         files.push(line(&path, &meta));
-        if meta.is_symlink() && !dir.components().any(|part| part.as_os_str() == "rootfs") {
+        if meta.is_symlink() && !dir.components().any(|part| is_rootfs(part.as_os_str())) {
             let Ok(target) = std::fs::metadata(&path) else { continue };
             files.push(line(&path, &target));
             if target.is_dir() && depth < MAX_DEPTH {

@@ -49,7 +49,7 @@ pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName, RuleName,
     TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
 };
-pub use path::SafePath;
+pub use path::{SafePath, is_rootfs};
 pub use secret::Secret;
 pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
 pub use text::{LogLines, is_misleading, one_line};

@@ -1,7 +1,7 @@
 //! A relative path on a node that cannot leave its root.
 
 use crate::ParseError;
-use std::{fmt, str::FromStr};
+use std::{ffi::OsStr, fmt, str::FromStr};
 
 /// A relative path of normal components: no `..`, no `.`, no empty part, no NUL or control
 /// character.
@@ -10,6 +10,12 @@ pub struct SafePath(String);
 
 /// Maximum length of a path in bytes, which tar and Linux permit.
 const MAX_PATH: usize = 1024;
+
+/// Returns whether a folder of an overlay has files of nodes: `rootfs`, or `rootfs.SYSTEM` for those
+/// of one system.
+pub fn is_rootfs(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.split('.').next() == Some("rootfs"))
+}
 
 impl SafePath {
     /// Parses a path with or without a leading `/`.

@@ -22,7 +22,7 @@ const REASON: &str = "the file <b>/etc/broken</b> exists";
 /// The repository's overlays, and `broken`: a node that has it does not start.
 fn with_broken(dir: &Path) -> String {
     let folder = overlays::with_service(dir, "broken", "#!/sbin/openrc-run\n");
-    let init = folder.join("agent/rootfs/sbin/mesh-init");
+    let init = folder.join("agent/rootfs.alpine/sbin/mesh-init");
     let text = fs::read_to_string(&init).unwrap();
     let step = format!("\n[ ! -e /etc/init.d/broken ] || fail '{REASON}'\nlock_root\n");
     let refuses = text.replace("\nlock_root\n", &step);

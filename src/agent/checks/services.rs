@@ -1,5 +1,6 @@
 //! Checks that services are started and run. OpenRC lists a service as started even after its
-//! daemon crashed; `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
+//! daemon crashed; `/run/openrc/daemons/NAME/NUMBER` describes the daemon. systemd has the link
+//! `/run/systemd/units/invocation:UNIT` while a unit is active, or waits for its next start.
 
 use super::{Context, fail, pass, skip};
 use crate::system::{Tree, is_file_name};
@@ -7,29 +8,37 @@ use meshd_proto::Check;
 use meshd_types::failpoint;
 
 const STARTED: &str = "/run/openrc/started";
+const INVOCATIONS: &str = "/run/systemd/units";
 const DAEMONS: &str = "/run/openrc/daemons";
 /// State of a zombie process.
 const ZOMBIE: &str = "Z";
 
-/// Checks that every service of the profile is started, and that its daemons run.
+/// Checks that every service and unit of the profile is started, and that its daemons run.
 pub fn services(context: &Context) -> Check {
     const NAME: &str = "services";
-    const REMEDY: &str = "see `rc-status` and the service's log on the node";
-    let (required, tree) = (&context.config.services, &context.tree);
-    if required.is_empty() {
+    const REMEDY: &str = "see `rc-status` or `systemctl status` on the node, and `meshd node logs`";
+    let tree = &context.tree;
+    let required = &context.config.services;
+    let units = &context.config.units;
+    if required.is_empty() && units.is_empty() {
         return skip(NAME, "the profile requires no services");
     }
     let is_started = |name: &&String| is_file_name(name) && tree.has(&format!("{STARTED}/{name}"));
     let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
     let crashed: Vec<String> =
         started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
+    let is_active = |unit: &str| {
+        is_file_name(unit) && tree.target(&format!("{INVOCATIONS}/invocation:{unit}")).is_some()
+    };
+    let inactive = units.iter().map(String::as_str).filter(|unit| !is_active(unit));
+    let missing: Vec<&str> = missing.into_iter().map(String::as_str).chain(inactive).collect();
     if missing.is_empty() && crashed.is_empty() {
-        return pass(NAME, format!("{} started", required.len()));
+        return pass(NAME, format!("{} started", required.len() + units.len()));
     }
     let list = |label: &str, names: Vec<&str>| {
         (!names.is_empty()).then(|| format!("{label}: {}", names.join(", ")))
     };
-    let missing = list("not started", missing.into_iter().map(String::as_str).collect());
+    let missing = list("not started", missing);
     let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
     fail(NAME, detail, REMEDY)

@@ -22,6 +22,7 @@ pub(super) fn config(services: &[&str]) -> AgentConfig {
         heartbeat_s: 30,
         profile: "discovery".into(),
         services: services.iter().map(|name| (*name).to_owned()).collect(),
+        units: Vec::new(),
         checks: Default::default(),
         vfio: Vec::new(),
         data_disks: Vec::new(),
@@ -111,6 +112,17 @@ fn unstarted_service_fails_the_check() {
     let (status, detail) =
         run_check("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
     assert_eq!((status, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
+}
+
+#[test]
+fn unit_without_invocation_fails_the_check() {
+    let fake = FakeMachine::new("", &[]);
+    let node = AgentConfig { units: vec!["a.service".into(), "../b".into()], ..config(&[]) };
+    fake.link("run/systemd/units/invocation:a.service", "0123456789abcdef0123456789abcdef");
+    let (status, detail) = run_check("services", &fake.tree, &node, 1);
+    assert_eq!((status, detail.as_str()), (CheckStatus::Fail, "not started: ../b"));
+    let node = AgentConfig { units: vec!["a.service".into()], ..config(&[]) };
+    assert_eq!(run_check("services", &fake.tree, &node, 1).0, CheckStatus::Pass);
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl Enrolment {
             heartbeat_s: u32::try_from(site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
             profile: String::new(),
             services: Vec::new(),
+            units: Vec::new(),
             checks: meshd_proto::CheckPolicy::default(),
             vfio: Vec::new(),
             data_disks: Vec::new(),

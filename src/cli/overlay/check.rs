@@ -10,7 +10,7 @@ use meshd_config::{Fault, Faults, Group, Profile, Site};
 use meshd_image::catalog::{
     Overlay, Overlays,
     image::{Contents, ImageManifest, load_manifest},
-    overlay::{Layer, Reading},
+    overlay::{Layer, Reading, System},
 };
 use meshd_types::{ImageName, NodeId, OverlayName, SafePath};
 use serde::Serialize;
@@ -36,6 +36,8 @@ pub(in crate::cli) struct CheckOverlays {
 #[derive(Debug, Serialize)]
 struct Sound {
     overlay: String,
+    /// Systems that it supports and renders for.
+    systems: Vec<&'static str>,
     /// Profiles that use the overlay.
     profiles: Vec<String>,
     /// Built images, each with the packages, services and modules that it lacks.
@@ -54,9 +56,10 @@ impl CheckOverlays {
             reading(&site).overlays.all().map(|overlay| sound(&site, overlay, &images)).collect();
         self.output.print(&sound, |sound| {
             table(
-                ["overlay", "profiles", "images"],
+                ["overlay", "systems", "profiles", "images"],
                 sound.iter().map(|one| {
-                    [one.overlay.clone(), one.profiles.join(" "), carriers(&one.images)]
+                    let systems = one.systems.join(" ");
+                    [one.overlay.clone(), systems, one.profiles.join(" "), carriers(&one.images)]
                 }),
             )
         })?;
@@ -74,6 +77,7 @@ fn sound(site: &Site, overlay: &Overlay, images: &[ImageManifest]) -> Sound {
     };
     Sound {
         overlay: overlay.name.to_string(),
+        systems: overlay.systems.iter().map(|system| system.as_str()).collect(),
         profiles: site
             .profiles
             .values()
@@ -99,27 +103,41 @@ pub(super) fn missing_contents(
     images: &[ImageManifest],
 ) -> BTreeMap<ImageName, Vec<String>> {
     let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
-    images.iter().map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
+    let fits = |image: &&ImageManifest| overlay.systems.contains(&System::of(image.parts.name()));
+    let images = images.iter().filter(fits);
+    images.map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
 }
 
 fn lacks(overlay: &Overlay, image: &ImageManifest, brought: &BTreeSet<String>) -> Vec<String> {
     let Contents { services, modules } = &image.contents;
-    let packages =
-        overlay.packages.iter().filter(|package| !image.packages.contains_key(*package)).cloned();
-    let lacks_service = |name: &&String| {
-        !services.is_empty() && !services.contains(*name) && !brought.contains(*name)
+    let system = System::of(image.parts.name());
+    // A root with rpm has no package list.
+    let has_list = system == System::Alpine || !image.packages.is_empty();
+    let packages = overlay
+        .packages_for(system)
+        .iter()
+        .filter(|package| has_list && !image.packages.contains_key(*package))
+        .cloned();
+    let lacks_service =
+        |name: &&str| !services.is_empty() && !services.contains(*name) && !brought.contains(*name);
+    let enabled: Vec<&str> = match system {
+        System::Alpine => overlay.services.enabled.keys().map(String::as_str).collect(),
+        System::Systemd => {
+            overlay.units.enabled.keys().filter_map(|unit| unit.strip_suffix(".service")).collect()
+        }
     };
-    let absent =
-        overlay.services.enabled.keys().filter(lacks_service).map(|name| format!("service {name}"));
+    let absent = enabled.into_iter().filter(lacks_service).map(|name| format!("service {name}"));
     let lacks_module =
         |name: &&String| !modules.is_empty() && !modules.contains(&name.replace('-', "_"));
     let unknown = overlay.modules.iter().filter(lacks_module).map(|name| format!("module {name}"));
     packages.chain(absent).chain(unknown).collect()
 }
 
-/// Returns the name of the OpenRC service if the path is that of a service script.
+/// Returns the name of the service if the path is that of a service script or unit.
 fn service_at(path: &SafePath) -> Option<String> {
-    path.relative().strip_prefix("etc/init.d/").map(str::to_owned)
+    let relative = path.relative();
+    let unit = || relative.strip_prefix("etc/systemd/system/")?.strip_suffix(".service");
+    relative.strip_prefix("etc/init.d/").or_else(unit).map(str::to_owned)
 }
 
 /// Returns the built images that have a recipe or that profiles use.
@@ -237,8 +255,9 @@ fn missing_packages(
             faults.push(Fault::of_file(overlay.folder.join("overlay.toml"), what, &hint));
         }
     }
-    for package in profile.packages.iter().filter(|package| !image.packages.contains_key(*package))
-    {
+    let has_list = System::of(image.parts.name()) == System::Alpine || !image.packages.is_empty();
+    let is_absent = |package: &&String| has_list && !image.packages.contains_key(*package);
+    for package in profile.packages.iter().filter(is_absent) {
         let what =
             format!("profile {}: image {} has no package {package}", profile.name, image.name);
         faults.push(Fault::of_file(&site.file, what, &hint));

@@ -8,7 +8,10 @@ use meshd_config::{
     files::{open_beneath, read_opened},
     reader::MAX_FILE,
 };
-use meshd_image::{catalog::Overlay, overlay::sample::golden};
+use meshd_image::{
+    catalog::{Overlay, overlay::System},
+    overlay::sample::golden,
+};
 use meshd_types::failpoint;
 use rustix::{
     fs::{Dir, Mode, OFlags, mkdirat},
@@ -35,9 +38,6 @@ pub(in crate::cli) struct Golden {
 
 type Files = BTreeMap<String, String>;
 
-/// Folder of the golden files of an overlay.
-const GOLDEN: &str = "golden";
-
 impl Golden {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let site = context.site()?;
@@ -49,8 +49,11 @@ impl Golden {
             }
         };
         let (mut faults, mut differing, mut compared) = (Vec::new(), String::new(), 0);
-        for overlay in chosen {
-            let folder = overlay.folder.join(GOLDEN);
+        let each = chosen
+            .into_iter()
+            .flat_map(|overlay| overlay.systems.iter().map(move |system| (overlay, *system)));
+        for (overlay, system) in each {
+            let folder = overlay.folder.join(system.golden());
             if !self.update && !folder.is_dir() {
                 if !self.names.is_empty() {
                     let hint =
@@ -60,10 +63,10 @@ impl Golden {
                 continue;
             }
             compared += 1;
-            match golden(&overlays, overlay) {
+            match golden(&overlays, overlay, system) {
                 Err(found) => faults.extend(found.0),
-                Ok(expected) if self.update => update(&overlay.folder, &expected)?,
-                Ok(expected) => differing += &compare(&overlay.folder, &expected)?,
+                Ok(expected) if self.update => update(&overlay.folder, system, &expected)?,
+                Ok(expected) => differing += &compare(&overlay.folder, system, &expected)?,
             }
         }
         write(&differing)?;
@@ -75,7 +78,7 @@ impl Golden {
             return Err(Failure::new("rendered overlays differ from their golden files", hint));
         }
         message!(
-            "{compared} overlays {}",
+            "{compared} renderings {}",
             if self.update { "written" } else { "match their golden files" }
         );
         Ok(())
@@ -101,14 +104,14 @@ fn make_in(folder: &File, name: &Path) -> io::Result<File> {
 }
 
 /// Replaces the golden files of the overlay in `overlay` with the expected ones.
-pub(super) fn update(overlay: &Path, expected: &Files) -> Result<(), Failure> {
+pub(super) fn update(overlay: &Path, system: System, expected: &Files) -> Result<(), Failure> {
     let write = || {
         // If it is a link, the link is removed.
-        match fs::remove_dir_all(overlay.join(GOLDEN)) {
+        match fs::remove_dir_all(overlay.join(system.golden())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let golden = make_in(&File::open(overlay)?, Path::new(GOLDEN))?;
+        let golden = make_in(&File::open(overlay)?, Path::new(system.golden()))?;
         for (path, text) in expected {
             let path = Path::new(path);
             let parents = path.parent().into_iter().flat_map(Path::iter);
@@ -121,14 +124,15 @@ pub(super) fn update(overlay: &Path, expected: &Files) -> Result<(), Failure> {
         }
         Ok(())
     };
-    write().map_err(|error| golden_failure(&overlay.join(GOLDEN), &error))
+    write().map_err(|error| golden_failure(&overlay.join(system.golden()), &error))
 }
 
 /// Returns the differences as unified diffs.
-fn compare(overlay: &Path, expected: &Files) -> Result<String, Failure> {
-    let (mut found, folder) = (Files::new(), overlay.join(GOLDEN));
+fn compare(overlay: &Path, system: System, expected: &Files) -> Result<String, Failure> {
+    let mut found = Files::new();
+    let folder = overlay.join(system.golden());
     let opened = File::open(overlay)
-        .and_then(|overlay| open_in(&overlay, GOLDEN, OFlags::RDONLY | OFlags::DIRECTORY));
+        .and_then(|overlay| open_in(&overlay, system.golden(), OFlags::RDONLY | OFlags::DIRECTORY));
     opened
         .and_then(|golden| read(&golden, "", &mut found))
         .map_err(|error| golden_failure(&folder, &error))?;
@@ -193,26 +197,27 @@ mod tests {
         fs::create_dir(&private).unwrap();
         fs::write(private.join("key"), "a private key").unwrap();
         let expected = Files::from([("node/etc/motd".to_owned(), "hello\n".to_owned())]);
-        update(&overlay, &expected).unwrap();
-        update(&overlay, &expected).unwrap();
-        assert_eq!(compare(&overlay, &expected).unwrap(), "");
+        update(&overlay, System::Alpine, &expected).unwrap();
+        update(&overlay, System::Alpine, &expected).unwrap();
+        assert_eq!(compare(&overlay, System::Alpine, &expected).unwrap(), "");
         symlink(&private, overlay.join("golden/node/linked")).unwrap();
-        let refused = compare(&overlay, &expected).map_err(|failure| failure.parts().0.to_owned());
+        let refused = compare(&overlay, System::Alpine, &expected)
+            .map_err(|failure| failure.parts().0.to_owned());
         assert!(
             refused
                 .as_ref()
                 .is_err_and(|error| error.contains("node/linked: links are not followed")),
             "{refused:?}"
         );
-        fs::remove_dir_all(overlay.join(GOLDEN)).unwrap();
-        symlink(&private, overlay.join(GOLDEN)).unwrap();
-        assert!(compare(&overlay, &expected).is_err());
-        update(&overlay, &expected).unwrap();
+        fs::remove_dir_all(overlay.join(System::Alpine.golden())).unwrap();
+        symlink(&private, overlay.join(System::Alpine.golden())).unwrap();
+        assert!(compare(&overlay, System::Alpine, &expected).is_err());
+        update(&overlay, System::Alpine, &expected).unwrap();
         assert_eq!(
             fs::read_dir(&private).unwrap().count(),
             1,
             "the target of the link is unchanged"
         );
-        assert_eq!(compare(&overlay, &expected).unwrap(), "");
+        assert_eq!(compare(&overlay, System::Alpine, &expected).unwrap(), "");
     }
 }

@@ -19,6 +19,9 @@ pub(in crate::cli) struct New {
 const MANIFEST: &str = r#"# What NAME brings. Every key is explained in docs/overlays.md; `meshd overlay check` says what is wrong.
 description = "say in a line what NAME is for"
 
+# Systems that the overlay supports: "alpine", and "systemd" for images of kind root.
+#systems = ["alpine", "systemd"]
+
 # Alpine packages that must be installed, and kernel modules to load.
 #packages = ["htop"]
 #modules = ["tun"]
@@ -73,7 +76,9 @@ impl New {
         if let Some(overlay) =
             reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone()))
         {
-            update(&folder, &golden(&reading.overlays, overlay)?)?;
+            for system in overlay.systems.iter().copied() {
+                update(&folder, system, &golden(&reading.overlays, overlay, system)?)?;
+            }
         }
         message!(
             "next: edit it, name it in a profile of {}, and run `meshd overlay check`",

@@ -32,6 +32,8 @@ pub(in crate::cli) struct Show {
 struct View {
     #[serde(flatten)]
     overlay: OverlayView,
+    /// Packages that a root image must contain.
+    systemd_packages: Vec<String>,
     modules: Vec<String>,
     sysctl: BTreeMap<String, String>,
     removes: Vec<String>,
@@ -74,6 +76,7 @@ impl View {
     fn new(overlay: &catalog::Overlay, site: &Site) -> Self {
         let services = overlay.services.removed.keys().map(|service| format!("service {service}"));
         View {
+            systemd_packages: overlay.units.packages.iter().cloned().collect(),
             modules: overlay.modules.clone(),
             sysctl: overlay.sysctl.clone(),
             removes: overlay.removed.keys().map(ToString::to_string).chain(services).collect(),
@@ -151,10 +154,13 @@ fn text(view: &View) -> String {
         ("name", view.overlay.name.clone()),
         ("description", view.overlay.description.clone()),
         ("digest", view.overlay.digest.to_string()),
+        ("systems", view.overlay.systems.join(" ")),
         ("packages", view.overlay.packages.join(" ")),
+        ("packages of systemd roots", view.systemd_packages.join(" ")),
         ("modules", view.modules.join(" ")),
         ("sysctl", sysctl.collect::<Vec<_>>().join(", ")),
         ("services", services.collect::<Vec<_>>().join(", ")),
+        ("units", view.overlay.units.join(" ")),
         ("removes", view.removes.join(" ")),
         ("profiles", profiles.join(" ")),
         ("images", carriers(&view.images)),

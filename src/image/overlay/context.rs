@@ -1,6 +1,6 @@
 //! The inputs of a rendering: node, variables and groups.
 
-use meshd_types::{GroupName, NodeId, OverlayName, Vars};
+use meshd_types::{Digest, GroupName, NodeId, OverlayName, Vars};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Node-specific inputs of an overlay.
@@ -38,6 +38,13 @@ impl NodeContext {
     /// Creates the context of a node without group and variables.
     pub fn new(id: NodeId, name: Option<String>) -> Self {
         NodeContext { id, name, vars: Vars::new(), groups: Vec::new() }
+    }
+
+    /// Returns the ID of the machine for systemd and D-Bus (machine-id(5)): 32 hexadecimal digits,
+    /// the same at each boot.
+    pub fn machine_id(&self) -> String {
+        let digest = Digest::of_fields([b"machine-id".as_slice(), self.id.to_string().as_bytes()]);
+        digest.to_string().chars().take(32).collect()
     }
 
     /// Returns the host name.

@@ -6,7 +6,9 @@
 use super::{GroupContext, NodeContext, RenderInput};
 use crate::catalog::{
     ImageManifest,
-    overlay::{Overlay, OverlayEntry, Overlays, Runlevel, Source, SourceLocation, is_plain_name},
+    overlay::{
+        Overlay, OverlayEntry, Overlays, Runlevel, Source, SourceLocation, System, is_plain_name,
+    },
 };
 use bytes::Bytes;
 use meshd_config::{Fault, Profile, suggest};
@@ -23,7 +25,12 @@ pub(super) struct Merged<'a> {
     pub(super) layers: Vec<&'a Overlay>,
     /// Pieces of each path: one entry, and entries that append to it.
     pub(super) paths: BTreeMap<&'a SafePath, Vec<Piece<'a>>>,
+    /// Services of OpenRC.
     pub(super) services: BTreeMap<&'a str, Enabled>,
+    /// Units of systemd, each with the layers that enable it.
+    pub(super) units: BTreeMap<&'a str, Vec<usize>>,
+    /// Units of systemd that never start, each with the layers that mask it.
+    pub(super) masked: BTreeMap<&'a str, Vec<usize>>,
     pub(super) packages: BTreeSet<&'a str>,
     pub(super) modules: Vec<&'a str>,
     pub(super) sysctl: BTreeMap<&'a str, &'a str>,
@@ -50,15 +57,19 @@ pub(super) struct Enabled {
 
 /// Merges all layers of a node.
 pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Merged<'a> {
+    let system = input.image.system();
     let mut merged = Merged { layers: layers(input, faults), ..Merged::default() };
     for number in 0..merged.layers.len() {
         let overlay = merged.layers[number];
-        merged.remove(number, faults);
-        for (path, entry) in &overlay.entries {
+        merged.remove(number, system == System::Alpine, faults);
+        for (path, entry) in overlay.entries_for(system) {
             merged.entry(number, path, entry, faults);
         }
-        merged.enable(number, faults);
-        merged.packages.extend(overlay.packages.iter().map(String::as_str));
+        match system {
+            System::Alpine => merged.enable(number, faults),
+            System::Systemd => merged.enable_units(number),
+        }
+        merged.packages.extend(overlay.packages_for(system).iter().map(String::as_str));
         for module in overlay.modules.iter().map(String::as_str) {
             if !merged.modules.contains(&module) {
                 merged.modules.push(module);
@@ -98,7 +109,9 @@ pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<F
         image.name
     );
     let fault = |package: &&str| {
-        let owner = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
+        let system = input.image.system();
+        let brings = |overlay: &&&Overlay| overlay.packages_for(system).contains(*package);
+        let owner = merged.layers.iter().find(brings);
         let file = owner
             .map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
         let what = format!(
@@ -183,6 +196,18 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
         }
     }
     layers.extend(input.overlays.nodes.get(&input.node.id));
+    let system = input.image.system();
+    for overlay in layers.iter().filter(|overlay| !overlay.systems.contains(&system)) {
+        let location = SourceLocation { file: "overlay.toml".into(), line: 0 };
+        let what = format!(
+            "profile {}: overlay {} does not support {system}, the system of image {}",
+            input.profile.name, overlay.name, input.image.name
+        );
+        let hint = format!(
+            "take it out of the profile; or adapt its files and services, and add \"{system}\" to `systems`"
+        );
+        faults.push(fault(overlay, &location, what, hint));
+    }
     layers
 }
 
@@ -216,14 +241,18 @@ impl<'a> Merged<'a> {
         &self.layers[number].name
     }
 
-    fn remove(&mut self, number: usize, faults: &mut Vec<Fault>) {
+    fn remove(&mut self, number: usize, has_runlevels: bool, faults: &mut Vec<Fault>) {
         let overlay = self.layers[number];
         for (removed, line) in &overlay.removed {
             let before = self.paths.len();
             self.paths.retain(|path, _| {
                 *path != removed && !path.parents().any(|parent| parent == removed.relative())
             });
-            if self.paths.len() == before {
+            let is_of_another_system = || {
+                let mut earlier = self.layers[..number].iter();
+                earlier.any(|overlay| overlay.entries.contains_key(removed))
+            };
+            if self.paths.len() == before && !is_of_another_system() {
                 let what =
                     format!("removes {removed}, which no overlay before {} brings", overlay.name);
                 faults.push(in_manifest(
@@ -234,7 +263,7 @@ impl<'a> Merged<'a> {
                 ));
             }
         }
-        for (service, line) in &overlay.services.removed {
+        for (service, line) in overlay.services.removed.iter().filter(|_| has_runlevels) {
             if self.services.remove(service.as_str()).is_none() {
                 let what = format!(
                     "removes service `{service}`, which no overlay before {} enables",
@@ -315,6 +344,18 @@ impl<'a> Merged<'a> {
                 faults.push(in_manifest(overlay, *line, what, hint));
             }
             enabled.layers.push(number);
+        }
+    }
+
+    fn enable_units(&mut self, number: usize) {
+        let overlay = self.layers[number];
+        for unit in overlay.units.enabled.keys().map(String::as_str) {
+            self.units.entry(unit).or_default().push(number);
+            self.masked.remove(unit);
+        }
+        for unit in overlay.units.masked.keys().map(String::as_str) {
+            self.masked.entry(unit).or_default().push(number);
+            self.units.remove(unit);
         }
     }
 

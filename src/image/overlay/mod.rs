@@ -41,7 +41,7 @@ pub use secret::{Delivered, SecretFile};
 
 use crate::catalog::{
     ImageManifest, Overlay, Overlays, Stage1Program,
-    overlay::{AGENT_PATH, OverlayEntry, Source},
+    overlay::{AGENT_PATH, Source, System},
 };
 use archive::Member;
 use bytes::Bytes;
@@ -103,6 +103,11 @@ impl ImageFacts {
             bundles: Vec::new(),
             stage1: None,
         }
+    }
+
+    /// Returns the system of the image.
+    pub fn system(&self) -> System {
+        System::of(self.kind)
     }
 
     /// Returns the facts with stage 1 if the kind of the image needs it.
@@ -215,12 +220,42 @@ fn pack_public(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay
     PublicOverlay { members, digest: digest(&files), files, secrets }
 }
 
+/// An overlay whose plain files no other overlay of a node changes.
+#[derive(Clone, Copy)]
+struct SharedFiles<'a> {
+    overlay: &'a Overlay,
+    system: System,
+}
+
+impl SharedFiles<'_> {
+    fn has(&self, path: &SafePath) -> bool {
+        let entry = self.overlay.entries.get(path);
+        entry.is_some_and(|entry| entry.is_plain() && entry.is_for(self.system))
+    }
+
+    /// Returns the packed files; the first call packs them.
+    fn member(&self) -> Member {
+        let packed = self.overlay.packed[self.system as usize].get_or_init(|| {
+            let plain = self.overlay.entries_for(self.system).filter(|(_, it)| it.is_plain());
+            let entries = plain.filter_map(|(path, entry)| {
+                let content = match &entry.source {
+                    Source::File(bytes) => archive::Content::File(bytes),
+                    Source::Link(target) => archive::Content::Link(target),
+                    Source::Directory => archive::Content::Directory,
+                    Source::Template { .. } | Source::Agent => return None,
+                };
+                Some(archive::ArchiveEntry { path, mode: entry.mode, owner: entry.owner, content })
+            });
+            archive::member(entries).bytes
+        });
+        Member::new(packed.clone())
+    }
+}
+
 /// Packs files into members: the agent's first, then those of unchanged overlays.
-fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec<Member> {
+fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[SharedFiles<'_>]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
-    let is_plain = |path| {
-        shared.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain))
-    };
+    let is_plain = |path| shared.iter().any(|shared| shared.has(path));
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
@@ -246,31 +281,12 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec
     });
     let node_member = archive::quick_member(parents.chain(entries));
     let agent = with_agent.then(|| agent.member.clone()).into_iter();
-    agent.chain(shared.iter().map(|overlay| plain_files(overlay))).chain([node_member]).collect()
+    agent.chain(shared.iter().map(SharedFiles::member)).chain([node_member]).collect()
 }
 
 /// Returns [`PublicOverlay::digest`] of the rendering without packing it.
 pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
     Ok(digest(&plan::plan(input, plan::Purpose::Boot)?.files))
-}
-
-/// Returns the plain files of an overlay; the first call packs them.
-fn plain_files(overlay: &Overlay) -> Member {
-    let packed = overlay.packed.get_or_init(|| {
-        let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(
-            |(path, entry)| {
-                let content = match &entry.source {
-                    Source::File(bytes) => archive::Content::File(bytes),
-                    Source::Link(target) => archive::Content::Link(target),
-                    Source::Directory => archive::Content::Directory,
-                    Source::Template { .. } | Source::Agent => return None,
-                };
-                Some(archive::ArchiveEntry { path, mode: entry.mode, owner: entry.owner, content })
-            },
-        );
-        archive::member(entries).bytes
-    });
-    Member::new(packed.clone())
 }
 
 fn digest(files: &[RenderedFile]) -> Digest {

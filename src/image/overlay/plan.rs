@@ -1,16 +1,16 @@
 //! The plan of a node's files, with the origin of each.
 //!
 //! Pure. Joins packages, services, modules and kernel parameters of all layers, and writes them as
-//! files that Alpine reads.
+//! files that Alpine or systemd reads.
 
 use super::{
-    RenderInput, bootable,
+    RenderInput, SharedFiles, bootable,
     merge::{Merged, Piece, fault, joined, merge},
     rendered::{Kind, Origin, RenderedFile},
     secret::SecretFile,
     values::values,
 };
-use crate::catalog::overlay::{Overlay, Source};
+use crate::catalog::overlay::{Overlay, Source, System};
 use bytes::Bytes;
 use meshd_config::{Fault, Faults};
 use meshd_types::{Digest, SafePath, failpoint};
@@ -25,6 +25,11 @@ const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
 /// File with the kernel parameters of all layers. Overlay files with a higher number are applied
 /// later.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
+/// List of modules that systemd loads.
+const MODULES_FILE: &str = "/etc/modules-load.d/50-meshd.conf";
+/// Folder of units, and that of the links to enabled ones.
+const UNITS: &str = "/etc/systemd/system";
+const WANTED_UNITS: &str = "/etc/systemd/system/multi-user.target.wants";
 /// Files that Alpine's initramfs or package scripts edit before mesh-init verifies the node.
 const EDITED_ON_NODE: [&str; 8] = [
     "/etc/apk/arch",
@@ -45,7 +50,7 @@ pub(super) struct Planned<'a> {
     pub(super) secrets: Vec<SecretFile>,
     /// Overlays whose plain files no other overlay changes, so that they are packed once for all
     /// nodes.
-    pub(super) shared: Vec<&'a Overlay>,
+    pub(super) shared: Vec<SharedFiles<'a>>,
 }
 
 /// Purpose of a rendering.
@@ -87,10 +92,11 @@ pub(super) fn plan<'a>(input: &RenderInput<'a>, purpose: Purpose) -> Result<Plan
     );
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
-    Ok(Planned { files, secrets, shared: shared_overlays(&merged) })
+    let shared = shared_overlays(&merged, input.image.system());
+    Ok(Planned { files, secrets, shared })
 }
 
-fn shared_overlays<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
+fn shared_overlays<'a>(merged: &Merged<'a>, system: System) -> Vec<SharedFiles<'a>> {
     let mut left = vec![0; merged.layers.len()];
     for pieces in merged.paths.values() {
         if let [piece] = pieces.as_slice()
@@ -100,11 +106,11 @@ fn shared_overlays<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
         }
     }
     let plain =
-        |overlay: &Overlay| overlay.entries.values().filter(|entry| entry.is_plain()).count();
+        |overlay: &Overlay| overlay.entries_for(system).filter(|(_, it)| it.is_plain()).count();
     let layers = merged.layers.iter().zip(left);
     layers
         .filter(|(overlay, left)| *left > 0 && plain(overlay) == *left)
-        .map(|(overlay, _)| *overlay)
+        .map(|(overlay, _)| SharedFiles { overlay, system })
         .collect()
 }
 
@@ -212,17 +218,13 @@ impl Plan<'_> {
             .collect()
     }
 
-    /// Returns the files with packages, modules, services and kernel parameters for Alpine, and the
-    /// package list for mesh-init.
+    /// Adds the files with packages, modules, services and kernel parameters.
     fn generated(&mut self) {
         let merged = self.merged;
-        let packages = || lines(merged.packages.iter().copied());
-        self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
-        self.generate_file("/etc/meshd/packages", packages(), |overlay| {
-            !overlay.packages.is_empty()
-        });
-        let modules = lines(merged.modules.iter().copied());
-        self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
+        match self.input.image.system() {
+            System::Alpine => self.generate_for_alpine(),
+            System::Systemd => self.generate_for_systemd(),
+        }
         if !merged.sysctl.is_empty() {
             let text = merged
                 .sysctl
@@ -239,15 +241,49 @@ impl Plan<'_> {
                 bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
             self.generate_file(BUNDLES_FILE, Kind::File(text.into()), |_| false);
         }
+    }
+
+    /// Adds the lists of apk, the package list for mesh-init, and the runlevels of OpenRC.
+    fn generate_for_alpine(&mut self) {
+        let merged = self.merged;
+        let packages = || lines(merged.packages.iter().copied());
+        self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
+        self.generate_file("/etc/meshd/packages", packages(), |overlay| {
+            !overlay.packages.is_empty()
+        });
+        let modules = lines(merged.modules.iter().copied());
+        self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
         for (service, enabled) in &merged.services {
-            let path = valid_path(&format!("/etc/runlevels/{}/{service}", enabled.level));
-            let origins = [Origin::Generated]
-                .into_iter()
-                .chain(self.origins(enabled.layers.iter().copied()))
-                .collect();
-            let link = Kind::Link(format!("/etc/init.d/{service}"));
-            self.files.push(rendered(self.input, path, link, (0o777, (0, 0)), origins));
+            let path = format!("/etc/runlevels/{}/{service}", enabled.level);
+            self.generate_link(&path, format!("/etc/init.d/{service}"), &enabled.layers);
         }
+    }
+
+    /// Adds the list of modules and the links of enabled and masked units.
+    fn generate_for_systemd(&mut self) {
+        let merged = self.merged;
+        if !merged.modules.is_empty() {
+            let modules = lines(merged.modules.iter().copied());
+            self.generate_file(MODULES_FILE, modules, |overlay| !overlay.modules.is_empty());
+        }
+        for (unit, layers) in &merged.units {
+            let own = format!("{UNITS}/{unit}");
+            let is_own = merged.paths.keys().any(|path| path.to_string() == own);
+            let target = if is_own { own } else { format!("/usr/lib/systemd/system/{unit}") };
+            self.generate_link(&format!("{WANTED_UNITS}/{unit}"), target, layers);
+        }
+        for (unit, layers) in &merged.masked {
+            let path = format!("{UNITS}/{unit}");
+            self.files.retain(|file| file.path.to_string() != path);
+            self.generate_link(&path, "/dev/null".to_owned(), layers);
+        }
+    }
+
+    fn generate_link(&mut self, path: &str, target: String, layers: &[usize]) {
+        let origins =
+            [Origin::Generated].into_iter().chain(self.origins(layers.iter().copied())).collect();
+        let link = Kind::Link(target);
+        self.files.push(rendered(self.input, valid_path(path), link, (0o777, (0, 0)), origins));
     }
 
     fn generate_file(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {

@@ -4,7 +4,7 @@ use super::{
     AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay,
     RenderInput, RenderedFile, render_part,
 };
-use crate::catalog::overlay::{Layer, Overlay, Overlays, Source};
+use crate::catalog::overlay::{Layer, Overlay, Overlays, Source, System};
 use meshd_config::{Faults, Profile, Site};
 use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Digest, NodeId, OverlayName};
@@ -52,16 +52,21 @@ impl Sample {
             variables.filter(|(_, variable)| variable.secret).map(|(name, _)| name.clone());
         overlays.secret_marks = secrets.map(|name| (name, Digest::of(b"a secret"))).collect();
         let [id, other] = ["0123abcd", "1123abcd"].map(|id| id.parse().expect("a node ID"));
-        let name = "alpine-lab".parse().expect("a plain name");
-        let image = ImageFacts::placeholder(name, ImageKindName::Alpine, Digest::of(b"modloop"));
+        let image = image(System::Alpine);
         Sample {
             profile: Profile { overlays: names, ..profile },
             node: NodeContext { groups: vec![pair(id, other)], ..NodeContext::new(id, None) },
             agent: AgentBinary::new(b"an agent"),
-            image: ImageFacts { manifest: Digest::of(b"manifest"), ..image },
+            image,
             site,
             overlays,
         }
+    }
+
+    /// Replaces the image with one of another system.
+    #[must_use]
+    pub fn on(self, system: System) -> Self {
+        Sample { image: image(system), ..self }
     }
 
     /// Renders the overlays, which need not boot.
@@ -83,6 +88,16 @@ impl Sample {
     }
 }
 
+fn image(system: System) -> ImageFacts {
+    let (name, kind) = match system {
+        System::Alpine => ("alpine-lab", ImageKindName::Alpine),
+        System::Systemd => ("debian-12", ImageKindName::Root),
+    };
+    let name = name.parse().expect("a plain name");
+    let image = ImageFacts::placeholder(name, kind, Digest::of(b"modloop"));
+    ImageFacts { manifest: Digest::of(b"manifest"), ..image }
+}
+
 fn pair(id: NodeId, other: NodeId) -> GroupContext {
     let member = |id: NodeId, last| MemberContext {
         id,
@@ -97,12 +112,16 @@ fn pair(id: NodeId, other: NodeId) -> GroupContext {
     }
 }
 
-/// Returns the content of an overlay's `golden/` folder by path: `FILES`, and the text of
-/// each template and each generated file. Plain files are in `rootfs/` already.
-pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String, String>, Faults> {
+/// Returns the content of an overlay's golden folder for a system by path: `FILES`, and the text
+/// of each template and each generated file. Plain files are in `rootfs/` already.
+pub fn golden(
+    overlays: &Overlays,
+    overlay: &Overlay,
+    system: System,
+) -> Result<BTreeMap<String, String>, Faults> {
     let Layer::Named(name) = &overlay.name else { return Ok(BTreeMap::new()) };
     let names = overlay.golden.after.iter().chain([name]).cloned().collect();
-    let mut sample = Sample::new(overlays.clone(), names);
+    let mut sample = Sample::new(overlays.clone(), names).on(system);
     sample.node.vars = overlay.golden.vars.clone();
     let public = sample.render()?;
     let this = Origin::Overlay(overlay.name.clone());

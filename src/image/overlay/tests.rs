@@ -355,7 +355,7 @@ fn folder_above_a_file_keeps_the_mode_of_its_package() {
 fn package_whose_files_apk_could_not_write_stops_the_boot() {
     let script = Path::new(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../overlays/agent/rootfs/sbin/mesh-init"
+        "/../../overlays/agent/rootfs.alpine/sbin/mesh-init"
     ));
     let script = fs::read_to_string(script).expect("read");
     let (_, rest) = script.split_once("\ncheck_packages() {").expect("the function is there");

@@ -31,11 +31,16 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
     let config = agent_config(input, merged);
     let values = context! {
         site => context! { name => site.name, ssh_keys => site.ssh_keys },
-        node => context! { id => input.node.id.to_string(), hostname => input.node.hostname() },
+        node => context! {
+            id => input.node.id.to_string(),
+            hostname => input.node.hostname(),
+            machine_id => input.node.machine_id(),
+        },
         profile => context! { name => input.profile.name.as_str() },
         image => context! {
             name => input.image.name.as_str(),
             manifest => input.image.manifest.to_string(),
+            system => input.image.system().as_str(),
             ..fetched_parts(input)
         },
         agent => context! {
@@ -87,6 +92,7 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
         heartbeat_s: u32::try_from(input.site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
         profile: input.profile.name.to_string(),
         services: running.map(str::to_owned).collect(),
+        units: merged.units.keys().map(|unit| (*unit).to_owned()).collect(),
         checks: input.profile.checks.clone(),
         vfio: input.profile.vfio.clone(),
         data_disks: input.profile.data_disks.iter().map(ToString::to_string).collect(),

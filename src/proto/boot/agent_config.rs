@@ -29,6 +29,9 @@ pub struct AgentConfig {
     /// OpenRC services that must run before the node is ready.
     #[serde(default)]
     pub services: Vec<String>,
+    /// Units of systemd that must run before the node is ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     pub checks: CheckPolicy,
     /// PCI functions for VMs.

@@ -11,6 +11,8 @@ const LEASE_FILE: &str = "meshd/lease.json";
 const NETWORKD_FOLDER: &str = "systemd/network";
 /// Included by `/etc/network/interfaces` of Debian.
 const IFUPDOWN_FOLDER: &str = "etc/network/interfaces.d";
+/// Configuration of the resolver of the C library.
+const RESOLVER: &str = "etc/resolv.conf";
 
 /// Writes the files. `run` is the folder that becomes `/run`, `root` the new root.
 pub fn write_handover(
@@ -34,7 +36,19 @@ pub fn write_handover(
         let text = format!("auto {interface}\niface {interface} inet dhcp\n");
         fs::write(ifupdown.join("meshd-boot"), text)?;
     }
+    let resolver = root.join(RESOLVER);
+    let is_absent = |about: fs::Metadata| about.is_file() && about.len() == 0;
+    // A link belongs to the resolver of the OS.
+    if !lease.dns.is_empty() && fs::symlink_metadata(&resolver).map_or(true, is_absent) {
+        fs::write(resolver, resolv_conf(lease))?;
+    }
     Ok(())
+}
+
+/// Name servers of the lease (resolv.conf(5)).
+fn resolv_conf(lease: &Lease) -> String {
+    let search = lease.domain.iter().map(|domain| format!("search {domain}\n"));
+    search.chain(lease.dns.iter().map(|server| format!("nameserver {server}\n"))).collect()
 }
 
 /// The interface keeps its name: udev cannot rename one that is up (systemd.link(5)).
@@ -78,11 +92,26 @@ mod tests {
         assert!(text("meshd/lease.json").contains("\"address\":\"10.77.0.50\""));
         assert!(text("systemd/network/10-meshd-boot.network").contains("ClientIdentifier=mac"));
         assert!(text("systemd/network/10-meshd-boot.link").contains("Name=eth0"));
-        assert!(!root.path().join("etc").exists(), "no ifupdown");
+        assert!(!root.path().join("etc").exists(), "neither ifupdown nor name servers");
 
         fs::create_dir_all(root.path().join(IFUPDOWN_FOLDER)).expect("made");
         write().expect("written");
         let boot = root.path().join(IFUPDOWN_FOLDER).join("meshd-boot");
         assert_eq!(fs::read_to_string(boot).expect("there"), "auto eth0\niface eth0 inet dhcp\n");
+
+        let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
+        let named = Lease { dns, domain: Some("rack.example".into()), ..lease.clone() };
+        let write = |lease: &Lease| {
+            write_handover(run.path(), root.path(), "eth0", mac, lease).expect("written");
+        };
+        let file = root.path().join(RESOLVER);
+        fs::write(&file, "").expect("written");
+        write(&named);
+        let expected = "search rack.example\nnameserver 10.77.0.1\n";
+        assert_eq!(fs::read_to_string(&file).expect("there"), expected);
+        fs::remove_file(&file).expect("removed");
+        std::os::unix::fs::symlink("../run/stub", &file).expect("linked");
+        write(&named);
+        assert!(fs::read_link(&file).is_ok(), "the link of the resolver of the OS");
     }
 }

@@ -20,7 +20,7 @@ use std::{
 const MAX_REVISION: u64 = 4 << 20;
 /// Maximum number of copied files and folders of one overlay.
 const MAX_COPIED: usize = 8192;
-/// The golden files of an overlay, which are not archived.
+/// Begin of the names of folders with golden files of an overlay, which are not archived.
 const GOLDEN: &str = "golden";
 
 /// The folder of revisions. One writer at a time: a reload.
@@ -126,7 +126,8 @@ fn remove(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies files with their modes, and links as links. Skips the entry `excluded` of the top folder.
+/// Copies files with their modes, and links as links. Skips the folders of the top folder whose
+/// names begin with `excluded`.
 fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -143,7 +144,9 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
         if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
         } else if kind.is_dir() {
-            if excluded.is_none_or(|name| entry.file_name() != name) {
+            let name = entry.file_name();
+            let is_excluded = |begin| name.to_string_lossy().split('.').next() == Some(begin);
+            if !excluded.is_some_and(is_excluded) {
                 fs::create_dir(&target)?;
                 copy(&path, &target, count, None)?;
                 // The umask of the daemon takes the bits of other users, which the reader of
@@ -189,6 +192,7 @@ mod tests {
         let (folder, store) = (dir.path().join("motd"), RevisionArchive::new(dir.path()));
         fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
         fs::create_dir_all(folder.join("golden")).unwrap();
+        fs::create_dir_all(folder.join("golden.systemd")).unwrap();
         fs::write(folder.join("rootfs/etc/run"), "x").unwrap();
         fs::set_permissions(folder.join("rootfs/etc/run"), fs::Permissions::from_mode(0o755))
             .unwrap();
@@ -206,7 +210,8 @@ mod tests {
             0o750
         );
         assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
-        assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
+        assert!(!copy.join("golden").exists() && !copy.join("golden.systemd").exists());
+        assert!(copy.join("rootfs/etc/golden").exists());
         let files = store.overlay_files(&digest).unwrap();
         let paths: Vec<&str> = files.keys().map(String::as_str).collect();
         assert_eq!(paths, ["motd/rootfs/etc/link", "motd/rootfs/etc/run"]);

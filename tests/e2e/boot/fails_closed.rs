@@ -68,7 +68,7 @@ fn mesh_init_refusal_reason_is_recorded() {
     let mut test = up(|mut options, dir| {
         let overlays = dir.join("overlays");
         copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);
-        let init = overlays.join("agent/rootfs/sbin/mesh-init");
+        let init = overlays.join("agent/rootfs.alpine/sbin/mesh-init");
         let text = fs::read_to_string(&init).expect("readable");
         let refuses = text.replace("\nlock_root\n", &format!("\nfail '{REASON}'\n"));
         assert_ne!(text, refuses, "mesh-init has this step");

@@ -3,7 +3,8 @@
 use std::{path::Path, process::Command};
 
 fn mesh_init() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays/agent/rootfs/sbin/mesh-init");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays/agent/rootfs.alpine/sbin/mesh-init");
     std::fs::read_to_string(path).unwrap()
 }
 

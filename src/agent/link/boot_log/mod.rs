@@ -4,6 +4,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `kernel_log` | reads `/dev/kmsg` |
+//! | `journal` | follows the journal of systemd |
 //! | `system_log` | follows `/var/log/messages` |
 //!
 //! Bounds: one unacknowledged piece of each source, and after the first MiB one piece a second. A
@@ -11,6 +12,7 @@
 //! syslogd.
 
 mod kernel_log;
+mod journal;
 mod system_log;
 
 #[cfg(test)]
@@ -30,6 +32,8 @@ use tokio::{
 };
 
 const KERNEL_LOG: &str = "/dev/kmsg";
+/// Folder that systemd makes when it is the service manager (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
 const SYSTEM_LOG: &str = "/var/log/messages";
 /// Bytes of a source that are sent at full speed: more than the log of a long boot.
 const BURST: u64 = 1 << 20;
@@ -65,8 +69,14 @@ impl BootLog {
         self.readers
             .spawn(async move { log_end(LogSource::Kernel, kernel_log::forward(&path, to).await) });
         let (path, to) = (tree.path(SYSTEM_LOG), self.start(LogSource::System));
-        self.readers
-            .spawn(async move { log_end(LogSource::System, system_log::forward(&path, to).await) });
+        let has_journal = tree.has(SYSTEMD);
+        self.readers.spawn(async move {
+            let end = match has_journal {
+                true => journal::forward(to).await,
+                false => system_log::forward(&path, to).await,
+            };
+            log_end(LogSource::System, end);
+        });
     }
 
     /// Returns a writer whose bytes are forwarded.

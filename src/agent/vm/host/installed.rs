@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn programs_and_firmware_of_the_bundle_are_found() {
         let recipe = include_str!("../../../../images/bundles/qemu/bundle.toml");
-        let mounts = include_str!("../../../../overlays/agent/rootfs/sbin/mesh-init");
+        let mounts = include_str!("../../../../overlays/agent/rootfs.alpine/sbin/mesh-init");
         assert!(mounts.contains("/opt/bundles/"), "bundles are mounted at another path");
         let fake = crate::fake::FakeMachine::new("", &[]);
         for line in recipe.lines() {

@@ -1,6 +1,6 @@
 //! Entries of an overlay: files, templates, links and folders.
 
-use super::{template::TemplateInputs, variable::Variable};
+use super::{system::System, template::TemplateInputs, variable::Variable};
 use bytes::Bytes;
 use meshd_types::{SafePath, VarName};
 use std::collections::BTreeMap;
@@ -38,6 +38,8 @@ pub struct OverlayEntry {
     pub append: bool,
     /// Intentionally replaces a file of another mode, owner or kind.
     pub replace: bool,
+    /// The only system that gets the entry; `None` for all.
+    pub system: Option<System>,
     pub location: SourceLocation,
 }
 
@@ -62,6 +64,11 @@ pub enum Source {
 }
 
 impl OverlayEntry {
+    /// Returns whether nodes of a system get the entry.
+    pub fn is_for(&self, system: System) -> bool {
+        self.system.is_none_or(|only| only == system)
+    }
+
     /// Returns whether the entry is the same on every node, unless another overlay changes it.
     pub fn is_plain(&self) -> bool {
         !self.append && matches!(self.source, Source::File(_) | Source::Link(_) | Source::Directory)

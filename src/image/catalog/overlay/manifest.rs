@@ -4,12 +4,14 @@ use super::{
     Golden,
     entry::{Entries, MAX_ENTRIES},
     paths::{self, path},
-    services::{Runlevel, Services, is_plain_name},
+    services::{Runlevel, Services, Units, is_plain_name, is_unit},
+    system::System,
     variable::{self, Variable},
 };
 use meshd_config::{
     Fault,
     reader::{self, Document, Located, Table},
+    suggest,
 };
 use meshd_types::{SafePath, VarName, VarValue};
 use std::{
@@ -24,7 +26,10 @@ const MAX_SYSCTL: usize = 256;
 #[derive(Default)]
 pub(super) struct Declarations {
     pub(super) description: String,
+    /// Empty if a fault hides them.
+    pub(super) systems: BTreeSet<System>,
     pub(super) services: Services,
+    pub(super) units: Units,
     pub(super) packages: BTreeSet<String>,
     pub(super) modules: Vec<String>,
     pub(super) sysctl: BTreeMap<String, String>,
@@ -68,6 +73,8 @@ fn read_declarations(document: &Document, entries: &mut Entries) -> Declarations
             .table("services")
             .map(|table| services(document, &table))
             .unwrap_or_default(),
+        units: root.table("systemd").map(|table| units(document, &table)).unwrap_or_default(),
+        systems: systems(document, &root),
         sysctl: root.table("sysctl").map(|table| sysctl(&table)).unwrap_or_default(),
         variables: root
             .entries_of("variables")
@@ -142,6 +149,44 @@ fn services(document: &Document, table: &Table<'_>) -> Services {
         document.fault_at(*line, "services.conflicts".into(), what, "remove one of the two");
     }
     services
+}
+
+/// Parses `systems`. Without it, an overlay is for Alpine.
+fn systems(document: &Document, root: &Table<'_>) -> BTreeSet<System> {
+    let mut systems = BTreeSet::new();
+    for word in root.strings("systems") {
+        match System::ALL.into_iter().find(|system| system.as_str() == word.value) {
+            Some(system) => {
+                systems.insert(system);
+            }
+            None => {
+                let known = System::ALL.map(System::as_str);
+                let what = format!("`{}` is not a system", reader::brief(&word));
+                document.fault(&word, what, suggest(&word, known));
+            }
+        }
+    }
+    if !root.has("systems") {
+        systems.insert(System::Alpine);
+    }
+    systems
+}
+
+fn units(document: &Document, table: &Table<'_>) -> Units {
+    let units = |key: &str| {
+        let mut lines = BTreeMap::new();
+        for name in names(document, table, key) {
+            if is_unit(&name) {
+                lines.insert(name.value, name.line);
+            } else {
+                let what = format!("`{}` is not a unit", reader::brief(&name));
+                document.fault(&name, what, "write it with its kind, such as `ssh.service`");
+            }
+        }
+        lines
+    };
+    let packages = names(document, table, "packages").into_iter().map(|name| name.value).collect();
+    Units { enabled: units("units"), masked: units("masked"), packages }
 }
 
 fn sysctl(table: &Table<'_>) -> BTreeMap<String, String> {

@@ -2,7 +2,8 @@
 //!
 //! An overlay is a folder. `overlay.toml` declares its purpose, modes, owners, links, services,
 //! packages, modules and variables. `rootfs/` contains the node's files; a file ending in `.j2` is
-//! a template for the file without that suffix. `golden/` contains the expected rendering for
+//! a template for the file without that suffix. `rootfs.alpine/` and `rootfs.systemd/` contain those
+//! of one system. `golden/` contains the expected rendering for
 //! tests; this module does not read it. `nodes/<node-id>/` is the overlay of one node, applied
 //! after all others.
 //!
@@ -14,7 +15,8 @@
 //! | `overlay_set` | all overlays of a folder |
 //! | `paths` | `[files]`, `[directories]`, `[links]` and `[append]` of `overlay.toml` |
 //! | `permissions` | modes and attributes that a working tree loses |
-//! | `services` | OpenRC services and runlevels |
+//! | `services` | OpenRC services and runlevels, and units of systemd |
+//! | `system` | the systems that an overlay can support |
 //! | `template` | templates, compiled in strict mode with bounds |
 //! | `tree` | walks `rootfs/` without following links |
 //! | `variable` | `[variables.NAME]`: typed variables |
@@ -26,6 +28,7 @@ mod overlay_set;
 mod paths;
 mod permissions;
 mod services;
+mod system;
 mod template;
 mod tree;
 mod variable;
@@ -35,7 +38,8 @@ mod tests;
 pub use entry::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation};
 pub use overlay_set::{NODES, Overlays, Reading, read_all, read_overlays};
 pub use permissions::package_mode;
-pub use services::{Runlevel, Services, is_plain_name};
+pub use services::{Runlevel, Services, Units, is_plain_name};
+pub use system::System;
 pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 
@@ -51,8 +55,13 @@ use std::{
 
 /// Files that meshd writes from the declarations of overlays and profile; an overlay must not
 /// contain them.
-const RESERVED: [(&str, &str); 9] = [
+const RESERVED: [(&str, &str); 11] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
+    ("/etc/modules-load.d/50-meshd.conf", "list modules in overlay.toml: modules = [\"name\"]"),
+    (
+        "/etc/systemd/system/multi-user.target.wants",
+        "list units in overlay.toml, under [systemd]: units = [\"name.service\"]",
+    ),
     ("/etc/modules", "list modules in overlay.toml: modules = [\"name\"]"),
     ("/etc/runlevels", "list services in overlay.toml, under [services]"),
     ("/etc/sysctl.d/50-meshd.conf", "list kernel parameters in overlay.toml, under [sysctl]"),
@@ -79,7 +88,10 @@ pub struct Overlay {
     /// Paths of earlier overlays to remove, each with its line in `overlay.toml`.
     pub removed: BTreeMap<SafePath, usize>,
     pub services: Services,
-    /// Packages to install.
+    pub units: Units,
+    /// Systems that the overlay supports.
+    pub systems: BTreeSet<System>,
+    /// Packages to install on Alpine.
     pub packages: BTreeSet<String>,
     /// Kernel modules to load at boot, in this order.
     pub modules: Vec<String>,
@@ -90,9 +102,24 @@ pub struct Overlay {
     pub golden: Golden,
     /// Digest of all inputs of a rendering: the overlay's version.
     pub digest: Digest,
-    /// Plain files, links and folders as one archive member; the first rendering packs it for all
-    /// nodes.
-    pub packed: Arc<OnceLock<Bytes>>,
+    /// Plain files, links and folders as one archive member for each system; the first rendering
+    /// packs it for all nodes.
+    pub packed: Arc<[OnceLock<Bytes>; System::ALL.len()]>,
+}
+
+impl Overlay {
+    /// Returns the entries for a system.
+    pub fn entries_for(&self, system: System) -> impl Iterator<Item = (&SafePath, &OverlayEntry)> {
+        self.entries.iter().filter(move |(_, entry)| entry.is_for(system))
+    }
+
+    /// Returns the packages that a node of a system must have.
+    pub fn packages_for(&self, system: System) -> &BTreeSet<String> {
+        match system {
+            System::Alpine => &self.packages,
+            System::Systemd => &self.units.packages,
+        }
+    }
 }
 
 /// Identifies an overlay: by name for profiles and groups, or by the node that it belongs to.
@@ -125,17 +152,25 @@ pub struct Golden {
 fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay {
     let manifest = folder.join("overlay.toml");
     let real_manifest = real_path(folder, "overlay.toml", &name, faults);
-    let tree::RootFs { mut entries, lost } = real_path(folder, "rootfs", &name, faults)
-        .map(|real| {
-            tree::read(&folder.join("rootfs"), &real, permissions::reference(&manifest), faults)
-        })
-        .unwrap_or_default();
+    let reference = permissions::reference(&manifest);
+    let mut read_tree = |rootfs: &str| {
+        real_path(folder, rootfs, &name, faults)
+            .map(|real| tree::read(&folder.join(rootfs), &real, reference, faults))
+            .unwrap_or_default()
+    };
+    let mut rootfs = read_tree("rootfs");
+    let of_systems = System::ALL.map(|system| (system, read_tree(system.rootfs())));
+    for (system, tree) in of_systems {
+        rootfs.add(folder, system, tree, faults);
+    }
+    let tree::RootFs { mut entries, lost } = rootfs;
     let declared =
         real_manifest.map(|_| manifest::read(&manifest, &mut entries, faults)).unwrap_or_default();
     let is_declared =
         |at: &SafePath| entries.get(at).is_some_and(|entry| entry.location.file == paths::MANIFEST);
     faults.extend(lost.into_iter().filter(|(at, _)| !is_declared(at)).map(|(_, fault)| fault));
     content::check(folder, &entries, faults);
+    faults.extend(unsupported(folder, &entries, &declared));
     let reserved = |path: String| {
         let inside = |at: &str| {
             path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -160,6 +195,8 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
         templates,
         removed: declared.removed,
         services: declared.services,
+        units: declared.units,
+        systems: declared.systems,
         packages: declared.packages,
         modules: declared.modules,
         sysctl: declared.sysctl,
@@ -200,6 +237,24 @@ fn real_path(folder: &Path, name: &str, layer: &Layer, faults: &mut Vec<Fault>) 
     None
 }
 
+/// Reports files and declarations for a system that the overlay does not support.
+fn unsupported(
+    folder: &Path,
+    entries: &Entries,
+    declared: &manifest::Declarations,
+) -> Option<Fault> {
+    let system = System::ALL.into_iter().find(|system| {
+        let has_files = entries.values().any(|entry| entry.system == Some(*system));
+        let has_units = *system == System::Systemd && declared.units != Units::default();
+        (has_files || has_units)
+            && !declared.systems.is_empty()
+            && !declared.systems.contains(system)
+    })?;
+    let what = format!("has files or units for {system}, which `systems` does not name");
+    let hint = "add it: systems = [\"alpine\", \"systemd\"]";
+    Some(Fault::of_file(folder.join(paths::MANIFEST), what, hint))
+}
+
 /// Reports files with a secret that users other than root could read.
 fn secret_files(
     folder: &Path,
@@ -238,7 +293,16 @@ fn digest(overlay: &Overlay) -> Digest {
         };
         let how = format!("{:o} {user}:{group} {} {}", entry.mode, entry.append, entry.replace);
         fields.extend([path.to_string(), how, content]);
+        fields.extend(entry.system.map(|system| format!("only {system}")));
     }
+    // An overlay for Alpine alone keeps the digest that it had before there were systems.
+    let systems =
+        overlay.systems.iter().filter(|_| overlay.systems != BTreeSet::from([System::Alpine]));
+    fields.extend(systems.map(|system| format!("system {system}")));
+    let Units { enabled, masked, packages } = &overlay.units;
+    fields.extend(enabled.keys().map(|name| format!("unit {name}")));
+    fields.extend(masked.keys().map(|name| format!("masked {name}")));
+    fields.extend(packages.iter().map(|name| format!("systemd package {name}")));
     let Services { enabled, removed, conflicts } = &overlay.services;
     fields.extend(overlay.removed.keys().map(|path| format!("remove {path}")));
     fields.extend(enabled.iter().map(|(name, (level, _))| format!("service {level} {name}")));

@@ -26,6 +26,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
                 owner,
                 append: false,
                 replace,
+                system: None,
                 location,
             };
             // An empty folder of rootfs/ that is declared, too.
@@ -89,7 +90,15 @@ fn location(at: &Located<String>) -> SourceLocation {
 }
 
 fn plain(source: Source, location: SourceLocation) -> OverlayEntry {
-    OverlayEntry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, location }
+    OverlayEntry {
+        source,
+        mode: 0o644,
+        owner: (0, 0),
+        append: false,
+        replace: false,
+        system: None,
+        location,
+    }
 }
 
 fn file(

@@ -1,6 +1,9 @@
-//! OpenRC services that an overlay enables, and their runlevels.
+//! Services that an overlay enables: those of OpenRC with their runlevels, and units of systemd.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// OpenRC services. Numbers are lines of `overlay.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +14,25 @@ pub struct Services {
     pub removed: BTreeMap<String, usize>,
     /// Services that conflict with this overlay.
     pub conflicts: BTreeMap<String, usize>,
+}
+
+/// Kinds of units that an overlay can enable.
+const UNIT_KINDS: [&str; 6] = [".mount", ".path", ".service", ".socket", ".target", ".timer"];
+
+/// Units of systemd. Numbers are lines of `overlay.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Units {
+    /// Units that the target `multi-user.target` wants.
+    pub enabled: BTreeMap<String, usize>,
+    /// Units that never start.
+    pub masked: BTreeMap<String, usize>,
+    /// Packages that the image must contain.
+    pub packages: BTreeSet<String>,
+}
+
+/// Returns whether a text is the name of a unit that an overlay can enable.
+pub fn is_unit(text: &str) -> bool {
+    is_plain_name(text) && UNIT_KINDS.iter().any(|kind| text.ends_with(kind))
 }
 
 /// Runlevel of OpenRC; ordered by time of boot.

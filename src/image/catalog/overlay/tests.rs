@@ -447,3 +447,46 @@ fn rootfs_that_is_a_file_is_a_fault() {
     fs::write(root.path().join("one/rootfs"), "x").expect("written");
     assert_reported(&faults(&root), &["one/rootfs: is not a folder"]);
 }
+
+#[test]
+fn overlay_for_two_systems_has_files_and_units_of_each() {
+    let manifest = "description = \"x\"\nsystems = [\"alpine\", \"systemd\"]\n[systemd]\n\
+        units = [\"x.service\"]\nmasked = [\"y.timer\"]\npackages = [\"z\"]\n";
+    let root = one(manifest, &["etc/both"]);
+    for system in System::ALL {
+        let folder = root.path().join("one").join(system.rootfs()).join("etc");
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join(system.as_str()), "x").expect("written");
+    }
+    let overlays = read_overlays(root.path()).unwrap_or_else(|faults| panic!("{faults}"));
+    let overlay = &overlays.named[&"one".parse().expect("plain")];
+    for system in System::ALL {
+        let paths: Vec<String> =
+            overlay.entries_for(system).map(|(path, _)| path.to_string()).collect();
+        let own = format!("/etc/{system}");
+        let mut expected = vec!["/etc/both".to_owned(), own];
+        expected.sort();
+        assert_eq!(paths, expected);
+    }
+    let Units { enabled, masked, packages } = &overlay.units;
+    assert!(enabled.contains_key("x.service") && masked.contains_key("y.timer"));
+    assert_eq!(packages.iter().collect::<Vec<_>>(), ["z"]);
+}
+
+#[test]
+fn faults_of_systems_are_reported() {
+    let manifest =
+        "description = \"x\"\nsystems = [\"alpine\", \"plan9\"]\n[systemd]\nunits = [\"x\"]\n";
+    let root = one(manifest, &["etc/both"]);
+    let only = root.path().join("one/rootfs.alpine/etc");
+    fs::create_dir_all(&only).expect("made");
+    fs::write(only.join("both"), "x").expect("written");
+    let expected = [
+        "one/overlay.toml:2: systems[1]: `plan9` is not a system",
+        "one/overlay.toml:4: systemd.units[0]: `x` is not a unit; write it with its kind",
+        "one/rootfs.alpine/etc/both: brings /etc/both in rootfs/etc/both, too",
+    ];
+    assert_reported(&faults(&root), &expected);
+    let root = one("description = \"x\"\n[systemd]\nunits = [\"x.service\"]\n", &[]);
+    assert_reported(&faults(&root), &["has files or units for systemd, which `systems` does not"]);
+}

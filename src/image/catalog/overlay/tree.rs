@@ -3,6 +3,7 @@
 use super::{
     entry::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation},
     permissions::{lost_attribute, lost_mode, package_mode},
+    system::System,
     template::TemplateInputs,
 };
 use bytes::Bytes;
@@ -29,6 +30,29 @@ pub(super) struct RootFs {
     pub(super) entries: Entries,
     /// What would be lost of a path, unless `overlay.toml` declares the path.
     pub(super) lost: Vec<(SafePath, Fault)>,
+}
+
+impl RootFs {
+    /// Adds the files of one system.
+    pub(super) fn add(
+        &mut self,
+        folder: &Path,
+        system: System,
+        other: RootFs,
+        faults: &mut Vec<Fault>,
+    ) {
+        for (path, mut entry) in other.entries {
+            entry.system = Some(system);
+            let is_folder = |entry: &OverlayEntry| entry.source == Source::Directory;
+            if let Some(earlier) = self.entries.get(&path).filter(|entry| !is_folder(entry)) {
+                let what = format!("brings {path} in {}, too", earlier.location.file);
+                let hint = "use one template with `image.system`, or two names";
+                faults.push(Fault::of_file(folder.join(&entry.location.file), what, hint));
+            }
+            self.entries.insert(path, entry);
+        }
+        self.lost.extend(other.lost);
+    }
 }
 
 /// Reads a regular file below a folder. Follows no link: the author of the overlay may have
@@ -95,6 +119,18 @@ pub(super) fn read(rootfs: &Path, real: &Path, reference: u32, faults: &mut Vec<
     RootFs { entries: walk.entries, lost: walk.lost }
 }
 
+fn entry(source: Source, mode: u32, location: SourceLocation) -> OverlayEntry {
+    OverlayEntry {
+        source,
+        mode,
+        owner: (0, 0),
+        append: false,
+        replace: false,
+        system: None,
+        location,
+    }
+}
+
 impl Walk<'_> {
     fn fault<T>(&mut self, path: &Path, what: impl Into<String>, hint: &str) -> Option<T> {
         self.faults.push(Fault::of_file(path, what, hint));
@@ -157,11 +193,15 @@ impl Walk<'_> {
             }
         };
         let mode = package_mode(relative).unwrap_or(EXECUTABLE_MODE);
-        let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
+        let location = self.location(relative);
         let source = Source::Directory;
-        let entry =
-            OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
-        self.entries.insert(at, entry);
+        self.entries.insert(at, entry(source, mode, location));
+    }
+
+    /// Returns the position of a path relative to the root, for faults.
+    fn location(&self, relative: &str) -> SourceLocation {
+        let folder = self.root.file_name().unwrap_or_default().to_string_lossy();
+        SourceLocation { file: format!("{folder}/{relative}"), line: 0 }
     }
 
     /// Returns a path relative to the root. A name that is not UTF-8 is a fault.
@@ -222,10 +262,8 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) => return self.fault(path, error.message(), "rename it"),
         };
-        let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
-        let entry =
-            OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
-        match self.entries.insert(at, entry) {
+        let location = self.location(relative);
+        match self.entries.insert(at, entry(source, mode, location)) {
             None => Some(()),
             Some(_) => {
                 self.fault(path, "is here as a file and as a template", "remove one of the two")
@@ -261,7 +299,7 @@ impl Walk<'_> {
     }
 
     fn template(&mut self, path: &Path, relative: &str, bytes: Vec<u8>) -> Option<Source> {
-        let file = format!("rootfs/{relative}");
+        let SourceLocation { file, .. } = self.location(relative);
         match String::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => Some(Source::Template {
                 text,

@@ -16,15 +16,16 @@ use super::{
     RenderInput,
     merge::{Merged, Piece, fault, merge},
 };
-use crate::catalog::overlay::{AGENT_PATH, Source, SourceLocation};
+use crate::catalog::overlay::{AGENT_PATH, Source, SourceLocation, System};
 use meshd_config::{Delivery, Fault};
 use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Architecture, SafePath};
 use requirements::Requirements;
 use std::fmt::Display;
 
-/// Service of the agent.
+/// Service of the agent, and its unit.
 const AGENT_SERVICE: &str = "mesh-agent";
+const AGENT_UNIT: &str = "mesh-agent.service";
 
 fn requirements(kind: ImageKindName) -> &'static Requirements {
     match kind {
@@ -223,19 +224,22 @@ impl<'i> Check<'_, 'i> {
                 hint,
             ))
         };
-        if self.requirements.init_packages.is_empty() {
-            return None;
-        }
-        if !self
-            .requirements
-            .init_packages
-            .iter()
-            .any(|package| self.merged.packages.contains(package))
-        {
+        let init = self.requirements.init_packages;
+        let has_init = init.iter().any(|package| self.merged.packages.contains(package));
+        if !init.is_empty() && !has_init {
             return of_profile(
                 "no overlay brings the package alpine-base",
                 "begin the list of overlays with \"base\"",
             );
+        }
+        if self.input.image.system() == System::Systemd {
+            let hint = "write units = [\"mesh-agent.service\"] under [systemd] of the overlay that brings the agent";
+            let is_enabled = self.merged.units.contains_key(AGENT_UNIT);
+            return if is_enabled {
+                None
+            } else {
+                of_profile("no overlay enables the unit mesh-agent.service", hint)
+            };
         }
         if !self.merged.services.contains_key(AGENT_SERVICE) {
             let removed = self.merged.layers.iter().find_map(|overlay| {

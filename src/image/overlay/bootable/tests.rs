@@ -2,11 +2,11 @@
 //! together.
 
 use super::super::{
-    ImageFacts, boot_faults, render_public,
+    boot_faults, render_public,
     tests::{folder, from},
 };
+use crate::catalog::overlay::System;
 use meshd_config::Delivery;
-use meshd_model::image_kind::ImageKindName;
 use meshd_types::Digest;
 use std::{path::Path, process::Command};
 
@@ -113,26 +113,49 @@ fn file_that_starts_nothing_of_meshd_is_refused() {
 
 #[test]
 fn root_image_without_stage1_unit_or_initrd_delivery_is_refused() {
-    let unit = "etc/systemd/system/mesh-agent.service";
-    let root = with_overlay("", &[(unit, "[Service]\nExecStart=/usr/bin/mesh-agent\n")]);
+    let masks = "systems = [\"systemd\"]\n[systemd]\nmasked = [\"mesh-agent.service\"]";
+    let root = with_overlay(masks, &[]);
     let found = |names: &[&str], delivery, stage1| {
-        let mut sample = from(root.path(), names);
+        let mut sample = from(root.path(), names).on(System::Systemd);
         sample.site.boot.delivery = delivery;
-        let (name, digest) = (sample.image.name.clone(), Digest::of(b"root"));
-        sample.image =
-            ImageFacts { stage1, ..ImageFacts::placeholder(name, ImageKindName::Root, digest) };
+        sample.image.stage1 = stage1;
         boot_faults(&sample.input()).iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let stage1 = Some(Digest::of(b"stage1"));
-    assert_eq!(found(&["agent", "t"], Delivery::Initrd, stage1), [""; 0]);
+    let shipped = ["base", "agent", "motd"];
+    assert_eq!(found(&shipped, Delivery::Initrd, stage1), [""; 0]);
     let cases = [
-        (found(&["agent"], Delivery::Initrd, stage1), "an overlay for systemd that brings it"),
-        (found(&["agent", "t"], Delivery::Url, stage1), "needs the overlay as an initrd"),
-        (found(&["agent", "t"], Delivery::Initrd, None), "stage 1 is missing"),
+        (found(&["base"], Delivery::Initrd, stage1), "no overlay brings the agent"),
+        (
+            found(&["base", "agent", "t"], Delivery::Initrd, stage1),
+            "no overlay enables the unit mesh-agent.service",
+        ),
+        (found(&shipped, Delivery::Url, stage1), "needs the overlay as an initrd"),
+        (found(&shipped, Delivery::Initrd, None), "stage 1 is missing"),
     ];
     for (faults, cause) in cases {
         assert!(faults.len() == 1 && faults[0].contains(cause), "{cause}: {faults:?}");
     }
+}
+
+#[test]
+fn overlay_that_does_not_support_the_system_of_the_image_is_refused() {
+    let sample = |manifest: &str, system| {
+        let root = with_overlay(manifest, &[]);
+        let mut sample = from(root.path(), &["base", "agent", "t"]).on(system);
+        sample.image.stage1 = Some(Digest::of(b"stage1"));
+        render_public(&sample.input()).map(drop).map_err(|faults| faults.to_string())
+    };
+    for (manifest, system, other) in [
+        ("", System::Alpine, System::Systemd),
+        ("systems = [\"systemd\"]", System::Systemd, System::Alpine),
+    ] {
+        assert_eq!(sample(manifest, system), Ok(()));
+        let faults = sample(manifest, other).expect_err("unsupported");
+        let expected = format!("overlay t does not support {other}, the system of image");
+        assert!(faults.contains(&expected), "{faults}");
+    }
+    assert_eq!(sample("systems = [\"alpine\", \"systemd\"]", System::Systemd), Ok(()));
 }
 
 #[test]

@@ -113,8 +113,10 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn start(world: &'a World) -> Self {
         let place = |name: &str| world.path(name).display().to_string();
-        let script =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/overlays/base/rootfs.alpine/usr/share/meshd/udhcpc"
+        );
         let script = fs::read_to_string(script).unwrap();
         let script = script
             .replace("/usr/share/udhcpc/default.script", &place("alpine"))

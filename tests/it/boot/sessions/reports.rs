@@ -117,7 +117,7 @@ fn lease_script(changes: &str) -> String {
         write_program(&path, "#!/bin/sh\necho \"${0##*/} $*\" >>\"$LOG\"\n");
     }
     let script =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs/usr/share/meshd/udhcpc");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/overlays/base/rootfs.alpine/usr/share/meshd/udhcpc");
     // Alpine's own script, which comes last, is not here.
     let work = format!(
         "mount -t tmpfs none /run\nchange() {{ sh {script} \"$@\" 2>/dev/null; }}\n{changes}\ntrue"

@@ -35,6 +35,7 @@ impl Machine {
             heartbeat_s: 1,
             profile: "discovery".into(),
             services: Vec::new(),
+            units: Vec::new(),
             checks: Default::default(),
             vfio: Vec::new(),
             data_disks: Vec::new(),

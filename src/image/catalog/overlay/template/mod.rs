@@ -33,8 +33,8 @@ use std::{
 /// Names that templates can use in addition to `vars` and `groups`; docs/overlays.md explains each.
 pub const NAMES: [(&str, &[&str]); 5] = [
     ("agent", &["config"]),
-    ("image", &["manifest", "modloop", "name"]),
-    ("node", &["hostname", "id"]),
+    ("image", &["manifest", "modloop", "name", "root", "system"]),
+    ("node", &["hostname", "id", "machine_id"]),
     ("profile", &["name"]),
     ("site", &["name", "ssh_keys"]),
 ];
