@@ -12,10 +12,11 @@ pub mod unpack;
 
 use crate::nodes::generations::retention;
 use meshd_image::catalog::{
-    image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, blob_path},
+    image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, RootParts, blob_path},
     versions::VersionFolder,
 };
 use meshd_lab::Namespace;
+use meshd_proto::stage1::VeritySpec;
 use meshd_types::{Architecture, Digest, MacAddr, Timestamp};
 use serde_json::Value;
 use std::{
@@ -252,29 +253,55 @@ overlays = ["motd"]
 
     /// An image that no machine could run, with parts of odd sizes.
     pub fn write_image(&self) {
-        let blobs = self.path("state/blobs");
-        let name = "small".parse().unwrap();
-        let blob = |fill: u8, size: usize| {
-            let bytes = vec![fill; size];
-            let blob = Blob { digest: Digest::of(&bytes), size: size as u64 };
-            let path = blob_path(&blobs, &blob.digest);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, bytes).unwrap();
-            blob
-        };
         let parts = ImageKind::Alpine(AlpineParts {
-            kernel: blob(1, 300_000),
-            initramfs: blob(2, 200_004),
-            packages: blob(3, 100_000),
-            modloop: blob(4, 50_000),
+            kernel: self.blob(1, 300_000),
+            initramfs: self.blob(2, 200_004),
+            packages: self.blob(3, 100_000),
+            modloop: self.blob(4, 50_000),
         });
-        let packages = IMAGE_PACKAGES
-            .iter()
-            .map(|package| ((*package).to_owned(), "1-r0".to_owned()))
-            .collect();
+        self.write_manifest("small", parts, &IMAGE_PACKAGES);
+    }
+
+    /// An image of kind `root` that no machine could run, and a stage 1 beside the agent.
+    pub fn write_root_image(&self, name: &str) {
+        let verity = VeritySpec {
+            root_hash: Digest::of(b"tree"),
+            salt: String::new(),
+            hash_offset: 4096,
+            block_size: 4096,
+            data_blocks: 1,
+        };
+        let parts = ImageKind::Root(RootParts {
+            kernel: self.blob(5, 300_000),
+            modules: self.blob(6, 20_000),
+            root: self.blob(7, 8192),
+            verity,
+            sources: BTreeMap::new(),
+        });
+        self.write_manifest(name, parts, &[]);
+        let program = meshd_image::catalog::agent::sample_agent(Architecture::X86_64, b"stage1");
+        fs::write(self.path("stage1"), program).unwrap();
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.path("state/blobs")
+    }
+
+    fn blob(&self, fill: u8, size: usize) -> Blob {
+        let bytes = vec![fill; size];
+        let blob = Blob { digest: Digest::of(&bytes), size: size as u64 };
+        let path = blob_path(&self.blobs(), &blob.digest);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+        blob
+    }
+
+    fn write_manifest(&self, name: &str, parts: ImageKind, packages: &[&str]) {
+        let packages =
+            packages.iter().map(|package| ((*package).to_owned(), "1-r0".to_owned())).collect();
         let manifest = ImageManifest {
             format: FORMAT,
-            name,
+            name: name.parse().unwrap(),
             arch: Architecture::X86_64,
             recipe: Digest::of(b"recipe"),
             kernel_release: "6.1.0".to_owned(),
@@ -285,7 +312,7 @@ overlays = ["motd"]
             built_at: Timestamp::from_millis(0),
             contents: Default::default(),
         };
-        let shelf = VersionFolder::image(&blobs, &manifest.name);
+        let shelf = VersionFolder::image(&self.blobs(), &manifest.name);
         retention::build(&shelf, 0, &manifest.version(), &serde_json::to_vec(&manifest).unwrap());
     }
 

@@ -6,9 +6,25 @@ use std::{collections::BTreeMap, io::Read as _};
 
 /// Files of the overlay: path, mode and content.
 pub fn overlay(initrd: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+    files_of(file_of_cpio(&unpacked(initrd), "apkovl.tar.gz"))
+}
+
+/// The configuration of stage 1, and the files of the overlay, of the overlay initrd of a root
+/// image.
+pub fn stage1(initrd: &[u8]) -> (serde_json::Value, BTreeMap<String, (u32, Vec<u8>)>) {
+    let cpio = unpacked(initrd);
+    let config = file_of_cpio(&cpio, "meshd/stage1.json");
+    let overlay = files_of(file_of_cpio(&cpio, "meshd/overlay.tar.gz"));
+    (serde_json::from_slice(config).unwrap(), overlay)
+}
+
+fn unpacked(initrd: &[u8]) -> Vec<u8> {
     let mut cpio = Vec::new();
     GzDecoder::new(initrd).read_to_end(&mut cpio).unwrap();
-    let apkovl = file_of_cpio(&cpio, "apkovl.tar.gz");
+    cpio
+}
+
+fn files_of(apkovl: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut files = BTreeMap::new();
     for entry in tar::Archive::new(MultiGzDecoder::new(apkovl)).entries().unwrap() {
         let mut entry = entry.unwrap();

@@ -1,0 +1,123 @@
+//! Debian 12 by mmdebstrap: a root with one flipped bit is refused, and the timeline shows why; the
+//! right root comes online.
+
+use crate::racks::{
+    BOOT, OrEnd, SOON, command_lines, count, has_secret, kernel_starts, stages, until_phase, up,
+};
+use meshd_lab::{Power, Rack, Wait};
+use meshd_types::Digest;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+const NODE: u8 = 1;
+const IMAGE: &str = "debian-12";
+/// A byte of the superblock of the squashfs: the first block that the kernel reads.
+const FLIPPED: usize = 96;
+
+#[test]
+fn debian_root_with_flipped_bit_is_refused_and_intact_one_comes_online() {
+    let mut intact = Vec::new();
+    let mut blobs = PathBuf::new();
+    let mut test = up(|mut options, dir| {
+        (options.nodes, options.powered) = (1, false);
+        let overlays = r#"["base", "agent", "ssh", "motd"]"#;
+        options = options
+            .set("enroll.policy", "auto")
+            .set("profiles.debian.image", IMAGE)
+            .set("profiles.debian.overlays", overlays)
+            .set("profiles.debian.writable", "256M")
+            .set("defaults.profile", "debian");
+        Rack::prepare(&options, &mut |word| eprintln!("{word}")).or_end();
+        blobs = dir.join("blobs");
+        intact = flip(options.blobs.as_deref().expect("named"), &blobs);
+        options.blobs = Some(blobs.clone());
+        options
+    });
+    let rack = &mut test.rack;
+    rack.power(NODE, Power::On).or_end();
+    is_refused_with_its_reason(rack);
+
+    fs::write(manifest(&blobs), &intact).expect("written");
+    rack.run_cli(&["reload"]).or_end();
+    let node = until_phase(rack, NODE, "online", BOOT);
+    came_up_whole(rack, &node);
+}
+
+fn manifest(blobs: &Path) -> PathBuf {
+    blobs.join("images").join(IMAGE).with_extension("json")
+}
+
+/// Copies built images. The root of one gets a flipped bit and the digest of its new content, and
+/// keeps the root hash of its tree. Returns the manifest of the intact image.
+fn flip(from: &Path, to: &Path) -> Vec<u8> {
+    for folder in ["images", "sha256"] {
+        fs::create_dir_all(to.join(folder)).expect("made");
+        for entry in fs::read_dir(from.join(folder)).expect("images are built") {
+            let path = entry.expect("readable").path();
+            // Beside each image's current manifest is the folder of its versions.
+            if path.is_file() {
+                let name = path.file_name().expect("named");
+                fs::copy(&path, to.join(folder).join(name)).expect("copied");
+            }
+        }
+    }
+    let intact = fs::read(manifest(to)).expect("the image is built");
+    let mut changed: Value = serde_json::from_slice(&intact).expect("JSON");
+    let root = &mut changed["parts"]["root"];
+    let digest = root["digest"].as_str().expect("a digest").to_owned();
+    let mut bytes = fs::read(to.join("sha256").join(digest)).expect("the blob is there");
+    bytes[FLIPPED] ^= 1;
+    let digest = Digest::of(&bytes).to_string();
+    fs::write(to.join("sha256").join(&digest), bytes).expect("written");
+    root["digest"] = digest.into();
+    fs::write(manifest(to), serde_json::to_vec(&changed).expect("JSON")).expect("written");
+    intact
+}
+
+/// dm-verity refuses the block; stage 1 reports it, and nothing of the root runs.
+fn is_refused_with_its_reason(rack: &Rack) {
+    let id = rack.id(NODE).to_string();
+    let timeline = rack.wait(BOOT, "the report of stage 1", |rack| {
+        let Ok(timeline) = rack.query(&["node", "timeline", &id]) else {
+            return Ok(Wait::NotYet("no boot".to_owned()));
+        };
+        let is_reported = timeline["failure"].is_string();
+        Ok(Wait::some(is_reported.then_some(timeline), "no failure"))
+    });
+    let timeline = timeline.or_end();
+    let reason = timeline["failure"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("mount squashfs at "), "{timeline}");
+    let log = rack.run_cli(&["node", "logs", &id]).or_end();
+    assert_eq!(log, format!("stage1: FAILED: {reason}\n"));
+    assert_eq!(count(rack, NODE, "certificate_issued"), 0);
+    assert!(!rack.serial(NODE).contains("systemd[1]"), "nothing of the root ran");
+}
+
+/// Every stage of the chain is on record, and the checks of the node pass.
+fn came_up_whole(rack: &Rack, node: &Value) {
+    let reached = stages(node);
+    let chain = ["ipxe_dhcp", "script", "kernel", "initramfs", "overlay", "os_dhcp", "root"];
+    for stage in chain.into_iter().chain(["enrolled", "link", "online"]) {
+        assert!(reached.contains(&stage), "it never reached {stage}: {reached:?}");
+    }
+    assert!(!reached.contains(&"modloop") && !reached.contains(&"packages"), "{reached:?}");
+    assert!(kernel_starts(rack, NODE) >= 2, "the first boot was refused");
+    assert!(command_lines(rack, NODE).iter().all(|line| !has_secret(line)));
+
+    let id = rack.id(NODE).to_string();
+    let doctor = rack.query(&["node", "doctor", &id]).or_end();
+    assert_eq!(doctor["failures"], 0, "{doctor}");
+    let services = doctor["checks"].as_array().into_iter().flatten();
+    let services = services.into_iter().find(|check| check["name"] == "services");
+    assert!(services.is_some_and(|check| check["status"] == "PASS"), "{doctor}");
+    let lines = ["Linux version ", "stage1: ok", "systemd[1]: ", "mesh-agent started"];
+    rack.wait(SOON, "the log of the boot", |rack| {
+        let log = rack.run_cli(&["node", "logs", &id])?;
+        let missing: Vec<&str> = lines.into_iter().filter(|line| !log.contains(line)).collect();
+        Ok(Wait::some(missing.is_empty().then_some(()), format!("missing: {missing:?}")))
+    })
+    .or_end();
+}

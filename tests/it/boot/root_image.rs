@@ -1,0 +1,97 @@
+//! A machine whose profile has an image of kind `root`: what it is given, and its report of a failed
+//! boot.
+
+use crate::world::{
+    World,
+    dhcp::As,
+    eventually,
+    node::{PxeNode, Script},
+    stderr, unpack,
+};
+use serde_json::Value;
+
+fn world() -> World {
+    let mut world = World::prepared("auto");
+    world.write_root_image("tiny");
+    let profile = "[profiles.tiny]\nimage = \"tiny\"\noverlays = [\"base\", \"agent\"]\n\
+        writable = \"64M\"\n[profiles.compute]";
+    world.edit_site("[profiles.compute]", profile);
+    world.edit_site("profile = \"discovery\"", "profile = \"tiny\"");
+    world.start();
+    world
+}
+
+fn overlay_of(machine: &PxeNode<'_>, script: &Script) -> Value {
+    let url = script.overlay().unwrap_or_else(|| panic!("{script:?}"));
+    let answer = machine.get(&url).unwrap();
+    assert_eq!(answer.status, 200, "{script:?}");
+    let again = machine.get(&url).unwrap();
+    assert_ne!(again.status, 200, "the capability is spent");
+    let (config, overlay) = unpack::stage1(&answer.body);
+    let boot: Value = serde_json::from_slice(&overlay["etc/meshd/boot.json"].1).unwrap();
+    assert_eq!(boot["session"], config["session"]);
+    assert!(boot["token"].is_string(), "policy auto gives a token");
+    assert!(overlay.contains_key("etc/systemd/system/mesh-agent.service"), "{:?}", overlay.keys());
+    assert!(!overlay.contains_key("sbin/mesh-init") && !overlay.contains_key("etc/apk/world"));
+    assert_eq!(overlay["etc/machine-id"].1.len(), "0123456789abcdef0123456789abcdef\n".len());
+    config
+}
+
+#[test]
+fn root_image_is_delivered_and_its_failure_is_in_the_timeline() {
+    let world = world();
+    let checked = world.meshd(&["check"]);
+    assert!(checked.status.success(), "{}", stderr(&checked));
+    let machine = PxeNode::new(&world, 1);
+    let script = machine.power_on().unwrap();
+    assert!(script.0.contains(" rdinit=/meshd/stage1 ") && !script.0.contains("apkovl="));
+    let loaded: Vec<String> = script.urls();
+    assert_eq!(loaded.len(), 3, "{loaded:?}");
+    for url in &loaded[..2] {
+        assert_eq!(machine.get(url).unwrap().status, 200, "{url}");
+    }
+    let config = overlay_of(&machine, &script);
+    machine.dhcp(As::Os);
+    assert_eq!(config["upper_bytes"], 64 << 20);
+    let root = machine.get(config["root"]["urls"][0].as_str().unwrap()).unwrap();
+    assert_eq!(
+        (root.status, root.body.len() as u64),
+        (200, config["root"]["size"].as_u64().unwrap())
+    );
+
+    let failed = format!(
+        "{}?session={}&reason=mount%20squashfs",
+        config["failed_url"].as_str().unwrap(),
+        config["session"].as_str().unwrap()
+    );
+    assert!(machine.get(&failed).unwrap().status < 300);
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let timeline = eventually("the fetch of the root is recorded", || {
+        let timeline = world.json(&["node", "timeline", &id, "-o", "json"]);
+        let text = timeline.to_string();
+        if text.contains("\"root\"") { Ok(timeline) } else { Err(text) }
+    });
+    assert_eq!(timeline["failure"], "mount squashfs");
+    for never in ["modloop", "packages"] {
+        assert!(!timeline["stages"].to_string().contains(never), "{timeline}");
+    }
+    let log = world.meshd(&["node", "logs", &id]);
+    assert_eq!(String::from_utf8_lossy(&log.stdout), "stage1: FAILED: mount squashfs\n");
+}
+
+#[test]
+fn node_pinned_to_a_root_image_boots_it_with_its_writable_layer() {
+    let world = world();
+    let machine = PxeNode::new(&world, 1);
+    overlay_of(&machine, &machine.power_on().unwrap());
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    eventually("the generation is archived and pinned", || {
+        let pinned = world.meshd(&["node", "pin", &id]);
+        if pinned.status.success() { Ok(()) } else { Err(stderr(&pinned)) }
+    });
+    world.edit_site("writable = \"64M\"", "writable = \"128M\"");
+    let reloaded = world.meshd(&["reload"]);
+    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    let config = overlay_of(&machine, &machine.ipxe().unwrap());
+    assert_eq!(config["upper_bytes"], 64 << 20, "that of the pinned generation");
+}
