@@ -7,7 +7,7 @@ use meshd_model::fleet::{
 };
 use meshd_model::operations::DrainPolicy;
 use meshd_proto::DoctorReport;
-use meshd_types::{MacAddr, NodeId, OperationId, Secret, VarName, Vars};
+use meshd_types::{Hostlist, MacAddr, NodeId, OperationId, Secret, VarName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -48,17 +48,29 @@ pub struct ChangeLabels {
     pub change: LabelChange,
 }
 
-/// Body of an order for several nodes.
+/// Body of an order for several nodes: `nodes`, or `hostlist`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkRequest {
     /// Nodes, each with its ID and the revision that the caller read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub nodes: Vec<BulkTarget>,
+    /// Names of nodes, such as `gpu[001-040,050]` or `gpu*`. Nothing is done if one is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub hostlist: Option<Hostlist>,
     /// Body of the same order for one node.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub order: serde_json::Value,
+}
+
+impl BulkRequest {
+    /// Creates the request for nodes that the caller has read.
+    pub fn of_nodes(nodes: Vec<BulkTarget>, order: serde_json::Value) -> Self {
+        BulkRequest { nodes, hostlist: None, order }
+    }
 }
 
 /// Results of an order for several nodes.

@@ -6,6 +6,7 @@
 //! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
 //! | `failpoint` | debug builds let tests stop the program at a failpoint, or disable a defence |
 //! | `hardware` | hardware identifiers of firmware and Linux |
+//! | `hostlist` | names of nodes with ranges and wildcards: `gpu[001-040,050]`, `gpu*` |
 //! | `hint` | hints of errors, as data beside the message |
 //! | `id` | IDs of nodes, boot sessions, tasks and requests |
 //! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
@@ -27,6 +28,7 @@ mod digest;
 pub mod failpoint;
 mod hardware;
 mod hint;
+mod hostlist;
 mod id;
 mod name;
 mod path;
@@ -43,6 +45,7 @@ pub use hardware::mac::MacAddr;
 pub use hardware::uuid::SystemUuid;
 pub use hardware::vfio::{PciAddress, PciName, VfioSelector};
 pub use hint::{Hint, ParseError, with_sources};
+pub use hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
 pub use id::random::{BootSessionId, CorrelationId, OperationId, TaskId};
 pub use name::{

@@ -6,7 +6,7 @@ use meshd_model::{
     boot::{Endpoint, Loader, Refusal, ScriptRequest},
     fleet::ObservedMachine,
 };
-use meshd_types::DenyList;
+use meshd_types::{DenyList, Hostlist, MAX_HOSTS};
 use std::net::Ipv4Addr;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
@@ -36,6 +36,15 @@ pub fn http(bytes: &[u8]) {
 /// A file, packet or response that the first program of a node reads.
 pub fn stage1(bytes: &[u8]) {
     meshd_stage1::check_invariants(bytes);
+}
+
+/// Names of nodes in a request to the admin API.
+pub fn hostlist(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(list) = text.parse::<Hostlist>() {
+        assert!((1..=MAX_HOSTS).contains(&list.patterns().len()), "within the bound");
+        assert_eq!(list.to_string().parse(), Ok(list));
+    }
 }
 
 /// The query of a script request: a machine, or an error that iPXE can print without executing it.

@@ -33,7 +33,7 @@ pub use body_schema::{
 };
 pub use bulk::*;
 pub use nodes::*;
-pub use openapi::{MAX_QUERY_VALUE, document};
+pub use openapi::{MAX_QUERY_NODES, MAX_QUERY_VALUE, document, max_query_value};
 pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
 pub use site::*;
 pub(crate) use value_schema::{task_user, var_value};

@@ -10,7 +10,7 @@ use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 
 const NODE_PARAMETERS: &[&str] =
-    &["removed", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"];
+    &["removed", "nodes", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"];
 
 routes! {
     LIST_NODES: Get<Array<NodeView>> = Get::new("/v1/nodes", "List nodes").query(NODE_PARAMETERS);

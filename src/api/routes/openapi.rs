@@ -16,6 +16,13 @@ use serde_json::{Map, Value, json};
 const OPENAPI: &str = "3.1.0";
 /// Maximum length of the value of a query parameter, in bytes.
 pub const MAX_QUERY_VALUE: usize = 1024;
+/// Maximum length of the query parameter `nodes`, in bytes: names without ranges are long.
+pub const MAX_QUERY_NODES: usize = 8 * 1024;
+
+/// Returns the maximum length of the value of a query parameter, in bytes.
+pub fn max_query_value(name: &str) -> usize {
+    if name == "nodes" { MAX_QUERY_NODES } else { MAX_QUERY_VALUE }
+}
 
 /// Returns the OpenAPI document of all routes.
 pub fn document() -> Value {
@@ -166,6 +173,7 @@ fn description(name: &str) -> &'static str {
         "q" => "only rows that contain this text, in upper or lower case; 2 to 100 characters",
         "phase" => "only nodes in one of these phases, with commas between them",
         "profile" => "only nodes that boot one of these profiles, with commas between them",
+        "nodes" => "only these nodes: a hostlist, such as gpu[001-040,050] or gpu*",
         "label" => "a selector of labels, such as rack=a,feed!=2",
         "removed" => "true: also removed nodes",
         "state" => "only rows in one of these states, with commas between them",
@@ -186,6 +194,6 @@ fn schema(name: &str) -> Value {
         "limit" => json!({ "type": "integer", "minimum": 1, "maximum": 10_000 }),
         "from" | "tail" => json!({ "type": "integer", "minimum": 0 }),
         "follow" | "removed" => json!({ "type": "boolean" }),
-        _ => json!({ "type": "string", "maxLength": MAX_QUERY_VALUE }),
+        _ => json!({ "type": "string", "maxLength": max_query_value(name) }),
     }
 }

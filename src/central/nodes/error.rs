@@ -3,7 +3,7 @@
 use super::operator_kernel_args::operator_args;
 use crate::{generations::RenderError, links::LinkError, vms::RunningWorkError};
 use meshd_config::{Faults, MAX_VARS};
-use meshd_model::fleet::{MAX_LABELS, UnlawfulTransition};
+use meshd_model::fleet::{MAX_LABELS, NodeSearchError, UnlawfulTransition};
 use meshd_store::{ArchiveError, StoreError};
 use meshd_trust::Role;
 use meshd_types::{Hint as _, MAX_NAME, MacAddr, NodeId, OperationId, ParseError, VarName};
@@ -17,13 +17,9 @@ pub(super) const MAX_ONCE_ARGS: usize = 64;
 pub enum OperateError {
     #[error("there is no node `{name}`")]
     NoNode { name: String },
-    #[error("`{name}` is ambiguous, {count} nodes match: {candidates}")]
-    Ambiguous {
-        name: String,
-        count: usize,
-        /// The first matches.
-        candidates: String,
-    },
+    /// The names of a command match no node, or too many.
+    #[error(transparent)]
+    Search(#[from] NodeSearchError),
     #[error("cannot replace node {node} by itself")]
     SameNode { node: NodeId },
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
@@ -72,13 +68,13 @@ pub enum OperateError {
 
 meshd_types::hints!(OperateError {
     OperateError::NoNode { .. } => "`meshd node list` lists all nodes";
-    OperateError::Ambiguous { .. } => "write more of the name, or use the node ID";
     OperateError::SameNode { .. } => "name two nodes";
     OperateError::NotSilent { wait, .. } => "switch it off and retry after {wait} s";
     OperateError::NoProfile { known, .. } => "there are: {known}";
     OperateError::Busy { operation, .. } => "wait for it, or cancel it: meshd operation cancel {operation}";
     OperateError::Unfinished { operation, .. } => "follow it: meshd operation follow {operation}";
     OperateError::TooManyOrders { .. } => "retry later, or see `meshd operation list`";
+    @source OperateError::Search(source) => source;
     @source OperateError::Order(source) => source;
     @source OperateError::Naming(source) => source;
     @source OperateError::Render(source) => source;

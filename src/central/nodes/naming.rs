@@ -7,10 +7,10 @@ use super::{
 };
 use crate::environment::records::name_holder;
 use meshd_model::fleet::{
-    AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node,
+    AuditContext, Event, EventKind, LabelChange, MAX_LABELS, Node, Phase, find_node, find_nodes,
 };
 use meshd_store::Tx;
-use meshd_types::{NodeId, Timestamp, is_host_name, is_reserved_host_name};
+use meshd_types::{Hostlist, NodeId, Timestamp, is_host_name, is_reserved_host_name};
 use std::sync::Arc;
 
 impl NodeOps {
@@ -20,18 +20,15 @@ impl NodeOps {
             if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
                 return Ok(node.id);
             }
-            let present = |node: &'_ Node| node.phase != Phase::Removed;
-            let nodes = model.nodes().map(|node| (node.id, node.name.as_str(), present(node)));
-            match find_node(name, nodes) {
-                NamedNode::One(id) => Ok(id),
-                NamedNode::None => Err(OperateError::NoNode { name: name.to_owned() }),
-                NamedNode::Several(candidates, count) => Err(OperateError::Ambiguous {
-                    name: name.to_owned(),
-                    count,
-                    candidates: candidates.join(", "),
-                }),
-            }
+            Ok(find_node(name, model.nodes().map(search_key))?)
         })
+    }
+
+    /// Finds all nodes of a hostlist, in its order.
+    pub fn resolve_hostlist(&self, hostlist: &Hostlist) -> Result<Vec<NodeId>, OperateError> {
+        let found =
+            self.env.store.read(|model| find_nodes(hostlist, model.nodes().map(search_key)));
+        Ok(found?)
     }
 
     /// Renames a node. Host name, lease and DNS follow at its next boot.
@@ -64,6 +61,11 @@ impl NodeOps {
         })
         .await
     }
+}
+
+/// Returns what a node is found by: ID, name, and whether it is present.
+fn search_key(node: &Node) -> (NodeId, &str, bool) {
+    (node.id, node.name.as_str(), node.phase != Phase::Removed)
 }
 
 /// Returns whether a name belongs to something else: to the C library, or to a node whose ID or

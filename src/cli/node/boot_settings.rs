@@ -3,13 +3,14 @@
 use super::{
     REBOOTS, restart,
     targets::{
-        NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order, order_several,
+        NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing, order,
+        order_several,
     },
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
 use meshd_api::{BootOnce, ChangeVars, NodeView, routes as api};
-use meshd_types::{VarName, VarValue, Vars};
+use meshd_types::{Hostlist, ParseError, VarName, VarValue, Vars};
 
 /// An assignment such as `slots=8`. true, false, whole numbers and `[a,b]` have their own types;
 /// any other value is text.
@@ -34,7 +35,7 @@ impl std::str::FromStr for Assignment {
 /// A node, or a variable with its value.
 #[derive(Clone, Debug)]
 pub(crate) enum SetWord {
-    Node(String),
+    Node(Hostlist),
     Var(Assignment),
 }
 
@@ -45,7 +46,7 @@ impl std::str::FromStr for SetWord {
         if text.contains('=') {
             text.parse().map(SetWord::Var)
         } else {
-            Ok(SetWord::Node(text.to_owned()))
+            text.parse().map(SetWord::Node).map_err(|error: ParseError| error.to_string())
         }
     }
 }
@@ -119,8 +120,7 @@ impl Unset {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let mut words = self.words.into_iter();
         let nodes = if self.selector.has_selector() { None } else { words.next() };
-        let nodes: Vec<String> =
-            nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect();
+        let nodes = hostlists(nodes.as_slice());
         let unset = words.map(|word| word.parse()).collect::<Result<Vec<VarName>, _>>();
         let unset = unset.map_err(|error| Failure::of(&error))?;
         if unset.is_empty() {

@@ -1,13 +1,13 @@
 //! `meshd node history|diff|pin` and `meshd profile history|rollback`: generations of nodes.
 
-use super::targets::{NodeSelection, Targets, order};
+use super::targets::{NamedNodes, NodeSelection, Targets, order};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{Output, ago, clean, fields, now, table},
 };
 use clap::Args;
-use meshd_api::{GenerationView, NodeView, Pin, RevisionView, Rollback, routes as api};
+use meshd_api::{DiffView, GenerationView, NodeView, Pin, RevisionView, Rollback, routes as api};
 use meshd_model::fleet::{Generation, GenerationDiff, RevisionDiff};
 use meshd_types::Timestamp;
 use serde::Serialize;
@@ -51,14 +51,17 @@ fn pin_text(node: &NodeView) -> String {
 
 pub(crate) async fn history(
     client: &AdminClient,
-    node: &str,
+    nodes: &NamedNodes,
     output: Output,
 ) -> Result<(), Failure> {
-    let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
-    if all.is_empty() {
-        message!("no generation was delivered");
-    }
-    output.print(&all, |all| generations(all, now()))
+    let get = async |node: &str| {
+        let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
+        if all.is_empty() {
+            message!("{node}: no generation was delivered");
+        }
+        Ok(all)
+    };
+    nodes.print(client, output, get, |all: &Vec<GenerationView>| generations(all, now())).await
 }
 
 fn generations(all: &[GenerationView], now: Timestamp) -> String {
@@ -91,9 +94,13 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
     table(head, rows)
 }
 
-pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
-    let view = client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await?;
-    output.print(&view, |view| {
+pub(crate) async fn diff(
+    client: &AdminClient,
+    nodes: &NamedNodes,
+    output: Output,
+) -> Result<(), Failure> {
+    let get = async |node: &str| client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await;
+    let text = |view: &DiffView| {
         let override_reason = override_reason(view.pinned, view.rolled_back).unwrap_or_default();
         let head = fields([
             ("runs", view.runs.to_string()),
@@ -101,7 +108,8 @@ pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Re
             ("override", override_reason),
         ]);
         format!("{head}{}", difference(&view.diff))
-    })
+    };
+    nodes.print(client, output, get, text).await
 }
 
 /// Returns the reason for which a node boots another generation than that of its profile.

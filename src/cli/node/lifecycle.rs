@@ -1,7 +1,10 @@
 //! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`:
 //! the life cycle of a node.
 
-use super::targets::{OrderRoute, Targets, confirm_interruption, confirm_nodes, node_text, order};
+use super::targets::{
+    NamedNodes, OrderRoute, Targets, confirm_interruption, confirm_nodes, node_text, one_node,
+    order,
+};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -11,6 +14,7 @@ use clap::{Args, ValueEnum};
 use meshd_api::{Approve, Drain, DrainPolicy, Fence, NodeView, Replace, routes as api};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
 use meshd_model::fleet::Phase;
+use meshd_types::Hostlist;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -40,24 +44,32 @@ pub(crate) struct ConfirmedOrder {
 
 #[derive(Debug, Args)]
 pub(crate) struct FenceArgs {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    nodes: NamedNodes,
     /// Node name, instead of the prompt
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
 }
 
 impl FenceArgs {
+    /// Fences the nodes one after another: each name confirms one node.
     pub(crate) async fn fence(self, client: &AdminClient) -> Result<(), Failure> {
-        let confirm = match self.confirm {
-            Some(name) => name,
+        for node in self.nodes.paths(client).await? {
+            self.fence_node(client, &node.path).await?;
+        }
+        Ok(())
+    }
+
+    async fn fence_node(&self, client: &AdminClient, node: &str) -> Result<(), Failure> {
+        let confirm = match &self.confirm {
+            Some(name) => name.clone(),
             None => {
-                let node = get_node(client, &self.node).await?;
+                let node = get_node(client, node).await?;
                 message!("{} must be off, or its VMs may run twice.", node_text(&node));
                 typed("Type its name to fence it:")?
             }
         };
-        let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
+        let node = client.post(api::FENCE_NODE.path([&node]), &Fence { confirm }).await?;
         message!(
             "{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list",
             node.name,
@@ -100,10 +112,10 @@ enum Policy {
 pub(crate) struct ReplaceNode {
     /// Node whose hardware failed
     #[arg(long, value_name = "NODE")]
-    old: String,
+    old: Hostlist,
     /// Node of the new hardware, booted once before
     #[arg(long, value_name = "NODE")]
-    new: String,
+    new: Hostlist,
     /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
@@ -255,14 +267,14 @@ impl ConfirmedOrder {
 impl ReplaceNode {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.with_force(self.force);
+        let old = one_node(client, &self.old).await?;
+        let new = one_node(client, &self.new).await?;
         if !self.yes {
-            let (old, new) =
-                (get_node(client, &self.old).await?, get_node(client, &self.new).await?);
+            let (old, new) = (get_node(client, &old).await?, get_node(client, &new).await?);
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
             confirm(&format!("{} is removed, and {} {taken}", node_text(&old), node_text(&new)))?;
         }
-        let order = Replace { new: self.new };
-        let done = client.post(api::REPLACE_NODE.path([&self.old]), &order).await?;
+        let done = client.post(api::REPLACE_NODE.path([&old]), &Replace { new }).await?;
         let node = done.node;
         message!("{} ({}) boots {} from its next boot on", node.name, node.id, node.profile);
         for setting in done.outdated_settings {

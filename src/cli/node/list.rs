@@ -1,6 +1,6 @@
 //! `meshd node list`: nodes as a table, once or at each change.
 
-use super::{generations, stage, text};
+use super::{generations, stage, targets::joined, text};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -12,7 +12,7 @@ use crate::cli::{
 use clap::Args;
 use meshd_api::{NodeView, routes as api};
 use meshd_model::fleet::{Phase, Selector, label_words};
-use meshd_types::{ProfileName, Timestamp};
+use meshd_types::{Hostlist, ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
 
 /// Interval between two requests of `--watch`.
@@ -22,6 +22,9 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 #[derive(Debug, Args)]
 pub(crate) struct List {
+    /// Only these nodes: IDs, names or hostlists: gpu[01-40],n*
+    #[arg(value_name = "NODE")]
+    nodes: Vec<Hostlist>,
     /// Include removed nodes
     #[arg(long)]
     removed: bool,
@@ -53,8 +56,9 @@ pub(crate) struct List {
 impl List {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let mut last: Option<Vec<NodeView>> = None;
+        let named = if self.nodes.is_empty() { None } else { Some(joined(&self.nodes)?) };
         loop {
-            let nodes = client.get(self.path()).await?;
+            let nodes = client.get(self.path(named.as_ref())).await?;
             if last.as_ref() != Some(&nodes) {
                 self.print(&nodes)?;
             }
@@ -82,18 +86,22 @@ impl List {
     }
 
     fn is_filtered(&self) -> bool {
-        !self.phase.is_empty() || !self.profile.is_empty() || self.find.is_some()
+        !self.nodes.is_empty()
+            || !self.phase.is_empty()
+            || !self.profile.is_empty()
+            || self.find.is_some()
     }
 
     /// Returns the path of the request. The server filters and sorts, so that a large site sends
     /// only the displayed nodes.
-    fn path(&self) -> api::GetPath<api::Array<NodeView>> {
+    fn path(&self, named: Option<&Hostlist>) -> api::GetPath<api::Array<NodeView>> {
         let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
         let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();
         let list = |names: Vec<&str>| (!names.is_empty()).then(|| names.join(","));
         api::LIST_NODES
             .path([])
             .with("removed", self.removed)
+            .with_optional("nodes", named)
             .with_optional("label", self.selector.as_ref())
             .with_optional("phase", list(phases))
             .with_optional("profile", list(profiles))

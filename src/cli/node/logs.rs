@@ -1,5 +1,6 @@
 //! `meshd node logs`: kernel messages and system log of one boot.
 
+use super::targets::NamedNodes;
 use crate::cli::{
     client::AdminClient,
     output::{
@@ -19,8 +20,8 @@ const MAX_LINE: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    nodes: NamedNodes,
     /// Boot session [default: the newest]
     #[arg(long, value_name = "ID")]
     session: Option<BootSessionId>,
@@ -43,10 +44,28 @@ enum SourceArg {
 }
 
 impl Logs {
+    /// Prints the logs of the nodes, one after another.
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let nodes = self.nodes.paths(client).await?;
+        if self.follow && nodes.len() > 1 {
+            return Err(Failure::new(
+                format!("cannot follow the logs of {} nodes", nodes.len()),
+                "name one node, or omit --follow",
+            ));
+        }
+        for node in &nodes {
+            if nodes.len() > 1 {
+                message!("# {}", node.title);
+            }
+            self.print(client, &node.path).await?;
+        }
+        Ok(())
+    }
+
     /// Prints whole lines: an unfinished line of one source must not continue with a line of the
     /// other.
-    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let path = api::GET_NODE_LOG.path([&self.node]).with("follow", self.follow);
+    async fn print(&self, client: &AdminClient, node: &str) -> Result<(), Failure> {
+        let path = api::GET_NODE_LOG.path([&node]).with("follow", self.follow);
         let path = path.with_optional("session", self.session);
         let mut partial: BTreeMap<LogSource, Vec<u8>> = BTreeMap::new();
         let mut output = ForeignOutput::new(self.raw);

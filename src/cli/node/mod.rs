@@ -9,7 +9,7 @@
 //! | `list` | `meshd node list`: nodes as a table |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
-//! | `targets` | target nodes of a command: IDs, names, prefixes or a label selector |
+//! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
@@ -38,8 +38,11 @@ use doctor::NodeDoctor;
 use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
 use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
-use meshd_types::{BootSessionId, MacAddr, Timestamp};
-use targets::{NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order};
+use meshd_types::{BootSessionId, Hostlist, MacAddr, Timestamp};
+use targets::{
+    NamedNodes, NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing,
+    one_node, order,
+};
 use timeline::timeline;
 
 /// Manage nodes by ID or name
@@ -49,8 +52,8 @@ pub(super) enum Node {
     List(list::List),
     /// Show a node
     Show {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        nodes: NamedNodes,
         #[command(flatten)]
         output: Output,
     },
@@ -81,7 +84,7 @@ pub(super) enum Node {
     /// Accept a new NIC of a node
     AcceptNic {
         /// Node ID or name
-        node: String,
+        node: Hostlist,
         /// MAC address of the new NIC
         mac: MacAddr,
     },
@@ -115,15 +118,15 @@ pub(super) enum Node {
     BootOnce(boot_settings::BootOnceArgs),
     /// List the generations of a node, newest first
     History {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        nodes: NamedNodes,
         #[command(flatten)]
         output: Output,
     },
     /// Compare the running and the next generation
     Diff {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        nodes: NamedNodes,
         #[command(flatten)]
         output: Output,
     },
@@ -150,8 +153,8 @@ pub(super) enum Node {
     Logs(logs::Logs),
     /// Show the stages of a node's boots with their times
     Timeline {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        nodes: NamedNodes,
         /// Boot session [default: the newest]
         #[arg(long, value_name = "ID")]
         session: Option<BootSessionId>,
@@ -167,15 +170,16 @@ impl Node {
             match self {
                 Node::Exec(exec) => exec.run(&client).await,
                 Node::List(list) => list.run(&client).await,
-                Node::Show { node, output } => {
-                    let detail = client.get(api::GET_NODE.path([&node])).await?;
-                    output.print(&detail, |detail| show(detail, now()))
+                Node::Show { nodes, output } => {
+                    let get = async |node: &str| client.get(api::GET_NODE.path([&node])).await;
+                    nodes.print(&client, output, get, |detail| show(detail, now())).await
                 }
-                Node::Timeline { node, session, output } => {
-                    let path =
-                        api::GET_NODE_TIMELINE.path([&node]).with_optional("session", session);
-                    let boot = client.get(path).await?;
-                    output.print(&boot, timeline)
+                Node::Timeline { nodes, session, output } => {
+                    let get = async |node: &str| {
+                        let path = api::GET_NODE_TIMELINE.path([&node]);
+                        client.get(path.with_optional("session", session)).await
+                    };
+                    nodes.print(&client, output, get, timeline).await
                 }
                 Node::Logs(logs) => logs.run(&client).await,
                 Node::Release(targets) => lifecycle::release(targets, &client).await,
@@ -191,6 +195,7 @@ impl Node {
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
+                    let node = one_node(&client, &node).await?;
                     let node =
                         client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
                     message!("{} ({}) may boot from NIC {mac}", node.name, node.id);
@@ -204,10 +209,10 @@ impl Node {
                 Node::Label(label) => label.run(&client).await,
                 Node::Rename(rename) => rename.run(&client).await,
                 Node::BootOnce(once) => once.run(client).await,
-                Node::History { node, output } => {
-                    generations::history(&client, &node, output).await
+                Node::History { nodes, output } => {
+                    generations::history(&client, &nodes, output).await
                 }
-                Node::Diff { node, output } => generations::diff(&client, &node, output).await,
+                Node::Diff { nodes, output } => generations::diff(&client, &nodes, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { targets, yes, force } => {
@@ -237,7 +242,7 @@ async fn assign(
     if words.is_empty() && !selector.has_selector() {
         missing("NODE or PROFILE");
     }
-    let selection = selector.select(client, &words).await?;
+    let selection = selector.select(client, &hostlists(&words)).await?;
     if reboot && !yes {
         confirm_interruption(client, &selection, REBOOTS).await?;
     }

@@ -1,15 +1,16 @@
 //! `meshd node label|rename`: labels and names of nodes.
 
-use super::targets::{SelectorArgs, missing, order};
+use super::targets::{SelectorArgs, missing, one_node, order};
 use crate::cli::{Failure, client::AdminClient};
 use clap::Args;
 use meshd_api::{ChangeLabels, NodeView, Rename, routes as api};
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
+use meshd_types::Hostlist;
 
 /// An argument: `rack=a` sets a label, `rack-` removes one, any other word names a node.
 #[derive(Clone, Debug)]
 pub(crate) enum LabelWord {
-    Node(String),
+    Node(Hostlist),
     Set(LabelKey, LabelValue),
     Unset(LabelKey),
 }
@@ -27,7 +28,7 @@ impl std::str::FromStr for LabelWord {
         }
         match text.strip_suffix('-') {
             Some(key) => Ok(LabelWord::Unset(key.parse().map_err(message)?)),
-            None => Ok(LabelWord::Node(text.to_owned())),
+            None => text.parse().map(LabelWord::Node).map_err(message),
         }
     }
 }
@@ -81,7 +82,7 @@ fn label_line(node: &NodeView) -> String {
 #[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
     /// Node ID or name
-    node: String,
+    node: Hostlist,
     /// New name: a host name that no other node has
     #[arg(value_name = "NEWNAME")]
     name: String,
@@ -89,8 +90,8 @@ pub(crate) struct RenameArgs {
 
 impl RenameArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let node =
-            client.post(api::RENAME_NODE.path([&self.node]), &Rename { name: self.name }).await?;
+        let node = one_node(client, &self.node).await?;
+        let node = client.post(api::RENAME_NODE.path([&node]), &Rename { name: self.name }).await?;
         message!(
             "{} is named {}; host name, lease and DNS follow at its next boot",
             node.id,

@@ -1,24 +1,24 @@
-//! Target nodes of a command: IDs, names, unique prefixes or a label selector.
+//! Target nodes of a command: IDs, names, unique prefixes, hostlists or a label selector.
 
 use crate::cli::{
     Failure,
     client::AdminClient,
     node::operation::{FollowUntil, follow_operation},
-    output::print::{confirm, confirm_number},
+    output::print::{Output, clean, confirm, confirm_number},
 };
 use clap::{Args, Command, CommandFactory as _, error::ErrorKind};
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
-use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
-use meshd_types::NodeId;
+use meshd_model::fleet::{Phase, Selector, find_nodes};
+use meshd_types::{Hostlist, NodeId, ParseError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes that a command changes.
 #[derive(Debug, Args)]
 pub(crate) struct Targets {
-    /// Node IDs, names or unique beginnings
+    /// Node IDs, names, beginnings, or hostlists: gpu[01-40],n*
     #[arg(value_name = "NODE", required_unless_present = "selector", conflicts_with = "selector")]
-    nodes: Vec<String>,
+    nodes: Vec<Hostlist>,
     #[command(flatten)]
     selector: SelectorArgs,
 }
@@ -59,7 +59,7 @@ impl SelectorArgs {
     pub(crate) async fn select(
         self,
         client: &AdminClient,
-        names: &[String],
+        names: &[Hostlist],
     ) -> Result<NodeSelection, Failure> {
         let nodes = match (&self.selector, names) {
             (Some(_), [_, ..]) => {
@@ -71,8 +71,10 @@ impl SelectorArgs {
             (None, []) => {
                 return Err(Failure::new("no node is named", "name nodes, or use --selector"));
             }
-            (None, [one]) if !self.dry_run => return Ok(NodeSelection::One(one.clone())),
-            (None, names) => find_nodes(client, names).await?,
+            (None, names) => match single_word(names) {
+                Some(word) if !self.dry_run => return Ok(NodeSelection::One(word.to_owned())),
+                _ => find_named(client, names).await?,
+            },
             (Some(selector), []) => find_selected(client, selector).await?,
         };
         if !self.dry_run {
@@ -96,32 +98,102 @@ async fn find_selected(
     Ok(nodes)
 }
 
-/// Finds nodes by ID, name or unique prefix. Returns each node once, in the order of the names.
-async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeView>, Failure> {
-    let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
-    let mut found: Vec<NodeView> = Vec::with_capacity(names.len());
-    for name in names {
-        let nodes =
-            all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
-        let id = match find_node(name, nodes) {
-            NamedNode::One(id) => id,
-            NamedNode::None => {
-                let message = format!("there is no node `{name}`");
-                return Err(Failure::new(message, "`meshd node list` lists all nodes"));
-            }
-            NamedNode::Several(candidates, count) => {
-                let message = format!(
-                    "`{name}` is ambiguous, {count} nodes match: {}",
-                    candidates.join(", ")
-                );
-                return Err(Failure::new(message, "write more of the name, or use the node ID"));
-            }
-        };
-        if !found.iter().any(|node| node.id == id) {
-            found.extend(all.iter().find(|node| node.id == id).cloned());
-        }
+/// Returns the word if the names are only one, without brackets and wildcards. The server finds
+/// its node.
+fn single_word(names: &[Hostlist]) -> Option<&str> {
+    match names {
+        [one] => one.as_word(),
+        _ => None,
     }
-    Ok(found)
+}
+
+/// Joins the hostlists of a command line.
+pub(crate) fn joined(names: &[Hostlist]) -> Result<Hostlist, Failure> {
+    Hostlist::join(names).map_err(|error| Failure::of(&error))
+}
+
+/// Finds nodes by ID, name, unique prefix or hostlist. Returns each node once, in the order of the
+/// names. The result depends on all names: if one is unknown, no node is returned.
+async fn find_named(client: &AdminClient, names: &[Hostlist]) -> Result<Vec<NodeView>, Failure> {
+    let names = joined(names)?;
+    let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
+    let keys = all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
+    let ids = find_nodes(&names, keys).map_err(|error| Failure::of(&error))?;
+    let mut nodes: BTreeMap<NodeId, NodeView> =
+        all.into_iter().map(|node| (node.id, node)).collect();
+    Ok(ids.iter().filter_map(|id| nodes.remove(id)).collect())
+}
+
+/// Nodes whose data a command prints, or that it changes one after another.
+#[derive(Debug, Args)]
+pub(crate) struct NamedNodes {
+    /// Node IDs, names or hostlists, such as gpu[01-40]
+    #[arg(value_name = "NODE", required = true)]
+    nodes: Vec<Hostlist>,
+}
+
+/// A node in the path of a request, and its title for people.
+pub(crate) struct NodePath {
+    pub(crate) path: String,
+    pub(crate) title: String,
+}
+
+impl NamedNodes {
+    /// Returns the nodes in the order of their names. The server finds a single word.
+    pub(crate) async fn paths(&self, client: &AdminClient) -> Result<Vec<NodePath>, Failure> {
+        if let Some(word) = single_word(&self.nodes) {
+            return Ok(vec![NodePath { path: word.to_owned(), title: word.to_owned() }]);
+        }
+        let path = |node: NodeView| {
+            let title = format!("{} ({})", node.name, node.id);
+            NodePath { path: node.id.to_string(), title }
+        };
+        Ok(find_named(client, &self.nodes).await?.into_iter().map(path).collect())
+    }
+
+    /// Prints a value of each node: of a single word the value alone, else a map by node ID.
+    pub(crate) async fn print<T: Serialize>(
+        &self,
+        client: &AdminClient,
+        output: Output,
+        get: impl AsyncFn(&str) -> Result<T, Failure>,
+        text: impl Fn(&T) -> String,
+    ) -> Result<(), Failure> {
+        if let Some(word) = single_word(&self.nodes) {
+            return output.print(&get(word).await?, text);
+        }
+        let (mut values, mut texts) = (BTreeMap::new(), Vec::new());
+        for NodePath { path, title } in self.paths(client).await? {
+            let value = get(&path).await?;
+            texts.push(format!("# {}\n{}", clean(&title), text(&value)));
+            values.insert(path, value);
+        }
+        output.print(&values, |_| texts.join("\n"))
+    }
+}
+
+/// Returns the path of the only node of a hostlist, for a command that takes one node.
+pub(crate) async fn one_node(client: &AdminClient, node: &Hostlist) -> Result<String, Failure> {
+    if let Some(word) = node.as_word() {
+        return Ok(word.to_owned());
+    }
+    match find_named(client, std::slice::from_ref(node)).await?.as_slice() {
+        [node] => Ok(node.id.to_string()),
+        nodes => Err(Failure::new(
+            format!("`{node}` names {} nodes", nodes.len()),
+            "name one node: this command changes what belongs to one",
+        )),
+    }
+}
+
+/// Parses the words that name nodes. Ends the program with a usage error for a malformed one.
+pub(crate) fn hostlists(words: &[String]) -> Vec<Hostlist> {
+    let parse = |word: &String| {
+        word.parse().unwrap_or_else(|error: ParseError| {
+            usage_error(ErrorKind::ValueValidation, &error.to_string())
+        })
+    };
+    words.iter().map(parse).collect()
 }
 
 pub(crate) fn node_text(node: &NodeView) -> String {
@@ -300,15 +372,20 @@ pub(crate) async fn bulk(
         .iter()
         .map(|node| BulkTarget { id: node.id, revision: Some(node.revision.clone()) })
         .collect();
-    client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
+    client.post(route.path([]), &BulkRequest::of_nodes(targets, order)).await
 }
 
 /// Ends the program with clap's error for a missing argument.
 pub(crate) fn missing(what: &str) -> ! {
+    usage_error(ErrorKind::MissingRequiredArgument, &format!("{what} is missing"))
+}
+
+/// Ends the program with an error of clap for the verb of the command line.
+fn usage_error(kind: ErrorKind, message: &str) -> ! {
     let mut command = crate::cli::Cli::command();
     command.build();
     let verb = named_verb(&mut command, std::env::args().skip(1));
-    verb.error(ErrorKind::MissingRequiredArgument, format!("{what} is missing")).exit()
+    verb.error(kind, message).exit()
 }
 
 /// Returns the command that the words name, for its usage line.

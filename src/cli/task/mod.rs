@@ -15,6 +15,7 @@ use super::{
     },
     wait,
 };
+use crate::cli::node::targets::NamedNodes;
 use attached::{OnInterrupt, TaskStream, run_attached};
 use clap::{Args, Subcommand, ValueEnum};
 use meshd_api::{RunTask, TaskView, routes as api};
@@ -169,11 +170,11 @@ impl RunCommand {
     }
 }
 
-/// `meshd node exec`: a task on one node.
+/// `meshd node exec`: a task on each of one or several nodes.
 #[derive(Debug, Args)]
 pub(super) struct Exec {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    nodes: NamedNodes,
     /// Time limit, such as 90s or 12h
     #[arg(long, value_name = "TIME", value_parser = span)]
     timeout: Option<Duration>,
@@ -188,20 +189,27 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// Runs the program, prints its output and ends with its exit code. A signal or a closed output
-    /// cancels the task.
+    /// Runs the program on one node after another, prints its output and ends with its first exit
+    /// code other than 0. A signal or a closed output cancels the task.
     pub(super) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let order = RunTask {
-            group: None,
-            node: Some(self.node),
-            argv: self.argv,
-            nodes: Some(1),
-            ranks_per_node: Some(1),
-            launcher: Some(Launcher::None),
-            user: self.user.unwrap_or_default(),
-            timeout_s: self.timeout.map(|limit| limit.as_secs()),
-        };
-        run_attached(client, &order, OnInterrupt::Cancel, self.raw).await
+        let nodes = self.nodes.paths(client).await?;
+        for node in &nodes {
+            if nodes.len() > 1 {
+                message!("# {}", node.title);
+            }
+            let order = RunTask {
+                group: None,
+                node: Some(node.path.clone()),
+                argv: self.argv.clone(),
+                nodes: Some(1),
+                ranks_per_node: Some(1),
+                launcher: Some(Launcher::None),
+                user: self.user.unwrap_or_default(),
+                timeout_s: self.timeout.map(|limit| limit.as_secs()),
+            };
+            run_attached(client, &order, OnInterrupt::Cancel, self.raw).await?;
+        }
+        Ok(())
     }
 }
 

@@ -53,9 +53,10 @@ pub use node::{
         ObservedMachine, identify,
     },
     label::{LabelChange, LabelKey, LabelValue, Labels, MAX_LABELS, label_words},
+    node_search::{NodeSearchError, find_node, find_nodes},
     phase::{Phase, PhaseChange, Transition, UnlawfulTransition},
     record::{CheckProvenance, ConflictingMachine, Fingerprint, LinkState, NextBootOverride, Node},
     relay_port::RelayPort,
-    selector::{NamedNode, Selector, find_node},
+    selector::Selector,
     unit_map::{ApprovedFunction, UnitMap},
 };

@@ -10,7 +10,7 @@ use meshd_central::{
     ApiTokenError, BulkError, CancelError, CompareError, LinkError, NamingError, OperateError,
     OrderError, RenderError, RollbackError, RunningWorkError, SlotError, TaskError, VmError,
 };
-use meshd_model::fleet::AuditOutcome;
+use meshd_model::fleet::{AuditOutcome, NodeSearchError};
 use meshd_store::StoreError;
 use meshd_trust::Role;
 use meshd_types::{CorrelationId, Hint, ParseError};
@@ -155,7 +155,10 @@ impl From<StoreError> for Refused {
 fn operate(error: &OperateError) -> (StatusCode, &'static str) {
     match error {
         OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
-        OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
+        OperateError::Search(NodeSearchError::Missing { .. }) => (StatusCode::NOT_FOUND, "no_node"),
+        OperateError::Search(NodeSearchError::Ambiguous { .. }) => {
+            (StatusCode::CONFLICT, "ambiguous")
+        }
         OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
         OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
         OperateError::NotSilent { .. } => (StatusCode::CONFLICT, "still_heard"),

@@ -18,7 +18,7 @@ use serde::Deserialize;
 /// Number of rows per page.
 pub(super) const ROWS: usize = 100;
 /// Parameters that this page passes to the API.
-const PARAMETERS: [&str; 6] = ["q", "phase", "profile", "label", "sort", "after"];
+const PARAMETERS: [&str; 7] = ["q", "nodes", "phase", "profile", "label", "sort", "after"];
 /// Sortable columns: the API's name, and the column heading.
 const SORTED: [(&str, &str); 5] = [
     ("name", "Name"),
@@ -95,6 +95,7 @@ fn filters(query: &ListQuery, profiles: &[ProfileView]) -> Markup {
     html! {
         form.filters action=(format!("{PREFIX}/nodes")) {
             label { "Text" input name="q" type="search" value=(query.get("q")) placeholder="ID, name, MAC, address"; }
+            label { "Nodes" input name="nodes" value=(query.get("nodes")) placeholder="gpu[001-040],n*"; }
             label { "Phase"
                 select name="phase" {
                     option value="" { "any" }

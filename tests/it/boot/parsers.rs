@@ -10,13 +10,14 @@ use std::{fs, path::Path};
 type Probe = fn(&[u8]);
 
 /// Every parser of network bytes, by the name of its fuzz target and of its folder in the corpus.
-const PROBES: [(&str, Probe); 6] = [
+const PROBES: [(&str, Probe); 7] = [
     ("dhcp", probes::dhcp),
     ("udp_packet", probes::udp_packet),
     ("tftp", probes::tftp),
     ("http", probes::http),
     ("script_request", probes::script_request),
     ("stage1", probes::stage1),
+    ("hostlist", probes::hostlist),
 ];
 
 #[test]

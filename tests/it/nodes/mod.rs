@@ -6,6 +6,7 @@
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
+//! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
@@ -13,6 +14,7 @@
 mod agent_api;
 mod boot_log;
 pub mod generations;
+mod hostlists;
 mod lifecycle;
 mod operations;
 mod trust;

@@ -10,7 +10,8 @@
 //! | `approval_rules` | rules of the site that approve machines without an operator |
 //! | `certificate` | certificates of a node |
 //! | `label` | labels of a node: `key=value` |
-//! | `selector` | selects nodes by labels, by ID, and by name or its beginning |
+//! | `node_search` | finds nodes by ID, name, beginning or hostlist |
+//! | `selector` | selects nodes by labels |
 //! | `relay_port` | switch port behind a DHCP relay |
 //! | `check_validity` | verifies that the checks of a node belong to its current boot |
 //! | `unit_map` | compares the units of a node with its approved units |
@@ -20,6 +21,7 @@ pub mod certificate;
 pub mod condition;
 pub mod identity;
 pub mod label;
+pub mod node_search;
 pub mod phase;
 pub mod check_validity;
 pub mod record;

@@ -1,13 +1,11 @@
-//! Selects nodes by labels (`rack=a,feed!=2`), or by an ID or name or its beginning.
+//! Selects nodes by labels: `rack=a,feed!=2`.
 
 use super::label::{LabelKey, LabelValue, Labels};
-use meshd_types::{NodeId, ParseError};
+use meshd_types::ParseError;
 use std::{fmt, str::FromStr};
 
 /// Maximum number of terms in one selector.
 pub const MAX_TERMS: usize = 16;
-/// Maximum number of candidates in the error for an ambiguous name.
-pub const MAX_CANDIDATES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Term {
@@ -83,50 +81,6 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Result of [`find_node`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NamedNode {
-    /// The text names one node.
-    One(NodeId),
-    /// The text is ambiguous: at most [`MAX_CANDIDATES`] nodes as `ID (name)`, and the number of
-    /// all matches.
-    Several(Vec<String>, usize),
-    /// The text names no node.
-    None,
-}
-
-/// Finds a node by ID, else by name, else by the beginning of an ID or name. A removed node (third
-/// element `false`) is found only by its complete ID.
-pub fn find_node<'a>(
-    text: &str,
-    nodes: impl Iterator<Item = (NodeId, &'a str, bool)>,
-) -> NamedNode {
-    let whole = text.parse::<NodeId>().ok();
-    let (mut named, mut begun) = (Vec::new(), Vec::new());
-    for (id, name, is_present) in nodes {
-        if whole == Some(id) {
-            return NamedNode::One(id);
-        }
-        if is_present && name == text {
-            named.push((id, name));
-        } else if is_present
-            && !text.is_empty()
-            && (name.starts_with(text) || id.to_string().starts_with(text))
-        {
-            begun.push((id, name));
-        }
-    }
-    match if named.is_empty() { begun } else { named }.as_slice() {
-        [] => NamedNode::None,
-        [(id, _)] => NamedNode::One(*id),
-        several => {
-            let candidates =
-                several.iter().take(MAX_CANDIDATES).map(|(id, name)| format!("{id} ({name})"));
-            NamedNode::Several(candidates.collect(), several.len())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,34 +128,6 @@ mod tests {
         {
             assert!(text.parse::<Selector>().is_err(), "{text:?}");
         }
-    }
-
-    fn id(number: u8) -> NodeId {
-        meshd_types::Basis::Mac(meshd_types::MacAddr([2, 0, 0, 0, 0, number])).node_id()
-    }
-
-    #[test]
-    fn node_is_found_by_id_name_or_unique_prefix_and_several_are_named() {
-        let nodes = [
-            (id(1), "web-1", true),
-            (id(2), "web-10", true),
-            (id(3), "db", true),
-            (id(4), "old", false),
-        ];
-        let find = |text: &str| find_node(text, nodes.iter().copied());
-        assert_eq!(
-            find("web-1"),
-            NamedNode::One(id(1)),
-            "a whole name comes before the beginning of another one"
-        );
-        assert_eq!(find("d"), NamedNode::One(id(3)));
-        assert_eq!(find(&id(4).to_string()), NamedNode::One(id(4)));
-        assert_eq!(find("old"), NamedNode::None, "a removed node has no name");
-        assert_eq!(find("x"), NamedNode::None);
-        assert_eq!(find(""), NamedNode::None);
-        let candidates = vec![format!("{} (web-1)", id(1)), format!("{} (web-10)", id(2))];
-        assert_eq!(find("we"), NamedNode::Several(candidates, 2));
-        assert_eq!(find(&id(3).to_string()[..6]), NamedNode::One(id(3)));
     }
 
     proptest! {

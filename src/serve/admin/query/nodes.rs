@@ -6,8 +6,8 @@ use super::{
     text::Needle,
 };
 use meshd_model::fleet::{Node, Phase, Selector};
-use meshd_types::{MacAddr, ProfileName, Timestamp};
-use std::{borrow::Cow, net::IpAddr};
+use meshd_types::{Hostlist, MacAddr, NodeId, ProfileName, Timestamp};
+use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
 /// Fields and orders of `GET /v1/nodes`.
 pub(crate) const NODES: ListSpec = ListSpec {
@@ -43,6 +43,9 @@ pub(crate) struct NodeFilter {
     removed: bool,
     phases: Option<Vec<Phase>>,
     profiles: Option<Vec<ProfileName>>,
+    /// Names of nodes, to resolve with [`NodeFilter::of_nodes`].
+    pub(crate) hostlist: Option<Hostlist>,
+    nodes: Option<BTreeSet<NodeId>>,
     label: Option<Selector>,
     text: Option<Needle>,
 }
@@ -60,9 +63,16 @@ impl NodeFilter {
                 || phases.as_ref().is_some_and(|phases| phases.contains(&Phase::Removed)),
             phases,
             profiles: parameters.several("profile")?,
+            hostlist: parameters.parsed("nodes")?,
+            nodes: None,
             label: parameters.parsed("label")?,
             text: parameters.needle()?,
         })
+    }
+
+    /// Selects only these nodes. A named node may be removed.
+    pub(crate) fn of_nodes(self, nodes: impl IntoIterator<Item = NodeId>) -> Self {
+        NodeFilter { removed: true, nodes: Some(nodes.into_iter().collect()), ..self }
     }
 
     /// Returns true if the filter selects a node. `default` is the profile of a node without an
@@ -74,6 +84,7 @@ impl NodeFilter {
                 .profiles
                 .as_ref()
                 .is_none_or(|all| all.contains(node.profile.as_ref().unwrap_or(default)))
+            && self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.id))
             && self.label.as_ref().is_none_or(|label| label.matches(&node.labels))
             && self
                 .text

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::serve::admin::error::Refused;
 use axum::{extract::Query, http::Uri};
-use meshd_api::routes::MAX_QUERY_VALUE;
+use meshd_api::routes::max_query_value;
 use meshd_config::{reader::brief, suggest};
 use meshd_types::{Hint as _, ParseError};
 use std::{collections::BTreeMap, str::FromStr};
@@ -81,9 +81,10 @@ impl Parameters {
                 let hint = suggest(&name, known.iter().copied());
                 return Err(ParameterError::Unknown { name: brief(&name), hint });
             };
-            if value.len() > MAX_QUERY_VALUE {
+            let most = max_query_value(name);
+            if value.len() > most {
                 let message = format!("{} bytes are too long", value.len());
-                let hint = format!("use at most {MAX_QUERY_VALUE}");
+                let hint = format!("use at most {most}");
                 return Err(ParameterError::invalid(name, message, hint));
             }
             if all.insert(name.to_owned(), value).is_some() {

@@ -436,7 +436,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let nodes = read_selection(&fields).map_err(failed)?;
     let order = body(action, &fields).map_err(failed)?;
     let request =
-        BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
+        BulkRequest::of_nodes(nodes.iter().map(|node| node.target.clone()).collect(), order);
     let done =
         client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;
     let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);

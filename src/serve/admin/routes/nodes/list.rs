@@ -20,8 +20,12 @@ pub(crate) async fn nodes(
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Refused> {
-    let (filter, page, fields) =
-        (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
+    let (page, fields) = (query.page(&NODES)?, query.fields(&NODES)?);
+    let mut filter = NodeFilter::read(&query)?;
+    if let Some(hostlist) = &filter.hostlist {
+        let nodes = central.nodes.resolve_hostlist(hostlist)?;
+        filter = filter.of_nodes(nodes);
+    }
     let site = central.site();
     let page = central.nodes.read(|fleet| {
         let default = &site.default_profile;

@@ -16,8 +16,8 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars,
-    Drain, DrainPolicy, Pin,
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels,
+    ChangeVars, Drain, DrainPolicy, Pin,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -26,7 +26,7 @@ use meshd_model::{
     fleet::{Audit, AuditContext},
     operations::NodeOrder,
 };
-use meshd_types::NodeId;
+use meshd_types::{Hostlist, NodeId};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -122,25 +122,44 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
         central.nodes.order_one(id, order, caller.role, &context).await?;
         view(&central, id)
     };
-    let to_several =
-        async move |State(central): State<Shared>,
-                    Extension(caller): Extension<Caller>,
-                    context: AuditContext,
-                    Body(BulkRequest { nodes, order }): Body<BulkRequest>| {
-            let order = reading(OrderBody::Part(order))?;
-            if let NodeOrder::Pin { generation: Some(_) } = order {
-                return Err(Refused::bad_request(
-                    "several nodes are pinned to their running generations",
-                )
-                .with_hint("omit `generation`"));
-            }
-            let AcceptedOrder { operation, results } =
-                central.nodes.order(&nodes, order, caller.role, &context).await?;
-            let finished = results.is_some();
-            let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await;
-            Ok::<_, Refused>(Json(BulkDone { operation, finished, ..done }))
-        };
+    let to_several = async move |State(central): State<Shared>,
+                                 Extension(caller): Extension<Caller>,
+                                 context: AuditContext,
+                                 Body(request): Body<BulkRequest>| {
+        let nodes = targets(&central, request.nodes, request.hostlist)?;
+        let order = reading(OrderBody::Part(request.order))?;
+        if let NodeOrder::Pin { generation: Some(_) } = order {
+            return Err(Refused::bad_request(
+                "several nodes are pinned to their running generations",
+            )
+            .with_hint("omit `generation`"));
+        }
+        let AcceptedOrder { operation, results } =
+            central.nodes.order(&nodes, order, caller.role, &context).await?;
+        let finished = results.is_some();
+        let done = bulk_done(&central, &context, results.unwrap_or_default(), false).await;
+        Ok::<_, Refused>(Json(BulkDone { operation, finished, ..done }))
+    };
     binder.post(one, to_one).post(several, to_several)
+}
+
+/// Returns the target nodes of an order to several: those of a hostlist in any revision.
+fn targets(
+    central: &Shared,
+    nodes: Vec<BulkTarget>,
+    hostlist: Option<Hostlist>,
+) -> Result<Vec<BulkTarget>, Refused> {
+    match hostlist {
+        None => Ok(nodes),
+        Some(_) if !nodes.is_empty() => {
+            Err(Refused::bad_request("`nodes` and `hostlist` are both given")
+                .with_hint("use one of the two"))
+        }
+        Some(hostlist) => {
+            let ids = central.nodes.resolve_hostlist(&hostlist)?;
+            Ok(ids.into_iter().map(|id| BulkTarget { id, revision: None }).collect())
+        }
+    }
 }
 
 fn read<T: DeserializeOwned>(order: OrderBody) -> Result<T, Refused> {
@@ -208,8 +227,9 @@ fn boot_once(order: OrderBody) -> Result<NodeOrder, Refused> {
 async fn run_checks(
     State(central): State<Shared>,
     context: AuditContext,
-    Body(BulkRequest { nodes, .. }): Body<BulkRequest>,
+    Body(BulkRequest { nodes, hostlist, .. }): Body<BulkRequest>,
 ) -> Answer<BulkDone> {
+    let nodes = targets(&central, nodes, hostlist)?;
     let checked = central.nodes.run_checks(&nodes, &context).await?;
     Ok(Json(bulk_done(&central, &context, checked, true).await))
 }
