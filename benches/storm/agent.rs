@@ -6,7 +6,7 @@ use crate::{
     overlay::Opened, tally::Step,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
+use meshd_agent::link_state::{Effect, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{
     Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat,
     Hello, NicFacts, SERVER_NAME,
@@ -104,8 +104,8 @@ pub async fn run(storm: &Storm, host: &mut Host, opened: Opened) -> Result<(), F
         // Without randomness the pauses of all machines are alike, and nothing worse.
         let _ = getrandom::fill(&mut random);
         let now = Now { timer: started.elapsed(), wall: wall() };
-        for action in machine.handle(now, u32::from_ne_bytes(random), event) {
-            events.extend(agent.perform(action).await);
+        for effect in machine.handle(now, u32::from_ne_bytes(random), event) {
+            events.extend(agent.perform(effect).await);
         }
     }
 }
@@ -149,33 +149,33 @@ impl Agent<'_> {
         Event::ConnectionLost(why.to_owned())
     }
 
-    async fn perform(&mut self, action: Action) -> Option<Event> {
-        match action {
-            Action::Enrol => Some(
+    async fn perform(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Enrol => Some(
                 self.enrol().await.unwrap_or_else(|fault| Event::ConnectionLost(fault.to_string())),
             ),
-            Action::OpenLink => Some(match self.open_link().await {
+            Effect::OpenLink => Some(match self.open_link().await {
                 Ok(link) => {
                     self.link = Some(Box::new(link));
                     Event::Connected
                 }
                 Err(fault) => Event::ConnectionLost(fault.to_string()),
             }),
-            Action::StoreCertificate(response) => {
+            Effect::StoreCertificate(response) => {
                 self.certificate = chain(&response.certificate_pem);
                 None
             }
-            Action::Hello => {
+            Effect::Hello => {
                 let (node, session) = (self.opened.config.node, self.opened.boot.session);
                 let hello =
                     Hello { version: meshd_proto::VERSION, node, session, facts: self.facts() };
                 self.say(&FromAgent::Hello(Box::new(hello))).await
             }
-            Action::Heartbeat => {
+            Effect::Heartbeat => {
                 let sent = self.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
                 sent.or(self.send(Message::Ping(Bytes::new())).await)
             }
-            Action::Send(message) => {
+            Effect::Send(message) => {
                 let sent = self.say(&message).await;
                 if sent.is_none() && matches!(message, FromAgent::Checks(_)) {
                     self.host.finish(Step::Link);
@@ -184,29 +184,29 @@ impl Agent<'_> {
                 }
                 sent
             }
-            Action::RunChecks => {
+            Effect::RunChecks => {
                 Some(Event::ChecksDone(CheckReport { checks: checks(), ..CheckReport::default() }))
             }
-            Action::Close => {
+            Effect::Close => {
                 self.link = None;
                 None
             }
-            Action::ForgetToken => {
+            Effect::ForgetToken => {
                 self.opened.boot.token = None;
                 None
             }
             // A storm is over long before a certificate is.
-            Action::OpenPending { reason } => {
+            Effect::OpenPending { reason } => {
                 Some(Event::ConnectionLost(format!("it would have to be approved: {reason}")))
             }
-            Action::Renew
-            | Action::DropCertificate
-            | Action::StoreToken(_)
-            | Action::RequestRenewal
-            | Action::TrustRoots(_)
-            | Action::Deliver(_)
-            | Action::ReportSections
-            | Action::Reboot => None,
+            Effect::Renew
+            | Effect::DropCertificate
+            | Effect::StoreToken(_)
+            | Effect::RequestRenewal
+            | Effect::TrustRoots(_)
+            | Effect::Deliver(_)
+            | Effect::ReportSections
+            | Effect::Reboot => None,
         }
     }
 

@@ -68,7 +68,7 @@ pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError
 pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
     AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError,
-    NodeRecords, NodeResults, OperateError, OrderError,
+    NodeOps, NodeRecords, NodeResults, OperateError, OrderError,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
@@ -89,7 +89,6 @@ use meshd_image::{catalog::Catalog, overlay::AgentBinary};
 use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{MacAddr, Timestamp};
-use nodes::NodeOps;
 use reported_work::ReportedWork;
 use std::{
     collections::BTreeMap,

@@ -23,7 +23,11 @@ impl NodeOps {
     ) -> Result<PhaseChanges, OperateError> {
         let is_offline = node.phase == Phase::Offline;
         let is_idle = is_offline
-            || self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.vms == 0);
+            || self
+                .links
+                .link_state(node.id)
+                .heartbeat
+                .is_some_and(|heartbeat| heartbeat.workloads == 0);
         let began = node.drain()?;
         // Work that was ordered since the last heartbeat counts too.
         let is_idle = is_idle && active_work(tx.before(), node.id).is_empty();

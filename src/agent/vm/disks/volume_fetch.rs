@@ -188,11 +188,9 @@ impl VolumeStore {
     /// Returns the bytes that may still be fetched. In a store in memory, reserved memory is not
     /// free even if it is unused.
     fn free_bytes(&self) -> io::Result<u64> {
-        let HostConfig { root, machines, images, .. } = &self.config;
-        writable_bytes(
-            images,
-            self.reservations.free_memory(memory::read(&Tree::new(root), machines)),
-        )
+        let HostConfig { root, vms_dir, volumes_dir, .. } = &self.config;
+        let memory = memory::read(&Tree::new(root), vms_dir);
+        writable_bytes(volumes_dir, self.reservations.free_memory(memory))
     }
 
     fn partial_path(&self, digest: &Digest) -> PathBuf {

@@ -3,7 +3,6 @@
 use crate::serve::{
     admin::{
         ApiState, doctor,
-        error::Refused,
         query::{
             parameters::{ParameterError, Parameters},
             search::SearchRun,

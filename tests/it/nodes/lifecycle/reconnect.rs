@@ -1,7 +1,7 @@
 //! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that
 //! jumps from one deadline to the next.
 
-use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
+use meshd_agent::link_state::{Effect, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{EnrolResponse, FromCentral, VERSION, Welcome};
 use meshd_types::Timestamp;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
@@ -25,13 +25,13 @@ impl Agent {
         let life = Validity::from_response(&day, at(Duration::ZERO).wall);
         let mind = LinkStateMachine::new("00000001".parse().unwrap(), false, Some(life));
         let mut agent = Agent { mind, random: number };
-        assert_eq!(agent.on(Duration::ZERO, Event::Timer), [Action::OpenLink]);
+        assert_eq!(agent.on(Duration::ZERO, Event::Timer), [Effect::OpenLink]);
         agent.link(Duration::ZERO);
         agent
     }
 
     /// Numbers that look random and are the same in every run (Numerical Recipes, `ranqd1`).
-    fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    fn on(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.mind.handle(at(now), self.random >> 16, event)
     }
@@ -58,13 +58,13 @@ fn homecoming(away: Duration) -> Vec<Duration> {
     let mut back = Vec::new();
     while let Some(Reverse((now, number))) = due.pop() {
         let agent = &mut agents[number];
-        let actions = agent.on(now, Event::Timer);
-        if actions.contains(&Action::OpenLink) && now >= lost + away {
+        let effects = agent.on(now, Event::Timer);
+        if effects.contains(&Effect::OpenLink) && now >= lost + away {
             agent.link(now);
             back.push(now - lost - away);
             continue;
         }
-        if actions.contains(&Action::OpenLink) {
+        if effects.contains(&Effect::OpenLink) {
             agent.on(now, Event::ConnectionLost("refused".to_owned()));
         }
         due.push(Reverse((agent.mind.deadline().expect("it tries again"), number)));

@@ -159,12 +159,11 @@ impl Node {
     }
 
     fn places(&self) -> HostConfig {
-        let (root, images) = (self.dir.path().join("root"), self.dir.path().join("images"));
         HostConfig {
-            root,
+            root: self.dir.path().join("root"),
             central: Some([10, 77, 0, 1].into()),
             vms_dir: self.run_folder(),
-            images,
+            volumes_dir: self.dir.path().join("images"),
             vfio: Vec::new(),
             data_disks: Vec::new(),
             models: CpuModels::default(),

@@ -5,7 +5,7 @@ use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
 use meshd_central::SlotParts;
-use meshd_model::fleet::AuditContext;
+use meshd_model::{fleet::AuditContext, operations::NodeOrder};
 use meshd_types::ProfileName;
 
 fn guarded_world() -> World {
