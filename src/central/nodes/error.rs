@@ -134,7 +134,7 @@ meshd_types::hints!(OrderError {
     OrderError::Pinned { node } => "unpin it first: meshd node pin {node} --off";
     OrderError::NotPinned { node } => "`meshd node show {node}` shows pins";
     OrderError::NoGeneration { node, .. } => "`meshd node history {node}` lists them";
-    OrderError::RunsNothing { node } => "repeat this once node {node} is online; `meshd node history {node}` lists what it booted";
+    OrderError::RunsNothing { node } => "a node reports it after a network boot; `meshd node history {node}` lists all";
     OrderError::NothingOrdered { node } => "`meshd node show {node}` shows overrides";
     @source OrderError::KernelArg(source) => source;
     @source OrderError::NotArchived(source) => source;
