@@ -101,17 +101,17 @@ mod tests {
 
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
         let named = Lease { dns, domain: Some("rack.example".into()), ..lease.clone() };
-        let write = |lease: &Lease| {
+        let write_named = |lease: &Lease| {
             write_handover(run.path(), root.path(), "eth0", mac, lease).expect("written");
         };
         let file = root.path().join(RESOLVER);
         fs::write(&file, "").expect("written");
-        write(&named);
+        write_named(&named);
         let expected = "search rack.example\nnameserver 10.77.0.1\n";
         assert_eq!(fs::read_to_string(&file).expect("there"), expected);
         fs::remove_file(&file).expect("removed");
         std::os::unix::fs::symlink("../run/stub", &file).expect("linked");
-        write(&named);
+        write_named(&named);
         assert!(fs::read_link(&file).is_ok(), "the link of the resolver of the OS");
     }
 }

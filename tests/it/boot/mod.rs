@@ -13,7 +13,6 @@
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
 //! | `refusals` | requests that are refused before their end, or dropped |
-//! | `root_image` | a machine boots an image of kind `root`, fails, and boots it by a pin |
 //! | `sessions` | boots that stall or loop, and the reports about them |
 //! | `tftp` | TFTP behind a path with a smaller MTU |
 //! | `storm` | more machines than can be served at once |
@@ -29,7 +28,6 @@ mod mesh_init;
 pub mod ndp;
 mod parsers;
 pub mod refusals;
-mod root_image;
 pub mod sessions;
 mod storm;
 mod tftp;

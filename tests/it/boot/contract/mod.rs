@@ -1,8 +1,9 @@
 //! Everything that any answer can name is served, whole and right: each client that there could be
 //! asks the real daemon by DHCP, in each mode; what its answers name is fetched as it would fetch
-//! it, then what that names, to the modloop.
+//! it, then what that names, to the modloop. `root_image` does so for an image of kind `root`.
 
 pub mod ask;
+mod root_image;
 
 use crate::world::{CENTRAL, World, eventually, node::PxeNode, tftp};
 use ask::{Client, Firmware};

@@ -84,9 +84,11 @@ fn node_pinned_to_a_root_image_boots_it_with_its_writable_layer() {
     let world = world();
     let machine = PxeNode::new(&world, 1);
     overlay_of(&machine, &machine.power_on().unwrap());
-    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let node = world.node();
+    let id = node["id"].as_str().unwrap().to_owned();
+    let generation = node["generation"].as_str().unwrap().to_owned();
     eventually("the generation is archived and pinned", || {
-        let pinned = world.meshd(&["node", "pin", &id]);
+        let pinned = world.meshd(&["node", "pin", &id, "--generation", &generation]);
         if pinned.status.success() { Ok(()) } else { Err(stderr(&pinned)) }
     });
     world.edit_site("writable = \"64M\"", "writable = \"128M\"");
