@@ -134,7 +134,7 @@ fn dhcp_serves_machine_while_replies_go_to_invented_addresses() {
 /// Sends router solicitations of invented nodes for some seconds.
 const SOLICIT: &str = r#"
 import os, socket, struct, sys, time
-mac, end = bytes.fromhex(sys.argv[1].replace(":", "")), time.monotonic() + float(sys.argv[2])
+mac = bytes.fromhex(sys.argv[1].replace(":", ""))
 routers = bytes.fromhex("ff02") + bytes(13) + b"\x02"
 def frame():
     source = bytes.fromhex("fe80000000000000") + os.urandom(8)
@@ -146,10 +146,10 @@ def frame():
     message = message[:2] + struct.pack("!H", total ^ 0xffff) + message[4:]
     header = struct.pack("!IHBB", 6 << 28, 8, 58, 255)
     return bytes.fromhex("333300000002") + mac + b"\x86\xdd" + header + source + routers + message
-frames = [frame() for _ in range(20000)]
+frames = [frame() for _ in range(500)]
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 link.bind(("eth0", 0))
-sent = 0
+sent, end = 0, time.monotonic() + float(sys.argv[2])
 while time.monotonic() < end:
     for _ in range(30):
         link.send(frames[sent % len(frames)])
@@ -170,7 +170,7 @@ fn router_solicitation_is_answered_while_invented_nodes_solicit() {
     let (mut asked, mut answered) = (0, 0);
     let solicit = || {
         let mac = STRANGER_MAC.to_string();
-        Command::new("python3").args(["-c", SOLICIT, &mac, "6"]).output().unwrap()
+        Command::new("python3").args(["-c", SOLICIT, &mac, "12"]).output().unwrap()
     };
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| host.inside(solicit).unwrap());
@@ -183,5 +183,6 @@ fn router_solicitation_is_answered_while_invented_nodes_solicit() {
         let sent = sent.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
         assert!(sent > 6000, "{sent} solicitations are no flood");
     });
-    assert!(answered * 4 >= asked * 3, "{answered} of {asked} solicitations were answered");
+    // Those before the flood begins are quick, and many.
+    assert!(answered * 10 >= asked * 9, "{answered} of {asked} solicitations were answered");
 }
