@@ -78,7 +78,7 @@ test-attack: agent ## Runs each attack test with its defence on (must pass) and 
 	@.ci/setup test
 	@.ci/attack $(ONLY)
 
-test-theft: debug ## Attempts to steal boots by ARP 1,000 times in each mode (ATTEMPTS=1000); some twenty minutes
+test-theft: debug ## Attempts to steal boots by ARP 1,000 times in each mode (ATTEMPTS=1000)
 	@.ci/setup test
 	@cargo test --quiet --locked --test integration --no-run
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_ATTACK_ATTEMPTS=$(ATTEMPTS) \
