@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
+//! | `exec` | `meshd node exec`: runs a program on nodes |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
 //! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
 //! | `list` | `meshd node list`: nodes as a table |
@@ -16,6 +17,7 @@
 
 pub(crate) mod boot_settings;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod generations;
 pub(crate) mod lifecycle;
 pub(crate) mod list;
@@ -148,7 +150,7 @@ pub(super) enum Node {
     /// Release a node from quarantine
     Release(Targets),
     /// Run a program on a free node and return its exit code
-    Exec(crate::cli::task::Exec),
+    Exec(exec::Exec),
     /// Show kernel messages and system log of a boot
     Logs(logs::Logs),
     /// Show the stages of a node's boots with their times

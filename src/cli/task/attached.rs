@@ -30,7 +30,7 @@ const OF_BROKEN_PIPE: u8 = OF_SIGNAL + 13;
 
 /// Effect on the task if the command is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnInterrupt {
+pub(in crate::cli) enum OnInterrupt {
     Cancel,
     /// The task continues.
     Detach,
@@ -68,7 +68,7 @@ impl Interrupts {
 }
 
 /// Starts a task and prints its output until it ends. Returns the exit code of the program.
-pub(super) async fn run_attached(
+pub(in crate::cli) async fn run_attached(
     client: &AdminClient,
     order: &RunTask,
     on_interrupt: OnInterrupt,

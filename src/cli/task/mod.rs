@@ -6,6 +6,8 @@
 
 mod attached;
 
+pub(super) use attached::{OnInterrupt, run_attached};
+
 use super::{
     Context, Failure,
     client::{AdminClient, NodeNames},
@@ -15,8 +17,7 @@ use super::{
     },
     wait,
 };
-use crate::cli::node::targets::NamedNodes;
-use attached::{OnInterrupt, TaskStream, run_attached};
+use attached::TaskStream;
 use clap::{Args, Subcommand, ValueEnum};
 use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
@@ -100,12 +101,12 @@ enum LauncherArg {
     None,
 }
 
-fn span(text: &str) -> Result<Duration, String> {
+pub(super) fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .ok_or_else(|| "write a number and one of s, m, h, d, such as 90s".to_owned())
 }
 
-fn user(text: &str) -> Result<TaskUser, String> {
+pub(super) fn user(text: &str) -> Result<TaskUser, String> {
     match text {
         "root" => Ok(TaskUser::Root),
         text => text.parse().map(TaskUser::Uid).map_err(|_| "write a user ID, or root".to_owned()),
@@ -167,49 +168,6 @@ impl RunCommand {
         let on_interrupt =
             if self.cancel_on_interrupt { OnInterrupt::Cancel } else { OnInterrupt::Detach };
         wait(run_attached(client, &order, on_interrupt, self.raw))
-    }
-}
-
-/// `meshd node exec`: a task on each of one or several nodes.
-#[derive(Debug, Args)]
-pub(super) struct Exec {
-    #[command(flatten)]
-    nodes: NamedNodes,
-    /// Time limit, such as 90s or 12h
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    timeout: Option<Duration>,
-    /// User ID from 1000 on, or root (role admin)
-    #[arg(long, value_name = "UID|root", value_parser = user)]
-    user: Option<TaskUser>,
-    #[command(flatten)]
-    raw: RawOutput,
-    /// Program and arguments, without a shell
-    #[arg(last = true, required = true, value_name = "ARGV")]
-    argv: Vec<String>,
-}
-
-impl Exec {
-    /// Runs the program on one node after another, prints its output and ends with its first exit
-    /// code other than 0. A signal or a closed output cancels the task.
-    pub(super) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let nodes = self.nodes.paths(client).await?;
-        for node in &nodes {
-            if nodes.len() > 1 {
-                message!("# {}", node.title);
-            }
-            let order = RunTask {
-                group: None,
-                node: Some(node.path.clone()),
-                argv: self.argv.clone(),
-                nodes: Some(1),
-                ranks_per_node: Some(1),
-                launcher: Some(Launcher::None),
-                user: self.user.unwrap_or_default(),
-                timeout_s: self.timeout.map(|limit| limit.as_secs()),
-            };
-            run_attached(client, &order, OnInterrupt::Cancel, self.raw).await?;
-        }
-        Ok(())
     }
 }
 
