@@ -45,8 +45,9 @@ pub use catalog::{
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
-    BootSummary, BootView, CancelledOperation, NodeDetail, NodeOperationView, NodeView,
-    OperationView, StageView, TaskStep, TimelineView,
+    BootSummary, BootView, CancelledOperation, ImportMachines, ImportedMachines, MachineView,
+    NodeDetail, NodeOperationView, NodeView, OperationView, RemoveMachines, StageView, TaskStep,
+    TimelineView,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

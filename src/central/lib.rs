@@ -67,8 +67,8 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
-    AcceptedOrder, BATCH, BulkError, CancelError, Fleet, MAX_ANSWERED, MAX_BULK, NamingError,
-    NodeOps, NodeRecords, NodeResults, OperateError, OrderError,
+    AcceptedOrder, BATCH, BulkError, CancelError, Fleet, ImportOptions, ImportReport, MAX_ANSWERED,
+    MAX_BULK, NamingError, NodeOps, NodeRecords, NodeResults, OperateError, OrderError,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{

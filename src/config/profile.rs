@@ -3,7 +3,8 @@
 use super::VfioSelector;
 use meshd_proto::{CheckPolicy, DiskIdentity, vm::ByteSize};
 use meshd_types::{
-    BundleName, GroupName, ImageName, NodeId, OverlayName, ProfileName, VarValue, Vars,
+    BundleName, GroupName, Hostlist, ImageName, NodeId, NodePattern, OverlayName, ProfileName,
+    VarValue, Vars, matches_glob,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -144,10 +145,28 @@ impl fmt::Display for Hugepages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub name: GroupName,
-    /// Ordered by ID.
+    /// Members by ID, ordered by ID.
     pub nodes: Vec<NodeId>,
+    /// Members by name. The names are complete.
+    pub hostlists: Vec<Hostlist>,
     /// Overlays after those of the profile, in order.
     pub overlays: Vec<OverlayName>,
     /// Variables; they take precedence over those of the profile and of earlier groups.
     pub vars: Vars,
+}
+
+impl Group {
+    /// Returns true if the group lists a node, by one of its IDs or by its name.
+    pub fn lists(&self, ids: impl IntoIterator<Item = NodeId>, name: Option<&str>) -> bool {
+        ids.into_iter().any(|id| self.nodes.contains(&id))
+            || name.is_some_and(|name| self.names(name))
+    }
+
+    /// Returns true if the group lists this name.
+    pub fn names(&self, name: &str) -> bool {
+        self.hostlists.iter().flat_map(Hostlist::patterns).any(|pattern| match pattern {
+            NodePattern::Word(text) | NodePattern::Name(text) => text == name,
+            NodePattern::Glob(glob) => matches_glob(glob, name),
+        })
+    }
 }

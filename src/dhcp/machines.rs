@@ -30,6 +30,9 @@ pub struct NicRecord {
     pub vm: Option<ReservedNic>,
     /// The machine that was seen with the NIC.
     pub machine: Option<MachineNic>,
+    /// The address that the user reserves for the machine of the NIC, besides
+    /// [`crate::Setup::reservations`].
+    pub reserved: Option<Ipv4Addr>,
     /// Addresses that the machine boots or runs with: no release or decline takes them away.
     pub used: Vec<UsedAddress>,
 }
@@ -47,7 +50,7 @@ pub struct ReservedNic {
 impl NicRecord {
     /// Returns a record without content.
     pub fn new(mac: MacAddr) -> Self {
-        NicRecord { mac, vm: None, machine: None, used: Vec::new() }
+        NicRecord { mac, vm: None, machine: None, reserved: None, used: Vec::new() }
     }
 
     /// Returns the record of a VM's NIC.
@@ -138,6 +141,11 @@ impl KnownNics {
 
     pub(crate) fn vm(&self, mac: MacAddr) -> Option<&ReservedNic> {
         self.get(mac)?.vm.as_ref()
+    }
+
+    /// Returns the address that the record of a NIC reserves for its machine.
+    pub(crate) fn reserved(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+        self.get(mac)?.reserved
     }
 
     fn machine(&self, mac: MacAddr) -> Option<&MachineNic> {

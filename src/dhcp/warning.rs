@@ -72,6 +72,8 @@ pub enum Warning {
     },
     /// The address of a VM cannot be reserved, because a configured reservation conflicts.
     NotReserved { vm: VmName, address: Ipv4Addr },
+    /// The address of a machine cannot be reserved, because another reservation conflicts.
+    MachineNotReserved { mac: MacAddr, address: Ipv4Addr },
     /// A pool reached a fill level.
     Pool {
         segment: Arc<str>,

@@ -6,6 +6,7 @@ use super::{
     retention::{CLOCK_TOLERANCE, Retained},
 };
 use crate::index::{
+    expected_machines::ExpectedMachines,
     network_changes::NetworkChange,
     operations::Operations,
     sessions::{Age, age},
@@ -44,6 +45,7 @@ pub struct Model {
     pub(super) work: VmIndex,
     pub(super) tasks: Tasks,
     pub(super) operations: Operations,
+    pub(super) expected: ExpectedMachines,
     /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has
     /// none.
     aliases: BTreeMap<MacAddr, NodeId>,

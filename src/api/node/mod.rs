@@ -2,12 +2,15 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `machine` | machines that have not booted yet |
 //! | `operation` | operations: orders to nodes, with the state of each node |
 //! | `timeline` | the stages of a boot session |
 
+mod machine;
 mod operation;
 mod timeline;
 
+pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
@@ -87,6 +90,13 @@ pub struct NodeView {
     /// of nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<String>,
+}
+
+impl NodeView {
+    /// Returns true if the node has its generated name.
+    pub fn has_generated_name(&self) -> bool {
+        self.name.strip_prefix("node-") == Some(&self.id.to_string())
+    }
 }
 
 /// Progress of a boot session.
@@ -262,7 +272,7 @@ impl NodeDetail {
             groups: site
                 .groups
                 .iter()
-                .filter(|group| node.known_as().any(|id| group.nodes.contains(&id)))
+                .filter(|group| group.lists(node.known_as(), Some(node.name.as_str())))
                 .map(|it| it.name.clone())
                 .collect(),
             vars: node.vars.clone(),

@@ -3,8 +3,9 @@
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
     AcceptNic, Approve, AssignProfile, BootLogLine, BootOnce, ChangeLabels, ChangeVars, DiffView,
-    DoctorView, Drain, Fence, GenerationView, NodeDetail, NodeView, OverlayFileView, Pin, Rename,
-    Replace, Replaced, SearchView, TimelineView,
+    DoctorView, Drain, Fence, GenerationView, ImportMachines, ImportedMachines, MachineView,
+    NodeDetail, NodeView, OverlayFileView, Pin, RemoveMachines, Rename, Replace, Replaced,
+    SearchView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -14,6 +15,15 @@ const NODE_PARAMETERS: &[&str] =
 
 routes! {
     LIST_NODES: Get<Array<NodeView>> = Get::new("/v1/nodes", "List nodes").query(NODE_PARAMETERS);
+    LIST_MACHINES: Get<Array<MachineView>> =
+        Get::new("/v1/machines", "List expected machines, also those that have appeared");
+    IMPORT_MACHINES: Post<Object<ImportMachines>, Object<ImportedMachines>> = Post::new(
+        "/v1/machines/import",
+        Verb::MachineImport,
+        "Define machines before they boot: all of them, or none if one has a fault",
+    );
+    REMOVE_MACHINES: Post<Object<RemoveMachines>, Array<MachineView>> =
+        Post::new("/v1/machines/remove", Verb::MachineRemove, "Remove expected machines");
     SEARCH: Get<Object<SearchView>> =
         Get::new("/v1/search", "Search nodes, VMs and tasks by ID, name, address, serial number or program").query(&["q"]);
     GET_NODE: Get<Object<NodeDetail>, 1> = Get::new("/v1/nodes/{node}", "Show a node");

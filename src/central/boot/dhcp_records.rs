@@ -69,11 +69,9 @@ impl BootService {
             attachment: (node.is_local || node.relay_port.is_some())
                 .then(|| (node.is_local, node.relay_port.clone())),
         });
-        (vm.is_some() || machine.is_some() || !used.is_empty()).then_some(NicRecord {
-            vm,
-            machine,
-            used,
-        })
+        let reserved = model.expected_machine(mac).and_then(|machine| machine.address);
+        let is_known = vm.is_some() || machine.is_some() || reserved.is_some() || !used.is_empty();
+        is_known.then_some(NicRecord { vm, machine, reserved, used })
     }
 }
 
@@ -95,6 +93,8 @@ pub struct NetworkUpdate {
 pub struct NicRecord {
     pub vm: Option<ReservedNic>,
     pub machine: Option<MachineNic>,
+    /// The address of the expected machine of the NIC.
+    pub reserved: Option<Ipv4Addr>,
     /// Addresses that the machine boots from, each with the end of the boot, or has its link from.
     pub used: Vec<(Ipv4Addr, Option<Timestamp>)>,
 }

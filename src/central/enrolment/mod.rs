@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `authority` | the certificate authority, and its rotation while meshd runs |
 //! | `enrol` | exchanges a token or a certificate for a new certificate |
+//! | `expected` | what a machine receives that an operator expects |
 //! | `pending` | connections of nodes that wait for approval |
 //! | `revoke` | revokes certificates, tokens, capability and link at once |
 //! | `site_rules` | automatic approval by rule or policy |
@@ -12,6 +13,7 @@
 
 pub(crate) mod authority;
 pub(crate) mod enrol;
+pub(crate) mod expected;
 pub(crate) mod pending;
 pub(crate) mod revoke;
 pub(crate) mod site_rules;

@@ -45,6 +45,11 @@ impl Enrolment {
     }
 }
 
+/// Returns whether meshd may approve a waiting node without an operator.
+pub(crate) fn may_approve(tx: &Tx<'_>, node: &Node) -> bool {
+    node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED
+}
+
 /// Approves an unknown node by policy or rule, and assigns the profile of the rule.
 pub(crate) fn approve_automatically(
     tx: &mut Tx<'_>,
@@ -53,8 +58,7 @@ pub(crate) fn approve_automatically(
     audit_for: &(dyn Fn(Principal) -> AuditContext + Sync),
     now: Timestamp,
 ) {
-    let is_allowed =
-        node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED;
+    let is_allowed = may_approve(tx, node);
     let Some(approval) = snapshot.automatic_approval(node).filter(|_| is_allowed) else { return };
     let audit =
         audit_for(approval.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));

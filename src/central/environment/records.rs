@@ -1,11 +1,27 @@
 //! Records that many services write inside a transaction: a boot stage, a change of phase, a
 //! cleared condition.
 
+use meshd_config::Group;
 use meshd_model::fleet::{
     Actor, Cause, Condition, ConditionKind, Event, EventKind, Node, Phase, Stage,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
+
+/// Returns the nodes that a group lists: by their IDs, also unknown ones, then by their names. Only a
+/// group with names needs a pass over all nodes.
+pub(crate) fn group_members(model: &Model, group: &Group) -> Vec<NodeId> {
+    let mut ids = group.nodes.clone();
+    if !group.hostlists.is_empty() {
+        let mut named: Vec<&Node> = model
+            .nodes()
+            .filter(|node| node.phase != Phase::Removed && group.names(&node.name))
+            .collect();
+        named.sort_by(|one, other| one.name.cmp(&other.name));
+        ids.extend(named.into_iter().map(|node| node.id));
+    }
+    ids
+}
 
 /// Marks a stage in its session. Records an event and returns true if the stage is new.
 pub(crate) fn record_stage(

@@ -10,7 +10,10 @@ use meshd_image::{
     overlay::AgentBinary,
 };
 use meshd_model::fleet::{Generation, Node, matching_rule};
-use meshd_types::{BundleName, Digest, MacAddr, NodeId, OverlayName, ProfileName, VarName};
+use meshd_types::{
+    BundleName, Digest, Hostlist, MacAddr, NodeId, NodePattern, OverlayName, ProfileName, VarName,
+    matches_glob,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -50,6 +53,9 @@ pub struct SiteSnapshot {
     rollback_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
     /// Groups of a node, as indexes into the site's list.
     groups_of: BTreeMap<NodeId, Vec<usize>>,
+    groups_of_name: BTreeMap<String, Vec<usize>>,
+    /// Patterns with wildcards.
+    groups_of_glob: Vec<(String, usize)>,
     /// Reserved addresses. If a machine has several, the first.
     reserved: BTreeMap<Owner, Ipv4Addr>,
     reserved_at: BTreeMap<Ipv4Addr, Owner>,
@@ -74,9 +80,19 @@ impl SiteSnapshot {
             };
         let rollback_overlays = rolled_back.iter().filter_map(overlays).collect();
         let mut groups_of: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        let mut groups_of_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let mut groups_of_glob = Vec::new();
         for (index, group) in site.groups.iter().enumerate() {
             for node in &group.nodes {
                 groups_of.entry(*node).or_default().push(index);
+            }
+            for pattern in group.hostlists.iter().flat_map(Hostlist::patterns) {
+                match pattern {
+                    NodePattern::Glob(glob) => groups_of_glob.push((glob.clone(), index)),
+                    NodePattern::Word(name) | NodePattern::Name(name) => {
+                        groups_of_name.entry(name.clone()).or_default().push(index);
+                    }
+                }
             }
         }
         let mut reserved = BTreeMap::new();
@@ -107,6 +123,8 @@ impl SiteSnapshot {
             rolled_back,
             rollback_overlays,
             groups_of,
+            groups_of_name,
+            groups_of_glob,
             reserved,
             reserved_at,
             shared_inputs,
@@ -188,15 +206,15 @@ impl SiteSnapshot {
             && self.catalog.is_same(&other.catalog)
     }
 
-    /// The groups that list a node by its ID or a former ID, with their indexes, in the order of
-    /// the site file.
-    pub(crate) fn groups(
-        &self,
-        node_ids: impl IntoIterator<Item = NodeId>,
-    ) -> impl Iterator<Item = (usize, &Group)> {
-        let indexes =
-            node_ids.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
-        let indexes: BTreeSet<usize> = indexes.collect();
+    /// The groups that list a node by its ID, a former ID or its name, with their indexes, in the
+    /// order of the site file.
+    pub(crate) fn groups(&self, node: &Node) -> impl Iterator<Item = (usize, &Group)> {
+        let by_id = node.known_as().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
+        let by_name = self.groups_of_name.get(&node.name).into_iter().flatten().copied();
+        let globs = self.groups_of_glob.iter();
+        let by_glob =
+            globs.filter(|(glob, _)| matches_glob(glob, &node.name)).map(|(_, index)| *index);
+        let indexes: BTreeSet<usize> = by_id.chain(by_name).chain(by_glob).collect();
         indexes.into_iter().filter_map(|index| Some((index, self.site.groups.get(index)?)))
     }
 

@@ -2,7 +2,7 @@
 //! stays, and every fault is reported.
 
 use crate::{
-    environment::site_snapshot::SiteSnapshot,
+    environment::{records::group_members, site_snapshot::SiteSnapshot},
     generations::{Generations, render_context::Contexts},
     vms::{check_no_open_slots, check_no_running_work},
 };
@@ -227,10 +227,10 @@ impl Generations {
         let unknown_machine = unknown_machine();
         let mut each: BTreeMap<(&ProfileName, Vec<usize>), &Node> = BTreeMap::new();
         each.extend(site.profiles.keys().map(|name| ((name, Vec::new()), &unknown_machine)));
-        // The IDs of all groups, not all nodes.
-        for id in site.groups.iter().flat_map(|group| &group.nodes) {
-            let indexes: Vec<usize> = snapshot.groups([*id]).map(|(index, _)| index).collect();
-            let Some(node) = model.current_node(*id) else { continue };
+        // The members of all groups, not all nodes.
+        for id in site.groups.iter().flat_map(|group| group_members(model, group)) {
+            let Some(node) = model.current_node(id) else { continue };
+            let indexes: Vec<usize> = snapshot.groups(node).map(|(index, _)| index).collect();
             let assigned = node.profile.as_ref().filter(|name| site.profiles.contains_key(*name));
             each.entry((assigned.unwrap_or(&site.default_profile), indexes)).or_insert(node);
         }

@@ -1,8 +1,8 @@
 //! Variables, groups and group members that the overlay of a node depends on. Members are found by
 //! their IDs, without a pass over all nodes.
 
-use crate::environment::site_snapshot::SiteSnapshot;
-use meshd_config::Profile;
+use crate::environment::{records::group_members, site_snapshot::SiteSnapshot};
+use meshd_config::{Group, Profile};
 use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
 use meshd_model::fleet::{Node, Phase};
 use meshd_store::Model;
@@ -41,12 +41,10 @@ impl<'a> Contexts<'a> {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
-        for (index, group) in self.snapshot.groups(node.known_as()) {
+        for (index, group) in self.snapshot.groups(node) {
             vars.extend(group.vars.clone());
-            let (members, digest) = self
-                .members
-                .entry(index)
-                .or_insert_with(|| members(self.snapshot, model, &group.nodes));
+            let (members, digest) =
+                self.members.entry(index).or_insert_with(|| members(self.snapshot, model, group));
             digests.push(*digest);
             groups.push(GroupContext {
                 name: group.name.clone(),
@@ -79,12 +77,15 @@ impl<'a> Contexts<'a> {
 fn members(
     snapshot: &SiteSnapshot,
     model: &Model,
-    ids: &[NodeId],
+    group: &Group,
 ) -> (Arc<[MemberContext]>, Digest) {
+    let ids = group_members(model, group);
     // A group may name a node by two IDs: its own, and that of hardware that it replaced.
     let mut seen = BTreeSet::new();
-    let members =
-        ids.iter().map(|id| member(snapshot, model, *id)).filter(|member| seen.insert(member.id));
+    let members = ids
+        .into_iter()
+        .map(|id| member(snapshot, model, id))
+        .filter(|member| seen.insert(member.id));
     let members: Arc<[MemberContext]> = members.collect();
     let fields: Vec<String> = members
         .iter()

@@ -151,6 +151,8 @@ pub enum NamingError {
     ReservedName { node: NodeId, name: String },
     #[error("cannot rename node {node}: node {holder} has the name `{name}`")]
     NameTaken { node: NodeId, name: String, holder: NodeId },
+    #[error("cannot rename node {node}: the expected machine {mac} has the name `{name}`")]
+    NameExpected { node: NodeId, name: String, mac: MacAddr },
 }
 
 meshd_types::hints!(NamingError {
@@ -158,4 +160,5 @@ meshd_types::hints!(NamingError {
     NamingError::InvalidName { .. } => "use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends";
     NamingError::ReservedName { .. } => "use another name";
     NamingError::NameTaken { .. } => "use another name";
+    NamingError::NameExpected { .. } => "use another name";
 });

@@ -10,7 +10,8 @@ use crate::{
     vms::{check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
-    AuditContext, ConditionKind, Event, EventKind, Node, Phase, PhaseChange, UnlawfulTransition,
+    AuditContext, ConditionKind, Event, EventKind, ExpectedMachine, Node, Phase, PhaseChange,
+    UnlawfulTransition,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, NodeId, Timestamp};
@@ -51,6 +52,7 @@ impl NodeOps {
         node.phase.apply(PhaseChange::Remove)?;
         revoke_credentials(tx, id, &self.links.link_state(id), audit, REMOVED, now);
         remove_leases(tx, &node);
+        node.seen_nics().for_each(|mac| tx.remove_expected_machine(*mac));
         remove_node_work(tx, id, audit, now);
         Ok(delete_node(tx, id, audit, now).unwrap_or(node))
     }
@@ -130,6 +132,7 @@ impl NodeOps {
                 }
             };
             node.take_over(&old_node);
+            move_expected(tx, &old_node, &node);
             remove_leases(tx, &old_node);
             revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
             remove_node_work(tx, old, audit, now);
@@ -230,6 +233,20 @@ pub(super) fn enter_maintenance(
 ) -> Result<PhaseChanges, OperateError> {
     check_no_task(tx.before(), node.id, audit)?;
     Ok(vec![node.change(PhaseChange::Drained)?])
+}
+
+/// Moves the record of a replaced machine, which reserves its address, to the NIC of its replacement.
+fn move_expected(tx: &mut Tx<'_>, old: &Node, new: &Node) {
+    for mac in old.seen_nics() {
+        let Some(machine) = tx.expected_machine(*mac).cloned() else { continue };
+        tx.remove_expected_machine(*mac);
+        tx.put_expected_machine(ExpectedMachine {
+            mac: new.mac,
+            node: Some(new.id),
+            serial: None,
+            ..machine
+        });
+    }
 }
 
 /// Removes the leases of a node. The DHCP service follows.

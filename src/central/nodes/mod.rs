@@ -6,6 +6,7 @@
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
+//! | `expected_machines` | machines that have not booted yet: import, removal |
 //! | `fence` | confirms that a machine is off, so that its VMs may start elsewhere |
 //! | `fleet` | reads of nodes and their boots |
 //! | `lifecycle` | changes of service, removal; replace, revoke, accept a NIC |
@@ -18,6 +19,7 @@ mod admission;
 mod boot_settings;
 mod drain;
 mod error;
+mod expected_machines;
 mod fence;
 mod fleet;
 mod lifecycle;
@@ -27,6 +29,7 @@ mod operator_kernel_args;
 mod setting_changes;
 
 pub use error::{NamingError, OperateError, OrderError};
+pub use expected_machines::{ImportOptions, ImportReport};
 pub use fleet::{Fleet, NodeRecords};
 pub use operations::{
     AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults,

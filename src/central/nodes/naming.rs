@@ -52,6 +52,16 @@ impl NodeOps {
                     NamingError::NameTaken { node: id, name: name.to_owned(), holder }.into()
                 );
             }
+            let expected = tx.before().expected_machine_named(name);
+            if let Some(machine) = expected.filter(|it| !node.seen_nics().any(|mac| *mac == it.mac))
+            {
+                return Err(NamingError::NameExpected {
+                    node: id,
+                    name: name.to_owned(),
+                    mac: machine.mac,
+                }
+                .into());
+            }
             if node.name != name {
                 let detail = format!("{} -> {name}", node.name);
                 name.clone_into(&mut node.name);

@@ -5,7 +5,7 @@
 //! at each welcome, and again while a node has not followed it.
 
 use super::{error::TaskError, node_selection::claim};
-use crate::{links::SpecPart, tasks::Tasks};
+use crate::{environment::records::group_members, links::SpecPart, tasks::Tasks};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind},
@@ -50,7 +50,8 @@ impl Tasks {
         audit: &AuditContext,
     ) -> Result<Task, TaskError> {
         let site = self.env.site();
-        let (group, candidates) = candidates(&site, &request.target)?;
+        let (group, candidates) =
+            self.env.store.read(|model| candidates(model, &site, &request.target))?;
         let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = request;
         if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
@@ -215,7 +216,11 @@ impl Tasks {
 }
 
 /// Returns the name of the target in the record, and its nodes.
-fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId>), TaskError> {
+fn candidates(
+    model: &Model,
+    site: &Site,
+    target: &TaskTarget,
+) -> Result<(GroupName, Vec<NodeId>), TaskError> {
     match target {
         TaskTarget::Group(name) => {
             let named = site.groups.iter().find(|group| group.name.as_str() == name);
@@ -224,7 +229,7 @@ fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId
             };
             let group =
                 named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
-            Ok((group.name.clone(), group.nodes.clone()))
+            Ok((group.name.clone(), group_members(model, group)))
         }
         TaskTarget::Node(id) => {
             let name = id.to_string().parse().map_err(TaskError::Spec)?;

@@ -231,12 +231,16 @@ impl AddressChecks<'_> {
             Some(format!("a NIC of the VM {} ({})", vm.name(), vm.uuid()))
         };
         let node = || self.model.node_of_mac(mac).map(|node| format!("a NIC of node {}", node.id));
+        let expected = || {
+            let machine = self.model.expected_machine(mac)?;
+            Some(format!("the boot NIC of the expected machine {}", machine.title()))
+        };
         let reserved = || {
             self.snapshot
                 .reserved([], [&mac])
                 .map(|address| format!("reserved by a [[reservation]] for {address}"))
         };
-        vm().or_else(node).or_else(reserved)
+        vm().or_else(node).or_else(expected).or_else(reserved)
     }
 
     fn free_mac(
@@ -266,7 +270,12 @@ impl AddressChecks<'_> {
             let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != excluded)?;
             Some(format!("assigned to the VM {} ({})", vm.name(), vm.uuid()))
         };
+        let expected = || {
+            let machine = self.model.expected_machine_at(address).filter(|it| it.mac != mac)?;
+            Some(format!("reserved for the machine {}", machine.title()))
+        };
         vm().or_else(|| self.snapshot.holder_of(address))
+            .or_else(expected)
             .or_else(|| self.lease_holder(address, mac))
     }
 

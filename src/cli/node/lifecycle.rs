@@ -1,6 +1,7 @@
 //! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`:
 //! the life cycle of a node.
 
+use super::machines;
 use super::targets::{
     NamedNodes, OrderRoute, Targets, confirm_interruption, confirm_nodes, node_text, one_node,
     order,
@@ -236,6 +237,11 @@ impl ConfirmedOrder {
             |node| format!("{}; to release it: meshd node release {}", phase_text(node), node.id),
         )
         .await
+    }
+
+    /// Removes machines that have not appeared.
+    pub(crate) async fn remove_expected(self, client: &AdminClient) -> Result<(), Failure> {
+        machines::remove(client, &self.targets.names()?, self.yes).await
     }
 
     pub(crate) async fn remove(self, client: AdminClient) -> Result<(), Failure> {

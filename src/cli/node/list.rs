@@ -1,6 +1,6 @@
 //! `meshd node list`: nodes as a table, once or at each change.
 
-use super::{generations, stage, targets::joined, text};
+use super::{generations, machines, stage, targets::joined, text};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -28,6 +28,11 @@ pub(crate) struct List {
     /// Include removed nodes
     #[arg(long)]
     removed: bool,
+    /// List machines that have not appeared instead
+    #[arg(long, conflicts_with_all = [
+        "removed", "labels", "selector", "phase", "profile", "find", "sort", "watch",
+    ])]
+    expected: bool,
     /// Add a column with the labels
     #[arg(long)]
     labels: bool,
@@ -57,13 +62,16 @@ impl List {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let mut last: Option<Vec<NodeView>> = None;
         let named = if self.nodes.is_empty() { None } else { Some(joined(&self.nodes)?) };
+        if self.expected {
+            return machines::list(client, named.as_ref(), self.output).await;
+        }
         loop {
             let nodes = client.get(self.path(named.as_ref())).await?;
             if last.as_ref() != Some(&nodes) {
                 self.print(&nodes)?;
             }
             if !self.watch {
-                return Ok(());
+                return self.mention_expected(client).await;
             }
             last = Some(nodes);
             tokio::time::sleep(WATCH_INTERVAL).await;
@@ -83,6 +91,20 @@ impl List {
             _ => {}
         }
         self.output.print(nodes, |nodes| list(nodes, now(), self.labels))
+    }
+
+    /// Mentions machines that have not appeared, for people.
+    async fn mention_expected(&self, client: &AdminClient) -> Result<(), Failure> {
+        if self.output.format() == Format::Table && !self.is_filtered() && self.selector.is_none() {
+            let all = client.get(api::LIST_MACHINES.path([])).await?;
+            let count = all.iter().filter(|view| view.machine.node.is_none()).count();
+            match count {
+                0 => {}
+                1 => message!("1 more machine is expected: meshd node list --expected"),
+                _ => message!("{count} more machines are expected: meshd node list --expected"),
+            }
+        }
+        Ok(())
     }
 
     fn is_filtered(&self) -> bool {

@@ -5,9 +5,11 @@
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `exec` | `meshd node exec`: runs a program on nodes |
+//! | `export` | `meshd node export`: nodes in the formats of other programs |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
 //! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
 //! | `list` | `meshd node list`: nodes as a table |
+//! | `machines` | `meshd node add/import`: machines that have not booted yet |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
@@ -18,9 +20,11 @@
 pub(crate) mod boot_settings;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod export;
 pub(crate) mod generations;
 pub(crate) mod lifecycle;
 pub(crate) mod list;
+pub(crate) mod machines;
 pub(crate) mod naming;
 pub(crate) mod operation;
 pub(crate) mod targets;
@@ -52,6 +56,12 @@ use timeline::timeline;
 pub(super) enum Node {
     /// List nodes
     List(list::List),
+    /// Define a machine before it boots
+    Add(machines::AddMachine),
+    /// Define machines before they boot, from a list
+    Import(machines::ImportFile),
+    /// Print nodes for Ansible, /etc/hosts, Prometheus
+    Export(export::Export),
     /// Show a node
     Show {
         #[command(flatten)]
@@ -80,7 +90,13 @@ pub(super) enum Node {
     /// Return a node to service
     Resume(Targets),
     /// Cut a node off and delete the record
-    Remove(lifecycle::ConfirmedOrder),
+    Remove {
+        #[command(flatten)]
+        order: lifecycle::ConfirmedOrder,
+        /// Remove machines that have not appeared
+        #[arg(long, conflicts_with_all = ["selector", "dry_run", "force"])]
+        expected: bool,
+    },
     /// Move a node's identity to replacement hardware
     Replace(lifecycle::ReplaceNode),
     /// Accept a new NIC of a node
@@ -194,7 +210,11 @@ impl Node {
                 Node::Drain(order) => order.drain(&client).await,
                 Node::Maintenance(order) => order.maintenance(client).await,
                 Node::Resume(targets) => lifecycle::resume(targets, &client).await,
-                Node::Remove(order) => order.remove(client).await,
+                Node::Remove { order, expected: true } => order.remove_expected(&client).await,
+                Node::Remove { order, expected: false } => order.remove(client).await,
+                Node::Add(machine) => machine.run(&client).await,
+                Node::Import(import) => import.run(&client).await,
+                Node::Export(export) => export.run(&client).await,
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
                     let node = one_node(&client, &node).await?;

@@ -45,6 +45,11 @@ pub(crate) enum NodeSelection {
 }
 
 impl Targets {
+    /// Returns the names, for an order to something other than nodes.
+    pub(crate) fn names(&self) -> Result<Hostlist, Failure> {
+        joined(&self.nodes)
+    }
+
     pub(crate) async fn select(self, client: &AdminClient) -> Result<NodeSelection, Failure> {
         self.selector.select(client, &self.nodes).await
     }

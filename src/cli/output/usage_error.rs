@@ -10,13 +10,16 @@ use meshd_config::nearest;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Verbs of other programs, each with the verbs of the same meaning here.
-const SYNONYMS: [(&[&str], &[&str]); 6] = [
+const SYNONYMS: [(&[&str], &[&str]); 9] = [
     (&["delete", "remove", "rm", "del", "destroy", "erase"], &["delete", "remove"]),
     (&["ls", "get", "status"], &["list", "show"]),
     (&["describe", "inspect", "info", "get", "status"], &["show"]),
     (&["add", "new", "define"], &["create", "add", "new"]),
     (&["log", "journal"], &["logs"]),
     (&["shutdown", "poweroff", "kill"], &["stop", "cancel"]),
+    (&["cordon"], &["drain"]),
+    (&["uncordon"], &["resume"]),
+    (&["ssh", "run", "sh"], &["exec"]),
 ];
 
 /// Prints help, a version or an error. Help that cannot be written is an error.

@@ -110,9 +110,12 @@ impl<'s> Renderer<'s> {
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
         let name = |id: NodeId| self.site.node_names.get(&Owner::Node(id)).cloned();
         let id = node.unwrap_or_else(any);
-        let mut context = NodeContext::new(id, name(id));
+        let named = name(id);
+        let mut context = NodeContext::new(id, named.clone());
         context.vars = profile.vars.clone();
-        for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
+        for group in
+            self.site.groups.iter().filter(|group| group.lists([context.id], named.as_deref()))
+        {
             let member = |id: &NodeId| {
                 let reserved = self
                     .site

@@ -64,11 +64,13 @@ fn unknown_verb_suggests_one_of_the_same_meaning() {
         ("meshd node lst", Some("list")),
         ("meshd --reason x task ls", Some("list")),
         ("meshd nodes", Some("node")),
+        ("meshd node cordon n1", Some("drain")),
+        ("meshd node ssh n1", Some("exec")),
     ] {
         let words: Vec<std::ffi::OsString> = line.split(' ').map(Into::into).collect();
         let typed = line
             .split(' ')
-            .find(|word| ["delete", "remove", "lst", "ls", "nodes"].contains(word))
+            .find(|word| ["delete", "remove", "lst", "ls", "nodes", "cordon", "ssh"].contains(word))
             .unwrap();
         let found = output::usage_error::similar_verb(&Cli::command(), typed, &words);
         assert_eq!(found.as_deref(), verb, "{line}");

@@ -6,12 +6,26 @@ use crate::{
     edit::Edit,
     reader::{Document, Located, NamedTable, Table},
 };
-use meshd_types::{GroupName, NodeId, OverlayName};
-use std::collections::BTreeMap;
+use meshd_types::{GroupName, Hostlist, NodeId, OverlayName, ParseError};
+use std::{collections::BTreeMap, str::FromStr};
 
 const MAX_GROUPS: usize = 1024;
 const MAX_MEMBERS: usize = 16_384;
 const MAX_OVERLAYS: usize = 64;
+
+/// An entry of `nodes`. No name of a node looks like an ID.
+enum Member {
+    Id(NodeId),
+    Names(Hostlist),
+}
+
+impl FromStr for Member {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        text.parse().map(Member::Id).or_else(|_| text.parse().map(Member::Names))
+    }
+}
 
 /// Reads all groups in the order of the file.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> {
@@ -42,18 +56,21 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
             "write them into a profile of its nodes",
         );
     }
-    let hint = "write nodes = [\"0123abcd\"], the IDs that `meshd node list` shows";
-    let listed: Vec<Located<NodeId>> = table.list("nodes");
+    let hint = "write nodes = [\"0123abcd\", \"gpu[01-40]\"]: IDs, names or hostlists";
+    let listed: Vec<Located<Member>> = table.list("nodes");
     table.required("nodes", table.has("nodes").then_some(()), hint);
     table.is_within("nodes", MAX_MEMBERS, listed.len(), "nodes");
     let mut nodes = BTreeMap::new();
-    for node in &listed {
-        if let Some(line) = nodes.insert(node.value, node.line) {
-            document.fault(
-                node,
-                format!("`{}` is listed on line {line} already", node.value),
-                "remove one of the two",
-            );
+    let mut hostlists = Vec::new();
+    for member in &listed {
+        match &member.value {
+            Member::Names(names) => hostlists.push(names.clone()),
+            Member::Id(id) => {
+                if let Some(line) = nodes.insert(*id, member.line) {
+                    let message = format!("`{id}` is listed on line {line} already");
+                    document.fault(member, message, "remove one of the two");
+                }
+            }
         }
     }
     let mut overlays: Vec<OverlayName> = Vec::new();
@@ -72,5 +89,6 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
     table.is_within("overlays", MAX_OVERLAYS, overlays.len(), "overlays");
     let vars =
         vars::read(document, &table).into_iter().map(|(name, value)| (name, value.value)).collect();
-    Some(Group { name: parsed.ok()?, nodes: nodes.into_keys().collect(), overlays, vars })
+    let nodes = nodes.into_keys().collect();
+    Some(Group { name: parsed.ok()?, nodes, hostlists, overlays, vars })
 }

@@ -129,6 +129,27 @@ fn profile_setting_records_origin_and_removal() {
 }
 
 #[test]
+fn group_lists_nodes_by_id_complete_name_and_pattern() {
+    let text =
+        SAMPLE.to_owned() + "\n[groups.g]\nnodes = [\"00000001\", \"gpu[01-02],db\", \"login*\"]\n";
+    let site = crate::parse(&text, std::path::Path::new("site.toml"))
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    let group = site.groups.last().expect("a group");
+    let id = |text: &str| text.parse().expect("a node ID");
+    for (ids, name, is_member) in [
+        (vec![id("00000001")], "x", true),
+        (vec![id("00000002")], "x", false),
+        (vec![id("00000002"), id("00000001")], "x", true),
+        (vec![id("00000002")], "gpu02", true),
+        (vec![id("00000002")], "gpu03", false),
+        (vec![id("00000002")], "db1", false),
+        (vec![id("00000002")], "login7", true),
+    ] {
+        assert_eq!(group.lists(ids, Some(name)), is_member, "{name}");
+    }
+}
+
+#[test]
 fn groups_keep_file_order_and_their_nodes_are_sorted() {
     let groups = family().groups;
     let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
@@ -198,7 +219,11 @@ fn profile_mistake_is_reported_with_position_and_hint() {
             "[\"00000001\", \"00000001\"]",
             "groups.alpha.nodes[1]: `00000001` is listed on line 41 already",
         ),
-        ("[\"00000001\"]", "[\"node-1\"]", "groups.alpha.nodes[0]: `node-1` is not a node ID"),
+        (
+            "[\"00000001\"]",
+            "[\"gpu[a-c]\"]",
+            "groups.alpha.nodes[0]: `gpu[a-c]` has `a-c`, which is no range of numbers",
+        ),
         (
             "[\"00000001\"]",
             "[]\nprofile = \"base\"",

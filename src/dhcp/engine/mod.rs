@@ -30,7 +30,7 @@ use crate::{
     boot_file::{BootFile, BootSources},
     config::{DhcpMode, Link, Owner, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
-    machines::{KnownNics, NicRecord, RecordChange, RecordChanges, ReservedNic},
+    machines::{KnownNics, NicRecord, RecordChange, RecordChanges},
     packet::{
         ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac,
     },
@@ -184,14 +184,16 @@ impl Engine {
     }
 
     /// Replaces the records of NICs. An address may move from one NIC to another, so reservations
-    /// of VMs are removed first.
+    /// are removed first.
     fn put_nics(&mut self, records: Vec<NicRecord>) {
         let mut reserved = Vec::new();
         for record in records {
             let mac = record.mac;
-            if self.known.vm(mac) != record.vm.as_ref() {
+            let is_reserved_anew = self.known.vm(mac) != record.vm.as_ref()
+                || self.known.reserved(mac) != record.reserved;
+            if is_reserved_anew {
                 self.authorities().for_each(|authority| authority.leases.remove_nic(mac));
-                reserved.extend(record.vm.clone());
+                reserved.push((mac, record.vm.clone(), record.reserved));
             }
             let kept = self.known.keeps_address(mac);
             if record == NicRecord::new(mac) {
@@ -204,7 +206,23 @@ impl Engine {
                 self.authorities().for_each(|authority| authority.leases.keep_address(mac, keeps));
             }
         }
-        reserved.into_iter().for_each(|nic| self.reserve(nic));
+        for (mac, vm, of_machine) in reserved {
+            match vm {
+                Some(nic) => {
+                    if let Some(address) =
+                        nic.address.filter(|address| !self.reserve(mac, *address))
+                    {
+                        self.warnings.push(Warning::NotReserved { vm: nic.name, address });
+                    }
+                }
+                None => {
+                    if let Some(address) = of_machine.filter(|address| !self.reserve(mac, *address))
+                    {
+                        self.warnings.push(Warning::MachineNotReserved { mac, address });
+                    }
+                }
+            }
+        }
     }
 
     /// Keeps the addresses of approved machines in loaded leases.
@@ -219,16 +237,10 @@ impl Engine {
         self.segments.iter_mut().filter_map(|segment| segment.authority.as_deref_mut())
     }
 
-    fn reserve(&mut self, nic: ReservedNic) {
-        let refusing = self
-            .segments
-            .iter_mut()
-            .map(|segment| segment.reserve(&nic))
-            .filter(|reserved| !reserved)
-            .count();
-        if let (1.., Some(address)) = (refusing, nic.address) {
-            self.warnings.push(Warning::NotReserved { vm: nic.name, address });
-        }
+    /// Reserves an address for a NIC. Returns false if its network cannot reserve it.
+    fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let reserved = self.segments.iter_mut().map(|segment| segment.reserve(mac, address));
+        reserved.fold(true, |all, reserved| all && reserved)
     }
 
     /// Returns new warnings about reservations.

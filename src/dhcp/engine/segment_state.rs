@@ -8,7 +8,6 @@ use crate::{
     config::{DhcpMode, Link, Reservation, Segment, Subnet},
     effect::{Change, Effect, Lease, OtherServer, SegmentStatus},
     lease::{LeaseTable, PoolLevel, PoolUse},
-    machines::ReservedNic,
     warning::Warning,
 };
 use meshd_types::{MacAddr, Timestamp};
@@ -77,14 +76,12 @@ impl SegmentState {
         leases.load(stored.iter().filter(|lease| subnet.is_on_network(lease.address)).cloned());
     }
 
-    /// Reserves the address of a VM's NIC, if it is in this network. Returns false if it cannot be
+    /// Reserves the address of a NIC, if it is in this network. Returns false if it cannot be
     /// reserved.
-    pub(crate) fn reserve(&mut self, nic: &ReservedNic) -> bool {
+    pub(crate) fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let authority = self.authority.as_deref_mut();
-        let own = authority
-            .zip(nic.address)
-            .filter(|(authority, address)| authority.subnet.is_on_network(*address));
-        own.is_none_or(|(authority, address)| authority.leases.reserve(nic.mac, address))
+        let own = authority.filter(|authority| authority.subnet.is_on_network(address));
+        own.is_none_or(|authority| authority.leases.reserve(mac, address))
     }
 
     pub(crate) fn is_on_network(&self, address: Ipv4Addr) -> bool {

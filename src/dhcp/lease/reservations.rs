@@ -32,8 +32,8 @@ pub(crate) struct Reservations {
     by_address: BTreeMap<Ipv4Addr, Owner>,
     by_owner: BTreeMap<Owner, Ipv4Addr>,
     by_node: bool,
-    /// Reservations of VMs.
-    vm_nics: BTreeMap<MacAddr, Ipv4Addr>,
+    /// Reservations by records of NICs: they change while the server runs.
+    by_record: BTreeMap<MacAddr, Ipv4Addr>,
 }
 
 impl Reservations {
@@ -44,26 +44,29 @@ impl Reservations {
             by_address: own().map(|reservation| (reservation.address, reservation.owner)).collect(),
             by_owner: own().map(|reservation| (reservation.owner, reservation.address)).collect(),
             by_node: own().any(|reservation| matches!(reservation.owner, Owner::Node(_))),
-            vm_nics: BTreeMap::new(),
+            by_record: BTreeMap::new(),
         }
     }
 
-    /// Adds a reservation of a VM. Returns false if the address or the NIC already has another
+    /// Adds a reservation by a record. Returns false if the address or the NIC already has another
     /// reservation.
     pub(crate) fn add(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let owner = Owner::Mac(mac);
+        if self.by_owner.get(&owner) == Some(&address) {
+            return true;
+        }
         if self.by_address.contains_key(&address) || self.by_owner.contains_key(&owner) {
             return false;
         }
         self.by_address.insert(address, owner);
         self.by_owner.insert(owner, address);
-        self.vm_nics.insert(mac, address);
+        self.by_record.insert(mac, address);
         true
     }
 
-    /// Removes the reservation of a VM and returns its address.
+    /// Removes the reservation by a record and returns its address.
     pub(crate) fn remove(&mut self, mac: MacAddr) -> Option<Ipv4Addr> {
-        let address = self.vm_nics.remove(&mac)?;
+        let address = self.by_record.remove(&mac)?;
         self.by_address.remove(&address);
         self.by_owner.remove(&Owner::Mac(mac));
         Some(address)

@@ -133,8 +133,8 @@ impl LeaseTable {
         }
     }
 
-    /// Reserves an address for the NIC of a VM. A current holder keeps it until its lease expires;
-    /// the NIC gets another one meanwhile. Returns false if the address cannot be reserved.
+    /// Reserves an address for the NIC of a VM or machine. A current holder keeps it until its lease
+    /// expires; the NIC gets another one meanwhile. Returns false if the address cannot be reserved.
     pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
         if kept && self.entries.offset(address).is_some() {
@@ -144,7 +144,7 @@ impl LeaseTable {
         kept
     }
 
-    /// Removes the reservation and lease of a removed VM's NIC.
+    /// Removes the reservation of a NIC, and the lease of a removed VM.
     pub fn remove_nic(&mut self, mac: MacAddr) {
         if let Some(address) = self.reserved.remove(mac)
             && self.excluded.remove(&address)

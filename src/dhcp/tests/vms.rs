@@ -152,6 +152,29 @@ fn address_reserved_while_leased_is_given_after_lease_ends() {
 }
 
 #[test]
+fn address_of_a_machine_record_is_reserved_while_the_server_runs() {
+    let mut engine = Engine::new(setup(DhcpMode::Authoritative, Some(pool(100, 101))), Vec::new());
+    let reserve = |engine: &mut Engine, number, address: Option<u8>| {
+        let record = NicRecord { reserved: address.map(ip), ..NicRecord::new(mac(number)) };
+        engine.apply(at(0), RecordChanges::Some(vec![RecordChange::Nic(record)]));
+    };
+    reserve(&mut engine, 1, Some(30));
+    reserve(&mut engine, 2, Some(100));
+    assert_eq!(boot(&mut engine, at(0), mac(1), Program::Os), ip(30));
+    assert_eq!(boot(&mut engine, at(0), mac(3), Program::Os), ip(101), "100 is reserved");
+    assert_eq!(boot(&mut engine, at(0), mac(2), Program::Os), ip(100));
+    reserve(&mut engine, 1, Some(31));
+    assert_eq!(boot(&mut engine, at(10), mac(1), Program::Os), ip(31), "the record has changed");
+    reserve(&mut engine, 4, Some(31));
+    let warning = Warning::MachineNotReserved { mac: mac(4), address: ip(31) };
+    assert_eq!(engine.take_warnings(), [warning]);
+    reserve(&mut engine, 1, None);
+    reserve(&mut engine, 4, Some(32));
+    reserve(&mut engine, 4, Some(30));
+    assert_eq!(boot(&mut engine, at(20), mac(4), Program::Os), ip(30), "the address is free again");
+}
+
+#[test]
 fn vm_reservation_conflicting_with_site_toml_is_warned() {
     let owner = Owner::Mac(mac(1));
     let reservations = vec![Reservation { owner, address: ip(220), parent: None }];

@@ -6,12 +6,14 @@
 //! | `boot_progress` | boot sessions and their stages, stalls, boot loops |
 //! | `generations` | generations, their history on nodes, revisions of profiles |
 //! | `events` | event log, audit log, idempotency keys |
+//! | `expected_machine` | what an operator defines of a machine before it boots |
 //! | `deadline_queue` | heartbeat deadlines |
 //! | `dhcp_lease` | DHCP leases |
 
 mod boot_progress;
 mod deadline_queue;
 mod events;
+mod expected_machine;
 mod generations;
 mod dhcp_lease;
 mod node;
@@ -33,6 +35,10 @@ pub use events::{
     cause::{Actor, Cause},
     event::{Event, EventKind, EventSeq},
     idempotency::{IdempotencyRecord, StoredResponse},
+};
+pub use expected_machine::{
+    ExpectedMachine, MAX_EXPECTED_MACHINES,
+    rows::{LocatedMachine, MACHINE_COLUMNS, MAX_MACHINE_ROWS, MachineRow, RowFault, parse_rows},
 };
 pub use generations::{
     archive::{

@@ -170,7 +170,9 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::Naming(
             NamingError::InvalidName { .. } | NamingError::ReservedName { .. },
         ) => (StatusCode::BAD_REQUEST, "bad_request"),
-        OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
+        OperateError::Naming(NamingError::NameTaken { .. } | NamingError::NameExpected { .. }) => {
+            (StatusCode::CONFLICT, "name_taken")
+        }
         OperateError::Naming(NamingError::TooManyLabels { .. }) => {
             (StatusCode::CONFLICT, "too_many_labels")
         }

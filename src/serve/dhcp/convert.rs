@@ -36,10 +36,11 @@ pub(super) fn record_changes(update: NetworkUpdate) -> dhcp::RecordChanges {
 }
 
 fn nic(mac: MacAddr, record: NicRecord) -> dhcp::NicRecord {
-    let NicRecord { vm, machine, used } = record;
+    let NicRecord { vm, machine, reserved, used } = record;
     let used =
         used.into_iter().map(|(address, until)| dhcp::UsedAddress { address, until }).collect();
-    dhcp::NicRecord { mac, vm: vm.map(vm_nic), machine: machine.map(machine_nic), used }
+    let (vm, machine) = (vm.map(vm_nic), machine.map(machine_nic));
+    dhcp::NicRecord { mac, vm, machine, reserved, used }
 }
 
 fn vm_nic(nic: ReservedNic) -> dhcp::ReservedNic {

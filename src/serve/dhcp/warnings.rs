@@ -20,7 +20,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
         Warning::Forged { .. } => "forged sender",
         Warning::UnknownRelay { .. } => "unknown relay",
         Warning::RelayPortMismatch { .. } => "other relay port",
-        Warning::NotReserved { .. } => "not reserved",
+        Warning::NotReserved { .. } | Warning::MachineNotReserved { .. } => "not reserved",
         Warning::Pool { .. } => "pool",
     }
 }
@@ -43,7 +43,8 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
         Warning::NoLoader(_)
         | Warning::ForeignRelay { .. }
         | Warning::Dropped { .. }
-        | Warning::NotReserved { .. } => None,
+        | Warning::NotReserved { .. }
+        | Warning::MachineNotReserved { .. } => None,
         // `alarm` converts these warnings.
         Warning::Forged { .. }
         | Warning::UnknownRelay { .. }
@@ -139,6 +140,9 @@ pub(super) fn text(warning: &Warning) -> String {
         }
         Warning::NotReserved { vm, address } => format!(
             "{address} is recorded for the VM {vm}, but site.toml reserves the address for another NIC, or another address for the NIC; change site.toml, or delete {vm}"
+        ),
+        Warning::MachineNotReserved { mac, address } => format!(
+            "{address} is recorded for the expected machine {mac}, but site.toml gives it, or another one, to somebody; change site.toml, or import the machine with another address"
         ),
         Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
             format!(

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `expected_machines` | expected machines by MAC address, name and address |
 //! | `sessions` | retention of boot sessions |
 //! | `operations` | operations by age, and the open ones of each node |
 //! | `tasks` | tasks by state and by node |
@@ -12,6 +13,7 @@
 //! | `unavailable_units` | units of a node that cannot be allocated |
 //! | `idempotency` | orders with an idempotency key |
 
+pub(crate) mod expected_machines;
 pub(crate) mod idempotency;
 pub(crate) mod tasks;
 pub(crate) mod network_changes;

@@ -17,7 +17,7 @@ const REMEMBERED: usize = 65_536;
 /// A change that concerns DHCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkChange {
-    /// The node, the VM or the newest boot of a NIC may have changed.
+    /// The node, the expected machine, the VM or the newest boot of a NIC may have changed.
     Nic(MacAddr),
     /// A lease was removed.
     LeaseRemoved { mac: MacAddr, address: Ipv4Addr },
@@ -63,14 +63,16 @@ impl Model {
         Some(recent.iter().rev().take(missed).copied().collect())
     }
 
-    /// The NICs of all nodes, VMs and boots.
+    /// The NICs of all nodes, expected machines, VMs and boots.
     pub fn all_nics(&self) -> BTreeSet<MacAddr> {
         let of_nodes = self
             .nodes
             .values()
             .flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac]));
         let of_vms = self.vms().flat_map(Vm::own_nics).map(|nic| nic.mac);
-        of_nodes.chain(of_vms).chain(self.sessions_by_mac.keys().copied()).collect()
+        let expected = self.expected_machines().map(|machine| machine.mac);
+        let of_records = of_nodes.chain(of_vms).chain(expected);
+        of_records.chain(self.sessions_by_mac.keys().copied()).collect()
     }
 
     /// The VM's NIC with this MAC address.

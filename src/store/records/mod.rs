@@ -18,12 +18,14 @@ pub(crate) use node_operation_key::NodeOperationKey;
 
 use crate::{Model, StoreError, journal::Batch};
 use meshd_model::{
-    fleet::{BootSession, History, IdempotencyRecord, Lease, Node, Revisions},
+    fleet::{BootSession, ExpectedMachine, History, IdempotencyRecord, Lease, Node, Revisions},
     operations::{NodeOperation, Operation},
     work::{ApprovedSlot, SlotId, Vm, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, SystemUuid, TaskId};
+use meshd_types::{
+    BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, SystemUuid, TaskId,
+};
 use serde::de::DeserializeOwned;
 use std::{net::Ipv4Addr, str::FromStr};
 
@@ -83,6 +85,8 @@ record_kinds! {
     "slot",           slots:           SlotId => ApprovedSlot,            in model.work;
     "task",           tasks:           TaskId => Task,                    in model.tasks;
     "operation",      operations:      OperationId => Operation,          in model.operations;
+    // Machines that operators expect, by boot NIC.
+    "machine",        expected:        MacAddr => ExpectedMachine,        in model;
     "node-operation", node_operations: NodeOperationKey => NodeOperation, in model.operations;
 }
 

@@ -5,6 +5,7 @@
 //! | `agent_api` | the agent and its API over loopback TLS, with a fake central node |
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
+//! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
@@ -16,6 +17,7 @@ mod boot_log;
 pub mod generations;
 mod hostlists;
 mod lifecycle;
+mod machines;
 mod operations;
 mod trust;
 mod vfio;

@@ -9,6 +9,7 @@ use super::store_refusal;
 use crate::{
     boot::BootService,
     enrolment::{
+        expected::{adopt_expected, is_adoption_pending},
         revoke::delete_node,
         site_rules::{approve_automatically, name_by_site, pending_name},
     },
@@ -69,9 +70,11 @@ impl BootService {
             audit_for: &audit_for,
             now,
         };
-        let (known, identified) = self.env.store.read(|model| {
+        let (known, identified, is_recorded) = self.env.store.read(|model| {
             let known = model.node(id);
-            (known.cloned(), identification.identified(model, known))
+            let is_recorded =
+                known.is_some_and(|node| !changes_record(model, node, machine, &snapshot));
+            (known.cloned(), identification.identified(model, known), is_recorded)
         });
         let identified = match identified {
             Ok(identified) => identified,
@@ -79,7 +82,7 @@ impl BootService {
         };
         identification.owner = self.former_nic_owner(machine, request).await?;
         if let (Identified::Known, Some(node), None) = (&identified, &known, &identification.owner)
-            && !changes_record(node, machine, &snapshot)
+            && is_recorded
         {
             return Ok(node.clone());
         }
@@ -241,6 +244,7 @@ impl BootService {
 
 /// True if a sighting of a known node changes its record.
 pub(crate) fn changes_record(
+    model: &Model,
     node: &Node,
     machine: &ObservedMachine,
     snapshot: &SiteSnapshot,
@@ -252,6 +256,7 @@ pub(crate) fn changes_record(
     becomes_approved
         || was_removed
         || is_named
+        || is_adoption_pending(model, node, machine.mac)
         || node.mac != machine.mac
         || !node.seen_nics().any(|mac| *mac == machine.mac)
 }
@@ -367,6 +372,7 @@ impl Identification<'_> {
         node.mac = mac;
         node.add_seen_nic(mac);
         node.address = Some(self.request.from.into());
+        adopt_expected(tx, &mut node, mac, self.audit_for, now);
         name_by_site(tx, &mut node, self.snapshot, now);
         approve_automatically(tx, &mut node, self.snapshot, self.audit_for, now);
         // The machine was recorded as conflicting until the old NIC was certainly gone.

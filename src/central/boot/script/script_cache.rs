@@ -118,7 +118,7 @@ impl BootService {
                     && is_recorded(model, id, session, from)
                     && identify(Some(node), machine, IdentityConflict::default())
                         == Identified::Known
-                    && !changes_record(node, machine, &snapshot)
+                    && !changes_record(model, node, machine, &snapshot)
             });
             node.cloned()
         });

@@ -48,6 +48,8 @@ pub enum Verb {
     Replace,
     AcceptNic,
     Remove,
+    MachineImport,
+    MachineRemove,
     Reload,
     Rollback,
     TokenCreate,

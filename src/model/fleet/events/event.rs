@@ -123,6 +123,10 @@ pub enum EventKind {
     /// An operator accepted a NIC of a node.
     NicAccepted,
     NodeFenced,
+    /// An operator imported machines that have not booted yet, or changed them.
+    MachinesExpected,
+    /// An operator removed expected machines.
+    ExpectedRemoved,
     /// A VM owns a disk of its node from now on.
     DiskWritten,
     /// A disk of a node was wiped.

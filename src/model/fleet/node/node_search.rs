@@ -27,7 +27,7 @@ pub enum NodeSearchError {
 }
 
 meshd_types::hints!(NodeSearchError {
-    NodeSearchError::Missing { .. } => "`meshd node list` lists all nodes";
+    NodeSearchError::Missing { .. } => "`meshd node list` lists all nodes, with --expected those that have not booted";
     NodeSearchError::Ambiguous { .. } => "write more of the name, or use the node ID";
 });
 

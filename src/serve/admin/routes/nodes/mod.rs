@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `list` | the list of nodes |
 //! | `detail` | one node, and the timeline of a boot |
+//! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
 //! | `single_orders` | orders that only one node takes |
 
 pub(crate) mod detail;
 mod list;
+mod machines;
 mod orders;
 mod single_orders;
 
@@ -24,5 +26,5 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);
-    orders::bind(single_orders::bind(binder))
+    machines::bind(orders::bind(single_orders::bind(binder)))
 }

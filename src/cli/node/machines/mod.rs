@@ -1,0 +1,320 @@
+//! `meshd node add|import|list --expected|remove --expected`: machines that have not booted yet.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `csv` | lists of machines as CSV |
+//! | `warewulf` | `nodes.conf` of Warewulf |
+
+mod csv;
+mod warewulf;
+
+use crate::cli::{
+    Failure,
+    client::AdminClient,
+    output::print::{Output, confirm, confirm_number, table},
+};
+use clap::{Args, ValueEnum};
+use meshd_api::{ImportMachines, ImportedMachines, MachineView, RemoveMachines, routes as api};
+use meshd_config::{Fault, Faults};
+use meshd_model::fleet::{MachineRow, RowFault, label_words, parse_rows};
+use meshd_types::{Hostlist, MacAddr, NodePattern, Timestamp, matches_glob};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+/// Maximum size of a list of machines, in bytes.
+const MAX_FILE: u64 = 16 << 20;
+/// Maximum size of the machines in one request, in bytes: half of the body that meshd accepts.
+const MAX_REQUEST: usize = 512 << 10;
+
+#[derive(Debug, Args)]
+pub(crate) struct AddMachine {
+    /// MAC address of the boot NIC
+    #[arg(long, value_name = "MAC")]
+    mac: String,
+    /// Name of the node
+    #[arg(long, value_name = "NAME", default_value = "")]
+    name: String,
+    /// Address to reserve
+    #[arg(long, value_name = "ADDRESS", default_value = "")]
+    address: String,
+    /// Profile [default: that of the site]
+    #[arg(long, value_name = "P", default_value = "")]
+    profile: String,
+    /// Label, such as rack=a; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
+    /// Serial number that the machine must report
+    #[arg(long, value_name = "SERIAL", default_value = "")]
+    serial: String,
+    /// Protocol of the BMC: redfish, ipmi, wol or command
+    #[arg(long, value_name = "DRIVER", default_value = "")]
+    bmc_driver: String,
+    /// Address of the BMC
+    #[arg(long, value_name = "ADDRESS", default_value = "")]
+    bmc_address: String,
+    #[command(flatten)]
+    options: ImportArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportFile {
+    /// List of machines
+    file: PathBuf,
+    /// Format of the file [default: by its name]
+    #[arg(long, value_enum)]
+    format: Option<ListFormat>,
+    #[command(flatten)]
+    options: ImportArgs,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct ImportArgs {
+    /// Approve the machines when they appear
+    #[arg(long)]
+    approve: bool,
+    /// Check and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ListFormat {
+    /// Header mac,name,address,profile,labels
+    Csv,
+    /// nodes.conf of Warewulf
+    Warewulf,
+}
+
+impl AddMachine {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let row = MachineRow {
+            line: 0,
+            mac: self.mac,
+            name: self.name,
+            address: self.address,
+            profile: self.profile,
+            labels: self.label.join(" "),
+            serial: self.serial,
+            bmc_driver: self.bmc_driver,
+            bmc_address: self.bmc_address,
+        };
+        let title = if row.name.is_empty() { row.mac.clone() } else { row.name.clone() };
+        match import(client, &[row], Vec::new(), self.options).await? {
+            Ok(report) => {
+                message!("{title}: {}", report_text(&report, self.options));
+                Ok(())
+            }
+            Err(faults) => {
+                let text = |fault: &RowFault| {
+                    let option = fault.column.replace('_', "-").replace("labels", "label");
+                    format!("--{option}: {}\n  hint: {}", fault.message, fault.hint)
+                };
+                faults.iter().for_each(|fault| message!("{}", text(fault)));
+                Err(Failure::new(
+                    format!("cannot add machine {title}"),
+                    "correct the options above",
+                ))
+            }
+        }
+    }
+}
+
+impl ImportFile {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let bytes = read(&self.file)?;
+        let is_yaml =
+            |extension: &std::ffi::OsStr| ["conf", "yaml", "yml"].iter().any(|it| extension == *it);
+        let by_name = match self.file.extension().is_some_and(is_yaml) {
+            true => ListFormat::Warewulf,
+            false => ListFormat::Csv,
+        };
+        let (rows, faults) = match self.format.unwrap_or(by_name) {
+            ListFormat::Csv => csv::parse(&bytes),
+            ListFormat::Warewulf => warewulf::parse(&bytes),
+        };
+        if rows.is_empty() && faults.is_empty() {
+            let message = format!("{} lists no machine", self.file.display());
+            return Err(Failure::new(message, "write one line for each machine"));
+        }
+        match import(client, &rows, faults, self.options).await? {
+            Ok(report) => {
+                message!("{}: {}", self.file.display(), report_text(&report, self.options));
+                Ok(())
+            }
+            Err(faults) => Err(self.faults(faults)),
+        }
+    }
+
+    fn faults(&self, faults: Vec<RowFault>) -> Failure {
+        let fault = |fault: RowFault| Fault {
+            file: self.file.clone(),
+            line: fault.line,
+            key: fault.column,
+            message: fault.message,
+            hint: fault.hint,
+        };
+        Failure::from(Faults(faults.into_iter().map(fault).collect()))
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|open| open.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    read.map_err(|error| {
+        Failure::new(format!("cannot read {}: {error}", file.display()), "check the path")
+    })?;
+    if bytes.len() as u64 > MAX_FILE {
+        let message = format!("{} is larger than {} MiB", file.display(), MAX_FILE >> 20);
+        return Err(Failure::new(message, "split it into several lists"));
+    }
+    Ok(bytes)
+}
+
+/// Imports rows: all of them, or none. Returns the faults of the rows, if any. A long list is sent
+/// in several requests: first all are checked, then all are stored.
+async fn import(
+    client: &AdminClient,
+    rows: &[MachineRow],
+    mut faults: Vec<RowFault>,
+    options: ImportArgs,
+) -> Result<Result<ImportedMachines, Vec<RowFault>>, Failure> {
+    let (_, found) = parse_rows(rows, Timestamp::EPOCH);
+    faults.extend(found);
+    let mut report = ImportedMachines::default();
+    let requests = requests(rows);
+    for dry_run in [true, false] {
+        if !dry_run && (options.dry_run || !faults.is_empty()) {
+            break;
+        }
+        report = ImportedMachines::default();
+        for machines in &requests {
+            let body =
+                ImportMachines { machines: machines.to_vec(), approve: options.approve, dry_run };
+            let done = client.post(api::IMPORT_MACHINES.path([]), &body).await?;
+            faults.extend(done.faults);
+            report.added += done.added;
+            report.changed += done.changed;
+            report.unchanged += done.unchanged;
+        }
+    }
+    faults.sort();
+    faults.dedup();
+    Ok(if faults.is_empty() { Ok(report) } else { Err(faults) })
+}
+
+/// Splits rows into requests of bounded size.
+fn requests(rows: &[MachineRow]) -> Vec<&[MachineRow]> {
+    let (mut requests, mut begin, mut size) = (Vec::new(), 0, 0);
+    for (index, row) in rows.iter().enumerate() {
+        let length = serde_json::to_string(row).map_or(0, |text| text.len());
+        if size + length > MAX_REQUEST && index > begin {
+            requests.push(&rows[begin..index]);
+            begin = index;
+            size = 0;
+        }
+        size += length;
+    }
+    requests.push(&rows[begin..]);
+    requests
+}
+
+fn report_text(report: &ImportedMachines, options: ImportArgs) -> String {
+    let ImportedMachines { added, changed, unchanged, .. } = report;
+    let would = if options.dry_run { "would be " } else { "" };
+    let approval = if options.approve { "; they are approved when they appear" } else { "" };
+    format!("{would}{added} added, {changed} changed, {unchanged} unchanged{approval}")
+}
+
+/// Prints the expected machines that have not appeared.
+pub(crate) async fn list(
+    client: &AdminClient,
+    names: Option<&Hostlist>,
+    output: Output,
+) -> Result<(), Failure> {
+    let all = client.get(api::LIST_MACHINES.path([])).await?;
+    let mut machines = match names {
+        Some(names) => find(all, names)?,
+        None => all,
+    };
+    machines.retain(|view| view.machine.node.is_none());
+    if machines.is_empty() {
+        message!("no machine is expected");
+    }
+    output.print(&machines, |machines| machine_table(machines))
+}
+
+fn machine_table(machines: &[MachineView]) -> String {
+    let text = |value: Option<String>| value.unwrap_or_default();
+    let rows = machines.iter().map(|MachineView { machine }| {
+        [
+            machine.mac.to_string(),
+            text(machine.name.clone()),
+            text(machine.address.map(|address| address.to_string())),
+            text(machine.profile.as_ref().map(ToString::to_string)),
+            label_words(&machine.labels),
+            if machine.approved { "when it appears".to_owned() } else { "no".to_owned() },
+        ]
+    });
+    table(["mac", "name", "address", "profile", "labels", "approved"], rows)
+}
+
+/// Removes expected machines by name or MAC address.
+pub(crate) async fn remove(
+    client: &AdminClient,
+    names: &Hostlist,
+    yes: bool,
+) -> Result<(), Failure> {
+    let machines = find(client.get(api::LIST_MACHINES.path([])).await?, names)?;
+    if !yes {
+        let lines: Vec<String> = machines.iter().map(|view| view.machine.title()).collect();
+        let lines = lines.join("\n");
+        match machines.as_slice() {
+            [_] => confirm(&format!("{lines} is no longer expected. Remove?"))?,
+            several => {
+                let question =
+                    format!("{lines}\n{} machines are no longer expected. Remove?", several.len());
+                confirm_number(&question, several.len())?;
+            }
+        }
+    }
+    let macs: Vec<MacAddr> = machines.iter().map(|view| view.machine.mac).collect();
+    for removed in client.post(api::REMOVE_MACHINES.path([]), &RemoveMachines { macs }).await? {
+        message!("{} is no longer expected", removed.machine.title());
+    }
+    Ok(())
+}
+
+/// Finds expected machines by name or MAC address. All names must have a machine.
+fn find(all: Vec<MachineView>, names: &Hostlist) -> Result<Vec<MachineView>, Failure> {
+    let (mut found, mut missing) = (BTreeSet::new(), Vec::new());
+    let machines = || all.iter().map(|view| &view.machine);
+    let named: BTreeMap<&str, MacAddr> =
+        machines().filter_map(|machine| Some((machine.name.as_deref()?, machine.mac))).collect();
+    let known: BTreeSet<MacAddr> = machines().map(|machine| machine.mac).collect();
+    for pattern in names.patterns() {
+        let (text, macs): (_, Vec<MacAddr>) = match pattern {
+            NodePattern::Glob(glob) => {
+                let names = named.iter().filter(|(name, _)| matches_glob(glob, name));
+                (glob, names.map(|(_, mac)| *mac).collect())
+            }
+            NodePattern::Name(text) | NodePattern::Word(text) => {
+                let by_mac = || text.parse::<MacAddr>().ok().filter(|mac| known.contains(mac));
+                let mac = named.get(text.as_str()).copied().or_else(by_mac);
+                (text, mac.into_iter().collect())
+            }
+        };
+        if macs.is_empty() {
+            missing.push(format!("`{text}`"));
+        }
+        found.extend(macs);
+    }
+    if !missing.is_empty() {
+        let message = format!("no machine is expected as {}", missing.join(", "));
+        return Err(Failure::new(message, "`meshd node list --expected` lists them"));
+    }
+    Ok(all.into_iter().filter(|view| found.contains(&view.machine.mac)).collect())
+}
