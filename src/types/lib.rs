@@ -6,10 +6,9 @@
 //! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
 //! | `failpoint` | debug builds let tests stop the program at a failpoint, or disable a defence |
 //! | `hardware` | hardware identifiers of firmware and Linux |
-//! | `hostlist` | names of nodes with ranges and wildcards: `gpu[001-040,050]`, `gpu*` |
 //! | `hint` | hints of errors, as data beside the message |
 //! | `id` | IDs of nodes, boot sessions, tasks and requests |
-//! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
+//! | `name` | hostlists, and names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
 //! | `path` | a relative path on a node that cannot leave its root |
 //! | `secret` | a secret value that cannot be printed |
 //! | `segment` | networks on which machines boot, and the addresses that meshd leases there |
@@ -28,7 +27,6 @@ mod digest;
 pub mod failpoint;
 mod hardware;
 mod hint;
-mod hostlist;
 mod id;
 mod name;
 mod path;
@@ -45,9 +43,9 @@ pub use hardware::mac::MacAddr;
 pub use hardware::uuid::SystemUuid;
 pub use hardware::vfio::{PciAddress, PciName, VfioSelector};
 pub use hint::{Hint, ParseError, with_sources};
-pub use hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
 pub use id::random::{BootSessionId, CorrelationId, OperationId, TaskId};
+pub use name::hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName, RuleName,
     TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,

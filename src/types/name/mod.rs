@@ -1,5 +1,11 @@
 //! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a
 //! folder name, so `/` and `..` are rejected.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `hostlist` | names of nodes with ranges and wildcards: `gpu[001-040,050]`, `gpu*` |
+
+pub(crate) mod hostlist;
 
 use crate::ParseError;
 use std::{fmt, str::FromStr};
