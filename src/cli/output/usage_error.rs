@@ -3,10 +3,11 @@
 use super::writer::{write, write_message};
 use crate::cli::Cli;
 use clap::{
-    Command, CommandFactory as _, Error,
+    Command, CommandFactory as _, Error, Parser as _,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use meshd_config::nearest;
+use meshd_types::one_line;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Verbs of other programs, each with the verbs of the same meaning here.
@@ -23,7 +24,8 @@ const SYNONYMS: [(&[&str], &[&str]); 9] = [
 ];
 
 /// Prints help, a version or an error. Help that cannot be written is an error.
-pub(crate) fn print(mut error: Error, words: &[OsString]) -> ExitCode {
+pub(crate) fn print(error: Error, words: &[OsString]) -> ExitCode {
+    let mut error = in_one_line(error, words);
     if error.kind() == ErrorKind::InvalidSubcommand {
         suggest(&mut error, words);
     }
@@ -38,6 +40,20 @@ pub(crate) fn print(mut error: Error, words: &[OsString]) -> ExitCode {
         }
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// Returns the error for the same words without control characters: clap prints words as they are,
+/// and a line feed in one would forge a line of the terminal or of a log.
+fn in_one_line(error: Error, words: &[OsString]) -> Error {
+    let lines: Vec<OsString> =
+        words.iter().map(|word| one_line(&word.to_string_lossy()).into_owned().into()).collect();
+    if lines == words {
+        return error;
+    }
+    let message = "a word of the command line has control characters, or is not UTF-8";
+    Cli::try_parse_from(lines)
+        .err()
+        .unwrap_or_else(|| Cli::command().error(ErrorKind::InvalidValue, message))
 }
 
 /// Replaces the suggestion of clap, which compares letters only: `delete` is near `release`, and no

@@ -239,8 +239,11 @@ impl Engine {
 
     /// Reserves an address for a NIC. Returns false if its network cannot reserve it.
     fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        let reserved = self.segments.iter_mut().map(|segment| segment.reserve(mac, address));
-        reserved.fold(true, |all, reserved| all && reserved)
+        let mut all = true;
+        for segment in &mut self.segments {
+            all &= segment.reserve(mac, address);
+        }
+        all
     }
 
     /// Returns new warnings about reservations.

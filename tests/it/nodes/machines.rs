@@ -16,7 +16,7 @@ fn line(number: u8) -> String {
 }
 
 fn list(numbers: impl IntoIterator<Item = u8>) -> String {
-    HEADER.to_owned() + &numbers.into_iter().map(line).collect::<String>()
+    [HEADER.to_owned()].into_iter().chain(numbers.into_iter().map(line)).collect()
 }
 
 /// Writes a list and imports it. Returns the exit code and standard error.
@@ -165,11 +165,11 @@ fn ten_thousand_machines_are_imported_and_removed() {
             number / 40
         )
     };
-    let text = HEADER.to_owned() + &(0..10_000).map(row).collect::<String>();
+    let text: String = [HEADER.to_owned()].into_iter().chain((0..10_000).map(row)).collect();
     let (code, message) = import(&world, &text, &[]);
     assert!(code == Some(0) && message.contains("10000 added"), "{message}");
     assert_eq!(expected(&world), 10_000);
-    let (code, message) = import(&world, text.clone() + &row(10_000), &[]);
+    let (code, message) = import(&world, text.clone() + row(10_000).as_str(), &[]);
     assert!(code == Some(1) && message.contains("10001 machines are too many"), "{message}");
     let (code, message) = run(&world, &["node", "remove", "--expected", "n0[0000-0099]", "--yes"]);
     assert_eq!(code, Some(0), "{message}");
