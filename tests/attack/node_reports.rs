@@ -458,7 +458,9 @@ fn foreign_text_adds_no_line_to_log_or_terminal() {
 
     fs::write(&world.site, text).unwrap();
     world.start();
-    let refused = world.meshd(&["node", "show", &name]);
+    let refused = world.meshd(&["node", "show", &format!("[{name}")]);
+    assert_not_forged("an error of the command line", &stderr(&refused));
+    let refused = world.meshd(&["vm", "show", &name]);
     assert_not_forged("a refusal", &stderr(&refused));
     assert_not_forged("the log", &world.log_text());
 }

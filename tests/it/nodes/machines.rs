@@ -90,7 +90,7 @@ fn machine_imported_for_approval_is_approved_when_it_appears() {
     assert!(code == Some(0) && text.contains("they are approved when they appear"), "{text}");
     assert_eq!(node(&world, "gpu003")["phase"], "approved", "it waited already");
     PxeNode::new(&world, 4).ipxe().unwrap();
-    assert_eq!(node(&world, "gpu004")["phase"], "approved");
+    assert_eq!(node(&world, "gpu004")["phase"], "booting", "it was approved and has its script");
     let args = [
         "node",
         "add",
@@ -123,7 +123,7 @@ fn list_with_faults_changes_nothing_and_names_all_lines() {
         "52:54:00:00:00:01,gpu001,10.77.0.21,compute,rack=a\r\n",
         "52:54:00:00:00:01,gpu001,10.77.0.21,compute,\r\n",
         "52:54:00:00:0x:02,GPU_2,10.77.0.256,compte,rack\r\n",
-        "52:54:00:00:00:03,taken,10.77.0.1,,\r\n",
+        "52:54:00:00:00:03,taken,10.77.0.255,,\r\n",
         "52:54:00:00:00:04,\"gpu004\",192.0.2.4,,\"rack=a, b=c\"\r\n",
     ];
     let (code, text) = import(&world, text.concat(), &[]);
@@ -137,7 +137,7 @@ fn list_with_faults_changes_nothing_and_names_all_lines() {
         "machines.csv:4: address: `10.77.0.256` is not an IPv4 address",
         "machines.csv:4: labels: `rack` is not a label",
         "machines.csv:5: name: `taken` is the name of node",
-        "machines.csv:5: address: 10.77.0.1 is",
+        "machines.csv:5: address: 10.77.0.255 is",
         "machines.csv:6: labels:",
         "machines.csv:6: address: 192.0.2.4 is in the network of no segment",
     ] {

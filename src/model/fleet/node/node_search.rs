@@ -31,14 +31,20 @@ meshd_types::hints!(NodeSearchError {
     NodeSearchError::Ambiguous { .. } => "write more of the name, or use the node ID";
 });
 
+/// Maximum number of missing names that an error shows.
+const MAX_SHOWN: usize = 32;
+
 fn missing_text(names: &[String]) -> String {
     if let [name] = names {
         return format!("there is no node `{name}`");
     }
     let mut text = "there are no nodes".to_owned();
-    for (number, name) in names.iter().enumerate() {
+    for (number, name) in names.iter().take(MAX_SHOWN).enumerate() {
         let comma = if number == 0 { "" } else { "," };
         let _ = write!(text, "{comma} `{name}`");
+    }
+    if let Some(more @ 1..) = names.len().checked_sub(MAX_SHOWN) {
+        let _ = write!(text, " and {more} more");
     }
     text
 }
@@ -217,6 +223,8 @@ mod tests {
         assert_eq!(find("gpu[049-051],db,x*,w"), Err(missing(&["gpu049", "gpu051", "x*"])));
         let error = find("gpu[049-051]").expect_err("two are missing");
         assert_eq!(error.to_string(), "there are no nodes `gpu049`, `gpu051`");
+        let error = find("n[1-200]").expect_err("all are missing").to_string();
+        assert!(error.ends_with(", `n32` and 168 more"), "{error}");
         assert_eq!(find("o*,old"), Err(missing(&["o*", "old"])), "removed nodes have no names");
         assert_eq!(find("gpu[05]"), Err(missing(&["gpu05"])), "no beginning of gpu050");
         assert!(matches!(find("w,db"), Err(NodeSearchError::Ambiguous { count: 2, .. })));
