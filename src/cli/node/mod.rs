@@ -56,9 +56,9 @@ use timeline::timeline;
 pub(super) enum Node {
     /// List nodes
     List(list::List),
-    /// Define a machine before it boots
+    /// Define a machine before its first boot
     Add(machines::AddMachine),
-    /// Define machines before they boot, from a list
+    /// Define machines of a list before their first boot
     Import(machines::ImportFile),
     /// Print nodes for Ansible, /etc/hosts, Prometheus
     Export(export::Export),

@@ -60,7 +60,7 @@ x.toml:7: net.adress: unknown key
 x.toml:9: net.list[1]: is an integer
   hint: write a text in quotes
 x.toml:11: who.base.x: unknown key
-  hint: remove it
+  hint: remove it, or define it first
 x.toml:15: part[1].z: unknown key
   hint: did you mean `y`?";
     assert_eq!(faults.to_string(), expected);

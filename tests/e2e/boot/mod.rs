@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `bios_and_uefi` | BIOS and UEFI from power-on to online, then another profile |
 //! | `fails_closed` | a node without its overlay panics and reboots |
-//! | `debian` | a Debian root from power-on to online, and one with a flipped bit |
 //! | `images` | images that the builder never writes |
 //! | `approval` | manual approval, a boot by TFTP alone, and a central node that is killed meanwhile |
 //! | `site_services` | the site's own DHCP server, router and relay |
@@ -14,7 +13,6 @@
 
 mod fails_closed;
 mod bios_and_uefi;
-mod debian;
 mod images;
 mod approval;
 mod site_services;

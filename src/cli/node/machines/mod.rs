@@ -73,7 +73,7 @@ pub(crate) struct ImportFile {
 
 #[derive(Clone, Copy, Debug, Args)]
 struct ImportArgs {
-    /// Approve the machines when they appear
+    /// Approve the machines at their first boot
     #[arg(long)]
     approve: bool,
     /// Check and change nothing
