@@ -30,7 +30,7 @@ pub struct ImportReport {
     pub added: usize,
     pub changed: usize,
     pub unchanged: usize,
-    /// Nothing was changed if there are any.
+    /// Empty, or the list is not imported as a whole. Faults of the check change nothing.
     pub faults: Vec<RowFault>,
 }
 
@@ -40,8 +40,9 @@ impl NodeOps {
         self.env.store.read(|model| model.expected_machines().cloned().collect())
     }
 
-    /// Imports machines: all rows, or none if one has a fault. The rows are stored in batches of
-    /// [`BATCH`]; a repeated import changes nothing.
+    /// Imports machines: none of the rows if one has a fault. The rows are stored in batches of
+    /// [`BATCH`]. If another order takes a name or an address meanwhile, the batches before it stay,
+    /// and the report names the fault. A repeated import completes the list.
     pub async fn import_machines(
         self: &Arc<Self>,
         rows: &[MachineRow],
