@@ -4,8 +4,8 @@
 use crate::world::{CENTRAL, DEADLINE, World};
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{
-    EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, RENEW_PATH, SERVER_NAME,
-    Ticket, VERSION,
+    EnrolResponse, Facts, FromAgent, FromCentral, Hello, LINK_PATH, PENDING_PATH, PendingHello,
+    PendingReply, RENEW_PATH, SERVER_NAME, Ticket, VERSION,
 };
 use meshd_types::{BootSessionId, NodeId};
 use rcgen::{CertificateParams, KeyPair};
@@ -192,6 +192,19 @@ impl<'a> Attacker<'a> {
             assert_eq!(renewed.map(|(status, _)| status).unwrap_or_default(), status, "renewal and link agree");
             (status, body)
         })
+    }
+
+    /// Waits for approval as a node of this boot, and returns the first reply.
+    pub async fn wait_as(&self, node: NodeId, session: BootSessionId) -> Option<PendingReply> {
+        let identity = Identity::new();
+        let stream = self.dial(&identity).await.unwrap();
+        let url = format!("wss://{SERVER_NAME}{PENDING_PATH}");
+        let (mut socket, _) = client_async(url, stream).await.unwrap();
+        let (csr_pem, facts) = (identity.csr(), Facts::default());
+        let hello = PendingHello { version: VERSION, node, session, csr_pem, facts };
+        let hello = serde_json::to_string(&hello).unwrap();
+        socket.send(Message::Text(hello.into())).await.unwrap();
+        serde_json::from_str(socket.next().await?.ok()?.to_text().ok()?).ok()
     }
 
     /// Opens a link and says hello in a node's name.

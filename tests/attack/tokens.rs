@@ -2,7 +2,7 @@
 
 use super::client::{Attacker, Identity, STRANGER, enrolment, no_session, ticket};
 use crate::world::{World, node::PxeNode};
-use meshd_proto::{BootPart, Ticket};
+use meshd_proto::{BootPart, PendingReply, Ticket};
 use serde_json::json;
 
 /// The overlay's token, as somebody reads it who sees the wire.
@@ -150,4 +150,20 @@ fn ticket_token_does_not_replace_a_linked_node() {
     ));
     assert_eq!(refused.expect("an answer").0, 401);
     assert_eq!(world.node()["phase"], "online");
+}
+
+#[test]
+fn machine_that_waits_as_a_netbooted_node_is_refused_with_an_alarm() {
+    let world = World::new("approve");
+    let machine = PxeNode::new(&world, 1);
+    let own = sniffed(&machine.boot());
+    let attacker = Attacker::new(&world);
+    for (alarms, session) in [(1, own.boot.session), (2, no_session())] {
+        let reply = attacker.run(attacker.wait_as(own.boot.node, session));
+        assert!(matches!(reply, Some(PendingReply::Rejected { .. })), "{reply:?}");
+        let raised = world.events("boot_impersonated");
+        assert_eq!(raised.len(), alarms, "{raised:?}");
+        let detail = raised.last().unwrap()["detail"].to_string();
+        assert!(detail.contains(&STRANGER.to_string()), "{detail}");
+    }
 }

@@ -83,11 +83,7 @@ impl Driver {
     }
 
     pub(super) fn open_pending(&mut self, reason: String) {
-        tracing::warn!(
-            reason,
-            "waiting for approval; run: meshd node approve {}",
-            self.config.node
-        );
+        tracing::warn!(reason, "requesting approval");
         let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.endpoint()?)));
         let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
         let vms = self.options.vm_dir.clone();

@@ -133,7 +133,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
             event = driver.next(machine.deadline()) => event,
         };
         let Some(event) = event else { continue };
-        log(&event);
+        log(&event, driver.options.token_file.is_some());
         driver.welcome(&event);
         let before = machine.state();
         let effects = machine.handle(driver.now(), random(), event);

@@ -46,8 +46,8 @@ pub fn log_start(config: &AgentConfig, boot: &BootPart) {
     tracing::info!(%node, %session, profile, version = crate::version(), "mesh-agent started");
 }
 
-/// Logs an event without secrets.
-pub fn log(event: &Event) {
+/// Logs an event without secrets. `has_ticket`: this machine does not netboot.
+pub fn log(event: &Event, has_ticket: bool) {
     match event {
         Event::Refused(reason) => tracing::warn!(reason, "the central node refused a request"),
         Event::StaleCa(reason) => tracing::error!("{reason}"),
@@ -59,9 +59,16 @@ pub fn log(event: &Event) {
             tracing::info!(id = order.id.0, action = ?order.action, "action ordered")
         }
         Event::Pending(PendingReply::Waiting { reason }) => {
-            tracing::info!(reason, "waiting for approval")
+            tracing::warn!(reason, "waiting for approval")
         }
-        Event::Pending(PendingReply::Rejected { reason }) => tracing::warn!(reason, "rejected"),
+        Event::Pending(PendingReply::Rejected { reason }) => {
+            let hint = if has_ticket {
+                "create a ticket with `meshd token create`, and start mesh-agent with it"
+            } else {
+                "boot this node again once it is approved"
+            };
+            tracing::warn!(reason, hint, "approval refused");
+        }
         Event::RebootFailed(reason) => tracing::error!(reason, "cannot reboot"),
         Event::ChecksDone(report) => {
             for check in report.checks.iter().filter(|check| check.status == CheckStatus::Fail) {

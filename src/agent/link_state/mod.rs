@@ -110,7 +110,7 @@ impl LinkStateMachine {
             has_token,
             certificate,
             needs_renewal: false,
-            pending_reason: "the overlay carries no token: the node is not approved yet",
+            pending_reason: "there is neither a token nor a certificate",
             attempts: 0,
             heartbeat: Duration::from_secs(30),
             ordered_actions: OrderedActions::new(node),

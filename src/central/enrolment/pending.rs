@@ -11,7 +11,9 @@ use crate::{
     environment::{alarms::Alarm, lan_client::LanClient},
     locks::Leaf,
 };
-use meshd_model::fleet::{BootSession, ConditionKind, Node, Phase, Stage, Verb, Wait};
+use meshd_model::fleet::{
+    Actor, BootSession, ConditionKind, Event, EventKind, Node, Phase, Stage, Verb, Wait,
+};
 use meshd_proto::{Facts, PendingHello, PendingReply};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, Digest, NodeId};
@@ -63,13 +65,19 @@ impl Enrolment {
         check_version(hello.version)?;
         let from = client.address;
         let now = self.env.now();
-        let (is_own, node) = self.env.store.read(|model| {
+        let (has_session, is_own, node) = self.env.store.read(|model| {
             let is_own = |session: &BootSession| {
                 session.node == Some(hello.node)
                     && session.address.is_some_and(|address| IpAddr::V4(address) == from)
             };
-            (model.session(hello.session).is_some_and(is_own), model.node(hello.node).cloned())
+            let node = model.node(hello.node).cloned();
+            let named = model.session(hello.session);
+            let current = node.as_ref().and_then(|node| model.session(node.boot?));
+            (named.or(current).is_some(), named.is_some_and(is_own), node)
         });
+        if !has_session {
+            return Err(self.refuse_without_session(&hello, from, node.is_some()).await);
+        }
         let boot = node.as_ref().map(|node| node.boot);
         // The credentials of this machine were revoked in this boot: it raises no alarm, and must
         // boot again.
@@ -119,6 +127,25 @@ impl Enrolment {
         });
         stored.await?;
         Ok(ticket)
+    }
+
+    /// Refuses a machine that was not netbooted, such as one whose ticket is void or whose
+    /// certificate was revoked. It impersonates no boot, so this is no alarm.
+    async fn refuse_without_session(
+        &self,
+        hello: &PendingHello,
+        from: IpAddr,
+        is_known: bool,
+    ) -> AgentApiError {
+        if self.env.allows(&format!("pending from {from}")) {
+            let node = hello.node;
+            let detail = format!("{from} waits as {node}, which has no boot session");
+            tracing::warn!(%node, %from, "a machine without boot session waits for approval");
+            let (now, kind) = (self.env.now(), EventKind::EnrolRefused);
+            let event = Event::new(now, Actor::Stranger, kind, detail);
+            self.env.record(event.of_node(is_known.then_some(node))).await;
+        }
+        AgentApiError::Unauthorized
     }
 
     async fn pending_alarm(&self, hello: &PendingHello, from: IpAddr, wire: Option<String>) {

@@ -191,6 +191,46 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
 }
 
 #[test]
+fn revoked_ticket_node_raises_no_alarm_and_joins_by_a_new_ticket() {
+    let world = World::new("approve");
+    let dir = tempfile::tempdir().unwrap();
+    world.nodes.ip(&["address", "replace", "10.77.0.50/24", "dev", "eth0"]).unwrap();
+    let ticket = dir.path().join("ticket");
+    let create_ticket = |basis: &[&str]| {
+        let out = ["--out", ticket.to_str().unwrap()];
+        let made = world.meshd(&[&["token", "create"], basis, &out].concat());
+        assert!(made.status.success(), "{}", stderr(&made));
+    };
+    let log = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+    create_ticket(&["--uuid", "4c010203-0405-0607-0809-0a0b0c0d0eff"]);
+    let mut agent = run_agent(&world, dir.path());
+    let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
+
+    let revoked = world.meshd(&["ca", "revoke", &id, "--yes"]);
+    assert!(revoked.status.success(), "{}", stderr(&revoked));
+    let refused = eventually("the agent waits in vain", || {
+        let refused = world.events("enrol_refused");
+        let last = refused.last().map(|event| event["detail"].to_string()).unwrap_or_default();
+        if last.contains("no boot session") { Ok(last) } else { Err(format!("{last}\n{}", log())) }
+    });
+    assert!(refused.contains("10.77.0.50"), "{refused}");
+    eventually("the agent names the remedy", || {
+        if log().contains("meshd token create") { Ok(()) } else { Err(log()) }
+    });
+    assert!(!log().contains("node approve"), "the node is approved: {}", log());
+    assert_eq!(world.events("boot_impersonated").len(), 0, "it was never netbooted");
+    assert_eq!(world.node()["conditions"], serde_json::json!([]));
+
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    create_ticket(&[&id]);
+    let mut agent = run_agent(&world, dir.path());
+    world.wait_for_phase("online");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
+#[test]
 fn ticket_is_created_without_a_site_file_and_denied_uuid_is_refused() {
     let mut world = World::prepared("auto");
     let denied = "99999999-0000-4000-8000-000000000001";
