@@ -1,7 +1,7 @@
 //! Errors of orders about tasks.
 
 use meshd_store::StoreError;
-use meshd_types::{GroupName, Hint as _, ParseError};
+use meshd_types::{GroupName, Hint as _, NodeId, ParseError};
 use std::io;
 
 /// Why a task is not started or not found.
@@ -25,6 +25,8 @@ pub enum TaskError {
         /// Why the other nodes are not free.
         why: String,
     },
+    #[error("cannot start the task: node {name} ({id}) {why}")]
+    NotFree { id: NodeId, name: String, why: String },
     #[error("the output of a task cannot be read")]
     Output(#[from] io::Error),
     #[error("the change could not be stored")]
@@ -36,6 +38,7 @@ meshd_types::hints!(TaskError {
     TaskError::NoGroup { group, known } => "there are: {known}. Write [groups.{group}] into the site file";
     TaskError::RootForbidden => "set --user to a user ID";
     TaskError::NotEnough { why, .. } => "{why}";
+    TaskError::NotFree { id, .. } => "a task needs an online node without VMs and tasks; `meshd node show {id}` shows this one";
     TaskError::Output(_) => "check the disk";
     @source TaskError::Spec(fault) => fault;
     @source TaskError::Store(source) => source;

@@ -4,9 +4,11 @@
 //! each node follows from the record ([`Task::entry_for`]). It is sent whenever the record changes,
 //! at each welcome, and again while a node has not followed it.
 
-use super::{error::TaskError, node_selection::claim};
-use crate::{environment::records::group_members, links::SpecPart, tasks::Tasks};
-use meshd_config::Site;
+use super::{
+    error::TaskError,
+    node_selection::{TaskTarget, candidates, claim, count_nodes},
+};
+use crate::{links::SpecPart, tasks::Tasks};
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind},
     work::task::{Launcher, Member, Task, TaskSpec, TaskState},
@@ -16,16 +18,7 @@ use meshd_proto::{
     task::{TaskDesiredState, TaskEntry, TaskUser},
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{GroupName, NodeId, ParseError, TaskId, Timestamp, failpoint};
-use std::collections::BTreeSet;
-
-#[derive(Clone, Debug)]
-pub enum TaskTarget {
-    /// Nodes of a group of the site.
-    Group(String),
-    /// One node. Its ID replaces the name of the group in the record.
-    Node(NodeId),
-}
+use meshd_types::{NodeId, ParseError, TaskId, Timestamp, failpoint};
 
 /// Missing values follow from the target.
 #[derive(Clone, Debug)]
@@ -52,7 +45,7 @@ impl Tasks {
         let site = self.env.site();
         let (group, candidates) =
             self.env.store.read(|model| candidates(model, &site, &request.target))?;
-        let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = request;
+        let TaskRequest { target, ranks_per_node, user, timeout_s, argv, .. } = request;
         if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
@@ -69,7 +62,8 @@ impl Tasks {
                 let fault = ParseError::new("the new task's ID exists already", "retry");
                 return Err(TaskError::Spec(fault));
             }
-            let members = claim(tx, &spec, &candidates, &self.reported.nodes_with_orphans())?;
+            let with_orphans = self.reported.nodes_with_orphans();
+            let members = claim(tx, &spec, &target, &candidates, &with_orphans)?;
             let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
             tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
             tx.put_task(task.clone());
@@ -215,29 +209,6 @@ impl Tasks {
     }
 }
 
-/// Returns the name of the target in the record, and its nodes.
-fn candidates(
-    model: &Model,
-    site: &Site,
-    target: &TaskTarget,
-) -> Result<(GroupName, Vec<NodeId>), TaskError> {
-    match target {
-        TaskTarget::Group(name) => {
-            let named = site.groups.iter().find(|group| group.name.as_str() == name);
-            let known = || {
-                site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ")
-            };
-            let group =
-                named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
-            Ok((group.name.clone(), group_members(model, group)))
-        }
-        TaskTarget::Node(id) => {
-            let name = id.to_string().parse().map_err(TaskError::Spec)?;
-            Ok((name, vec![*id]))
-        }
-    }
-}
-
 /// Changes a task and stores the change; `None` if nothing changed.
 pub(crate) fn edit_task(
     tx: &mut Tx<'_>,
@@ -270,13 +241,6 @@ fn measure(before: &Task, after: &Task) {
         let seconds = ended.since(begin).as_secs_f64();
         metrics::histogram!("meshd_task_seconds", "state" => after.state.as_str()).record(seconds);
     }
-}
-
-/// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced
-/// hardware.
-fn count_nodes(model: &Model, group: &[NodeId]) -> usize {
-    let node_ids = group.iter().map(|id| model.current_node(*id).map_or(*id, |node| node.id));
-    node_ids.collect::<BTreeSet<NodeId>>().len()
 }
 
 fn start_detail(task: &Task) -> String {

@@ -17,9 +17,10 @@ mod node_selection;
 mod output;
 
 pub use error::TaskError;
+pub use lifecycle::TaskRequest;
 pub(crate) use lifecycle::edit_task;
-pub use lifecycle::{TaskRequest, TaskTarget};
 pub(crate) use node_loss::mark_node_lost;
+pub use node_selection::TaskTarget;
 
 use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use meshd_proto::task::Stream;

@@ -1,21 +1,62 @@
 //! Selects the first free nodes of a group for a task, or gives the reason against each.
 
 use super::error::TaskError;
+use crate::environment::records::group_members;
+use meshd_config::Site;
 use meshd_model::{
-    fleet::Phase,
+    fleet::{Node, Phase},
     work::task::{Member, TaskSpec},
 };
-use meshd_store::Tx;
-use meshd_types::NodeId;
+use meshd_store::{Model, Tx};
+use meshd_types::{GroupName, NodeId};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// Maximum number of nodes in a refusal.
 const MAX_NAMED: usize = 8;
 
-/// Claims nodes of a group, in the order of the site file.
+#[derive(Clone, Debug)]
+pub enum TaskTarget {
+    /// Nodes of a group of the site.
+    Group(String),
+    /// One node. Its ID replaces the name of the group in the record.
+    Node(NodeId),
+}
+
+/// Returns the name of the target in the record, and its nodes.
+pub(super) fn candidates(
+    model: &Model,
+    site: &Site,
+    target: &TaskTarget,
+) -> Result<(GroupName, Vec<NodeId>), TaskError> {
+    match target {
+        TaskTarget::Group(name) => {
+            let named = site.groups.iter().find(|group| group.name.as_str() == name);
+            let known = || {
+                site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ")
+            };
+            let group =
+                named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
+            Ok((group.name.clone(), group_members(model, group)))
+        }
+        TaskTarget::Node(id) => {
+            let name = id.to_string().parse().map_err(TaskError::Spec)?;
+            Ok((name, vec![*id]))
+        }
+    }
+}
+
+/// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced
+/// hardware.
+pub(super) fn count_nodes(model: &Model, group: &[NodeId]) -> usize {
+    let node_ids = group.iter().map(|id| model.current_node(*id).map_or(*id, |node| node.id));
+    node_ids.collect::<BTreeSet<NodeId>>().len()
+}
+
+/// Claims the node of the target, or nodes of its group in the order of the site file.
 pub(super) fn claim(
     tx: &Tx<'_>,
     spec: &TaskSpec,
+    target: &TaskTarget,
     group: &[NodeId],
     with_orphans: &BTreeSet<NodeId>,
 ) -> Result<Vec<Member>, TaskError> {
@@ -26,7 +67,13 @@ pub(super) fn claim(
                 others.push(format!("{id} is {}, which the group already contains", member.node));
             }
             Ok(member) => free.push(member),
-            Err(why) => others.push(format!("{id} {why}")),
+            Err(why) => match (target, tx.before().current_node(*id)) {
+                (TaskTarget::Node(_), Some(Node { id, name, .. })) => {
+                    return Err(TaskError::NotFree { id: *id, name: name.clone(), why });
+                }
+                (_, Some(node)) => others.push(format!("{} ({id}) {why}", node.name)),
+                (_, None) => others.push(format!("{id} {why}")),
+            },
         }
     }
     if free.len() < spec.nodes {

@@ -227,6 +227,7 @@ fn task(error: &TaskError) -> (StatusCode, &'static str) {
         TaskError::RootForbidden => (StatusCode::FORBIDDEN, "root_forbidden"),
         TaskError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
         TaskError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
+        TaskError::NotFree { .. } => (StatusCode::CONFLICT, "node_not_free"),
         TaskError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
         TaskError::Store(_) => STORE,
     }

@@ -29,10 +29,14 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
 }
 
 async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Task, TaskError> {
-    let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
+    run_on(rig, TaskTarget::Group("pair".to_owned()), nodes).await
+}
+
+async fn run_on(rig: &Rig, target: TaskTarget, nodes: Option<usize>) -> Result<Task, TaskError> {
+    let argv = vec!["true".to_owned()];
     let launcher = Some(Launcher::None);
     let ask = TaskRequest {
-        target: TaskTarget::Group(group),
+        target,
         nodes,
         ranks_per_node: 1,
         launcher,
@@ -90,6 +94,24 @@ async fn group_naming_a_node_by_two_ids_counts_it_once() {
         (TaskState::Cancelled, false)
     );
     run(&rig, None).await.expect("it is free again");
+}
+
+#[tokio::test]
+async fn task_on_a_node_that_is_not_free_names_the_node_and_the_reason() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let machine = host(&rig, 1).await;
+    let id = machine.id();
+    let refused = async || {
+        let error = run_on(&rig, TaskTarget::Node(id), None).await.expect_err("it is not free");
+        error.to_string()
+    };
+    let name = rig.central.store().read(|model| model.node(id).unwrap().name.clone());
+    let task = run_on(&rig, TaskTarget::Node(id), None).await.unwrap();
+    let title = format!("cannot start the task: node {name} ({id})");
+    assert_eq!(refused().await, format!("{title} has task {}", task.id));
+    rig.central.nodes.drain(id, &ordered(Verb::Drain)).await.unwrap();
+    assert_eq!(refused().await, format!("{title} is draining"));
 }
 
 #[tokio::test]
