@@ -38,9 +38,10 @@ mod vm;
 
 pub use output::failure::Failure;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use meshd_api::Finding;
 use meshd_config::Site;
+use output::given_options::GivenOptions;
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -281,6 +282,7 @@ pub fn main() -> ExitCode {
 /// Runs one command after the command line has been parsed.
 fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
+    given_options(&cli.global).apply();
     let Global { site, reason, remote, socket, .. } = cli.global;
     let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
     let done = match cli.verb {
@@ -325,6 +327,17 @@ fn run(cli: Cli) -> ExitCode {
             failure.code()
         }
     }
+}
+
+/// Returns the options that commands in messages need.
+fn given_options(global: &Global) -> GivenOptions {
+    let command = Cli::command();
+    let verbs = command.get_subcommands().map(|verb| verb.get_name().to_owned());
+    let mut given = GivenOptions::new(verbs.collect());
+    given.add_site("--site", "MESHD_SITE", global.site.as_deref().map(Path::as_os_str));
+    given.add_central("--socket", "MESHD_SOCKET", global.socket.as_deref().map(Path::as_os_str));
+    global.remote.give(&mut given);
+    given
 }
 
 /// Starts logging, at level info for the daemon and warn for other commands. `MESHD_LOG` contains

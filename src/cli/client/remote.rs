@@ -1,7 +1,7 @@
 //! `--server URL`: the admin API over HTTPS. The token comes from a file, because all users of a
 //! machine can read command lines.
 
-use crate::cli::{Failure, path_text};
+use crate::cli::{Failure, output::given_options::GivenOptions, path_text};
 use clap::Args;
 use hyper::Uri;
 use meshd_client::{ClientError, Endpoint};
@@ -16,7 +16,9 @@ use rustls::{
     },
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsStr, fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc,
+};
 
 /// File of the trusted certificates of the system, on Debian and Alpine.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -58,7 +60,18 @@ impl Remote {
 
     /// Returns the URL of `--server` for output, if present.
     pub(crate) fn url_text(&self) -> Option<String> {
-        self.server.as_ref().map(Uri::to_string)
+        self.server.as_ref().map(|url| url.to_string().trim_end_matches('/').to_owned())
+    }
+
+    /// Adds the options that the caller gave to commands in messages.
+    pub(crate) fn give(&self, given: &mut GivenOptions) {
+        let url = self.url_text();
+        let fingerprint = self.server_fingerprint.as_deref().map(OsStr::new);
+        let (token_file, ca) = (self.token_file.as_deref(), self.server_ca.as_deref());
+        given.add_central("--server", "MESHD_SERVER", url.as_deref().map(OsStr::new));
+        given.add_central("--token-file", "MESHD_TOKEN_FILE", token_file.map(Path::as_os_str));
+        given.add_central("--server-fingerprint", "MESHD_SERVER_FINGERPRINT", fingerprint);
+        given.add_central("--server-ca", "MESHD_SERVER_CA", ca.map(Path::as_os_str));
     }
 
     /// Returns the server of `--server`, if present.

@@ -63,7 +63,6 @@ impl Export {
 /// also machines that have not appeared.
 fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<String, Failure> {
     let text = |value: Option<String>| value.unwrap_or_default();
-    let mut writer = csv::Writer::from_writer(Vec::new());
     let mut records = vec![MACHINE_COLUMNS.map(str::to_owned)];
     let machine_of = |node: &NodeView| {
         machines.iter().map(|view| &view.machine).find(|machine| machine.mac == node.mac)
@@ -97,6 +96,14 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
             text(machine.bmc_address.clone()),
         ]
     }));
+    csv_text(records)
+}
+
+/// Formats records as CSV (RFC 4180).
+pub(super) fn csv_text<const N: usize>(
+    records: impl IntoIterator<Item = [String; N]>,
+) -> Result<String, Failure> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(format!("cannot write CSV: {error}"), "");
     for record in records {

@@ -1,15 +1,15 @@
 //! `meshd node list`: nodes as a table, once or at each change.
 
-use super::{generations, machines, stage, targets::joined, text};
+use super::{export::csv_text, generations, machines, stage, targets::joined, text};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::{
-        print::{Format, Output, ago, now, table},
+        print::{Format, Output, ago, json, now, table_of, write, yaml},
         writer::write_raw,
     },
 };
-use clap::Args;
+use clap::{Args, ValueEnum};
 use meshd_api::{NodeView, routes as api};
 use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{Hostlist, ProfileName, Timestamp};
@@ -54,8 +54,33 @@ pub(crate) struct List {
     /// Print the list again at each change, until interrupted
     #[arg(long)]
     watch: bool,
-    #[command(flatten)]
-    output: Output,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: NodeListFormat,
+    /// Print JSON, as -o json does
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+    /// Omit the names of the columns
+    #[arg(long)]
+    no_headers: bool,
+}
+
+/// Output formats of `-o`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum NodeListFormat {
+    /// For people; may change in any release
+    #[default]
+    Table,
+    /// As table, with labels, serial, model and segment
+    Wide,
+    /// One name a line
+    Name,
+    /// All columns, for spreadsheets
+    Csv,
+    /// For programs
+    Json,
+    /// For programs and people
+    Yaml,
 }
 
 impl List {
@@ -63,7 +88,7 @@ impl List {
         let mut last: Option<Vec<NodeView>> = None;
         let named = if self.nodes.is_empty() { None } else { Some(joined(&self.nodes)?) };
         if self.expected {
-            return machines::list(client, named.as_ref(), self.output).await;
+            return machines::list(client, named.as_ref(), self.expected_output()?).await;
         }
         loop {
             let nodes = client.get(self.path(named.as_ref())).await?;
@@ -79,7 +104,7 @@ impl List {
     }
 
     fn print(&self, nodes: &Vec<NodeView>) -> Result<(), Failure> {
-        if self.watch && self.output.format() == Format::Table && std::io::stdout().is_terminal() {
+        if self.watch && self.is_for_people() && std::io::stdout().is_terminal() {
             write_raw(CLEAR.as_bytes())?;
         }
         match &self.selector {
@@ -90,12 +115,42 @@ impl List {
             None if nodes.is_empty() => message!("no machines were seen; power one on"),
             _ => {}
         }
-        self.output.print(nodes, |nodes| list(nodes, now(), self.labels))
+        let headers = !self.no_headers;
+        let columns = if self.labels { WITH_LABELS } else { NARROW };
+        match self.format() {
+            NodeListFormat::Table => write(&list(nodes, now(), columns, headers)),
+            NodeListFormat::Wide => write(&list(nodes, now(), HEAD.len(), headers)),
+            NodeListFormat::Name => write(&lines_of(nodes.iter().map(|node| node.name.as_str()))),
+            NodeListFormat::Csv => write(&csv(nodes, headers)?),
+            NodeListFormat::Json => write(&json(nodes)?),
+            NodeListFormat::Yaml => write(&yaml(nodes)?),
+        }
+    }
+
+    fn format(&self) -> NodeListFormat {
+        if self.json { NodeListFormat::Json } else { self.output }
+    }
+
+    fn is_for_people(&self) -> bool {
+        matches!(self.format(), NodeListFormat::Table | NodeListFormat::Wide)
+    }
+
+    /// Returns the format for machines that have not appeared, which have fewer columns.
+    fn expected_output(&self) -> Result<Output, Failure> {
+        match self.format() {
+            NodeListFormat::Table => Ok(Output::of(Format::Table)),
+            NodeListFormat::Json => Ok(Output::of(Format::Json)),
+            NodeListFormat::Yaml => Ok(Output::of(Format::Yaml)),
+            NodeListFormat::Wide | NodeListFormat::Name | NodeListFormat::Csv => Err(Failure::new(
+                "expected machines are listed as table, json or yaml",
+                "`meshd node export --format csv` contains them, too",
+            )),
+        }
     }
 
     /// Mentions machines that have not appeared, for people.
     async fn mention_expected(&self, client: &AdminClient) -> Result<(), Failure> {
-        if self.output.format() == Format::Table && !self.is_filtered() && self.selector.is_none() {
+        if self.is_for_people() && !self.is_filtered() && self.selector.is_none() {
             let all = client.get(api::LIST_MACHINES.path([])).await?;
             let count = all.iter().filter(|view| view.machine.node.is_none()).count();
             match count {
@@ -132,46 +187,66 @@ impl List {
     }
 }
 
+fn lines_of<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    names.map(|name| format!("{name}\n")).collect()
+}
+
 fn conditions(node: &NodeView) -> String {
     node.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ")
 }
 
-pub(crate) fn list(nodes: &[NodeView], now: Timestamp, with_labels: bool) -> String {
-    let rows = nodes.iter().map(|node| {
-        [
-            node.id.to_string(),
-            node.name.clone(),
-            node.profile.to_string(),
-            node.phase.to_string(),
-            conditions(node),
-            text(node.address),
-            node.mac.to_string(),
-            text(node.generation.map(|generation| generation.0.short())),
-            generations::override_reason(node.pinned, node.rolled_back).unwrap_or_default(),
-            stage(node),
-            ago(node.last_seen, now),
-        ]
-    });
-    let labels = nodes.iter().map(|node| label_words(&node.labels));
-    let head = [
-        "id",
-        "name",
-        "profile",
-        "phase",
-        "conditions",
-        "address",
-        "mac",
-        "generation",
-        "override",
-        "stage",
-        "seen",
-    ];
-    if with_labels {
-        let [a, b, c, d, e, f, g, h, i, j, k] = head;
-        let rows = rows
-            .zip(labels)
-            .map(|([a, b, c, d, e, f, g, h, i, j, k], l)| [a, b, c, d, e, f, g, h, i, j, k, l]);
-        return table([a, b, c, d, e, f, g, h, i, j, k, "labels"], rows);
-    }
-    table(head, rows)
+/// Names of the columns of a table. The last ones are those of `-o wide` alone.
+const HEAD: [&str; 15] = [
+    "id",
+    "name",
+    "profile",
+    "phase",
+    "conditions",
+    "address",
+    "mac",
+    "generation",
+    "override",
+    "stage",
+    "seen",
+    "labels",
+    "serial",
+    "model",
+    "segment",
+];
+const NARROW: usize = 11;
+const WITH_LABELS: usize = 12;
+
+/// Returns the cells of a node below [`HEAD`]. `seen` is the text of the time of its last message.
+fn cells(node: &NodeView, seen: String) -> [String; HEAD.len()] {
+    [
+        node.id.to_string(),
+        node.name.clone(),
+        node.profile.to_string(),
+        node.phase.to_string(),
+        conditions(node),
+        text(node.address),
+        node.mac.to_string(),
+        text(node.generation.map(|generation| generation.0.short())),
+        generations::override_reason(node.pinned, node.rolled_back).unwrap_or_default(),
+        stage(node),
+        seen,
+        label_words(&node.labels),
+        node.serial.clone(),
+        node.model.clone(),
+        node.segment.clone().unwrap_or_default(),
+    ]
+}
+
+/// Formats nodes as a table with the first columns of [`HEAD`].
+pub(crate) fn list(nodes: &[NodeView], now: Timestamp, columns: usize, headers: bool) -> String {
+    let head = if headers { &HEAD[..columns] } else { &[] };
+    let row = |node| cells(node, ago(node.last_seen, now)).into_iter().take(columns);
+    table_of(head, nodes.iter().map(row))
+}
+
+/// Formats nodes with all columns as CSV (RFC 4180).
+pub(crate) fn csv(nodes: &[NodeView], headers: bool) -> Result<String, Failure> {
+    let rows = nodes.iter().map(|node| cells(node, node.last_seen.to_string()));
+    let head = headers.then(|| HEAD.map(str::to_owned));
+    csv_text(head.into_iter().chain(rows))
 }

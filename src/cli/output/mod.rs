@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `writer` | the only writer: standard output, messages, output of foreign programs |
 //! | `clean` | replaces characters that a terminal would execute, or that disguise other text |
+//! | `given_options` | commands in messages, with the options of the caller |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
 //! | `print` | one value as a table, JSON or YAML |
@@ -17,6 +18,7 @@ pub(crate) mod writer;
 pub(crate) mod clean;
 pub(crate) mod failure;
 pub(crate) mod file;
+pub(crate) mod given_options;
 pub(crate) mod print;
 pub(crate) mod progress;
 mod text_filter;

@@ -2,7 +2,7 @@
 
 pub(crate) use super::{clean::clean, writer::write};
 
-use super::writer::write_message;
+use super::{given_options::with_given_options, writer::write_message};
 use crate::cli::Failure;
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
@@ -40,6 +40,11 @@ impl Output {
     /// Returns the selected output format.
     pub(crate) fn format(self) -> Format {
         if self.json { Format::Json } else { self.output }
+    }
+
+    /// Creates the options of a command with more formats of its own.
+    pub(crate) fn of(output: Format) -> Self {
+        Output { output, json: false }
     }
 
     /// Prints a value. Calls `table` only for the table format.
@@ -120,11 +125,26 @@ pub(crate) fn table<const N: usize>(
     head: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    table_of(&head, rows)
+}
+
+/// As [`table`], with columns that are chosen at run time. Without a head, the table has no line
+/// with the names of its columns.
+pub(crate) fn table_of<R: IntoIterator<Item = String>>(
+    head: &[&str],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(head.map(str::to_uppercase));
+    if !head.is_empty() {
+        table.set_header(head.iter().map(|name| name.to_uppercase()));
+    }
     for row in rows {
-        table.add_row(row.map(|cell| if cell.is_empty() { "-".to_owned() } else { clean(&cell) }));
+        let cells = row.into_iter();
+        table.add_row(cells.map(|cell| match cell.as_str() {
+            "" => "-".to_owned(),
+            cell => clean(cell),
+        }));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -143,10 +163,11 @@ pub(crate) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) ->
 /// Maximum width of wrapped text, in columns.
 const WIDTH: usize = 98;
 
-/// Wraps a text at [`WIDTH`] columns and indents each line.
+/// Wraps a text at [`WIDTH`] columns and indents each line. Its commands have the options of the
+/// caller.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
-    let clean = clean(text);
+    let clean = clean(&with_given_options(text));
     for word in clean.split_whitespace() {
         if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
             out += &format!("{:indent$}{line}\n", "");

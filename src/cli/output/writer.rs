@@ -8,6 +8,7 @@
 use super::{
     clean::{clean, clean_lines},
     failure::Failure,
+    given_options::with_given_options,
     text_filter::TextFilter,
 };
 use clap::Args;
@@ -43,9 +44,10 @@ pub(crate) fn log_output() -> LogLines<Stderr> {
     LogLines(stderr())
 }
 
-/// Writes text to standard error, without control characters and without a line end.
+/// Writes text to standard error, without control characters and without a line end. Its commands
+/// have the options of the caller.
 pub(crate) fn write_message(text: &str) {
-    write_message_raw(clean_lines(text).as_bytes());
+    write_message_raw(clean_lines(&with_given_options(text)).as_bytes());
 }
 
 /// Writes over the current line of standard error.

@@ -12,7 +12,7 @@ use super::{
     output::{self, print},
     *,
 };
-use clap::{CommandFactory as _, error::ErrorKind};
+use clap::error::ErrorKind;
 use meshd_api::{NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{
     BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall,
@@ -212,12 +212,22 @@ fn node_tables_contain_no_control_characters() {
     let list = node::list::list(
         &[NodeView::new(&node, Some(&boot), &site, &LinkState::default())],
         now,
-        false,
+        11,
+        true,
     );
     insta::assert_snapshot!(list, @r"
     ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  OVERRIDE  STAGE   SEEN
     bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -         online  5s ago
     ");
+    let view = NodeView::new(&node, Some(&boot), &site, &LinkState::default());
+    let bare = node::list::list(std::slice::from_ref(&view), now, 15, false);
+    assert_eq!(bare.lines().count(), 1, "no names of columns: {bare}");
+    assert!(bare.contains(&view.segment.clone().unwrap_or_else(|| "-".to_owned())), "{bare}");
+    let csv = node::list::csv(&[view], true).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines[0].starts_with("id,name,profile,phase") && lines[0].ends_with(",segment"));
+    assert!(lines[1].starts_with("bn18jpv9,node-bn18jpv9,") && lines.len() == 2, "{csv}");
+    assert!(lines[1].contains("1970-01-01T00:01:30.000Z"), "the time, not the age: {csv}");
     let detail = NodeDetail::new(&node, Some(&boot), &site, &LinkState::default());
     let shown = node::show(&detail, now);
     assert!(!shown.contains('\u{1b}'), "{shown:?}");

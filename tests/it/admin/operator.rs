@@ -251,3 +251,24 @@ fn default_netmask_is_that_of_the_interface() {
     let granted = machine.dhcp(As::Ipxe);
     assert_eq!(granted.options.get(&1).map(Vec::as_slice), Some(&[255, 255, 240, 0][..]));
 }
+
+#[test]
+fn commands_in_hints_have_the_options_of_their_caller() {
+    let world = World::new("approve");
+    let (site, socket) = (world.site.display(), world.path("admin.sock"));
+    let hint = |options: &[&str], environment: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+        command.args(options).args(["token", "revoke", "nothing"]);
+        command.envs(environment.iter().copied());
+        stderr(&command.output().unwrap())
+    };
+    let (site, socket) = (site.to_string(), socket.display().to_string());
+    for (options, environment, shown) in [
+        (vec!["--site", &site], vec![], format!("`meshd --site {site} token list`")),
+        (vec!["--socket", &socket], vec![], format!("`meshd --socket {socket} token list`")),
+        (vec![], vec![("MESHD_SITE", site.as_str())], "`meshd token list`".to_owned()),
+    ] {
+        let text = hint(&options, &environment);
+        assert!(text.contains(&shown), "{shown}: {text}");
+    }
+}
