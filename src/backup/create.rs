@@ -3,6 +3,7 @@
 use super::{
     BackupError, DigestReader, MANIFEST, MAX_MANIFEST, MEMBER_TEXT, Manifest, Member, encryption,
     failed,
+    owned_files::{is_owned, is_transient},
 };
 use age::stream::StreamWriter;
 use meshd_config::{
@@ -29,50 +30,58 @@ pub struct BackupSource<'a> {
     /// Files of [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
     /// Files of the certificate authority at one moment: they must be consistent.
-    pub authority: FileGroup,
+    pub authority: AuthorityFiles,
     /// Time of that snapshot.
     pub created_at: Timestamp,
     /// Include the blobs of images and bundles.
     pub blobs: bool,
 }
 
-/// Small files that are read together: content and mode by name below the folder.
+/// The files of the certificate authority, which are read together.
 #[derive(Debug, Default)]
-pub struct FileGroup(Vec<(String, u32, Vec<u8>)>);
+pub struct AuthorityFiles {
+    /// Content and mode by the name of the member.
+    files: Vec<(String, u32, Vec<u8>)>,
+    /// Files of others in its folder.
+    left_out: Vec<String>,
+}
 
-impl FileGroup {
-    /// Reads all files in a folder and its sub-folders. Blocks.
+impl AuthorityFiles {
+    /// Reads the files in its folder and their sub-folders. Blocks.
     ///
     /// # Errors
     /// One cannot be read.
     pub fn read(dir: &Path) -> Result<Self, BackupError> {
-        let mut group = FileGroup::default();
-        group.add(dir, "")?;
+        let mut group = AuthorityFiles::default();
+        group.add(dir, &format!("{STATE}/{AUTHORITY}"))?;
         Ok(group)
     }
 
     fn add(&mut self, dir: &Path, above: &str) -> Result<(), BackupError> {
         for path in sorted_entries(dir)? {
-            let Some(last) =
-                path.file_name().and_then(|last| last.to_str()).filter(|last| !is_fresh(last))
-            else {
-                continue;
-            };
+            let last = path.file_name().unwrap_or_default().to_string_lossy();
+            let member = format!("{above}/{last}");
             let about = fs::symlink_metadata(&path).map_err(failed("read", &path))?;
-            if about.is_dir() {
-                self.add(&path, &format!("{above}{last}/"))?;
+            if is_transient(&member) {
+                continue;
+            }
+            if !is_owned(&member, about.is_dir()) {
+                self.left_out.push(foreign(&member));
+            } else if about.is_dir() {
+                self.add(&path, &member)?;
             } else if about.is_file() {
                 let content =
                     read_regular(&path, MAX_AUTHORITY_FILE).map_err(failed("read", &path))?;
-                self.0.push((
-                    format!("{above}{last}"),
-                    about.permissions().mode() & 0o7777,
-                    content,
-                ));
+                self.files.push((member, about.permissions().mode() & 0o7777, content));
             }
         }
         Ok(())
     }
+}
+
+/// Returns the line about a file that meshd has not written.
+fn foreign(member: &str) -> String {
+    format!("{}: it is no file of meshd", member.escape_debug())
 }
 
 /// Lists a folder; empty if it does not exist.
@@ -88,11 +97,6 @@ fn sorted_entries(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     Ok(paths)
 }
 
-/// Temporary files are skipped.
-fn is_fresh(name: &str) -> bool {
-    name.starts_with(".new") || name.ends_with(".new")
-}
-
 /// Folder of blobs in `blobs_dir`.
 const BLOBS: &str = "sha256";
 /// Folders in `blobs_dir` without state: downloads and running builds.
@@ -103,6 +107,8 @@ const STATE: &str = "state";
 pub const AUTHORITY: &str = "ca";
 /// Maximum size of one file of the certificate authority, in bytes.
 const MAX_AUTHORITY_FILE: u64 = 1 << 20;
+/// Maximum number of named files that a backup does not hold.
+const MAX_LEFT_OUT: usize = 1000;
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 64;
 /// Mode of private files.
@@ -135,15 +141,12 @@ pub fn create(
             Path::new(&name),
         )?;
     }
-    for (name, mode, content) in &authority.0 {
+    for (name, mode, content) in &authority.files {
         let size = content.len() as u64;
-        archive.put(
-            &format!("{STATE}/{AUTHORITY}/{name}"),
-            *mode,
-            size,
-            content.as_slice(),
-            Path::new(name),
-        )?;
+        archive.put(name, *mode, size, content.as_slice(), Path::new(name))?;
+    }
+    for line in authority.left_out {
+        archive.leave_out(line);
     }
     archive.file("site.toml", &site.file)?;
     let blobs_dir = absolute(&site.blobs_dir);
@@ -269,16 +272,15 @@ impl<W: Write> BackupArchive<W> {
         for path in sorted_entries(from)? {
             let last = path.file_name().unwrap_or_default();
             let Some(last) = last.to_str().filter(|last| safe(last, &path).is_ok()) else {
-                self.left_out.push(format!(
-                    "{name}/{}: its name is not plain UTF-8",
-                    last.to_string_lossy().escape_debug()
-                ));
+                let last = last.to_string_lossy().escape_debug().to_string();
+                self.leave_out(format!("{name}/{last}: its name is not plain UTF-8"));
                 continue;
             };
-            if is_fresh(last) || skip(&absolute(&path)) {
+            let member = format!("{name}/{last}");
+            if is_transient(&member) || skip(&absolute(&path)) {
                 continue;
             }
-            match self.entry(&format!("{name}/{last}"), &path, links, skip) {
+            match self.entry(&member, &path, links, skip) {
                 Err(BackupError::File { source, .. })
                     if source.kind() == io::ErrorKind::NotFound => {}
                 done => done?,
@@ -302,7 +304,13 @@ impl<W: Write> BackupArchive<W> {
         {
             about = target;
         }
-        if about.is_symlink() {
+        if about.file_type().is_socket() {
+            // meshd creates its sockets.
+            return Ok(());
+        }
+        if !is_owned(name, about.is_dir()) {
+            self.leave_out(foreign(name));
+        } else if about.is_symlink() {
             let target =
                 fs::read_link(path).map_err(failed("read", path))?.to_string_lossy().into_owned();
             self.packer.link(&safe(name, path)?, &target).map_err(failed("back up", path))?;
@@ -311,7 +319,7 @@ impl<W: Write> BackupArchive<W> {
             let mode = about.permissions().mode() & 0o7777;
             self.packer.folder(&safe(name, path)?, mode).map_err(failed("back up", path))?;
             if name.matches('/').count() >= MAX_DEPTH {
-                self.left_out.push(format!("{name}/: its folders are more than {MAX_DEPTH} deep"));
+                self.leave_out(format!("{name}/: its folders are more than {MAX_DEPTH} deep"));
                 return Ok(());
             }
             let has_links_of_nodes = path.file_name().is_some_and(is_rootfs);
@@ -319,11 +327,17 @@ impl<W: Write> BackupArchive<W> {
             self.folder(name, path, links, skip)?;
         } else if about.is_file() {
             self.file(name, path)?;
-        } else if !about.file_type().is_socket() {
-            // Sockets are not backed up; meshd creates them.
-            self.left_out.push(format!("{name}: it is a pipe or device"));
+        } else {
+            self.leave_out(format!("{name}: it is a pipe or device"));
         }
         Ok(())
+    }
+
+    /// Records what the archive does not hold, up to a bound.
+    fn leave_out(&mut self, line: String) {
+        if self.left_out.len() < MAX_LEFT_OUT {
+            self.left_out.push(line);
+        }
     }
 
     fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {

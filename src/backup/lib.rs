@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `create` | creates a backup: a snapshot of the store, and all files of the site |
+//! | `owned_files` | which files below the state folder belong to a backup |
 //! | `restore` | restores a backup into a new folder, whole or not at all |
 //! | `encryption` | encrypts and decrypts the age format; the digest file beside a backup |
 //!
@@ -23,12 +24,13 @@
 
 mod create;
 mod encryption;
+mod owned_files;
 mod restore;
 
 #[cfg(test)]
 mod tests;
 
-pub use create::{AUTHORITY, BackupSource, FileGroup, create};
+pub use create::{AUTHORITY, AuthorityFiles, BackupSource, create};
 pub use encryption::{MIN_KEY, digest_file, digest_line};
 pub use restore::{Restored, restore};
 

@@ -1,6 +1,7 @@
 //! Tests of backups: round trips, and refusal of damaged files.
 
 mod hostile;
+mod strays;
 
 use super::*;
 use meshd_config::Site;
@@ -38,7 +39,7 @@ fn site(dir: &Path) -> Site {
         );
     write(&dir.join("site.toml"), &text, 0o644);
     write(&dir.join("munge"), "a secret of an overlay", 0o600);
-    write(&dir.join("var/ca/ca.key"), "the authority's key", 0o600);
+    write(&dir.join("var/ca/0a/root.key"), "the authority's key", 0o600);
     write(&dir.join("var/ca/ca.pem"), "the authority", 0o644);
     write(&dir.join("var/ca/0a/issuer.key"), "the issuer's key", 0o600);
     write(&dir.join("var/ca/ca.new"), "half", 0o600);
@@ -114,7 +115,7 @@ async fn made_with(blobs: bool, add: impl FnOnce(&Path)) -> Made {
     add(dir.path());
     let store = store(dir.path()).await;
     let created_at = Timestamp::from_millis(9);
-    let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
+    let authority = AuthorityFiles::read(&site.state_dir.join(AUTHORITY)).unwrap();
     let source = BackupSource {
         site: &site,
         store: store.snapshot().unwrap().files,
@@ -140,7 +141,7 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     let mode = |name: &str| fs::metadata(into.join(name)).unwrap().permissions().mode() & 0o777;
     let text = |name: &str| fs::read_to_string(into.join(name)).unwrap();
     assert_eq!(
-        (text("state/ca/ca.key").as_str(), mode("state/ca/ca.key")),
+        (text("state/ca/0a/root.key").as_str(), mode("state/ca/0a/root.key")),
         ("the authority's key", 0o600)
     );
     assert_eq!(
@@ -221,7 +222,7 @@ async fn restored_backup_has_the_same_nodes_leases_and_slots() {
     };
     let before = records(&store);
     assert_eq!((before.0.len(), before.1.len(), before.2.len()), (1, 1, 1));
-    let authority = FileGroup::read(&site.state_dir.join(AUTHORITY)).unwrap();
+    let authority = AuthorityFiles::read(&site.state_dir.join(AUTHORITY)).unwrap();
     let source = BackupSource {
         site: &site,
         store: store.snapshot().unwrap().files,
@@ -281,7 +282,7 @@ async fn backup_reveals_nothing_without_the_key() {
     let source = BackupSource {
         site: &meshd_config::load(&made.dir.path().join("site.toml")).unwrap(),
         store: Vec::new(),
-        authority: FileGroup::default(),
+        authority: AuthorityFiles::default(),
         created_at: Timestamp::EPOCH,
         blobs: false,
     };
@@ -293,10 +294,10 @@ async fn backup_reveals_nothing_without_the_key() {
 async fn restore_into_nonempty_folder_is_refused() {
     let made = made(false).await;
     let into = made.path("other");
-    write(&into.join("state/ca/ca.key"), "of another site", 0o600);
+    write(&into.join("state/ca/0a/root.key"), "of another site", 0o600);
     let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
     assert!(matches!(refused, BackupError::NotEmpty { .. }), "{refused}");
-    assert_eq!(fs::read_to_string(into.join("state/ca/ca.key")).unwrap(), "of another site");
+    assert_eq!(fs::read_to_string(into.join("state/ca/0a/root.key")).unwrap(), "of another site");
     assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Backups: a consistent copy of store and authority, encrypted with a key.
 
 use crate::admin::Admin;
-use meshd_backup::{AUTHORITY, BackupError, BackupSource, FileGroup, Manifest};
+use meshd_backup::{AUTHORITY, AuthorityFiles, BackupError, BackupSource, Manifest};
 use meshd_model::fleet::{AuditContext, Event, EventKind};
 use meshd_types::{Secret, Timestamp};
 use std::{fs::File, io::Write, sync::Arc};
@@ -9,7 +9,7 @@ use std::{fs::File, io::Write, sync::Arc};
 /// A consistent copy of store and authority.
 pub struct Snapshot {
     files: Vec<(String, File, u64)>,
-    authority: FileGroup,
+    authority: AuthorityFiles,
     taken_at: Timestamp,
 }
 
@@ -22,7 +22,7 @@ impl Admin {
         self.env.store_event(Event::new(taken_at, audit, EventKind::BackedUp, "")).await?;
         let this = self.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let authority = FileGroup::read(&this.env.site().state_dir.join(AUTHORITY))?;
+            let authority = AuthorityFiles::read(&this.env.site().state_dir.join(AUTHORITY))?;
             Ok::<_, BackupError>((this.env.store.snapshot()?.files, authority))
         });
         let (files, authority) =

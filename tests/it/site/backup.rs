@@ -78,8 +78,15 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     let (file, key) = (world.path("rack.backup"), world.path("backup.key"));
     let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
     fs::write(key, "correct horse battery staple\n").unwrap();
-    let made = done(&world, &["backup", "create", file, "--key-file", key, "--blobs"]);
-    assert!(made.contains("every digest is correct"), "{made}");
+    fs::write(world.path("state/generations/.archive.json.swp"), "an editor was here").unwrap();
+    let made = world.meshd(&["backup", "create", file, "--key-file", key, "--blobs"]);
+    let out = String::from_utf8_lossy(&made.stdout);
+    assert!(made.status.success() && out.contains("every digest is correct"), "{}", stderr(&made));
+    assert_eq!(
+        stderr(&made),
+        "warning: not in the backup: state/generations/.archive.json.swp: it is no file of meshd\n",
+        "it holds all files of meshd"
+    );
     assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(done(&world, &["backup", "verify", file]).contains("the SHA-256 is correct"));
     age_decrypts(&world, file);
