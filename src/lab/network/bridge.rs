@@ -9,8 +9,18 @@ pub const BRIDGE: &str = "br0";
 /// Creates the bridge with the address of the central node.
 pub fn create(namespace: &Namespace, address: Ipv4Addr, prefix_len: u8) -> Result<(), LabError> {
     namespace.ip(&["link", "add", BRIDGE, "type", "bridge"])?;
-    namespace.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", BRIDGE])?;
+    set_address(namespace, address, prefix_len)?;
     namespace.ip(&["link", "set", BRIDGE, "up"])
+}
+
+/// Gives the bridge this address alone.
+pub fn set_address(
+    namespace: &Namespace,
+    address: Ipv4Addr,
+    prefix_len: u8,
+) -> Result<(), LabError> {
+    namespace.ip(&["-4", "address", "flush", "dev", BRIDGE])?;
+    namespace.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", BRIDGE])
 }
 
 /// Creates a tap and attaches it to the bridge.

@@ -32,6 +32,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write as _},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Child,
 };
@@ -194,15 +195,20 @@ impl Rack {
         let _lock = lock(&self.layout.dir)?;
         self.rederive_site(report)?;
         self.stop_central()?;
+        // An earlier reload may have changed the site file, so the former address is not known.
+        bridge::set_address(&self.namespace, self.address()?, site::prefix_len(&self.site))?;
         self.start_central()
+    }
+
+    /// Returns the address of the central node.
+    fn address(&self) -> Result<Ipv4Addr, LabError> {
+        let address = self.site.segments[0].address;
+        address.ok_or_else(|| LabError::Site("the lab's own site file has no address".to_owned()))
     }
 
     /// Creates bridge and taps.
     fn create_network(&self) -> Result<(), LabError> {
-        let segment = &self.site.segments[0];
-        let Some(address) = segment.address else {
-            return Err(LabError::Site("the lab's own site file has no address".to_owned()));
-        };
+        let address = self.address()?;
         self.namespace.create()?;
         bridge::create(&self.namespace, address, site::prefix_len(&self.site))?;
         self.record.nodes.iter().try_for_each(|node| bridge::add_tap(&self.namespace, &node.tap()))

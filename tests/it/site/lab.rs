@@ -143,6 +143,17 @@ fn lab_rack_applies_changes_of_the_users_site_file() {
     assert!(lab.has_profile("spare"));
 }
 
+#[test]
+fn lab_restart_moves_the_rack_to_the_address_of_the_users_site_file() {
+    let lab = Lab::up();
+    let changed = lab.text().replacen("address = \"10.77.0.1\"", "address = \"10.77.0.2\"", 1);
+    assert_ne!(changed, lab.text());
+    lab.write(&changed);
+    succeeded(&lab.lab("restart"));
+    let segment = lab.api("segments")[0].clone();
+    assert_eq!(segment["address"], "10.77.0.2", "{segment}");
+}
+
 /// Extends the first profile of a site file.
 fn extends(text: &str) -> String {
     let name =
