@@ -303,7 +303,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
             let hint = format!("look for {} in the log of meshd", error.correlation_id);
             Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
         }
-        Ok(error) => Failure::of_server(&error.message, &error.hint),
+        Ok(error) => Failure::new(error.message, error.hint),
         Err(_) => Failure::new(
             format!("meshd answered {status}"),
             "is it of the same version as this program?",

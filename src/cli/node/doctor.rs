@@ -99,7 +99,7 @@ async fn check_nodes(
         let name =
             nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
         let Some(report) = result.report else {
-            let error = result.error.map(|error| Failure::of_server(&error.message, &error.hint));
+            let error = result.error.map(|error| Failure::new(error.message, error.hint));
             message!(
                 "{name} ({}): {}",
                 result.id,

@@ -346,7 +346,7 @@ pub(crate) async fn order_several(
         match (&result.node, &result.error) {
             (Some(node), _) => message!("{}", text(node)),
             (None, Some(error)) => {
-                message!("{}: {}", result.id, Failure::of_server(&error.message, &error.hint))
+                message!("{}: {}", result.id, Failure::new(&error.message, &error.hint))
             }
             (None, None) => message!("{}: done", result.id),
         }

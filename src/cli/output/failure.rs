@@ -15,6 +15,8 @@ const MAX_LINE: usize = 240;
 #[derive(Debug)]
 pub struct Failure {
     message: String,
+    /// Lines of a log, below the message.
+    log: String,
     hint: String,
     /// Faults of files, each printed with its hint.
     faults: Option<String>,
@@ -29,6 +31,7 @@ impl Failure {
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Failure {
             message: message.into(),
+            log: String::new(),
             hint: hint.into(),
             faults: None,
             output: None,
@@ -44,12 +47,6 @@ impl Failure {
     /// Creates a failure from an error of a library, with all its sources.
     pub fn without_hint(error: &(impl Error + ?Sized)) -> Self {
         Failure::new(with_sources(error), "")
-    }
-
-    /// Creates a failure from an error of the server: its names may be of any origin, and add no
-    /// line.
-    pub(crate) fn of_server(message: &str, hint: &str) -> Self {
-        Failure::new(one_line(message), one_line(hint))
     }
 
     /// Creates a failure from faults of files that may be on another machine.
@@ -132,8 +129,11 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl From<LabError> for Failure {
+    /// The message of an error may be followed by the end of a log.
     fn from(error: LabError) -> Self {
-        Failure::of(&error)
+        let Failure { message, hint, .. } = Failure::of(&error);
+        let (message, log) = message.split_once('\n').unwrap_or((message.as_str(), ""));
+        Failure { log: log.to_owned(), ..Failure::new(message, hint) }
     }
 }
 
@@ -158,9 +158,13 @@ impl fmt::Display for Failure {
         if let Some(faults) = &self.faults {
             return f.write_str(faults);
         }
-        write!(f, "error: {}", self.message)?;
+        // Words of the operator, of nodes and of files add no line.
+        write!(f, "error: {}", one_line(&self.message))?;
+        if !self.log.is_empty() {
+            write!(f, "\n{}", self.log)?;
+        }
         if !self.hint.is_empty() {
-            write!(f, "\n  hint: {}", self.hint)?;
+            write!(f, "\n  hint: {}", one_line(&self.hint))?;
         }
         Ok(())
     }
@@ -184,6 +188,16 @@ mod tests {
             failure.to_string(),
             "error: cannot open a; b: disk on fire\n  hint: look at its mode"
         );
+    }
+
+    #[test]
+    fn words_with_control_characters_add_no_line_and_are_shown_escaped() {
+        let failure = Failure::new("there is no profile `\u{1b}[31m\nok`", "\u{7}");
+        let shown = "error: there is no profile `\\u{1b}[31m\\nok`\n  hint: \\u{7}";
+        assert_eq!(failure.to_string(), shown);
+        let log = "one line\nanother".to_owned();
+        let ended = LabError::Failed { program: "meshd".to_owned(), detail: log };
+        assert!(Failure::from(ended).to_string().contains("one line\nanother"));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Table<'d> {
     path: String,
     line: usize,
     read_keys: RefCell<BTreeSet<String>>,
+    /// Keys of a later release, which no hint suggests.
+    reserved_keys: RefCell<Vec<&'static str>>,
 }
 
 /// A named table inside a table, such as one profile of `[profiles]`.
@@ -31,8 +33,9 @@ pub struct NamedTable<'d> {
 impl Drop for Table<'_> {
     fn drop(&mut self) {
         let read_keys = self.read_keys.borrow();
-        for (key, item) in
-            self.toml.iter().filter(|(key, item)| !read_keys.contains(*key) && !item.is_none())
+        let reserved_keys = self.reserved_keys.borrow();
+        let is_known = |key: &str| read_keys.contains(key) || reserved_keys.contains(&key);
+        for (key, item) in self.toml.iter().filter(|(key, item)| !is_known(key) && !item.is_none())
         {
             let what = if item.is_table() || item.is_array_of_tables() { "section" } else { "key" };
             let at = self.position(key);
@@ -52,7 +55,14 @@ impl<'d> Table<'d> {
         path: String,
         line: usize,
     ) -> Self {
-        Table { document, toml, path, line, read_keys: RefCell::default() }
+        Table {
+            document,
+            toml,
+            path,
+            line,
+            read_keys: RefCell::default(),
+            reserved_keys: RefCell::default(),
+        }
     }
 
     /// Returns the position of a key; of the table if the key is absent.
@@ -111,8 +121,9 @@ impl<'d> Table<'d> {
     }
 
     /// Rejects a key of a later release.
-    pub fn reserved(&self, key: &str) {
-        if self.item(key).is_some() {
+    pub fn reserved(&self, key: &'static str) {
+        self.reserved_keys.borrow_mut().push(key);
+        if self.has(key) {
             self.fault(key, "reserved for a later release", "remove it");
         }
     }

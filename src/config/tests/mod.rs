@@ -308,6 +308,13 @@ fn section_reserved_for_later_release_is_refused() {
 }
 
 #[test]
+fn reserved_section_is_suggested_by_no_hint() {
+    let shown = read(&LEAST.replacen("[defaults]", "[quite_other]\n[defaults]", 1)).unwrap_err();
+    let text = shown.to_string();
+    assert!(text.contains("known here: admin") && !text.contains("store"), "{text}");
+}
+
+#[test]
 fn admin_https_exists_only_if_configured() {
     let listener = |section: &str| {
         with_section(&format!("[admin.https]\n{section}")).map(|site| site.admin.https)

@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use meshd_api::{ImportMachines, ImportedMachines, MachineView, RemoveMachines, routes as api};
 use meshd_config::{Fault, Faults};
 use meshd_model::fleet::{MachineRow, RowFault, label_words, parse_rows};
-use meshd_types::{Hostlist, MacAddr, NodePattern, Timestamp, matches_glob};
+use meshd_types::{Hostlist, MacAddr, NodePattern, Timestamp, matches_glob, one_line};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -111,7 +111,8 @@ impl AddMachine {
             Err(faults) => {
                 let text = |fault: &RowFault| {
                     let option = fault.column.replace('_', "-").replace("labels", "label");
-                    format!("--{option}: {}\n  hint: {}", fault.message, fault.hint)
+                    let (message, hint) = (one_line(&fault.message), one_line(&fault.hint));
+                    format!("--{option}: {message}\n  hint: {hint}")
                 };
                 faults.iter().for_each(|fault| message!("{}", text(fault)));
                 Err(Failure::new(
