@@ -7,6 +7,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Output},
+    time::SystemTime,
 };
 
 /// The user of all tasks here.
@@ -61,8 +62,10 @@ fn task_finds_nothing_that_an_earlier_task_of_its_user_left() {
 #[test]
 fn task_is_refused_if_its_user_keyring_cannot_be_cleared() {
     let rig = Rig::new();
-    // The keyring of a user stays as it is: one for each run.
-    let user = (100_000 + std::process::id() % 1_000_000).to_string();
+    // The kernel keeps a locked keyring until it ends, and process IDs return: each run has the
+    // user of its millisecond.
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let user = (100_000 + time.as_millis() % 1_000_000_000).to_string();
     let (code, _, errors) = run(&rig, "lock", &user);
     assert_eq!(code, 0, "{errors}");
     let (code, _, errors) = run(&rig, "find", &user);
