@@ -27,6 +27,8 @@ pub enum RootFault {
     TooMany(Limits),
     #[error("the sources expand to more than {} bytes", .0.bytes)]
     TooLarge(Limits),
+    #[error("the paths of the root pass more than {} names and links", .0.passed_names())]
+    TooManyNames(Limits),
     #[error("the root is {size} bytes as a squashfs, more than {most}")]
     SquashfsTooLarge { size: u64, most: u64 },
     #[error("the root has no kernel: /boot has no vmlinuz-RELEASE")]
@@ -60,6 +62,7 @@ meshd_types::hints!(RootFault {
     RootFault::Path { .. } => "remove the entry from the source";
     RootFault::TooMany(_) => "remove files from the root";
     RootFault::TooLarge(_) => "remove files from the root";
+    RootFault::TooManyNames(_) => "remove chains of symbolic links";
     RootFault::SquashfsTooLarge { .. } => "remove files from the root";
     RootFault::NoKernel => "install a kernel package, such as linux-image-amd64";
     RootFault::SeveralKernels(_) => "remove all but one kernel package";

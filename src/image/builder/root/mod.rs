@@ -98,7 +98,7 @@ fn build(
     store::sweep(&request.blobs_dir);
     let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(recipe, &work))?;
     let mut contents = ContentStore::new(work.folder("contents")?);
-    let mut tree = RootTree::new();
+    let mut tree = RootTree::new(LIMITS);
     report_step(progress, BuildStep::UnpackRoot, || {
         let mut reader = Reader {
             tree: &mut tree,
@@ -112,6 +112,7 @@ fn build(
         let Used { entries, left_out, .. } = reader.used;
         machine_state::remove(&mut tree, &mut contents)
             .map_err(io_error("write", work.path("contents")))?;
+        check_passed_names(&tree)?;
         let note = format!("{entries} entries, {left_out} devices and pipes left out");
         progress.note(BuildStep::UnpackRoot, &note);
         Ok(())
@@ -119,6 +120,11 @@ fn build(
     let root = Root { tree: &tree, contents: &contents, arch: recipe.arch };
     let maker = Maker { request, recipe, progress, work: &work, root };
     maker.make(digest, fetched)
+}
+
+/// Refuses a root whose paths were not all followed.
+fn check_passed_names(tree: &RootTree) -> Result<(), RootFault> {
+    if tree.is_exhausted() { Err(RootFault::TooManyNames(LIMITS)) } else { Ok(()) }
 }
 
 /// The files of a recipe's folder are its digest, which `image list` computes each time.
@@ -164,6 +170,7 @@ impl Maker<'_> {
         let modules = report_step(self.progress, BuildStep::Initramfs, || {
             modules_initrd::make(root, &kernel, &self.recipe.modules, date, self.work)
         })?;
+        check_passed_names(root.tree)?;
         let (file, verity) = report_step(self.progress, BuildStep::Squashfs, || {
             filesystem::make(root.tree, root.contents, date, self.work)
         })?;

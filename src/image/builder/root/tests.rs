@@ -24,6 +24,7 @@ use tar::EntryType;
 const SMALL: Limits = Limits { entries: 64, bytes: 1 << 20 };
 
 /// An entry of an archive.
+#[derive(Clone)]
 struct Item<'a> {
     path: &'a str,
     kind: EntryType,
@@ -96,12 +97,20 @@ fn merge(layers: &[&[u8]]) -> Result<MergedLayers, RootFault> {
 }
 
 fn merge_archives(layers: &[&[u8]], digest: Option<Digest>) -> Result<MergedLayers, RootFault> {
+    merge_within(SMALL, layers, digest)
+}
+
+fn merge_within(
+    limits: Limits,
+    layers: &[&[u8]],
+    digest: Option<Digest>,
+) -> Result<MergedLayers, RootFault> {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("contents")).unwrap();
     let mut contents = ContentStore::new(dir.path().join("contents"));
-    let mut tree = RootTree::new();
+    let mut tree = RootTree::new(limits);
     let mut reader =
-        Reader { tree: &mut tree, contents: &mut contents, limits: SMALL, used: Used::default() };
+        Reader { tree: &mut tree, contents: &mut contents, limits, used: Used::default() };
     for (number, bytes) in layers.iter().enumerate() {
         let path = dir.path().join(format!("{number}.tar"));
         fs::write(&path, bytes).unwrap();
@@ -242,6 +251,20 @@ fn archive_beyond_a_limit_is_refused_before_it_is_stored() {
     assert!(refused.contains("expand to more than"), "{refused}");
     let sparse = [Item { attributes: &[("GNU.sparse.major", b"1")], ..file("s", b"") }];
     assert!(refusal(&sparse).contains("sparse in the format pax"));
+}
+
+#[test]
+fn chains_of_long_links_and_deep_folders_are_refused_in_bounded_work() {
+    let names: Vec<String> = (0..=40).map(|number| format!("l{number}")).collect();
+    let way = "x/../".repeat(800);
+    let targets: Vec<String> = names.iter().skip(1).map(|next| format!("{way}{next}")).collect();
+    let links = names.iter().zip(&targets).map(|(name, target)| link(name, target));
+    let below = file("l0/file", b"content");
+    let items: Vec<Item<'_>> = [folder("x"), folder("l40")].into_iter().chain(links).collect();
+    let refused = refusal(&[items, vec![below]].concat());
+    assert!(refused.contains("`l0/file`") && refused.contains("passes more names"), "{refused}");
+    let refused = refusal(&[folder(&"d/".repeat(2000))]);
+    assert!(refused.contains("below too many folders"), "{refused}");
 }
 
 #[test]

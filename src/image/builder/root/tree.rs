@@ -4,7 +4,11 @@
 //! A path is bytes without a slash at its ends; the root has the empty path. Names of one file
 //! (hard links) have one inode.
 
-use std::collections::{BTreeMap, VecDeque};
+use super::limits::Limits;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// Maximum number of symbolic links in a path, as in Linux.
 const MAX_LINKS: usize = 40;
@@ -14,6 +18,9 @@ const MAX_PATH: usize = 4095;
 
 /// Why a path of a source is refused, as a phrase that follows the path.
 pub(super) type PathFault = &'static str;
+
+const TOO_LONG: PathFault = "is longer than 4095 bytes";
+const TOO_MANY_NAMES: PathFault = "passes more names and links than all paths of a root may";
 
 /// Owner, mode, time and attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,12 +65,66 @@ pub(super) struct RootTree {
     /// Path -> inode. A folder is before all paths below it.
     names: BTreeMap<Vec<u8>, usize>,
     inodes: Vec<Inode>,
+    limits: Limits,
+    /// Bytes of all paths.
+    path_bytes: u64,
+    made_folders: u64,
+    /// A source with long chains of links makes each of its paths expensive.
+    passed_names: AtomicU64,
 }
 
 impl RootTree {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         let root = Inode { kind: InodeKind::Folder, meta: Meta::folder() };
-        RootTree { names: BTreeMap::from([(Vec::new(), 0)]), inodes: vec![root] }
+        RootTree {
+            names: BTreeMap::from([(Vec::new(), 0)]),
+            inodes: vec![root],
+            limits,
+            path_bytes: 0,
+            made_folders: 0,
+            passed_names: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns whether paths pass more names than permitted: then [`RootTree::resolve`] finds
+    /// nothing.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.passed_names.load(Ordering::Relaxed) > self.limits.passed_names()
+    }
+
+    /// Counts a name that leads to a path.
+    fn pass(&self, path: &[u8]) -> Result<(), PathFault> {
+        if path.len() > MAX_PATH {
+            return Err(TOO_LONG);
+        }
+        self.passed_names.fetch_add(1 + path.len() as u64 / 64, Ordering::Relaxed);
+        if self.is_exhausted() { Err(TOO_MANY_NAMES) } else { Ok(()) }
+    }
+
+    fn insert(&mut self, path: Vec<u8>, number: usize) -> Result<(), PathFault> {
+        self.path_bytes += path.len() as u64;
+        if self.path_bytes > self.limits.path_bytes() {
+            return Err("makes all paths of the root together too long");
+        }
+        self.names.insert(path, number);
+        Ok(())
+    }
+
+    /// Makes a folder that no entry of a source describes.
+    fn make_folder(&mut self, path: Vec<u8>) -> Result<(), PathFault> {
+        self.made_folders += 1;
+        if self.made_folders > self.limits.entries {
+            return Err("is below too many folders that no archive contains");
+        }
+        self.insert(path, self.inodes.len())?;
+        self.inodes.push(Inode { kind: InodeKind::Folder, meta: Meta::folder() });
+        Ok(())
+    }
+
+    fn take_name(&mut self, path: &[u8]) {
+        if self.names.remove(path).is_some() {
+            self.path_bytes -= path.len() as u64;
+        }
     }
 
     /// Returns all paths with the number of their inode, ordered.
@@ -86,7 +147,7 @@ impl RootTree {
             }
             self.remove_path(&at);
         }
-        self.names.insert(at, self.inodes.len());
+        self.insert(at, self.inodes.len())?;
         self.inodes.push(inode);
         Ok(())
     }
@@ -105,7 +166,7 @@ impl RootTree {
         }
         if at != target {
             self.remove_path(&at);
-            self.names.insert(at, number);
+            self.insert(at, number)?;
         }
         Ok(())
     }
@@ -128,7 +189,7 @@ impl RootTree {
     }
 
     fn remove_path(&mut self, at: &[u8]) {
-        self.names.remove(at);
+        self.take_name(at);
         self.remove_below(at);
     }
 
@@ -142,7 +203,7 @@ impl RootTree {
             .take_while(|path| is_below(path))
             .collect();
         for path in below {
-            self.names.remove(&path);
+            self.take_name(&path);
         }
     }
 
@@ -154,7 +215,9 @@ impl RootTree {
         }
         let Some(last) = names.pop() else { return Ok(Vec::new()) };
         let folder = self.walk(names.into())?;
-        Ok(join(&folder, &last))
+        let path = join(&folder, &last);
+        self.pass(&path)?;
+        Ok(path)
     }
 
     /// Follows names from the root to a folder. Missing folders are made.
@@ -166,13 +229,14 @@ impl RootTree {
                 if at.is_empty() {
                     return Err("leads out of the root by a symbolic link");
                 }
+                self.pass(&at)?;
                 parent(&mut at);
                 continue;
             }
             let path = join(&at, &name);
+            self.pass(&path)?;
             let Some(number) = self.names.get(&path) else {
-                self.names.insert(path.clone(), self.inodes.len());
-                self.inodes.push(Inode { kind: InodeKind::Folder, meta: Meta::folder() });
+                self.make_folder(path.clone())?;
                 at = path;
                 continue;
             };
@@ -203,10 +267,12 @@ impl RootTree {
         let mut links = 0;
         while let Some(name) = names.pop_front() {
             if name == b".." {
+                self.pass(&at).ok()?;
                 parent(&mut at);
                 continue;
             }
             let path = join(&at, &name);
+            self.pass(&path).ok()?;
             match &self.inodes[*self.names.get(&path)?].kind {
                 InodeKind::Folder => at = path,
                 InodeKind::File { .. } if names.is_empty() => at = path,
@@ -254,7 +320,7 @@ fn parent(path: &mut Vec<u8>) {
 /// Splits a path into names. An absolute path begins at the root.
 fn split(path: &[u8]) -> Result<Vec<Vec<u8>>, PathFault> {
     if path.len() > MAX_PATH {
-        return Err("is longer than 4095 bytes");
+        return Err(TOO_LONG);
     }
     if path.contains(&0) {
         return Err("contains a NUL byte");
