@@ -62,11 +62,15 @@ pub enum OperateError {
     Cancelled { node: NodeId, reason: String },
     #[error("node {node} refused the order: {reason}")]
     ActionFailed { node: NodeId, reason: String },
+    /// A programming fault: the order needs a step before or outside its transaction.
+    #[error("cannot apply the order to node {node}: it was not prepared")]
+    Unprepared { node: NodeId },
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
 
 meshd_types::hints!(OperateError {
+    OperateError::Unprepared { .. } => "report this fault of meshd";
     OperateError::NoNode { .. } => "`meshd node list` lists all nodes";
     OperateError::SameNode { .. } => "name two nodes";
     OperateError::NotSilent { wait, .. } => "switch it off and retry after {wait} s";

@@ -185,6 +185,7 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::Unfinished { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unfinished"),
         OperateError::Cancelled { .. } => (StatusCode::CONFLICT, "cancelled"),
         OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
+        OperateError::Unprepared { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unprepared"),
         OperateError::Store(_) => STORE,
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     nodes::{
-        NodeOps, OperateError, OrderError,
+        NodeOps, OperateError,
         admission::{approve_in, release_in},
         drain::stop_work_in,
         fence::fence_in,
@@ -99,8 +99,7 @@ impl NodeOps {
             NodeOrder::Remove => self.remove_in(tx, id, audit, now),
             NodeOrder::Fence => match prepared {
                 Prepared::SilentLink(last) => fence_in(tx, id, &self.links, last, audit, now),
-                // Does not occur: `prepare` examines the link of each fenced node.
-                _ => Err(OperateError::NoNode { name: id.to_string() }),
+                _ => Err(OperateError::Unprepared { node: id }),
             },
             NodeOrder::AssignProfile { profile } => change_node_in(tx, id, |tx, node| {
                 profile_assigned(tx, node, &self.env.site(), profile, audit, now)
@@ -111,7 +110,7 @@ impl NodeOps {
             NodeOrder::Label { change } => label_in(tx, id, change, audit, now),
             NodeOrder::Pin { .. } => {
                 let Prepared::Generation(generation) = prepared else {
-                    return Err(OrderError::RunsNothing { node: id }.into());
+                    return Err(OperateError::Unprepared { node: id });
                 };
                 change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, audit, now)))
             }
@@ -126,8 +125,8 @@ impl NodeOps {
             NodeOrder::ClearBootOnce => {
                 change_node_in(tx, id, |tx, node| once_cleared(tx, node, audit, now))
             }
-            // Begins outside this transaction: `start_reboots`.
-            NodeOrder::Reboot => crate::nodes::lifecycle::existing_node(tx, id),
+            // `start_reboots` sends it.
+            NodeOrder::Reboot => Err(OperateError::Unprepared { node: id }),
         }
     }
 }
