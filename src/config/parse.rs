@@ -76,6 +76,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         overlays_dir: head.overlays_dir,
         ssh_keys: head.ssh_keys,
         segments: segments.valid()?,
+        own_addresses: networks.iter().map(|network| network.address).collect(),
         reservations,
         node_names,
         vms: vms?,

@@ -29,6 +29,8 @@ pub struct Site {
     /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one segment has an interface. Links
     /// and networks are unique.
     pub segments: Vec<Segment>,
+    /// The addresses that the interfaces of this machine had when the file was read.
+    pub own_addresses: Vec<Ipv4Addr>,
     /// Address reservations; addresses are unique.
     pub reservations: Vec<Reservation>,
     /// Reserved node names; names are unique.

@@ -242,14 +242,17 @@ impl SiteSnapshot {
             Owner::Mac(mac) => format!("reserved for NIC {mac} by a [[reservation]]"),
             Owner::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
         });
-        reserved.or_else(|| {
-            let role = self
-                .site
-                .segments
-                .iter()
-                .find_map(|segment| Some((role_on(segment, address)?, segment)));
-            role.map(|(role, segment)| format!("{role} of {}", segment.link))
-        })
+        let role = || {
+            let on = |segment| Some((role_on(segment, address)?, segment));
+            let (role, segment) = self.site.segments.iter().find_map(on)?;
+            Some(format!("{role} of {}", segment.link))
+        };
+        // A segment need not name the address of its interface.
+        let own = || {
+            let is_own = self.site.own_addresses.contains(&address);
+            is_own.then(|| "an address of this central node".to_owned())
+        };
+        reserved.or_else(role).or_else(own)
     }
 
     /// The ID with which DHCP looks up the reserved address of a node: a former ID that has a

@@ -125,6 +125,7 @@ fn list_with_faults_changes_nothing_and_names_all_lines() {
         "52:54:00:00:0x:02,GPU_2,10.77.0.256,compte,rack\r\n",
         "52:54:00:00:00:03,taken,10.77.0.255,,\r\n",
         "52:54:00:00:00:04,\"gpu004\",192.0.2.4,,\"rack=a, b=c\"\r\n",
+        "52:54:00:00:00:06,gpu006,10.77.0.1,,\r\n",
     ];
     let (code, text) = import(&world, text.concat(), &[]);
     assert_eq!(code, Some(1), "{text}");
@@ -140,6 +141,7 @@ fn list_with_faults_changes_nothing_and_names_all_lines() {
         "machines.csv:5: address: 10.77.0.255 is",
         "machines.csv:6: labels:",
         "machines.csv:6: address: 192.0.2.4 is in the network of no segment",
+        "machines.csv:7: address: 10.77.0.1 is an address of this central node",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
