@@ -8,8 +8,8 @@ use crate::{
         CENTRAL, World, dhcp::As, eventually, node::PxeNode, single_orders::SingleOrders as _,
     },
 };
-use meshd_central::{DhcpChange, DhcpObservation};
-use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};
+use meshd_central::{DhcpChange, DhcpExchange};
+use meshd_model::fleet::{DhcpClient, Fingerprint, Node, Phase, Stage, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_types::{Basis, MacAddr};
 use std::{
@@ -115,9 +115,9 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
-    let observation = |address| DhcpObservation {
+    let observation = |address| DhcpExchange {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
-        exchange: DhcpExchange::Ipxe,
+        client: DhcpClient::Ipxe,
         uuid: None,
         arch: None,
         address,

@@ -14,8 +14,8 @@ use crate::{
         single_orders::SingleOrders as _,
     },
 };
-use meshd_central::{DhcpChange, DhcpObservation};
-use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
+use meshd_central::{DhcpChange, DhcpExchange};
+use meshd_model::fleet::{ConditionKind, DhcpClient, Phase, Stage};
 use meshd_types::{MacAddr, NodeId, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -242,9 +242,9 @@ fn token_from_another_machine_is_refused_and_stays_valid() {
 }
 
 fn exchange_of(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange {
-    DhcpChange::Exchange(DhcpObservation {
+    DhcpChange::Exchange(DhcpExchange {
         mac,
-        exchange: DhcpExchange::Ipxe,
+        client: DhcpClient::Ipxe,
         uuid: None,
         arch: None,
         address: Some(address),

@@ -4,8 +4,8 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, single_orders::SingleOrders as _},
 };
-use meshd_central::{DhcpChange, DhcpObservation};
-use meshd_model::fleet::{DhcpExchange, Stage, Verb};
+use meshd_central::{DhcpChange, DhcpExchange};
+use meshd_model::fleet::{DhcpClient, Stage, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::MacAddr;
 use std::{fs, net::Ipv4Addr, path::Path};
@@ -19,10 +19,9 @@ const GATHERED: u32 = 100;
 fn forged(number: u32) -> DhcpChange {
     let [a, b, c, d] = number.to_be_bytes();
     let address = Some(Ipv4Addr::new(10, 78, c, d));
-    let exchange = DhcpExchange::Firmware;
-    DhcpChange::Exchange(DhcpObservation {
+    DhcpChange::Exchange(DhcpExchange {
         mac: MacAddr([2, 9, a, b, c, d]),
-        exchange,
+        client: DhcpClient::Firmware,
         uuid: None,
         arch: None,
         address,

@@ -10,7 +10,7 @@ use meshd_central::{ConnectionFate, LanClient, ObservedConnection, SegmentSource
 use meshd_config::Delivery;
 use meshd_model::{
     boot::BootFailure,
-    fleet::{ConditionKind, DhcpExchange, Stage},
+    fleet::{ConditionKind, DhcpClient, Stage},
 };
 use meshd_proto::EnrolRequest;
 use meshd_types::Secret;
@@ -126,7 +126,7 @@ async fn session_gives_one_overlay_until_the_next_dhcp_exchange() {
     assert!(machine.script.contains("# refusal no_session"), "{}", machine.script);
     assert!(rig.condition(machine.id(), ConditionKind::BootImpersonated).is_some(), "an alarm");
     // A script that failed repeats DHCP before it asks again.
-    machine.dhcp(DhcpExchange::Ipxe).await;
+    machine.dhcp(DhcpClient::Ipxe).await;
     machine.ask_script().await;
     assert!(machine.script.contains("/overlay/"), "{}", machine.script);
     for stage in [Stage::Overlay, Stage::Enrolled] {

@@ -16,12 +16,12 @@ const REPEAT_AFTER: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct AckedOffsets<S> {
     offsets: BTreeMap<S, u64>,
-    welcomes: u64,
+    links: u64,
 }
 
 impl<S> Default for AckedOffsets<S> {
     fn default() -> Self {
-        AckedOffsets { offsets: BTreeMap::new(), welcomes: 0 }
+        AckedOffsets { offsets: BTreeMap::new(), links: 0 }
     }
 }
 
@@ -32,9 +32,9 @@ impl<S: Ord> AckedOffsets<S> {
         *acknowledged = end.max(*acknowledged);
     }
 
-    /// Records the welcome of a new link.
-    pub fn welcome(&mut self) {
-        self.welcomes += 1;
+    /// Begins a new link: unacknowledged pieces are sent again.
+    pub fn rewind(&mut self) {
+        self.links += 1;
     }
 
     fn includes(&self, stream: &S, end: u64) -> bool {
@@ -57,12 +57,12 @@ pub async fn forward<S: Copy + Ord, M>(
         let end = offset + length as u64;
         let piece = Piece::from_bytes(buffer[..length].to_vec());
         loop {
-            let welcomes = acked.borrow_and_update().welcomes;
+            let links = acked.borrow_and_update().links;
             if messages.send(message(offset, piece.clone())).await.is_err() {
                 return;
             }
             let changed =
-                acked.wait_for(|acked| acked.includes(&stream, end) || acked.welcomes != welcomes);
+                acked.wait_for(|acked| acked.includes(&stream, end) || acked.links != links);
             match timeout(REPEAT_AFTER, changed).await {
                 Ok(Ok(acked)) if acked.includes(&stream, end) => break,
                 Ok(Err(_)) => return,

@@ -33,7 +33,7 @@ use super::{
     vm::VmManager,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat};
+use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, Welcome};
 pub use options::{Options, RunError};
 use std::{collections::VecDeque, future::pending, time::Duration};
 use tokio::{
@@ -134,7 +134,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         };
         let Some(event) = event else { continue };
         log(&event, driver.options.token_file.is_some());
-        driver.welcome(&event);
+        if let Event::Message(FromCentral::Welcome(welcome)) = &event {
+            driver.note_welcome(welcome);
+        }
         let before = machine.state();
         let effects = machine.handle(driver.now(), random(), event);
         if machine.state() != before {
@@ -218,7 +220,7 @@ impl Driver {
             Effect::OpenPending { reason } => self.open_pending(reason),
             Effect::OpenLink => self.open_link(),
             Effect::Deliver(message) => self.deliver(message),
-            Effect::ReportSections => self.sections.welcome(),
+            Effect::ReportSections => self.sections.begin_link(),
             Effect::Close => {
                 self.call = JoinSet::new();
                 self.close_connection().await;
@@ -304,10 +306,9 @@ impl Driver {
 
     /// Stores the central node's time, and starts to send the node's log if the central node stores
     /// logs.
-    fn welcome(&mut self, event: &Event) {
-        let Event::Message(FromCentral::Welcome(welcome)) = event else { return };
+    fn note_welcome(&mut self, welcome: &Welcome) {
         if welcome.logs {
-            self.boot_log.welcome(&self.tree);
+            self.boot_log.begin_link(&self.tree);
         }
         let Some(central) = welcome.now else { return };
         let clock = checks::CentralClock::new(&self.tree, central);

@@ -20,9 +20,9 @@ impl Sections {
     }
 
     /// Reports all sections again: the link is new, and its generations begin anew.
-    pub fn welcome(&mut self) {
-        self.vms.welcome();
-        self.tasks.welcome();
+    pub fn begin_link(&mut self) {
+        self.vms.begin_link();
+        self.tasks.begin_link();
     }
 
     /// Waits for the next report or piece of output. Cancel-safe.

@@ -319,7 +319,7 @@ impl LinkStateMachine {
         self.extend_silence(now);
         match (&mut self.state, message) {
             (State::Greeting { .. }, FromCentral::Welcome(welcome)) => {
-                self.welcome(now, random, &welcome)
+                self.handle_welcome(now, random, &welcome)
             }
             (
                 State::Greeting { .. } | State::Linked(_),
@@ -372,7 +372,7 @@ impl LinkStateMachine {
         }
     }
 
-    fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Effect> {
+    fn handle_welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Effect> {
         if !meshd_proto::is_supported_version(welcome.version) {
             return self.retry_later(now, random, Some(REJECTED_RETRY));
         }

@@ -168,8 +168,8 @@ impl Tasks {
         record.acked.send_modify(|acked| acked.acknowledge(stream, end));
     }
 
-    /// Repeats all reports after the welcome of a new link, which counts generations anew.
-    pub fn welcome(&mut self) {
+    /// Begins a new link: repeats all reports, and counts generations anew.
+    pub fn begin_link(&mut self) {
         self.observed = 0;
         for message in &mut self.messages {
             if let FromAgent::Report(report) = message {
@@ -178,7 +178,7 @@ impl Tasks {
         }
         self.report_all();
         for record in self.tasks.values() {
-            record.acked.send_modify(AckedOffsets::welcome);
+            record.acked.send_modify(AckedOffsets::rewind);
         }
     }
 

@@ -8,8 +8,7 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, Node, RelayPort,
-    Stage,
+    Actor, BootSession, ConditionKind, DhcpClient, Event, EventKind, Lease, Node, RelayPort, Stage,
 };
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
@@ -17,9 +16,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// A DHCP exchange that the engine parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DhcpObservation {
+pub struct DhcpExchange {
     pub mac: MacAddr,
-    pub exchange: DhcpExchange,
+    pub client: DhcpClient,
     /// Option 97, if valid.
     pub uuid: Option<SystemUuid>,
     /// Option 93.
@@ -47,7 +46,7 @@ pub struct LeaseChange {
 /// A change that the DHCP engine wants to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpChange {
-    Exchange(DhcpObservation),
+    Exchange(DhcpExchange),
     /// A lease of a VM's NIC, or of a client behind a router; it opens no boot session.
     LeaseGranted(Lease),
     LeaseChanged(LeaseChange),
@@ -64,8 +63,8 @@ impl BootService {
             let mut opened = BTreeMap::new();
             for change in changes {
                 match change {
-                    DhcpChange::Exchange(seen) => {
-                        ended.extend(self.record_exchange(tx, seen, &mut opened, now))
+                    DhcpChange::Exchange(exchange) => {
+                        ended.extend(self.record_exchange(tx, exchange, &mut opened, now))
                     }
                     // The VM may have been deleted since its request.
                     DhcpChange::LeaseGranted(lease)
@@ -89,7 +88,7 @@ impl BootService {
     /// addresses, a machine may claim any address by DHCP: there the script request binds it.
     fn pin_leases(&self, changes: &[DhcpChange]) {
         for change in changes {
-            let DhcpChange::Exchange(DhcpObservation {
+            let DhcpChange::Exchange(DhcpExchange {
                 mac,
                 lease: Some(lease),
                 is_relayed: false,
@@ -112,26 +111,26 @@ impl BootService {
     fn record_exchange(
         &self,
         tx: &mut Tx<'_>,
-        seen: &DhcpObservation,
+        exchange: &DhcpExchange,
         opened: &mut BTreeMap<MacAddr, BootSessionId>,
         now: Timestamp,
     ) -> Option<NodeId> {
-        if let Some(lease) = &seen.lease {
+        if let Some(lease) = &exchange.lease {
             tx.put_lease(lease.clone());
         }
-        let newest = opened.get(&seen.mac).copied();
+        let newest = opened.get(&exchange.mac).copied();
         let newest =
-            newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+            newest.or_else(|| tx.before().newest_session(exchange.mac).map(|session| session.id));
         let session = newest
             .and_then(|id| tx.session(id))
-            .filter(|session| has_changed_address(session, seen, now));
+            .filter(|session| has_changed_address(session, exchange, now));
         if let Some(session) = session.cloned() {
-            return end_session(tx, session, seen, now);
+            return end_session(tx, session, exchange, now);
         }
         if let Some(session) =
-            current_session(tx, seen, newest, now, || BootSessionId(self.env.random()))
+            current_session(tx, exchange, newest, now, || BootSessionId(self.env.random()))
         {
-            opened.insert(seen.mac, session.id);
+            opened.insert(exchange.mac, session.id);
             tx.put_session(session);
         }
         None
@@ -246,18 +245,19 @@ fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
 
 /// True if the machine of an open boot session appears with another address without a new exchange.
 /// A machine keeps its address or sends a DISCOVER; anything else is a forgery.
-fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
-    let other =
-        session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+fn has_changed_address(session: &BootSession, exchange: &DhcpExchange, now: Timestamp) -> bool {
+    let other = session
+        .address
+        .is_some_and(|known| exchange.address.is_some_and(|address| address != known));
     let is_open = session.is_fresh(now) || session.holds_address(now);
-    other && is_open && !seen.discovered && failpoint::defends("session-address-change")
+    other && is_open && !exchange.discovered && failpoint::defends("session-address-change")
 }
 
 /// Ends a boot session: it receives no further capability, and its tokens become void.
 fn end_session(
     tx: &mut Tx<'_>,
     session: BootSession,
-    seen: &DhcpObservation,
+    exchange: &DhcpExchange,
     now: Timestamp,
 ) -> Option<NodeId> {
     let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
@@ -268,7 +268,7 @@ fn end_session(
         "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
         session.mac,
         shown(session.address),
-        shown(seen.address)
+        shown(exchange.address)
     );
     let id = session.id;
     tx.put_session(BootSession { ended: true, ..session });
@@ -293,30 +293,37 @@ fn end_session(
 /// Returns the session after this exchange; `None` for an operating system that meshd did not boot.
 fn current_session(
     tx: &mut Tx<'_>,
-    seen: &DhcpObservation,
+    exchange: &DhcpExchange,
     newest: Option<BootSessionId>,
     now: Timestamp,
     new_id: impl FnOnce() -> BootSessionId,
 ) -> Option<BootSession> {
-    let stage = match seen.exchange {
-        DhcpExchange::Firmware => Stage::Dhcp,
-        DhcpExchange::Ipxe => Stage::IpxeDhcp,
-        DhcpExchange::Os => Stage::OsDhcp,
+    let stage = match exchange.client {
+        DhcpClient::Firmware => Stage::Dhcp,
+        DhcpClient::Ipxe => Stage::IpxeDhcp,
+        DhcpClient::Os => Stage::OsDhcp,
     };
     let newest = newest
         .and_then(|id| tx.session(id))
-        .filter(|session| session.continues(seen.exchange, now))
+        .filter(|session| session.continues(exchange.client, now))
         .cloned();
     let mut session = match newest {
         Some(session) => session,
-        None if seen.exchange == DhcpExchange::Os => return None,
+        None if exchange.client == DhcpClient::Os => return None,
         None => {
             let new_id = new_id();
-            let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
-            let started =
-                Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
+            let node = tx.before().node_of_mac(exchange.mac).map(|node| node.id);
+            let started = Event::new(
+                now,
+                Actor::Node,
+                EventKind::BootStarted,
+                format!("MAC {}", exchange.mac),
+            );
             tx.event(started.of_node(node).in_session(new_id));
-            BootSession { stages: Vec::new(), ..BootSession::open(new_id, seen.mac, stage, now) }
+            BootSession {
+                stages: Vec::new(),
+                ..BootSession::open(new_id, exchange.mac, stage, now)
+            }
         }
     };
     if session.mark(stage, now) {
@@ -326,15 +333,15 @@ fn current_session(
             session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
         tx.event(reached.of_node(node).in_session(session.id));
     }
-    if seen.exchange != DhcpExchange::Os {
+    if exchange.client != DhcpClient::Os {
         session.refreshed_at = now;
     }
-    session.address = seen.address.or(session.address);
-    session.is_relayed = seen.is_relayed;
-    session.relay_port = seen.relay_port.clone().or(session.relay_port);
-    session.uuid = seen.uuid.or(session.uuid);
-    if seen.exchange == DhcpExchange::Firmware || session.arch.is_none() {
-        session.arch = seen.arch.or(session.arch);
+    session.address = exchange.address.or(session.address);
+    session.is_relayed = exchange.is_relayed;
+    session.relay_port = exchange.relay_port.clone().or(session.relay_port);
+    session.uuid = exchange.uuid.or(session.uuid);
+    if exchange.client == DhcpClient::Firmware || session.arch.is_none() {
+        session.arch = exchange.arch.or(session.arch);
     }
     Some(session)
 }

@@ -26,7 +26,7 @@ mod segment_health;
 mod stalls;
 mod wire_identity;
 
-pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
+pub use dhcp::{DhcpChange, DhcpExchange, LeaseChange};
 pub use dhcp_records::{MachineNic, NetworkUpdate, NicRecord};
 pub use fetched_stages::Fetched;
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};

@@ -21,7 +21,7 @@ mod node;
 pub use boot_progress::{
     boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop},
     boot_session::{
-        BootSession, BootStatus, DhcpExchange, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait,
+        BootSession, BootStatus, DhcpClient, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait,
     },
     stage::{Stage, StageMark},
     stall::Stall,

@@ -1,11 +1,11 @@
 //! Conversions between types of the DHCP engine and of the model and the central node.
 
 use meshd_central::{
-    DhcpChange, DhcpObservation, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth,
+    DhcpChange, DhcpExchange, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth,
 };
 use meshd_dhcp as dhcp;
 use meshd_model::{
-    fleet::{DhcpExchange, Lease, RelayPort},
+    fleet::{DhcpClient, Lease, RelayPort},
     work::ReservedNic,
 };
 use meshd_types::MacAddr;
@@ -83,12 +83,12 @@ fn known_relay_port(port: RelayPort) -> dhcp::RelayPort {
 /// Converts a change for the central node to store.
 pub(super) fn change(change: dhcp::Change) -> DhcpChange {
     match change {
-        dhcp::Change::Exchange(exchange) => DhcpChange::Exchange(DhcpObservation {
+        dhcp::Change::Exchange(exchange) => DhcpChange::Exchange(DhcpExchange {
             mac: exchange.mac,
-            exchange: match exchange.client {
-                dhcp::ClientKind::Firmware => DhcpExchange::Firmware,
-                dhcp::ClientKind::Ipxe => DhcpExchange::Ipxe,
-                dhcp::ClientKind::Other => DhcpExchange::Os,
+            client: match exchange.client {
+                dhcp::ClientKind::Firmware => DhcpClient::Firmware,
+                dhcp::ClientKind::Ipxe => DhcpClient::Ipxe,
+                dhcp::ClientKind::Other => DhcpClient::Os,
             },
             uuid: exchange.uuid,
             arch: exchange.arch,

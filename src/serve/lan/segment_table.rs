@@ -35,13 +35,13 @@ pub(super) enum Expected {
     Routers(Vec<MacAddr>),
 }
 
-struct Entry {
+struct TrackedConnection {
     sources: Vec<MacAddr>,
     /// The number of lost frames when the connection began; `None` if its SYN was not seen.
     lost_before: Option<u64>,
     /// The number of fragments when the connection began.
     fragments_before: u64,
-    /// Before the accept: the source that is charged for the entry.
+    /// Before the accept: the source that is charged for the connection.
     arriving: Option<MacAddr>,
     /// Number of the entry, by which the queue of arriving ones knows it.
     number: u64,
@@ -66,7 +66,7 @@ struct Fragments {
 
 #[derive(Default)]
 pub(super) struct SegmentTable {
-    entries: BTreeMap<Ends, Entry>,
+    entries: BTreeMap<Ends, TrackedConnection>,
     /// Times and numbers of entries before their accept, the oldest first. Some are accepted or
     /// gone.
     arriving: VecDeque<(Duration, Ends, u64)>,
@@ -98,10 +98,11 @@ impl SegmentTable {
                     self.open(now, ends, source);
                 }
                 let entry = self.entries.get_mut(&ends);
-                let foreign = entry.and_then(|Entry { sources, fate, is_silent, .. }| {
-                    *is_silent &= opens;
-                    record_source(sources, *ends.client.ip(), source, expected, fate)
-                });
+                let foreign =
+                    entry.and_then(|TrackedConnection { sources, fate, is_silent, .. }| {
+                        *is_silent &= opens;
+                        record_source(sources, *ends.client.ip(), source, expected, fate)
+                    });
                 foreign.into_iter().collect()
             }
             Seen::Fragment { client } => {
@@ -143,12 +144,18 @@ impl SegmentTable {
         }
         let of_source = self.arriving_of.get(&source).copied().unwrap_or_default();
         if of_source < MAX_ARRIVING_OF_SOURCE && self.arriving_count < MAX_ARRIVING {
-            let entry = Entry::new(Some(self.lost), self.fragments);
+            let entry = TrackedConnection::new(Some(self.lost), self.fragments);
             self.insert_arriving(now, ends, source, entry);
         }
     }
 
-    fn insert_arriving(&mut self, now: Duration, ends: Ends, source: MacAddr, entry: Entry) {
+    fn insert_arriving(
+        &mut self,
+        now: Duration,
+        ends: Ends,
+        source: MacAddr,
+        entry: TrackedConnection,
+    ) {
         // Entries that were accepted quickly stay in the queue.
         if self.arriving.len() >= 2 * MAX_ARRIVING {
             let entries = &self.entries;
@@ -159,10 +166,10 @@ impl SegmentTable {
         self.arriving.push_back((now, ends, number));
         *self.arriving_of.entry(source).or_default() += 1;
         self.arriving_count += 1;
-        self.entries.insert(ends, Entry { arriving: Some(source), number, ..entry });
+        self.entries.insert(ends, TrackedConnection { arriving: Some(source), number, ..entry });
     }
 
-    fn remove(&mut self, ends: Ends) -> Option<Entry> {
+    fn remove(&mut self, ends: Ends) -> Option<TrackedConnection> {
         let mut entry = self.entries.remove(&ends)?;
         self.release(entry.arriving.take());
         Some(entry)
@@ -197,7 +204,10 @@ impl SegmentTable {
 
     /// Records that a server has accepted a connection.
     pub(super) fn accept(&mut self, ends: Ends) -> Arc<ConnectionFate> {
-        let entry = self.entries.entry(ends).or_insert_with(|| Entry::new(None, self.fragments));
+        let entry = self
+            .entries
+            .entry(ends)
+            .or_insert_with(|| TrackedConnection::new(None, self.fragments));
         entry.is_reopened &= entry.accepted == 0;
         entry.accepted += 1;
         let (fate, charged) = (Arc::clone(&entry.fate), entry.arriving.take());
@@ -212,14 +222,22 @@ impl SegmentTable {
         if entry.accepted > 0 {
             return;
         }
-        if let Some(Entry { sources, lost_before, fragments_before, is_reopened: true, .. }) =
-            self.remove(ends)
+        if let Some(TrackedConnection {
+            sources,
+            lost_before,
+            fragments_before,
+            is_reopened: true,
+            ..
+        }) = self.remove(ends)
             && let Some(first) = sources.first().copied()
         {
             // Its SYN is known, and no server has accepted it yet. Segments of either connection
             // were recorded.
-            let next =
-                Entry { sources, is_silent: false, ..Entry::new(lost_before, fragments_before) };
+            let next = TrackedConnection {
+                sources,
+                is_silent: false,
+                ..TrackedConnection::new(lost_before, fragments_before)
+            };
             self.insert_arriving(now, ends, first, next);
         }
         self.forget_fragments(*ends.client.ip());
@@ -265,9 +283,9 @@ impl SegmentTable {
     }
 }
 
-impl Entry {
+impl TrackedConnection {
     fn new(lost_before: Option<u64>, fragments_before: u64) -> Self {
-        Entry {
+        TrackedConnection {
             sources: Vec::new(),
             lost_before,
             fragments_before,
@@ -282,7 +300,7 @@ impl Entry {
 }
 
 /// Returns true if an entry of the queue is still before its accept.
-fn is_arriving(entries: &BTreeMap<Ends, Entry>, ends: &Ends, number: u64) -> bool {
+fn is_arriving(entries: &BTreeMap<Ends, TrackedConnection>, ends: &Ends, number: u64) -> bool {
     entries.get(ends).is_some_and(|entry| entry.number == number && entry.arriving.is_some())
 }
 

@@ -3,10 +3,10 @@
 use super::*;
 use bytes::Bytes;
 use meshd_central::{
-    DhcpChange, DhcpObservation, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy,
+    DhcpChange, DhcpExchange, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy,
 };
 use meshd_image::catalog::Catalog;
-use meshd_model::fleet::{Actor, DhcpExchange, Event, EventKind, Stage};
+use meshd_model::fleet::{Actor, DhcpClient, Event, EventKind, Stage};
 use meshd_store::{EventFilter, Store};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{MacAddr, Timestamp};
@@ -41,9 +41,9 @@ async fn central(folder: &Path) -> Shared {
         pool: Default::default(),
         other_servers: Vec::new(),
     });
-    let seen = DhcpObservation {
+    let seen = DhcpExchange {
         mac: MAC,
-        exchange: DhcpExchange::Firmware,
+        client: DhcpClient::Firmware,
         uuid: None,
         arch: None,
         address: Some([10, 77, 0, 123].into()),

@@ -60,10 +60,11 @@ impl BootLog {
         BootLog { messages, sender, acked: watch::Sender::default(), readers: JoinSet::new() }
     }
 
-    /// Starts to read after the first welcome. Repeats unacknowledged pieces after later ones.
-    pub fn welcome(&mut self, tree: &Tree) {
+    /// Begins a new link: starts to read for the first one, repeats unacknowledged pieces for later
+    /// ones.
+    pub fn begin_link(&mut self, tree: &Tree) {
         if !self.readers.is_empty() {
-            return self.acked.send_modify(AckedOffsets::welcome);
+            return self.acked.send_modify(AckedOffsets::rewind);
         }
         let (path, to) = (tree.path(KERNEL_LOG), self.start(LogSource::Kernel));
         self.readers

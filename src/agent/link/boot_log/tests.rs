@@ -51,7 +51,7 @@ async fn system_log_is_sent_whole_across_rotation() {
     fs::create_dir_all(&logs).unwrap();
     let mut log = BootLog::new();
     // The file appears after the agent started, as syslogd may.
-    log.welcome(&tree);
+    log.begin_link(&tree);
     fs::write(logs.join("messages"), "one\n".repeat(5000) + "two\n").unwrap();
     assert_eq!(read_until(&mut log, "two\n").await.len(), 20_004);
     fs::rename(logs.join("messages"), logs.join("messages.0")).unwrap();
@@ -59,7 +59,7 @@ async fn system_log_is_sent_whole_across_rotation() {
     let LogPiece { at, data, .. } = timeout(DEADLINE, log.next()).await.expect("a piece");
     assert_eq!((at, data.into_bytes().unwrap()), (20_004, b"three\n".to_vec()));
     // Not acknowledged: the next welcome repeats it.
-    log.welcome(&tree);
+    log.begin_link(&tree);
     let repeated = timeout(DEADLINE, log.next()).await.expect("a piece");
     assert_eq!((repeated.at, repeated.data.into_bytes().unwrap()), (20_004, b"three\n".to_vec()));
     log.end().await;

@@ -149,7 +149,7 @@ impl VmManager {
     }
 
     /// Begins a new link: reports all VMs at once, and counts generations anew.
-    pub fn welcome(&mut self) {
+    pub fn begin_link(&mut self) {
         self.link += 1;
         (self.report_due, self.reported_at) = (true, None);
     }

@@ -89,8 +89,14 @@ impl<'r> Solver<'r> {
                 providers.entry(name).or_default().push(record);
             }
         }
-        let (selected, unresolved, queue, missing) = Default::default();
-        Solver { records, providers, selected, unresolved, queue, missing }
+        Solver {
+            records,
+            providers,
+            selected: BTreeMap::new(),
+            unresolved: VecDeque::new(),
+            queue: VecDeque::new(),
+            missing: BTreeSet::new(),
+        }
     }
 
     fn enqueue(&mut self, dependency: Dependency, dependent: &str) {

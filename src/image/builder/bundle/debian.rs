@@ -29,8 +29,14 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     pub(super) fn new(cache: &'a Path, scratch: &'a Path, root: PathBuf) -> Self {
-        let (packages, depends, absent) = Default::default();
-        Tree { cache, scratch, root, packages, depends, absent }
+        Tree {
+            cache,
+            scratch,
+            root,
+            packages: BTreeMap::new(),
+            depends: BTreeSet::new(),
+            absent: BTreeSet::new(),
+        }
     }
 
     pub(super) fn root(&self) -> &Path {

@@ -109,7 +109,7 @@ pub struct BootSession {
 
 /// The client of a DHCP exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DhcpExchange {
+pub enum DhcpClient {
     /// Firmware that is not iPXE.
     Firmware,
     /// iPXE, from flash or just loaded.
@@ -318,21 +318,21 @@ impl BootSession {
     /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE
     /// after everything was fetched is a new power-on. An earlier exchange of iPXE is the same
     /// boot: chainloaded, waiting, or retrying.
-    pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
+    pub fn continues(&self, client: DhcpClient, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp, Stage::Enrolled]
             .into_iter()
             .any(|stage| self.reached(stage).is_some());
         if self.ended {
             return false;
         }
-        match exchange {
+        match client {
             // Before the script step, the DHCP exchange of an operating system is that of a boot
             // from disk: another boot.
-            DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
-            DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
+            DhcpClient::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
+            DhcpClient::Ipxe => !has_run && self.is_fresh(now),
             // DISCOVER and REQUEST of one firmware exchange are seconds apart. After its loader,
             // the firmware sends no further requests.
-            DhcpExchange::Firmware => {
+            DhcpClient::Firmware => {
                 let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
                 !has_run
                     && past.into_iter().all(|stage| self.reached(stage).is_none())

@@ -13,10 +13,10 @@ fn session() -> BootSession {
 #[test]
 fn firmware_loader_and_ipxe_of_one_power_on_share_a_session() {
     let mut session = session();
-    assert!(session.continues(DhcpExchange::Firmware, at(4)));
-    assert!(!session.continues(DhcpExchange::Os, at(4)), "that is somebody's disk");
+    assert!(session.continues(DhcpClient::Firmware, at(4)));
+    assert!(!session.continues(DhcpClient::Os, at(4)), "that is somebody's disk");
     session.mark(Stage::Loader, at(4));
-    assert!(session.continues(DhcpExchange::Ipxe, at(4)));
+    assert!(session.continues(DhcpClient::Ipxe, at(4)));
 }
 
 #[test]
@@ -25,9 +25,9 @@ fn firmware_dhcp_after_complete_boot_starts_new_session() {
     for stage in [Stage::Kernel, Stage::Overlay] {
         session.mark(stage, at(90));
     }
-    assert!(!session.continues(DhcpExchange::Firmware, at(90)));
-    assert!(!session.continues(DhcpExchange::Ipxe, at(90)));
-    assert!(session.continues(DhcpExchange::Os, at(90)));
+    assert!(!session.continues(DhcpClient::Firmware, at(90)));
+    assert!(!session.continues(DhcpClient::Ipxe, at(90)));
+    assert!(session.continues(DhcpClient::Os, at(90)));
 }
 
 #[test]
@@ -36,15 +36,15 @@ fn ipxe_retry_after_failed_file_continues_session() {
     session.mark(Stage::Script, at(3));
     session.mark(Stage::Kernel, at(4));
     session.refreshed_at = at(4);
-    assert!(session.continues(DhcpExchange::Ipxe, at(10)), "the initramfs failed");
-    assert!(!session.continues(DhcpExchange::Firmware, at(10)), "it was reset");
+    assert!(session.continues(DhcpClient::Ipxe, at(10)), "the initramfs failed");
+    assert!(!session.continues(DhcpClient::Firmware, at(10)), "it was reset");
 }
 
 #[test]
 fn firmware_dhcp_after_loader_starts_new_session() {
     let mut session = session();
     session.mark(Stage::Loader, at(1));
-    assert!(!session.continues(DhcpExchange::Firmware, at(2)));
+    assert!(!session.continues(DhcpClient::Firmware, at(2)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
 use meshd_central::LinkError;
-use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage, Verb};
+use meshd_model::fleet::{ConditionKind, DhcpClient, Phase, Stage, Verb};
 use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
 use meshd_types::BootSessionId;
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     machine.link = None;
     machine.boot(Stage::Dhcp).await;
     rig.clock.turn(meshd_model::fleet::SESSION_WINDOW);
-    machine.dhcp(DhcpExchange::Firmware).await;
+    machine.dhcp(DhcpClient::Firmware).await;
     machine.ask_script().await;
     let second = machine.session();
     assert_ne!(first, second);

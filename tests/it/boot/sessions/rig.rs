@@ -4,15 +4,13 @@
 use crate::world::{World, single_orders::SingleOrders as _, unpack};
 use meshd::daemon;
 use meshd_central::{
-    Clock, DhcpChange, DhcpObservation, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour,
+    Clock, DhcpChange, DhcpExchange, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour,
     Shared,
 };
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
-    fleet::{
-        AuditContext, ConditionKind, DhcpExchange, Event, Lease, Node, Principal, Stage, Verb,
-    },
+    fleet::{AuditContext, ConditionKind, DhcpClient, Event, Lease, Node, Principal, Stage, Verb},
 };
 use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
 use meshd_store::EventFilter;
@@ -226,12 +224,12 @@ impl<'a> Machine<'a> {
         }
     }
 
-    pub async fn dhcp(&self, exchange: DhcpExchange) {
+    pub async fn dhcp(&self, client: DhcpClient) {
         let expires_at = self.rig.central.now().after(Duration::from_secs(86_400));
         let lease = Lease { mac: self.mac, address: self.address, expires_at, vm: None };
-        let seen = DhcpObservation {
+        let seen = DhcpExchange {
             mac: self.mac,
-            exchange,
+            client,
             uuid: None,
             arch: None,
             address: Some(self.address),
@@ -360,15 +358,15 @@ impl<'a> Machine<'a> {
 
     pub async fn step(&mut self, stage: Stage) {
         match stage {
-            Stage::Dhcp => self.dhcp(DhcpExchange::Firmware).await,
+            Stage::Dhcp => self.dhcp(DhcpClient::Firmware).await,
             Stage::Loader => self.rig.central.boot.fetched(self.address, Fetched::Loader).await,
-            Stage::IpxeDhcp => self.dhcp(DhcpExchange::Ipxe).await,
+            Stage::IpxeDhcp => self.dhcp(DhcpClient::Ipxe).await,
             Stage::Script => self.ask_script().await,
             Stage::Kernel => self.fetch("kernel").await,
             Stage::Initramfs => self.fetch("initramfs").await,
             Stage::Packages => self.fetch("packages").await,
             Stage::Overlay => self.overlay().await,
-            Stage::OsDhcp => self.dhcp(DhcpExchange::Os).await,
+            Stage::OsDhcp => self.dhcp(DhcpClient::Os).await,
             Stage::Modloop => self.fetch("modloop").await,
             // Its image is for Alpine.
             Stage::Root => {}

@@ -5,7 +5,7 @@ use crate::{
     world::{World, single_orders::SingleOrders as _},
 };
 use meshd_central::{LinkError, OperateError};
-use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
+use meshd_model::fleet::{DhcpClient, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn quarantined_node_loses_link_and_boots_after_release() {
     assert!(machine.script.contains("it scans its neighbours"), "{}", machine.script);
     assert_eq!(rig.node(id).phase, Phase::Quarantined, "no boot lets it go");
     rig.central.nodes.release(id, &ordered(Verb::Release)).await.unwrap();
-    machine.dhcp(DhcpExchange::Ipxe).await;
+    machine.dhcp(DhcpClient::Ipxe).await;
     for stage in Stage::ALL.into_iter().filter(|stage| *stage >= Stage::Script) {
         machine.step(stage).await;
     }

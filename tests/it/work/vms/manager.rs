@@ -206,12 +206,12 @@ async fn private_network_address_is_reported_and_not_assigned_twice() {
 async fn report_names_the_last_order_that_was_taken_on_its_link() {
     let node = Node::new();
     let mut manager = node.manager();
-    manager.welcome();
+    manager.begin_link();
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
     manager.order(7, VmEntry { uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     let taken = async { while manager.next_update().await.0 != 7 {} };
     timeout(DEADLINE, taken).await.expect("an order that changes nothing is observed, too");
-    manager.welcome();
+    manager.begin_link();
     assert_eq!(
         manager.next_update().await,
         (0, VmUpdate::All { vms: Vec::new() }),
