@@ -282,7 +282,10 @@ pub fn main() -> ExitCode {
 /// Runs one command after the command line has been parsed.
 fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
-    given_options(&cli.global).apply();
+    // Commands in messages of the lab concern the rack's site file, which they name.
+    if !matches!(cli.verb, Verb::Lab(_)) {
+        given_options(&cli.global).apply();
+    }
     let Global { site, reason, remote, socket, .. } = cli.global;
     let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
     let done = match cli.verb {
