@@ -41,9 +41,9 @@ fn security_document_claims_and_attack_tests_match() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// True if the file is the one of that module. A `tests` module may be a file, a folder or a part
-/// of the file that it tests.
-fn holds_module(file: &Path, module: &str) -> bool {
+/// True if the file is the one of that module of the target. A `tests` module may be a file, a
+/// folder or a part of the file that it tests.
+fn holds_module(file: &Path, target: &str, module: &str) -> bool {
     let file = file.with_extension("");
     let folders = file.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
     let folders: Vec<String> =
@@ -55,7 +55,15 @@ fn holds_module(file: &Path, module: &str) -> bool {
         .map(|part| part.trim_end_matches("_tests"))
         .filter(significant)
         .collect();
-    folders.ends_with(&module)
+    match target.strip_prefix("meshd") {
+        // A crate is the folder with its name; the package `meshd` is all of `src`.
+        Some(name) => {
+            let root = ["src", name.trim_start_matches('-')];
+            let root = &root[..if name.is_empty() { 1 } else { 2 }];
+            folders.strip_prefix(root) == Some(&module[..])
+        }
+        None => folders.ends_with(&module),
+    }
 }
 
 /// Every defence that a test can disable has an attack test, and every line of the list names a
@@ -89,7 +97,7 @@ fn defence_has_a_test_that_runs_without_it() {
         if !(["integration", "e2e"].contains(&target) || target.starts_with("meshd"))
             || !tests
                 .iter()
-                .any(|(path, text)| text.contains(&function) && holds_module(path, module))
+                .any(|(path, text)| text.contains(&function) && holds_module(path, target, module))
         {
             faults.push(format!("no such test: {line}"));
         }
