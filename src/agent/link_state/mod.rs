@@ -136,11 +136,7 @@ impl LinkStateMachine {
             }
             _ => None,
         };
-        state_deadline
-            .into_iter()
-            .chain(self.ordered_actions.reboot_at())
-            .min()
-            .filter(|at| *at < Duration::MAX)
+        state_deadline.into_iter().chain(self.ordered_actions.reboot_at()).min()
     }
 
     /// Returns the name of the state for the log.

@@ -16,12 +16,20 @@ struct CompletedAction {
     acknowledged: bool,
 }
 
+/// The reboot of this machine.
+#[derive(Clone, Copy, Debug)]
+struct Reboot {
+    action: ActionId,
+    /// When it is due; `None` once it has started. It starts once: a failed one is reported.
+    due: Option<Duration>,
+}
+
 /// The ordered actions of this node.
 #[derive(Debug)]
 pub struct OrderedActions {
     node: NodeId,
     completed: BTreeMap<ActionId, CompletedAction>,
-    reboot: Option<(ActionId, Duration)>,
+    reboot: Option<Reboot>,
 }
 
 impl OrderedActions {
@@ -53,7 +61,10 @@ impl OrderedActions {
             refuse("the machine is shutting down".into())
         } else {
             match order.action {
-                NodeAction::Reboot => self.reboot = Some((order.id, now + REBOOT_ACK_TIMEOUT)),
+                NodeAction::Reboot => {
+                    let due = Some(now + REBOOT_ACK_TIMEOUT);
+                    self.reboot = Some(Reboot { action: order.id, due });
+                }
             }
             ActionOutcome::Done
         };
@@ -73,32 +84,28 @@ impl OrderedActions {
         if let Some(completed) = self.completed.get_mut(&id) {
             completed.acknowledged = true;
         }
-        if let Some((reboot, deadline)) = &mut self.reboot
-            && *reboot == id
+        if let Some(Reboot { action, due: Some(due) }) = &mut self.reboot
+            && *action == id
         {
-            *deadline = now.min(*deadline);
+            *due = now.min(*due);
         }
     }
 
     /// Returns when the machine must reboot.
     pub fn reboot_at(&self) -> Option<Duration> {
-        self.reboot.map(|(_, deadline)| deadline)
+        self.reboot?.due
     }
 
     /// Returns true once when the reboot is due.
     pub fn reboots_now(&mut self, now: Duration) -> bool {
-        let due = self.reboot.is_some_and(|(_, deadline)| deadline <= now);
-        if due {
-            // No second try: a failed reboot reports `reboot_failed`.
-            self.reboot = self.reboot.map(|(id, _)| (id, Duration::MAX));
-        }
-        due
+        let is_due = |reboot: &&mut Reboot| reboot.due.is_some_and(|due| due <= now);
+        self.reboot.as_mut().filter(is_due).and_then(|reboot| reboot.due.take()).is_some()
     }
 
     /// Records a failed reboot.
     pub fn reboot_failed(&mut self, reason: String) -> Option<FromAgent> {
-        let (id, _) = self.reboot.take()?;
-        Some(self.complete(id, ActionOutcome::Failed { reason }))
+        let reboot = self.reboot.take()?;
+        Some(self.complete(reboot.action, ActionOutcome::Failed { reason }))
     }
 
     /// Returns the outcomes without acknowledgement.

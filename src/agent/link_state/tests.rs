@@ -308,6 +308,16 @@ fn reboot_without_acknowledgement_happens_after_the_timeout() {
 }
 
 #[test]
+fn late_acknowledgement_of_a_started_reboot_starts_no_second_one() {
+    let mut machine = linked(10_000);
+    machine.handle(at(1), 0, order(reboot(7, node(), 60)));
+    assert!(machine.handle(at(6), 0, Event::Timer).contains(&Effect::Reboot));
+    assert_eq!(machine.handle(at(7), 0, acknowledged(7)), []);
+    let failed = machine.handle(at(8), 0, Event::RebootFailed("x".into()));
+    assert!(matches!(outcome(&failed), Some(ActionOutcome::Failed { .. })), "{failed:?}");
+}
+
+#[test]
 fn expired_or_foreign_action_is_refused_and_none_runs_twice() {
     let mut machine = linked(10_000);
     let other = "00000002".parse().expect("a node ID");

@@ -61,9 +61,15 @@ pub struct NodeOperation {
     pub confirmed_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// The boot session that a reboot ends.
+    /// The boot session that a reboot ends. That of a node with a ticket is not on record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<BootSessionId>,
+    /// The newest boot session of the machine when its reboot was ordered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest_boot: Option<BootSessionId>,
+    /// The kernel that a reboot ends, as `SystemFacts::kernel_boot_id`; empty if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kernel_boot_id: String,
     /// Number of the action that was sent to the agent. An agent executes a number once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<u64>,
@@ -82,6 +88,8 @@ impl NodeOperation {
             confirmed_at: None,
             finished_at: None,
             session: None,
+            newest_boot: None,
+            kernel_boot_id: String::new(),
             action: None,
         }
     }
@@ -94,6 +102,23 @@ impl NodeOperation {
             self.started_at = Some(now);
         }
         starts
+    }
+
+    /// Starts the reboot of a node with the action of this number. `newest_boot` is the newest boot
+    /// session of the machine.
+    pub fn start_reboot(
+        &mut self,
+        action: u64,
+        node: &Node,
+        newest_boot: Option<BootSessionId>,
+        now: Timestamp,
+    ) {
+        if self.start(now) {
+            self.action = Some(action);
+            self.session = node.boot;
+            self.newest_boot = newest_boot;
+            self.kernel_boot_id = kernel_boot_id(node).to_owned();
+        }
     }
 
     /// Records that the agent of the node confirmed a running order. Returns false if nothing
@@ -145,9 +170,7 @@ impl NodeOperation {
         };
         match order {
             NodeOrder::Drain { .. } => drain_outcome(node),
-            NodeOrder::Reboot if newest_boot.is_some() && newest_boot != self.session => {
-                Some(NodeOutcome::Done)
-            }
+            NodeOrder::Reboot if self.has_rebooted(node, newest_boot) => Some(NodeOutcome::Done),
             NodeOrder::Reboot if matches!(node.phase, Phase::Rejected | Phase::Quarantined) => {
                 Some(NodeOutcome::Cancelled(format!("the node was {}", node.phase)))
             }
@@ -163,6 +186,22 @@ impl NodeOperation {
             _ => None,
         }
     }
+
+    /// True if the machine boots again since its reboot was ordered: it opened another boot session,
+    /// or its agent runs on another kernel. A machine that boots from its disk opens no session.
+    fn has_rebooted(&self, node: &Node, newest_boot: Option<BootSessionId>) -> bool {
+        let before = self.newest_boot.or(self.session);
+        let kernel = kernel_boot_id(node);
+        newest_boot.is_some_and(|newest| Some(newest) != before)
+            || !self.kernel_boot_id.is_empty()
+                && !kernel.is_empty()
+                && kernel != self.kernel_boot_id
+    }
+}
+
+/// The kernel that the last hello of a node names; empty if it is not known.
+fn kernel_boot_id(node: &Node) -> &str {
+    node.facts.as_ref().map_or("", |facts| &facts.system.kernel_boot_id)
 }
 
 /// Returns how a running drain has ended; `None` while it runs.

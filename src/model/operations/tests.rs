@@ -90,8 +90,8 @@ fn reboot_ends_with_the_next_boot_or_after_the_longest_boot() {
     let mut node = Node::fixture(1);
     node.phase = Phase::Offline;
     let mut record = record(&node);
-    record.session = Some(ended);
-    assert!(record.start(at(1)));
+    node.boot = Some(ended);
+    record.start_reboot(7, &node, Some(ended), at(1));
     let observe = |record: &NodeOperation, newest, now| {
         record.observe(&NodeOrder::Reboot, Some(&node), newest, now)
     };
@@ -105,6 +105,32 @@ fn reboot_ends_with_the_next_boot_or_after_the_longest_boot() {
     assert_eq!(observe(&record, Some(ended), at(2)), None, "the machine may take minutes");
     assert_eq!(observe(&record, Some(next), at(2)), Some(NodeOutcome::Done));
     assert!(matches!(observe(&record, Some(ended), late), Some(NodeOutcome::Failed(_))));
+}
+
+/// The session of a ticket is not on record, so that it is never the newest boot.
+#[test]
+fn reboot_of_a_node_with_a_ticket_ends_with_its_next_kernel_or_session() {
+    let [ticket, installed, next] = [1, 2, 3].map(|number| BootSessionId([number; 12]));
+    for earlier in [None, Some(installed)] {
+        let mut node = Node::fixture(1);
+        (node.phase, node.boot) = (Phase::Online, Some(ticket));
+        node.facts = Some(meshd_proto::Facts::default());
+        let kernel = |node: &mut Node, id: &str| {
+            node.facts.as_mut().expect("facts").system.kernel_boot_id = id.to_owned();
+        };
+        kernel(&mut node, "a");
+        let mut record = record(&node);
+        record.start_reboot(7, &node, earlier, at(1));
+        assert!(record.confirm(at(1)));
+        let observe =
+            |node: &Node, newest| record.observe(&NodeOrder::Reboot, Some(node), newest, at(2));
+        assert_eq!(observe(&node, earlier), None, "it has not rebooted: {earlier:?}");
+        assert_eq!(observe(&node, Some(next)), Some(NodeOutcome::Done), "it boots by network");
+        kernel(&mut node, "");
+        assert_eq!(observe(&node, earlier), None, "its kernel is not known");
+        kernel(&mut node, "b");
+        assert_eq!(observe(&node, earlier), Some(NodeOutcome::Done), "it booted from its disk");
+    }
 }
 
 #[test]

@@ -65,9 +65,9 @@ impl NodeOps {
         let node = self.check_reboot(tx, head, id)?;
         replace_older(tx, head, id, now);
         let number = u64::from_be_bytes(self.env.random());
+        let newest = tx.before().boots_of(&node).first().map(|boot| boot.id);
         tx.edit_node_operation(head.id, id, |record| {
-            record.start(now);
-            (record.action, record.session) = (Some(number), node.boot);
+            record.start_reboot(number, &node, newest, now);
         });
         let action = action_order(id, number, now);
         let detail = format!("action {number}: {:?}", action.action);
@@ -165,19 +165,15 @@ impl NodeOps {
             let late = open.filter(|(head, record)| of(head.id) && is_late(record));
             late.map(|(head, record)| (head.id, record.node)).collect()
         });
+        let mut failed = Vec::new();
         for batch in late.chunks(BATCH) {
-            let recorded = self.env.store.commit(|tx| {
-                for (id, node) in batch {
-                    let outcome = NodeOutcome::Failed(no_answer(*node).to_string());
-                    tx.edit_node_operation(*id, *node, |record| {
-                        is_late(record) && record.finish(outcome, now)
-                    });
-                }
-                Ok::<_, StoreError>(())
-            });
-            recorded.await?;
+            let recorded = self
+                .env
+                .store
+                .commit(|tx| Ok::<_, StoreError>(fail_unanswered(tx, batch, is_late, now)));
+            failed.extend(recorded.await?);
         }
-        Ok(late.into_iter().map(|(_, node)| node).collect())
+        Ok(failed)
     }
 
     /// Restores the reboots that were sent before a restart and are not answered.
@@ -197,6 +193,24 @@ impl NodeOps {
     }
 }
 
+/// Fails those of these reboots that are still late: an agent may have answered since they were
+/// found. Returns their nodes.
+fn fail_unanswered(
+    tx: &mut Tx<'_>,
+    late: &[(OperationId, NodeId)],
+    is_late: impl Fn(&NodeOperation) -> bool,
+    now: Timestamp,
+) -> Vec<NodeId> {
+    let fails = |(operation, node): &&(OperationId, NodeId)| {
+        let outcome = NodeOutcome::Failed(no_answer(*node).to_string());
+        let failed = tx.edit_node_operation(*operation, *node, |record| {
+            is_late(record) && record.finish(outcome, now)
+        });
+        failed == Some(true)
+    };
+    late.iter().filter(fails).map(|(_, node)| *node).collect()
+}
+
 fn action_order(node: NodeId, number: u64, started: Timestamp) -> ActionOrder {
     let action = NodeAction::Reboot;
     ActionOrder { id: ActionId(number), node, expires_at: started.after(action.ttl()), action }
@@ -207,5 +221,38 @@ fn no_answer(node: NodeId) -> LinkError {
         node,
         order: LinkOrder::Reboot,
         seconds: NodeAction::Reboot.window().as_secs(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_model::fleet::Fingerprint;
+    use meshd_store::Store;
+    use meshd_types::{Basis, MacAddr};
+
+    #[tokio::test]
+    async fn reboot_that_was_answered_meanwhile_is_not_reported_as_unanswered() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(dir.path()).expect("a store");
+        let now = Timestamp::from_millis(1);
+        let operation = OperationId([1; 4]);
+        let [answered, silent] = [1, 2].map(|number| {
+            let mac = MacAddr([2, 0, 0, 0, 0, number]);
+            Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, now)
+        });
+        let late = [answered.id, silent.id].map(|node| (operation, node));
+        let committed = store.commit(|tx| {
+            for node in [&answered, &silent] {
+                let mut record = NodeOperation::pending(operation, node.id, node.name.clone());
+                record.start_reboot(7, node, None, now);
+                if node.id == answered.id {
+                    record.confirm(now);
+                }
+                tx.put_node_operation(record);
+            }
+            Ok::<_, StoreError>(fail_unanswered(tx, &late, NodeOperation::is_unanswered, now))
+        });
+        assert_eq!(committed.await.expect("stored"), [silent.id]);
     }
 }

@@ -25,9 +25,9 @@ pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: 
     }
 }
 
-/// Ends the running orders of a node whose effect its record shows. Returns their number. Drains
-/// end in the transaction that ends them; reboots are settled each second (`drive.rs`).
-pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
+/// Ends the running orders of a node whose effect its record shows. Drains end in the transaction
+/// that ends them; reboots are settled each second (`drive.rs`).
+pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
     let before = tx.before();
     let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
     let mut open: Vec<Operation> = before
@@ -40,7 +40,6 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
         .staged_operations()
         .filter(|head| head.order.takes_time() && before.operation(head.id).is_none());
     open.extend(staged.cloned());
-    let mut settled = 0;
     for head in open {
         let node = tx.node(id).cloned();
         let observe =
@@ -58,8 +57,6 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) -> usize {
                     tx.edit_session(session, |session| session.reboot_ordered = false)
                 });
             }
-            settled += 1;
         }
     }
-    settled
 }
