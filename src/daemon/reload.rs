@@ -1,9 +1,10 @@
-//! Reload: detects edited site files, overlays and secrets, and new images.
+//! Reload: detects a changed site file, overlay, secret, agent or stage 1, and new images.
 
 use super::DaemonError;
 use meshd_central::Shared;
+use meshd_config::Site;
 use meshd_image::catalog::{
-    agent_path,
+    agent_path, stage1_path,
     versions::{BUNDLES, IMAGES},
 };
 use meshd_model::fleet::Verb;
@@ -25,7 +26,7 @@ const MAX_FILES: usize = 20_000;
 /// Maximum depth of watched folders.
 const MAX_DEPTH: usize = 32;
 
-/// Watches overlays and image manifests until `stop`.
+/// Reloads after each change of [`watched_paths`] and at SIGHUP, until `stop`.
 pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::Signal)?;
     let mut interval = tokio::time::interval(INTERVAL);
@@ -48,11 +49,17 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
 }
 
 async fn look(central: &Shared) -> Option<Digest> {
-    let site = central.site();
-    let blobs = [IMAGES, BUNDLES].map(|kind| site.blobs_dir.join(kind));
-    let mut roots = vec![site.file.clone(), site.overlays_dir.clone(), agent_path(&site)];
-    roots.extend(blobs.into_iter().chain(site.secrets.values().map(|secret| secret.file.clone())));
-    tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
+    let paths = watched_paths(&central.site());
+    tokio::task::spawn_blocking(move || fingerprint(&paths)).await.ok().flatten()
+}
+
+/// Returns the files and folders that a reload reads.
+fn watched_paths(site: &Site) -> Vec<PathBuf> {
+    let mut paths = vec![site.file.clone(), site.overlays_dir.clone()];
+    paths.extend([agent_path(site), stage1_path(site)]);
+    paths.extend([IMAGES, BUNDLES].map(|kind| site.blobs_dir.join(kind)));
+    paths.extend(site.secrets.values().map(|secret| secret.file.clone()));
+    paths
 }
 
 /// Returns a digest of the names, sizes and times of all files below some folders.
@@ -101,6 +108,21 @@ fn line(path: &Path, meta: &Metadata) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fingerprint_changes_with_the_agent_and_with_stage_1() {
+        let dir = tempfile::tempdir().unwrap();
+        let binary = format!("[agent]\nbinary = {:?}\n", dir.path().join("mesh-agent"));
+        let text = include_str!("../../site.toml").replace("[agent]\n", &binary);
+        let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap();
+        let mut before = fingerprint(&watched_paths(&site));
+        for name in ["mesh-agent", "stage1"] {
+            std::fs::write(dir.path().join(name), "program").unwrap();
+            let after = fingerprint(&watched_paths(&site));
+            assert_ne!(before, after, "{name}");
+            before = after;
+        }
+    }
 
     #[test]
     fn fingerprint_changes_only_after_edit() {

@@ -132,8 +132,7 @@ impl BootService {
             (Delivery::Initrd, ImageKind::Root(root)) => {
                 let config =
                     self.stage1_config(&part, root, pending.contents.writable, endpoint)?;
-                let catalog = self.env.catalog();
-                let program = catalog.stage1().ok_or(OverlayDenied::Busy)?;
+                let program = pending.stage1.as_ref().ok_or(OverlayDenied::Busy)?;
                 deliver_with_stage1(&pending.overlay, &part, &secrets, program, &config)
             }
             (Delivery::Url, _) => deliver_targz(&pending.overlay, &part, &secrets),

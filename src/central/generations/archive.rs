@@ -12,7 +12,7 @@ use crate::{
 use bytes::Bytes;
 use meshd_image::{
     builder::ListKind,
-    catalog::{Image, ImageError, bundle::load_layer, image::load_version},
+    catalog::{Image, ImageError, Stage1Program, bundle::load_layer, image::load_version},
     overlay::{self, ImageFacts, PublicOverlay},
 };
 use meshd_model::{
@@ -57,7 +57,7 @@ pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
         version: *version,
         args: contents.args.clone(),
         writable: contents.writable,
-        stage1: *stage1,
+        stage1: stage1.as_ref().map(|program| program.digest),
         packages: overlay.packages(),
         overlay: overlay.digest,
         files: overlay.listing(),
@@ -119,8 +119,9 @@ impl Generations {
         }
         let snapshot = self.env.snapshot();
         let agents = snapshot.former_agent.iter().chain([&snapshot.agent]);
-        let contents =
-            rendered.overlay.contents().chain(agents.map(|agent| (agent.digest(), agent.bytes())));
+        let agents = agents.map(|agent| (agent.digest(), agent.bytes()));
+        let stage1 = rendered.stage1.iter().map(|program| (program.digest, &*program.bytes));
+        let contents = rendered.overlay.contents().chain(agents).chain(stage1);
         self.archive.put(rendered.generation, &archive_entry(rendered), contents)
     }
 
@@ -148,9 +149,9 @@ impl Generations {
         let archived = self.archive.get(generation).map_err(refused)?;
         // Secrets are never archived: their present files are used.
         let secret = archived.files.iter().find(|file| file.kind == ArchivedKind::Secret);
-        let now = secret.map(|_| self.unpinned(snapshot, node)).transpose()?;
+        let current = secret.map(|_| self.unpinned(snapshot, node)).transpose()?;
         let same = |file: &&ArchivedFile| {
-            let files = now.iter().flat_map(|now| &now.files);
+            let files = current.iter().flat_map(|current| &current.files);
             files.into_iter().any(|it| it.path == file.path && it.digest == file.digest)
         };
         let secrets = || archived.files.iter().filter(|file| file.kind == ArchivedKind::Secret);
@@ -166,8 +167,14 @@ impl Generations {
         let image = snapshot.catalog.version(&archived.version).ok_or_else(gone)?;
         let content = |digest: &Digest| self.archive.content(generation, digest);
         let overlay =
-            PublicOverlay::restore(&archived.files, &snapshot.agent, now.as_deref(), content)
+            PublicOverlay::restore(&archived.files, &snapshot.agent, current.as_deref(), content)
                 .map_err(refused)?;
+        let stage1 = archived.stage1.map(|digest| {
+            let current = snapshot.catalog.stage1().filter(|program| program.digest == digest);
+            let archived = || Ok(Stage1Program { digest, bytes: content(&digest)? });
+            current.cloned().map_or_else(archived, Ok)
+        });
+        let stage1 = stage1.transpose().map_err(refused)?;
         let facts = ImageFacts {
             name: archived.image.clone(),
             stage1: archived.stage1,
@@ -194,7 +201,7 @@ impl Generations {
             generation,
             contents: Arc::new(contents),
             version: archived.version,
-            stage1: archived.stage1,
+            stage1,
             layers,
         })
     }

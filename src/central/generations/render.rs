@@ -12,7 +12,7 @@ use crate::{
 };
 use meshd_config::{Fault, Profile};
 use meshd_image::{
-    catalog::{Catalog, ImageError, Overlays},
+    catalog::{Catalog, ImageError, Overlays, Stage1Program},
     overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput},
 };
 use meshd_model::{
@@ -38,7 +38,7 @@ pub struct Rendered {
     /// The version of the image.
     pub version: Digest,
     /// The stage 1 that is part of the generation, for an image whose kind needs it.
-    pub stage1: Option<Digest>,
+    pub stage1: Option<Stage1Program>,
     /// The layers of the bundles.
     pub layers: Vec<Digest>,
 }
@@ -273,7 +273,7 @@ impl PreparedRender {
             overlay: Arc::new(public),
             contents: Arc::new(contents),
             version: self.facts.manifest,
-            stage1: self.facts.stage1,
+            stage1: self.facts.stage1.and_then(|_| self.snapshot.catalog.stage1().cloned()),
             layers: self.facts.bundles.iter().map(|(_, layer)| *layer).collect(),
         })
     }

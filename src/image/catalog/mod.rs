@@ -21,7 +21,9 @@ mod secrets;
 mod snapshot;
 pub mod versions;
 
-pub use agent::{AgentError, AgentProgram, Stage1Program, agent_path, load_agent, load_stage1};
+pub use agent::{
+    AgentError, AgentProgram, Stage1Program, agent_path, load_agent, load_stage1, stage1_path,
+};
 pub use bundle::{Bundle, BundleManifest};
 pub use image::{Image, ImageError, ImageManifest};
 pub use overlay::{Overlay, Overlays, read_overlays};

@@ -18,6 +18,11 @@ pub fn stage1(initrd: &[u8]) -> (serde_json::Value, BTreeMap<String, (u32, Vec<u
     (serde_json::from_slice(config).unwrap(), overlay)
 }
 
+/// The program of stage 1 in the overlay initrd of a root image.
+pub fn stage1_program(initrd: &[u8]) -> Vec<u8> {
+    file_of_cpio(&unpacked(initrd), "meshd/stage1").to_vec()
+}
+
 fn unpacked(initrd: &[u8]) -> Vec<u8> {
     let mut cpio = Vec::new();
     GzDecoder::new(initrd).read_to_end(&mut cpio).unwrap();

@@ -82,18 +82,23 @@ impl From<AgentError> for Fault {
     }
 }
 
-/// Reads stage 1 of a site, which is beside the agent.
+/// Reads stage 1 of a site.
 ///
 /// # Errors
 /// The file cannot be read, is no static program, or a built image of the site is for another
 /// architecture.
 pub fn load_stage1(site: &Site) -> Result<Stage1Program, AgentError> {
-    let path = agent_path(site).with_file_name(STAGE1_NAME);
+    let path = stage1_path(site);
     let refused = |cause: String| AgentError { path: path.clone(), cause };
     let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
     let arch = elf::static_program(&bytes).map_err(refused)?;
     check_images(site, arch).map_err(refused)?;
     Ok(Stage1Program { digest: Digest::of(&bytes), bytes })
+}
+
+/// Returns the path of a site's stage 1, which is beside the agent.
+pub fn stage1_path(site: &Site) -> PathBuf {
+    agent_path(site).with_file_name(STAGE1_NAME)
 }
 
 /// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the

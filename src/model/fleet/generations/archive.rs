@@ -134,7 +134,7 @@ impl ArchivedGeneration {
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
         let has =
             |file: &&ArchivedFile| matches!(file.kind, ArchivedKind::File | ArchivedKind::Link);
-        self.files.iter().filter(has).map(|file| file.digest)
+        self.files.iter().filter(has).map(|file| file.digest).chain(self.stage1)
     }
 
     /// Compares with a later generation.

@@ -8,7 +8,15 @@ use crate::world::{
     node::{PxeNode, Script},
     stderr, unpack,
 };
+use meshd_image::catalog::agent::sample_agent;
+use meshd_types::Architecture;
 use serde_json::Value;
+use std::fs;
+
+fn done(world: &World, args: &[&str]) {
+    let output = world.meshd(args);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+}
 
 fn world() -> World {
     let mut world = World::prepared("auto");
@@ -40,8 +48,7 @@ fn overlay_of(machine: &PxeNode<'_>, script: &Script) -> Value {
 #[test]
 fn root_image_is_delivered_and_its_failure_is_in_the_timeline() {
     let world = world();
-    let checked = world.meshd(&["check"]);
-    assert!(checked.status.success(), "{}", stderr(&checked));
+    done(&world, &["check"]);
     let machine = PxeNode::new(&world, 1);
     let script = machine.power_on().unwrap();
     assert!(script.0.contains(" rdinit=/meshd/stage1 ") && !script.0.contains("apkovl="));
@@ -92,8 +99,32 @@ fn node_pinned_to_a_root_image_boots_it_with_its_writable_layer() {
         if pinned.status.success() { Ok(()) } else { Err(stderr(&pinned)) }
     });
     world.edit_site("writable = \"64M\"", "writable = \"128M\"");
-    let reloaded = world.meshd(&["reload"]);
-    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    done(&world, &["reload"]);
     let config = overlay_of(&machine, &machine.ipxe().unwrap());
     assert_eq!(config["upper_bytes"], 64 << 20, "that of the pinned generation");
+}
+
+/// Stage 1 is part of the generation: a later one is not delivered with it.
+#[test]
+fn stage_1_of_the_generation_is_delivered_after_it_was_replaced() {
+    let world = world();
+    let machine = PxeNode::new(&world, 1);
+    let former = fs::read(world.path("stage1")).unwrap();
+    let later = sample_agent(Architecture::X86_64, b"later");
+    let program_of = |script: &Script| {
+        unpack::stage1_program(&machine.get(&script.overlay().unwrap()).unwrap().body)
+    };
+    let script = machine.power_on().unwrap();
+    fs::write(world.path("stage1"), &later).unwrap();
+    done(&world, &["reload"]);
+    assert!(program_of(&script) == former, "its script was rendered before");
+    let node = world.node();
+    let [id, generation] = ["id", "generation"].map(|key| node[key].as_str().unwrap());
+    eventually("the generation is archived and pinned", || {
+        let pinned = world.meshd(&["node", "pin", id, "--generation", generation]);
+        if pinned.status.success() { Ok(()) } else { Err(stderr(&pinned)) }
+    });
+    assert!(program_of(&machine.ipxe().unwrap()) == former, "that of the pinned generation");
+    done(&world, &["node", "pin", id, "--off"]);
+    assert!(program_of(&machine.ipxe().unwrap()) == later);
 }
