@@ -31,9 +31,7 @@ use crate::{
     config::{DhcpMode, Link, Owner, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
     machines::{KnownNics, NicRecord, RecordChange, RecordChanges},
-    packet::{
-        ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac,
-    },
+    packet::{ClientMessage, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac},
     warning::{DropReason, Warning},
 };
 use exchange::Exchange;
@@ -50,7 +48,7 @@ use std::{
 /// Received packets by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests by [`ClientMessageType`], in its order.
+    /// Requests by [`ClientMessageType`](crate::packet::ClientMessageType), in its order.
     pub requests: [u64; 5],
     /// Dropped packets by [`DropReason`], in its order.
     pub dropped: [u64; DropReason::ALL.len()],
@@ -141,12 +139,20 @@ impl Engine {
         engine
     }
 
-    /// Sets the server address for clients of an interface, which has another address now.
+    /// Sets the server address for clients of an interface, which has another address now. No
+    /// client gets that address, and the former one is free.
     pub fn set_interface_address(&mut self, index: usize, address: Ipv4Addr) {
-        if let Some(known) = self.interfaces.get_mut(index) {
-            *known = address;
-            self.own.insert(address);
-        }
+        let Some(known) = self.interfaces.get_mut(index) else { return };
+        *known = address;
+        let configured = self.segments.iter().filter_map(|segment| segment.address);
+        self.own = self.interfaces.iter().copied().chain(configured).collect();
+        let own = self.own.clone();
+        self.authorities().for_each(|authority| authority.leases.set_own_addresses(&own));
+    }
+
+    /// Replaces the UUIDs that do not identify a machine.
+    pub fn set_non_identifying_uuids(&mut self, uuids: DenyList) {
+        self.non_identifying_uuids = uuids;
     }
 
     /// Applies changes of the user's records: the only way in which the engine learns of machines
@@ -335,8 +341,6 @@ impl Engine {
                 if is_probe {
                     segment.forget_probe(request.mac, &mut effects);
                 }
-                let is_discover = request.kind == ClientMessageType::Discover;
-                self.counters.refused += u64::from(is_discover && segment.has_just_refused());
                 effects
             }
             Err(reason) => self.dropped(reason, Some(request.mac), origin),
@@ -355,6 +359,7 @@ impl Engine {
 
     /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
-        self.counters
+        let refused = self.segments.iter().map(|segment| segment.refusals).sum();
+        Counters { refused, ..self.counters }
     }
 }

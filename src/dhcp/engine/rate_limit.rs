@@ -1,4 +1,5 @@
-//! Rate limit of each sender: packets above it are dropped before they are parsed.
+//! Rate limit of each sender: packets above it are dropped before the request is parsed. Of relayed
+//! packets, the options are parsed to find the port of the client.
 
 use crate::packet::{Options, Origin};
 use dhcproto::v4::OptionCode;

@@ -34,7 +34,8 @@ pub(crate) struct SegmentState {
     pub(crate) other_servers: OtherServers,
     pub(crate) unproven_offers: UnprovenOffers,
     level: PoolLevel,
-    refused: bool,
+    /// Number of DISCOVERs that got no address.
+    pub(crate) refusals: u64,
 }
 
 impl SegmentState {
@@ -50,9 +51,8 @@ impl SegmentState {
         };
         let authority =
             segment.subnet.filter(|_| segment.mode == DhcpMode::Authoritative).map(|subnet| {
-                let taken = own.iter().copied().chain(relay);
                 Box::new(Authority {
-                    leases: LeaseTable::new(&subnet, taken, reservations),
+                    leases: LeaseTable::new(&subnet, relay, own, reservations),
                     subnet,
                 })
             });
@@ -66,7 +66,7 @@ impl SegmentState {
             other_servers: OtherServers::default(),
             unproven_offers: UnprovenOffers::default(),
             level: PoolLevel::default(),
-            refused: false,
+            refusals: 0,
         }
     }
 
@@ -88,14 +88,9 @@ impl SegmentState {
         self.authority.as_ref().is_some_and(|authority| authority.subnet.is_on_network(address))
     }
 
-    /// Returns true if the last DISCOVER got no address.
-    pub(crate) fn has_just_refused(&self) -> bool {
-        self.refused
-    }
-
-    /// Updates the fill level after a DISCOVER. Returns a warning if a level was reached.
+    /// Updates the fill level. `refused`: a DISCOVER got no address. Returns a warning if a level was reached.
     pub(crate) fn update_level(&mut self, now: Timestamp, refused: bool) -> Option<Warning> {
-        self.refused = refused;
+        self.refusals += u64::from(refused);
         let usage = self.usage(now);
         let next = self.level.next(usage, refused);
         let before = std::mem::replace(&mut self.level, next);

@@ -24,7 +24,8 @@ pub(crate) struct Binding {
     pub(crate) until: Timestamp,
     /// The VM of the NIC.
     pub(crate) vm: Option<SystemUuid>,
-    /// The NIC belongs to an approved node: the address is never given to another machine.
+    /// The NIC belongs to an approved node: no other machine gets the address from the pool. The owner
+    /// of a reservation gets it after the lease.
     pub(crate) pinned: bool,
     /// When the lease was acknowledged; `None` after the client confirmed that it uses the address.
     pub(crate) acknowledged: Option<Timestamp>,

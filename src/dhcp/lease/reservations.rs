@@ -13,7 +13,7 @@ pub struct Client {
     pub node: Option<NodeId>,
     /// The VM of the NIC.
     pub vm: Option<SystemUuid>,
-    /// The NIC belongs to an approved node: its address is never given to another machine.
+    /// The NIC belongs to an approved node: no other machine gets its address from the pool.
     pub keeps_address: bool,
 }
 

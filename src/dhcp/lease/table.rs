@@ -49,11 +49,13 @@ pub enum Refused {
 pub struct LeaseTable {
     lease: Duration,
     reserved: Reservations,
-    /// Addresses of the server, routers and the like, which no client gets.
+    /// Addresses of routers, relays and the like, which no client gets.
     infrastructure: BTreeSet<Ipv4Addr>,
+    /// Addresses of this server, which no client gets either.
+    own: BTreeSet<Ipv4Addr>,
     /// Addresses of the range that cannot be offered: held, declined, reserved, or infrastructure.
     busy: AddressBitmap,
-    /// Addresses of the range that are reserved or infrastructure.
+    /// Addresses of the range that are reserved, infrastructure or of this server.
     excluded: BTreeSet<Ipv4Addr>,
     /// The holder of each address of the range, and of reserved addresses outside of it.
     entries: AddressMap<Binding>,
@@ -73,17 +75,18 @@ pub struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// A table without leases.
+    /// A table without leases. `own` are the addresses of this server.
     pub fn new(
         subnet: &Subnet,
-        taken: impl IntoIterator<Item = Ipv4Addr>,
+        relay: Option<Ipv4Addr>,
+        own: &BTreeSet<Ipv4Addr>,
         reservations: &[Reservation],
     ) -> Self {
         let reserved = Reservations::of(subnet, reservations);
         let servers = subnet.router.iter().chain(&subnet.dns).chain(&subnet.ntp).copied();
         let infrastructure: BTreeSet<_> =
-            servers.chain([subnet.network(), subnet.broadcast()]).chain(taken).collect();
-        let excluded = infrastructure.iter().copied().chain(reserved.addresses());
+            servers.chain([subnet.network(), subnet.broadcast()]).chain(relay).collect();
+        let excluded = infrastructure.iter().chain(own).copied().chain(reserved.addresses());
         let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
         let size = last.saturating_sub(first).saturating_add(1);
         let held_back = usize::try_from(size / HELD_BACK_FRACTION).unwrap_or(usize::MAX).max(1);
@@ -92,6 +95,7 @@ impl LeaseTable {
             busy: AddressBitmap::new(size),
             excluded: excluded.filter(|address| subnet.contains(*address)).collect(),
             infrastructure,
+            own: own.clone(),
             reserved,
             entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
@@ -136,7 +140,7 @@ impl LeaseTable {
     /// Reserves an address for the NIC of a VM or machine. A current holder keeps it until its lease
     /// expires; the NIC gets another one meanwhile. Returns false if the address cannot be reserved.
     pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
+        let kept = !self.is_infrastructure(address) && self.reserved.add(mac, address);
         if kept && self.entries.offset(address).is_some() {
             self.excluded.insert(address);
             self.exclusion_changed(address);
@@ -157,6 +161,28 @@ impl LeaseTable {
                 self.drop_entry(address);
             }
         }
+    }
+
+    /// Replaces the addresses of this server. A client that holds a new one loses its lease.
+    pub fn set_own_addresses(&mut self, own: &BTreeSet<Ipv4Addr>) {
+        let former = std::mem::replace(&mut self.own, own.clone());
+        for address in former.symmetric_difference(own).copied() {
+            if self.is_infrastructure(address) {
+                self.drop_entry(address);
+            }
+            if self.entries.offset(address).is_some() {
+                if self.is_infrastructure(address) || self.reserved.contains(address) {
+                    self.excluded.insert(address);
+                } else {
+                    self.excluded.remove(&address);
+                }
+                self.exclusion_changed(address);
+            }
+        }
+    }
+
+    fn is_infrastructure(&self, address: Ipv4Addr) -> bool {
+        self.infrastructure.contains(&address) || self.own.contains(&address)
     }
 
     fn exclusion_changed(&mut self, address: Ipv4Addr) {
@@ -354,7 +380,8 @@ impl LeaseTable {
             .entries
             .get(address)
             .is_some_and(|entry| entry.mac != client.mac && entry.until > now);
-        !is_held_by_other && !self.declined.contains(address)
+        let is_held_back = self.declined.contains(address) || self.own.contains(&address);
+        !is_held_by_other && !is_held_back
     }
 
     /// Removes another holder, whose lease or offer expired.

@@ -38,8 +38,6 @@ pub enum ClientMessageType {
 pub struct ClientMessage {
     /// Transaction ID.
     pub xid: u32,
-    /// Seconds since the client began.
-    pub secs: u16,
     /// Header flags.
     pub flags: u16,
     /// The link layer of the client.
@@ -98,7 +96,6 @@ impl ClientMessage {
             ECHOED.into_iter().filter(|code| is_relayed || *code != OptionCode::SubnetSelection);
         Some(ClientMessage {
             xid: message.xid(),
-            secs: message.secs(),
             flags: message.flags().into(),
             link,
             mac,

@@ -82,6 +82,10 @@ fn full_pool_warns_once_and_reclaims_longest_expired_lease() {
         "the engine warns once"
     );
     assert_eq!(engine.counters().refused, 2);
+    let to_other = Packet::discover(mac(3), Program::Os)
+        .raw(OptionCode::ServerIdentifier, &Ipv4Addr::new(10, 77, 0, 9).octets());
+    assert!(to_other.to(&mut engine, at(3599)).reply().is_none());
+    assert_eq!(engine.counters().refused, 2, "it asked for no address of this server");
     let outcome = Packet::discover(mac(3), Program::Os).to(&mut engine, at(3600));
     assert_eq!(outcome.expect(MessageType::Offer).address(), old);
     let before = Lease { mac: mac(1), address: old, expires_at: at(3600), vm: None };
@@ -90,6 +94,29 @@ fn full_pool_warns_once_and_reclaims_longest_expired_lease() {
         boot(&mut engine, at(3600), mac(2), Program::Os),
         young,
         "the other one keeps its own"
+    );
+}
+
+#[test]
+fn address_that_the_server_takes_is_not_leased_and_its_former_one_is() {
+    let [first, second] = [100, 101].map(|last| Ipv4Addr::new(10, 77, 0, last));
+    let mut engine = engine(pool(100, 101), Vec::new());
+    let offered = |engine: &mut Engine, number| {
+        let outcome = Packet::discover(mac(number), Program::Os).to(engine, at(0));
+        outcome.reply().map(|offer| offer.address())
+    };
+    engine.set_interface_address(0, first);
+    assert_eq!(offered(&mut engine, 1), Some(second));
+    assert_eq!(offered(&mut engine, 2), None, "the other address is that of the server");
+    engine.set_interface_address(0, SERVER);
+    assert_eq!(boot(&mut engine, at(1), mac(2), Program::Os), first);
+    engine.set_interface_address(0, first);
+    let renewal = Packet::new(MessageType::Request, mac(2), Program::Os).using(first);
+    renewal.to(&mut engine, at(2)).expect(MessageType::Nak);
+    let selected = Packet::select(mac(1), Program::Os, second, SERVER).to(&mut engine, at(3));
+    assert!(
+        matches!(selected.warnings()[..], [Warning::OtherServer { server: SERVER, .. }]),
+        "another server may have the former address: {selected:?}"
     );
 }
 

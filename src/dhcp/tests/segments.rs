@@ -3,7 +3,7 @@
 use super::clients::*;
 use crate::{engine::MAX_PER_SECOND, lease::PoolLevel, *};
 use dhcproto::v4::{MessageType, OptionCode};
-use meshd_types::{Basis, MacAddr, SystemUuid};
+use meshd_types::{Basis, DenyList, MacAddr, SystemUuid};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -310,6 +310,20 @@ fn new_reservation_evicts_holder_and_moves_owner_at_next_discover() {
     assert_eq!(outcome.expect(MessageType::Ack).address(), reserved);
     let gone = |effect: &&Effect| matches!(effect, Effect::Store(Change::LeaseChanged(LeaseChange { before, after: None })) if before.address == old);
     assert_eq!(outcome.0.iter().filter(gone).count(), 1, "its old lease ends with it");
+}
+
+#[test]
+fn uuid_that_the_site_denies_later_identifies_no_machine() {
+    let uuid: SystemUuid = UUID.parse().expect("a UUID");
+    let reservation = reserve(Owner::Node(Basis::Uuid(uuid).node_id()), 77, 20);
+    let mut engine = site(vec![reservation], Vec::new());
+    let offered = |engine: &mut Engine, number| {
+        let outcome = Packet::discover(mac(number), Program::Ipxe).to(engine, at(0));
+        outcome.expect(MessageType::Offer).address()
+    };
+    assert_eq!(offered(&mut engine, 1), Ipv4Addr::new(10, 77, 0, 20));
+    engine.set_non_identifying_uuids(DenyList::from_iter([uuid]));
+    assert_ne!(offered(&mut engine, 2), Ipv4Addr::new(10, 77, 0, 20));
 }
 
 #[test]

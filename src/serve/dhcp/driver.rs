@@ -10,7 +10,7 @@ use super::{
 };
 use crate::serve::log::Log;
 use meshd_central::{DhcpChange, Shared};
-use meshd_config::DhcpMode;
+use meshd_config::{DhcpMode, Site};
 use meshd_dhcp::{
     BootSources, Effect, Engine, Origin, RecordChanges, Setup, Warning, client_arch::loader_names,
     packet::probe_packets,
@@ -89,6 +89,8 @@ pub(super) struct Driver {
     pub(super) neighbours: NeighbourReading,
     /// Revision of the records that the engine knows.
     revision: Option<u64>,
+    /// The site that the engine knows.
+    site: Arc<Site>,
     pub(super) interfaces: Vec<BoundInterface>,
     pub(super) changes: Vec<DhcpChange>,
     pub(super) waiting: Vec<PendingReply>,
@@ -137,6 +139,7 @@ impl Driver {
             engine,
             neighbours: NeighbourReading::default(),
             revision,
+            site,
             shared,
             interfaces: bound.interfaces,
             changes: Vec::new(),
@@ -222,8 +225,13 @@ impl Driver {
         }
     }
 
-    /// Passes changes of records to the engine.
+    /// Passes changes of records and of the site to the engine.
     fn update_records(&mut self) {
+        let site = self.shared.site();
+        if !Arc::ptr_eq(&site, &self.site) {
+            self.engine.set_non_identifying_uuids(site.identity.deny.clone());
+            self.site = site;
+        }
         if let Some(update) = self.shared.boot.network_update(self.revision) {
             self.revision = Some(update.revision);
             self.engine.apply(self.shared.now(), convert::record_changes(update));
