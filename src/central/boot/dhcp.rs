@@ -34,8 +34,8 @@ pub struct DhcpExchange {
     pub is_relayed: bool,
 }
 
-/// A change of a stored lease. It applies only while the stored lease equals `before`, so that it
-/// cannot undo a newer change.
+/// A change of a stored lease. It applies only while the stored lease has the owner of `before` and
+/// does not end earlier, so that it cannot undo a newer change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
     pub before: Lease,
@@ -235,10 +235,15 @@ impl BootService {
 }
 
 fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
-    if tx.lease(change.before.address) == Some(&change.before) {
+    let before = &change.before;
+    // The engine shortens a stored lease that ends later than a new one would.
+    let is_before = |stored: &Lease| {
+        (stored.mac, stored.vm) == (before.mac, before.vm) && stored.expires_at >= before.expires_at
+    };
+    if tx.lease(before.address).is_some_and(is_before) {
         match &change.after {
             Some(lease) => tx.put_lease(lease.clone()),
-            None => tx.remove_lease(change.before.address),
+            None => tx.remove_lease(before.address),
         }
     }
 }
@@ -344,4 +349,35 @@ fn current_session(
         session.arch = exchange.arch.or(session.arch);
     }
     Some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_store::Store;
+
+    /// The engine shortens stored leases after a shorter lease time in site.toml.
+    #[tokio::test]
+    async fn change_of_a_shortened_lease_is_applied_and_that_of_another_owner_is_not() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(dir.path()).expect("a store");
+        let lease = |mac: u8, millis| Lease {
+            mac: MacAddr([2, 0, 0, 0, 0, mac]),
+            address: Ipv4Addr::new(10, 77, 0, 100),
+            expires_at: Timestamp::from_millis(millis),
+            vm: None,
+        };
+        let committed = store.commit(|tx| {
+            tx.put_lease(lease(1, 24));
+            let released = |mac| LeaseChange { before: lease(mac, 1), after: Some(lease(mac, 0)) };
+            let ends = [released(2), released(1), LeaseChange { before: lease(1, 1), after: None }]
+                .map(|change| {
+                    change_lease(tx, &change);
+                    tx.lease(change.before.address).map(|lease| lease.expires_at.millis())
+                });
+            Ok::<_, StoreError>(ends)
+        });
+        // The lease has ended before the end that the last change knows: something newer ended it.
+        assert_eq!(committed.await.expect("stored"), [Some(24), Some(0), Some(0)]);
+    }
 }
