@@ -6,7 +6,8 @@
 use crate::{
     enrolment::{
         Enrolment,
-        enrol::{AgentApiError, check_version, record_takeover, store_certificate},
+        enrol::{check_version, record_takeover, store_certificate},
+        error::AgentApiError,
     },
     environment::{alarms::Alarm, lan_client::LanClient},
     locks::Leaf,
@@ -104,7 +105,7 @@ impl Enrolment {
             }
             entries.insert(id, PendingKey { node: hello.node, key });
         }
-        let ticket = PendingConnection {
+        let connection = PendingConnection {
             enrolment: self.clone(),
             id,
             node: hello.node,
@@ -116,17 +117,19 @@ impl Enrolment {
         };
         let facts = bounded_facts(hello.facts);
         let stored = self.env.store.commit(|tx| {
-            tx.edit_node(ticket.node, |node| {
+            tx.edit_node(connection.node, |node| {
                 node.facts = Some(facts);
                 node.last_seen = now;
             });
-            if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
-                tx.edit_session(ticket.session, |session| session.record_wait(Wait::APPROVAL, now));
+            if tx.node(connection.node).is_some_and(|node| !node.phase.is_admitted()) {
+                tx.edit_session(connection.session, |session| {
+                    session.record_wait(Wait::APPROVAL, now)
+                });
             }
             Ok::<_, StoreError>(())
         });
         stored.await?;
-        Ok(ticket)
+        Ok(connection)
     }
 
     /// Refuses a machine that was not netbooted, such as one whose ticket is void or whose
@@ -254,7 +257,9 @@ impl PendingConnection {
             Ok::<_, StoreError>(true)
         });
         let certified = certified.await?;
-        self.enrolment.links.touch(self.node);
+        if certified {
+            self.enrolment.links.touch(self.node);
+        }
         Ok(certified.then(|| PendingReply::Approved(issued.response(now))))
     }
 }

@@ -1,18 +1,17 @@
 //! What a link stands on: a certificate that is renewed over it, and one that is revoked.
 
-use super::rig::{Machine, Rig};
-use crate::world::World;
+use super::rig::{Machine, Rig, certificate_request, ordered};
+use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::AgentApiError;
 use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
-use meshd_proto::{EnrolRequest, FromAgent, FromCentral, Heartbeat, VERSION};
+use meshd_proto::{
+    EnrolRequest, FromAgent, FromCentral, Heartbeat, PendingHello, PendingReply, VERSION,
+};
 use rcgen::{CertificateParams, KeyPair};
 use std::time::Duration;
 
 fn renewal() -> FromAgent {
-    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    FromAgent::Renew {
-        csr_pem: CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap(),
-    }
+    FromAgent::Renew { csr_pem: certificate_request() }
 }
 
 #[tokio::test]
@@ -137,4 +136,27 @@ async fn ca_rotation_without_grace_voids_earlier_enrolment_tokens() {
         rig.central.store().read(|model| model.token(&hash).is_none()),
         "only a boot brings the node back"
     );
+}
+
+/// An agent that lost its certificate asks again and again in the same boot.
+#[tokio::test]
+async fn node_whose_pending_connection_is_rejected_is_fenced_after_its_silence() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    machine.lose_power().await;
+    let id = machine.id();
+    rig.clock.turn(rig.central.site().agent.offline_after + Duration::from_secs(1));
+    let hello = PendingHello {
+        version: machine.version,
+        node: id,
+        session: machine.session(),
+        csr_pem: certificate_request(),
+        facts: machine.facts.clone(),
+    };
+    let pending = rig.central.enrolment.pending(hello, machine.address.into()).await;
+    let reply = pending.unwrap().next().await;
+    assert!(matches!(reply, PendingReply::Rejected { .. }), "{reply:?}");
+    rig.central.nodes.fence(id, &ordered(Verb::Fence)).await.unwrap();
 }

@@ -30,6 +30,12 @@ use std::{
 };
 use tokio::sync::mpsc;
 
+/// A certificate request with a new key.
+pub fn certificate_request() -> String {
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap()
+}
+
 pub const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 /// What an operator orders.
 pub fn ordered(verb: Verb) -> AuditContext {
@@ -309,8 +315,7 @@ impl<'a> Machine<'a> {
     }
 
     pub async fn enrol_with(&self, session: BootSessionId, token: Secret<String>) {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-        let csr_pem = CertificateParams::default().serialize_request(&key).unwrap().pem().unwrap();
+        let csr_pem = certificate_request();
         let request =
             EnrolRequest { version: self.version, node: self.id(), session, token, csr_pem };
         self.rig.central.enrolment.enrol(request, self.address.into()).await.unwrap();
