@@ -7,6 +7,7 @@ mod event_stream;
 mod guesses;
 mod orders;
 mod revoked;
+mod vm_details;
 
 use super::{ApiState, Listening, Socket, bind, run, transport::auth::Failures};
 use crate::serve::metrics::Metrics;

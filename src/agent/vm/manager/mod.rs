@@ -81,7 +81,7 @@ struct PublishedReports {
 }
 
 impl VmManager {
-    /// Takes over every VM that has a folder below [`HostConfig::machines`].
+    /// Takes over every VM that has a folder below [`HostConfig::vms_dir`].
     pub fn open(config: HostConfig) -> Self {
         let (requests, request_queue) = mpsc::unbounded_channel();
         let (update_sender, updates) = mpsc::channel(UPDATE_QUEUE);

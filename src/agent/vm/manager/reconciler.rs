@@ -6,7 +6,7 @@ use crate::{
     vm::{
         console::console_session,
         disks::{ownership_marker, volume_fetch::Volumes},
-        failure::{combine_refusals, failure},
+        failure::{combine_refusals, failure, refusal},
         manager::{
             disk_write_queue::DiskWrites,
             pending_starts::{PendingStart, PendingStarts},
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmEntry, VmFailure, VmFailureKind, VmRefusal, VmSpec, VmTarget,
-    VmUpdate,
+    ConsoleOrder, MAX_VMS, Nic, VmEntry, VmFailure, VmFailureKind, VmRefusal, VmRefusalReason,
+    VmSpec, VmTarget, VmUpdate,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -118,7 +118,12 @@ impl Reconciler {
                 {
                     // Without this record an image could be written a second time over data of the
                     // guest.
-                    return tracing::error!(vm = %spec.name, %error, "not started: cannot store the state of its disks");
+                    let detail = format!("cannot store the state of its disks: {error}");
+                    return self.refuse(
+                        &spec,
+                        start,
+                        &[refusal(VmRefusalReason::StoreFull, detail)],
+                    );
                 }
                 let grace = Duration::from_secs(grace_s.into());
                 self.start(PendingStart { spec, start, grace, ordered: true }).await;
@@ -166,7 +171,8 @@ impl Reconciler {
             .filter(|pending| self.vms.watch(pending.spec.uuid).is_none())
             .count();
         if !is_known && self.vms.specs().count() + new >= MAX_VMS {
-            // A report has at most this many VMs: another VM would be left out.
+            // A report has at most this many VMs: another VM would be left out. The central node
+            // places no VM on such a node.
             return tracing::error!(vm = %pending.spec.name, "a node has at most {MAX_VMS} VMs");
         }
         let missing = self.missing_volumes(&pending.spec);
@@ -265,13 +271,14 @@ impl Reconciler {
     fn open_console(&mut self, order: ConsoleOrder) {
         let endpoint = self.endpoint.borrow().clone();
         match endpoint {
-            Some(endpoint) if self.console_sessions.len() < MAX_CONSOLES => {
+            None => tracing::warn!(uuid = %order.uuid, "cannot open a console: there is no link"),
+            Some(_) if self.console_sessions.len() >= MAX_CONSOLES => {
+                tracing::warn!(uuid = %order.uuid, "cannot open a console: at most {MAX_CONSOLES} are open at once")
+            }
+            Some(endpoint) => {
                 let console = self.vms.console(order.uuid);
                 self.console_sessions
                     .spawn(console_session::open_console(endpoint, order, console));
-            }
-            _ => {
-                tracing::warn!(uuid = %order.uuid, "cannot open a console: at most {MAX_CONSOLES} are open at once")
             }
         }
     }

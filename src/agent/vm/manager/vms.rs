@@ -11,8 +11,8 @@ use crate::{
         net::{nic_addresses, tap_ports},
         process::{
             adoption,
-            persisted_vm::{PersistedVm, SupervisorCommand},
-            supervisor::VmSupervisor,
+            persisted_vm::PersistedVm,
+            supervisor::{SupervisorCommand, VmSupervisor},
             swtpm,
             vm_event::{RestartState, VmEvent},
             vm_state_machine,
@@ -78,7 +78,7 @@ struct ManagedVm {
 }
 
 impl Vms {
-    /// Takes over every VM that has a folder below [`HostConfig::machines`].
+    /// Takes over every VM that has a folder below [`HostConfig::vms_dir`].
     pub fn open(config: HostConfig) -> Self {
         let mut vms = Vms {
             config: Arc::new(config),
@@ -190,11 +190,16 @@ impl Vms {
     /// Sends the event of a start order to the supervisor of a VM, which is started if necessary.
     fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
         if !self.vms.contains_key(&spec.uuid) {
-            let (record, boot, ran) = (RestartState::default(), String::new(), false);
+            let (restart_state, boot, ran) = (RestartState::default(), String::new(), false);
             // A report of a stopped VM with the number of this order would look like the result of
             // this order.
-            let stored =
-                PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), record, boot, ran };
+            let stored = PersistedVm {
+                spec: spec.clone(),
+                start: start.wrapping_sub(1),
+                restart_state,
+                boot,
+                ran,
+            };
             self.supervise(stored, self.files(spec.uuid));
         }
         if let Some(vm) = self.vms.get_mut(&spec.uuid) {

@@ -5,8 +5,8 @@
 //! | `vm_state_machine` | stopped, starting, running, paused, stopping, waiting, failed: transitions and timeouts; pure |
 //! | `vm_event` | its events, actions and stored state |
 //! | `exit_status` | why QEMU ended or paused the guest; pure |
-//! | `supervisor` | passes events to the state machine and executes its actions |
-//! | `persisted_vm` | commands to a supervisor, and the stored record of a VM |
+//! | `supervisor` | takes commands, passes events to the state machine and executes its actions |
+//! | `persisted_vm` | the stored record of a VM |
 //! | `launch` | checks resources, makes files, starts QEMU; cleans up after its end |
 //! | `swtpm` | the TPM of a VM |
 //! | `adoption` | finds a running QEMU after a restart of the agent |

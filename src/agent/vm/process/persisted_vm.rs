@@ -1,19 +1,10 @@
-//! Commands to a supervisor, and the stored record of a VM.
+//! The stored record of a VM.
 
-use super::vm_state_machine::{RestartState, VmEvent, VmStateMachine};
+use super::vm_state_machine::{RestartState, VmStateMachine};
 use crate::{files, vm::vm_paths::VmPaths};
 use meshd_proto::vm::{VmReport, VmSpec};
 use serde::{Deserialize, Serialize};
 use std::io;
-use tokio::sync::oneshot;
-
-#[derive(Debug)]
-pub enum SupervisorCommand {
-    /// Process an event. `start` is the number of the start order, if the event belongs to one.
-    Event { event: VmEvent, start: Option<u32> },
-    /// Kill the VM and remove its files.
-    Release(oneshot::Sender<Result<(), String>>),
-}
 
 /// The contents of [`VmPaths::record`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +12,9 @@ pub struct PersistedVm {
     pub spec: VmSpec,
     #[serde(default)]
     pub start: u32,
-    #[serde(default)]
-    pub record: RestartState,
+    /// Under its former name, so that running VMs survive another agent.
+    #[serde(default, rename = "record")]
+    pub restart_state: RestartState,
     /// Boot ID of the kernel that wrote it.
     #[serde(default)]
     pub boot: String,
@@ -41,7 +33,7 @@ impl PersistedVm {
 }
 
 pub fn report(spec: &VmSpec, start: u32, state_machine: &VmStateMachine) -> VmReport {
-    let RestartState { restarts, failure, .. } = state_machine.record().clone();
+    let RestartState { restarts, failure, .. } = state_machine.restart_state().clone();
     let plain = VmReport::new(spec.uuid, spec.name.clone(), state_machine.state());
     VmReport { failure, restarts, start: Some(start), ..plain }
 }

@@ -4,7 +4,7 @@
 use super::{
     adoption,
     launch::{self, Launched},
-    persisted_vm::{PersistedVm, SupervisorCommand, report},
+    persisted_vm::{PersistedVm, report},
     qemu_process::WatchedProcess,
     qmp_client::{QmpSession, QmpSessionConfig},
     release_wait,
@@ -33,6 +33,14 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const LOG_TRIM_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay before a broken control socket is connected again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub enum SupervisorCommand {
+    /// Process an event. `start` is the number of the start order, if the event belongs to one.
+    Event { event: VmEvent, start: Option<u32> },
+    /// Kill the VM and remove its files.
+    Release(oneshot::Sender<Result<(), String>>),
+}
 
 pub struct VmSupervisor {
     spec: VmSpec,
@@ -76,10 +84,10 @@ impl VmSupervisor {
         reservations: Reservations,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let PersistedVm { spec, start, record, boot, ran } = stored;
+        let PersistedVm { spec, start, restart_state, boot, ran } = stored;
         let tree = Tree::new(&config.root);
         let (console, console_input) = Console::new(&files);
-        let state_machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), record);
+        let state_machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), restart_state);
         let first_report = report(&spec, start, &state_machine);
         VmSupervisor {
             start,
@@ -122,7 +130,7 @@ impl VmSupervisor {
         };
         self.needs_cleanup = !is_alive;
         self.ran = is_alive || self.ran && !is_rebooted;
-        if is_alive || self.state_machine.record().should_run {
+        if is_alive || self.state_machine.restart_state().should_run {
             self.reservations.insert(&self.spec);
         }
         if let Some(process) = &self.process {
@@ -319,9 +327,9 @@ impl VmSupervisor {
 
     /// Writes the record before any action depends on it.
     fn store(&mut self) {
-        let (spec, record, boot) =
-            (self.spec.clone(), self.state_machine.record().clone(), self.boot.clone());
-        let stored = PersistedVm { spec, start: self.start, record, boot, ran: self.ran };
+        let (spec, restart_state, boot) =
+            (self.spec.clone(), self.state_machine.restart_state().clone(), self.boot.clone());
+        let stored = PersistedVm { spec, start: self.start, restart_state, boot, ran: self.ran };
         // A VM that is being released gets no new folder: a restarted agent would take it over.
         let is_removed = self.release.is_some() && !self.files.record().exists();
         if self.stored.as_ref() == Some(&stored) || is_removed {

@@ -75,30 +75,38 @@ pub struct VmStateMachine {
     state: RunState,
     policy: RestartPolicy,
     start_timeout: Duration,
-    record: RestartState,
+    restart_state: RestartState,
     shutdown_cause: Option<ShutdownCause>,
 }
 
 impl VmStateMachine {
-    pub fn new(policy: RestartPolicy, memory_bytes: u64, record: RestartState) -> Self {
+    pub fn new(policy: RestartPolicy, memory_bytes: u64, restart_state: RestartState) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
-        VmStateMachine { state: RunState::Off, policy, start_timeout, record, shutdown_cause: None }
+        VmStateMachine {
+            state: RunState::Off,
+            policy,
+            start_timeout,
+            restart_state,
+            shutdown_cause: None,
+        }
     }
 
     /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy,
     /// because it may run on another node now.
     pub fn adopt_after_reboot(&mut self) {
-        if std::mem::take(&mut self.record.should_run) {
+        if std::mem::take(&mut self.restart_state.should_run) {
             let detail = "the node rebooted; the VM waits for a start order";
-            self.record.failure = Some(failure(VmFailureKind::EndedUnseen, detail));
+            self.restart_state.failure = Some(failure(VmFailureKind::EndedUnseen, detail));
         }
     }
 
     /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
-        match (self.record.should_run, is_alive) {
-            (true, true) if self.record.guest_ran => self.state = RunState::Running { since: now },
+        match (self.restart_state.should_run, is_alive) {
+            (true, true) if self.restart_state.guest_ran => {
+                self.state = RunState::Running { since: now }
+            }
             // An earlier agent ended during the start: the timeout begins again.
             (true, true) => {
                 self.state =
@@ -121,7 +129,7 @@ impl VmStateMachine {
     /// Returns the state for reports.
     pub fn state(&self) -> ReportedVmState {
         match &self.state {
-            RunState::Off if self.record.failure.is_some() => ReportedVmState::Failed,
+            RunState::Off if self.restart_state.failure.is_some() => ReportedVmState::Failed,
             RunState::Off => ReportedVmState::Stopped,
             RunState::Starting { .. } => ReportedVmState::Starting,
             RunState::Running { .. } => ReportedVmState::Running,
@@ -131,8 +139,8 @@ impl VmStateMachine {
         }
     }
 
-    pub fn record(&self) -> &RestartState {
-        &self.record
+    pub fn restart_state(&self) -> &RestartState {
+        &self.restart_state
     }
 
     /// Returns the time at which [`VmEvent::Tick`] is due.
@@ -180,7 +188,7 @@ impl VmStateMachine {
             }
             (VmEvent::GuestRunning, RunState::Starting { .. }) => {
                 self.state = RunState::Running { since: now };
-                self.record.guest_ran = true;
+                self.restart_state.guest_ran = true;
             }
             (VmEvent::Resumed, RunState::Paused { .. }) => {
                 self.state = RunState::Running { since: now }
@@ -201,10 +209,10 @@ impl VmStateMachine {
         None
     }
 
-    /// An ordered start resets the restart counter.
+    /// An ordered start or restart resets the restart counter.
     fn start(&mut self, now: Duration) -> Option<VmAction> {
         if !matches!(self.state, RunState::Starting { .. } | RunState::Running { .. }) {
-            self.record = RestartState { should_run: true, ..RestartState::default() };
+            self.restart_state = RestartState { should_run: true, ..RestartState::default() };
         }
         match &mut self.state {
             RunState::Off | RunState::Waiting { .. } => self.launch(now, true),
@@ -232,16 +240,17 @@ impl VmStateMachine {
             _ => return None,
         };
         if since.is_some_and(|since| self.is_stable(now, since)) {
-            self.record.restarts = 0;
+            self.restart_state.restarts = 0;
         }
         let failure = failure(VmFailureKind::Paused, reason);
         let restarts = self.may_restart();
         if restarts && !resumable {
             return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Fail(failure));
         }
-        let until = restarts.then(|| now + restart_delay(&self.policy, self.record.restarts));
-        self.record.restarts += u32::from(restarts);
-        self.record.failure = Some(failure);
+        let until =
+            restarts.then(|| now + restart_delay(&self.policy, self.restart_state.restarts));
+        self.restart_state.restarts += u32::from(restarts);
+        self.restart_state.failure = Some(failure);
         self.state = RunState::Paused { resumable, until };
         None
     }
@@ -253,19 +262,19 @@ impl VmStateMachine {
 
     fn may_restart(&self) -> bool {
         self.policy.when != RestartWhen::Never
-            && self.record.should_run
-            && self.record.restarts < self.policy.attempts
+            && self.restart_state.should_run
+            && self.restart_state.restarts < self.policy.attempts
     }
 
     /// The node does not run the VM until the next order.
     fn refused(&mut self, failure: VmFailure) {
         self.state = RunState::Off;
-        self.record = RestartState { failure: Some(failure), ..RestartState::default() };
+        self.restart_state = RestartState { failure: Some(failure), ..RestartState::default() };
     }
 
     fn launch(&mut self, now: Duration, by_order: bool) -> Option<VmAction> {
         self.shutdown_cause = None;
-        self.record.guest_ran = false;
+        self.restart_state.guest_ran = false;
         self.state = RunState::Starting { deadline: now + self.start_timeout, by_order };
         Some(VmAction::Launch)
     }
@@ -276,13 +285,16 @@ impl VmStateMachine {
         grace: Duration,
         after: AfterStop,
     ) -> Option<VmAction> {
-        self.record.should_run = after == AfterStop::Start;
+        self.restart_state.should_run = after == AfterStop::Start;
+        if after == AfterStop::Start {
+            self.restart_state.restarts = 0;
+        }
         match &mut self.state {
             RunState::Off => None,
-            RunState::Waiting { .. } if after == AfterStop::Start => self.launch(now, false),
+            RunState::Waiting { .. } if after == AfterStop::Start => self.start(now),
             RunState::Waiting { .. } => {
                 self.state = RunState::Off;
-                self.record.failure = None;
+                self.restart_state.failure = None;
                 None
             }
             // The guest does not run, so it cannot shut down by ACPI.
@@ -302,7 +314,7 @@ impl VmStateMachine {
     }
 
     fn discard(&mut self, now: Duration) -> Option<VmAction> {
-        self.record.should_run = false;
+        self.restart_state.should_run = false;
         match self.state {
             RunState::Off => None,
             RunState::Waiting { .. } => {
@@ -351,8 +363,8 @@ impl VmStateMachine {
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, then.clone())
             }
             RunState::Stopping { step: StopStep::Kill, .. } => {
-                self.record.should_run = false;
-                self.record.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
+                self.restart_state.should_run = false;
+                self.restart_state.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
                 self.state = RunState::Off;
                 None
             }
@@ -369,7 +381,7 @@ impl VmStateMachine {
             }
             RunState::Running { since } => {
                 if self.is_stable(now, since) {
-                    self.record.restarts = 0;
+                    self.restart_state.restarts = 0;
                 }
                 match (shutdown_cause, self.policy.when) {
                     (Some(ShutdownCause::Guest), RestartWhen::Always) => {
@@ -382,7 +394,7 @@ impl VmStateMachine {
             }
             RunState::Stopping { then, .. } => match then {
                 AfterStop::Stopped => self.stopped(),
-                AfterStop::Start => return self.launch(now, false),
+                AfterStop::Start => return self.launch(now, true),
                 AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
             RunState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
@@ -393,26 +405,28 @@ impl VmStateMachine {
 
     fn stopped(&mut self) {
         self.state = RunState::Off;
-        self.record = RestartState::default();
+        self.restart_state = RestartState::default();
     }
 
     /// Restarts the VM after a delay, or leaves it failed.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
         if self.may_restart() {
             self.state = RunState::Waiting {
-                until: now + restart_delay(&self.policy, self.record.restarts),
+                until: now + restart_delay(&self.policy, self.restart_state.restarts),
             };
-            self.record.restarts += 1;
+            self.restart_state.restarts += 1;
         } else {
-            if self.policy.when != RestartWhen::Never && self.record.should_run {
-                let detail =
-                    format!("{}; gave up after {} restarts", failure.detail, self.record.restarts);
+            if self.policy.when != RestartWhen::Never && self.restart_state.should_run {
+                let detail = format!(
+                    "{}; gave up after {} restarts",
+                    failure.detail, self.restart_state.restarts
+                );
                 failure.detail = truncate(detail, MAX_FAILURE_TEXT);
             }
-            self.record.should_run = false;
+            self.restart_state.should_run = false;
             self.state = RunState::Off;
         }
-        self.record.failure = Some(failure);
+        self.restart_state.failure = Some(failure);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::guest::{DEADLINE, Guest, Node};
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{
-    ReportedVmState, VmEntry, VmFailureKind, VmReport, VmSpec, VmTarget, VmUpdate,
+use meshd_proto::{
+    DiskUse,
+    vm::{ReportedVmState, VmEntry, VmFailureKind, VmReport, VmSpec, VmTarget, VmUpdate},
 };
 use meshd_types::SystemUuid;
 use serde_json::json;
@@ -174,6 +175,24 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
     })
     .await;
     assert!(node.processes().is_empty());
+}
+
+#[tokio::test]
+async fn vm_whose_disk_states_cannot_be_stored_is_refused() {
+    let node = Node::new();
+    let spec = node.spec(Guest::Deaf, json!({}));
+    let mut manager = node.manager();
+    // No folder can be made where a file is.
+    fs::create_dir_all(node.run_folder()).unwrap();
+    fs::write(node.files(spec.uuid), "").unwrap();
+    let disks = spec.volumes.iter().map(|volume| (volume.name.clone(), DiskUse::Done)).collect();
+    let slots = Vec::new();
+    let want = VmTarget::Run { spec: Box::new(spec.clone()), start: 1, grace_s: 0, slots, disks };
+    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
+    let report = reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await;
+    let failure = report.failure.expect("a reason");
+    assert!(failure.detail.contains("cannot store the state of its disks"), "{failure:?}");
+    assert_eq!((failure.kind, report.start), (VmFailureKind::Refused, Some(1)));
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ fn ended() -> VmEvent {
 }
 
 fn kind(machine: &VmStateMachine) -> Option<VmFailureKind> {
-    machine.record().failure.as_ref().map(|failure| failure.kind)
+    machine.restart_state().failure.as_ref().map(|failure| failure.kind)
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn stopped_guest_is_not_restarted_by_its_policy() {
     machine.handle(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
     assert_eq!(machine.handle(at(6), ended()), None);
     assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
-    assert_eq!(machine.record(), &RestartState::default());
+    assert_eq!(machine.restart_state(), &RestartState::default());
 }
 
 #[test]
@@ -63,6 +63,30 @@ fn second_stop_shortens_the_grace_period_only() {
 }
 
 #[test]
+fn ordered_restart_resets_the_restart_counter() {
+    for waits in [true, false] {
+        let mut machine = running(RestartWhen::OnFailure);
+        for crash in 1..=3 {
+            machine.handle(at(crash * 10), ended());
+            assert_eq!(machine.state(), ReportedVmState::Waiting);
+            if !waits || crash < 3 {
+                machine.handle(at(crash * 10 + 6), VmEvent::Tick);
+                machine.handle(at(crash * 10 + 7), VmEvent::GuestRunning);
+            }
+        }
+        machine.handle(at(50), VmEvent::Restart { grace: GRACE });
+        if !waits {
+            assert_eq!(machine.handle(at(51), ended()), Some(VmAction::Launch));
+        }
+        assert_eq!(machine.state(), ReportedVmState::Starting);
+        assert_eq!(machine.restart_state().restarts, 0, "waits: {waits}");
+        machine.handle(at(52), VmEvent::GuestRunning);
+        machine.handle(at(53), ended());
+        assert_eq!(machine.state(), ReportedVmState::Waiting, "waits: {waits}");
+    }
+}
+
+#[test]
 fn stop_during_the_start_terminates_qemu() {
     let mut machine = machine(RestartWhen::Always);
     machine.handle(at(0), VmEvent::Start);
@@ -84,7 +108,7 @@ fn refused_order_is_not_retried_by_the_restart_policy_and_refused_restart_is() {
         (ReportedVmState::Failed, Some(VmFailureKind::Refused))
     );
     assert_eq!(
-        (ordered.deadline(), ordered.record().restarts, ordered.record().should_run),
+        (ordered.deadline(), ordered.restart_state().restarts, ordered.restart_state().should_run),
         (None, 0, false)
     );
     let mut again = running(RestartWhen::Always);
@@ -103,7 +127,7 @@ fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
         (machine.state(), kind(&machine)),
         (ReportedVmState::Failed, Some(VmFailureKind::NotStarted))
     );
-    let failure = machine.record().failure.clone().expect("set");
+    let failure = machine.restart_state().failure.clone().expect("set");
     assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
     assert_eq!(
@@ -125,7 +149,7 @@ fn start_timeout_kills_qemu_and_grows_with_memory() {
         (machine.state(), kind(&machine)),
         (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout))
     );
-    assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
+    assert_eq!(machine.restart_state().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
 
 #[test]
@@ -139,7 +163,7 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
             (ReportedVmState::Waiting, Some(VmFailureKind::Crashed))
         );
         assert_eq!(
-            (machine.record().restarts, machine.deadline()),
+            (machine.restart_state().restarts, machine.deadline()),
             (restarts, Some(at(now + delay)))
         );
         assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
@@ -150,7 +174,7 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
     assert_eq!(machine.state(), ReportedVmState::Failed);
     assert!(
         machine
-            .record()
+            .restart_state()
             .failure
             .as_ref()
             .is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
@@ -164,7 +188,7 @@ fn stable_run_resets_the_restart_counter() {
     machine.handle(at(12), VmEvent::Tick);
     machine.handle(at(12), VmEvent::GuestRunning);
     machine.handle(at(112), ended());
-    assert_eq!(machine.record().restarts, 1);
+    assert_eq!(machine.restart_state().restarts, 1);
 }
 
 #[test]
@@ -211,7 +235,7 @@ fn restart_stops_then_starts_and_a_later_stop_wins() {
 fn adopted_vm_continues_in_its_stored_state() {
     let adopted = |should_run, is_alive, when| {
         let mut machine = machine(when);
-        (machine.record.should_run, machine.record.guest_ran) = (should_run, true);
+        (machine.restart_state.should_run, machine.restart_state.guest_ran) = (should_run, true);
         let action = machine.adopt(at(0), is_alive);
         (machine.state(), action)
     };
@@ -229,7 +253,7 @@ fn adopted_vm_continues_in_its_stored_state() {
 fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
-        machine.record.should_run = true;
+        machine.restart_state.should_run = true;
         assert_eq!(
             (machine.adopt(at(0), true), machine.state()),
             (None, ReportedVmState::Starting)
@@ -238,7 +262,10 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
     };
     let mut running = adopted();
     running.handle(at(1), VmEvent::GuestRunning);
-    assert_eq!((running.state(), running.record().guest_ran), (ReportedVmState::Running, true));
+    assert_eq!(
+        (running.state(), running.restart_state().guest_ran),
+        (ReportedVmState::Running, true)
+    );
     let mut hanging = adopted();
     let deadline = hanging.deadline().expect("set");
     assert_eq!(hanging.handle(deadline, VmEvent::Tick), Some(VmAction::Kill));
@@ -249,7 +276,8 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
 #[test]
 fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
-    machine.record = RestartState { should_run: true, restarts: 1, ..RestartState::default() };
+    machine.restart_state =
+        RestartState { should_run: true, restarts: 1, ..RestartState::default() };
     machine.adopt_after_reboot();
     assert_eq!(
         (machine.state(), kind(&machine)),
@@ -282,7 +310,7 @@ fn paused_guest_is_reported_and_resumes_by_order() {
         (machine.state(), kind(&machine)),
         (ReportedVmState::Paused, Some(VmFailureKind::Paused))
     );
-    assert_eq!((machine.deadline(), machine.record().should_run), (None, true));
+    assert_eq!((machine.deadline(), machine.restart_state().should_run), (None, true));
     assert_eq!(machine.handle(at(6), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
     machine.handle(at(7), VmEvent::Resumed);
@@ -306,7 +334,7 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.handle(at(now), paused(true));
         assert_eq!(
-            (machine.record().restarts, machine.deadline()),
+            (machine.restart_state().restarts, machine.deadline()),
             (restarts, Some(at(now + delay)))
         );
         assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
@@ -320,7 +348,7 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
         "paused until an order"
     );
     assert_eq!(machine.handle(at(now), VmEvent::Start), Some(VmAction::Resume));
-    assert_eq!(machine.record().restarts, 0);
+    assert_eq!(machine.restart_state().restarts, 0);
 }
 
 #[test]
@@ -397,7 +425,7 @@ proptest! {
             machine.handle(now, event);
             let waits = matches!(machine.state(), ReportedVmState::Starting | ReportedVmState::Stopping | ReportedVmState::Waiting);
             prop_assert!(machine.deadline().is_some() == waits || machine.state() == ReportedVmState::Paused);
-            prop_assert!(machine.record().restarts <= 3);
+            prop_assert!(machine.restart_state().restarts <= 3);
         }
         // Without further events the machine stops or runs.
         for _ in 0..40 {

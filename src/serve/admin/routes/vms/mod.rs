@@ -66,9 +66,7 @@ async fn list(
 /// Returns all VMs, including VMs that are not on record.
 pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     let mut all = central.vms.collect_vms(|vm| VmView::new(vm, is_linked(central, vm)));
-    for vm in &mut all {
-        central.vms.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
-    }
+    all.iter_mut().for_each(|vm| add_reported(central, vm));
     all.extend(
         central.vms.orphan_vms().into_iter().map(|(node, report)| VmView::orphan(node, report)),
     );
@@ -101,10 +99,15 @@ async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<V
 }
 
 fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {
-    let fetching = vm.node().and_then(|node| central.vms.fetching(node, vm.uuid()));
-    let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
-    central.vms.fill_addresses(view.uuid, view.node, &mut view.nics);
+    let mut view = VmView::new(vm, is_linked(central, vm));
+    add_reported(central, &mut view);
     Json(view)
+}
+
+/// Adds what only the node of a VM knows: its downloads, and the addresses of its NICs.
+fn add_reported(central: &Shared, vm: &mut VmView) {
+    vm.fetching = vm.node.and_then(|node| central.vms.fetching(node, vm.uuid));
+    central.vms.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
 }
 
 async fn create(
