@@ -29,7 +29,9 @@ pub struct ImportedMachines {
     /// Number of machines with other values than before.
     pub changed: usize,
     pub unchanged: usize,
-    /// Faults for which meshd refused the import: `line`, `column`, `message`, `hint`.
+    /// Faults for which meshd refused the import: `line`, `column`, `message`, `hint`. If `added` or
+    /// `changed` is not 0, another order took a name or an address during the import: these machines
+    /// are stored, and a repeated import completes the list.
     #[schema(value_type = Vec<Object>)]
     pub faults: Vec<RowFault>,
 }

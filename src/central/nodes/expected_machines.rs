@@ -30,8 +30,18 @@ pub struct ImportReport {
     pub added: usize,
     pub changed: usize,
     pub unchanged: usize,
-    /// Empty, or the list is not imported as a whole. Faults of the check change nothing.
+    /// Empty, or the list is not imported as a whole. Faults of the check change nothing; after a
+    /// later fault, the numbers are those of the machines that are stored.
     pub faults: Vec<RowFault>,
+}
+
+impl ImportReport {
+    fn add(&mut self, other: ImportReport) {
+        self.added += other.added;
+        self.changed += other.changed;
+        self.unchanged += other.unchanged;
+        self.faults.extend(other.faults);
+    }
 }
 
 impl NodeOps {
@@ -55,7 +65,7 @@ impl NodeOps {
         for (_, machine) in &mut machines {
             machine.approved = options.approve;
         }
-        let mut report = self.env.store.read(|model| {
+        let checked = self.env.store.read(|model| {
             faults.extend(Conflicts::new(model, &snapshot, &machines).faults());
             count_changes(model, &machines)
         });
@@ -64,21 +74,23 @@ impl NodeOps {
             return Ok(ImportReport { faults, ..ImportReport::default() });
         }
         if options.dry_run {
-            return Ok(report);
+            return Ok(checked);
         }
+        let mut report = ImportReport::default();
         let mut admitted = false;
         for batch in machines.chunks(BATCH) {
             let stored = self.env.store.commit(|tx| {
                 // Another order may have taken a name or an address since the check.
                 let faults = Conflicts::new(tx.before(), &snapshot, &machines).faults_of(batch);
-                if faults.is_empty() {
-                    admitted |= self.store_batch(tx, batch, audit, now);
+                if !faults.is_empty() {
+                    return Ok(ImportReport { faults, ..ImportReport::default() });
                 }
-                Ok::<_, StoreError>(faults)
+                let counts = count_changes(tx.before(), batch);
+                admitted |= self.store_batch(tx, batch, audit, now);
+                Ok::<_, StoreError>(counts)
             });
-            let late_faults = stored.await?;
-            if !late_faults.is_empty() {
-                report.faults = late_faults;
+            report.add(stored.await?);
+            if !report.faults.is_empty() {
                 break;
             }
         }

@@ -47,6 +47,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Maximum request body, in bytes: a VM with its cloud-init data.
 const MAX_BODY: usize = 1024 * 1024;
+/// Maximum request body of an import, in bytes: a list of machines is checked as a whole.
+const MAX_IMPORT: usize = 8 * 1024 * 1024;
 /// Maximum number of connections of each of the two listeners.
 pub const MAX_CONNECTIONS: usize = 128;
 /// Timeout for running responses at shutdown.

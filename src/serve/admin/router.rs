@@ -1,7 +1,7 @@
 //! Builds the router: binds each route of `meshd_api::routes` to its handler, in middleware.
 
 use super::{
-    ApiState, MAX_BODY,
+    ApiState, MAX_IMPORT,
     bind_handlers::Binder,
     error::Refused,
     routes::{
@@ -39,7 +39,8 @@ pub(crate) fn router(state: ApiState) -> Router {
                 "the route does not support this method",
             )
         })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
+        // Orders read their body before, each with the limit of its verb.
+        .layer(DefaultBodyLimit::max(MAX_IMPORT))
         .layer(middleware::from_fn(with_time_limit))
         .layer(middleware::from_fn_with_state(state.clone(), authenticate))
         .layer(middleware::from_fn_with_state(state.clone(), with_correlation_id))

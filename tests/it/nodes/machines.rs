@@ -1,7 +1,14 @@
 //! Machines that are defined before they boot: import, reservation, adoption, removal. The real
 //! program serves DHCP.
 
-use crate::world::{World, node::PxeNode, stderr};
+use crate::{
+    boot::sessions::rig::{Rig, ordered},
+    world::{World, node::PxeNode, single_orders::SingleOrders as _, stderr},
+};
+use meshd_central::{BATCH, ImportOptions};
+use meshd_model::fleet::{Fingerprint, MachineRow, Node, Verb};
+use meshd_store::StoreError;
+use meshd_types::{Basis, MacAddr};
 use serde_json::Value;
 use std::fs;
 
@@ -173,9 +180,49 @@ fn ten_thousand_machines_are_imported_and_removed() {
     assert_eq!(expected(&world), 10_000);
     let (code, message) = import(&world, text.clone() + row(10_000).as_str(), &[]);
     assert!(code == Some(1) && message.contains("10001 machines are too many"), "{message}");
+    // Each machine takes the name of the next one, which the same list gives up.
+    let renamed = |number: u32| {
+        row(number).replace(&format!("n{number:05}"), &format!("n{:05}", (number + 1) % 10_000))
+    };
+    let rotated: String = [HEADER.to_owned()].into_iter().chain((0..10_000).map(renamed)).collect();
+    let (code, message) = import(&world, &rotated, &[]);
+    assert!(code == Some(0) && message.contains("10000 changed"), "{message}");
     let (code, message) = run(&world, &["node", "remove", "--expected", "n0[0000-0099]", "--yes"]);
     assert_eq!(code, Some(0), "{message}");
     assert_eq!(expected(&world), 9_900);
+}
+
+/// The check finds no fault, but another order takes the last name before its batch is stored.
+#[tokio::test]
+async fn import_with_a_late_conflict_counts_only_the_stored_machines() {
+    let world = World::prepared("approve");
+    let rig = Rig::new(&world);
+    let mac = MacAddr([2, 9, 9, 0, 0, 0]);
+    let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, rig.central.now());
+    let id = node.id;
+    let stored = rig.central.store().commit(|tx| {
+        tx.put_node(node);
+        Ok::<_, StoreError>(())
+    });
+    stored.await.unwrap();
+    let row = |number: usize| MachineRow {
+        mac: MacAddr([2, 9, 9, 1, (number >> 8) as u8, number as u8]).to_string(),
+        name: format!("n{number}"),
+        ..MachineRow::default()
+    };
+    let rows: Vec<MachineRow> = (0..BATCH + 1).map(row).collect();
+    let (import, rename) = (ordered(Verb::MachineImport), ordered(Verb::Rename));
+    let nodes = &rig.central.nodes;
+    let last = format!("n{BATCH}");
+    let (report, renamed) = tokio::join!(
+        nodes.import_machines(&rows, ImportOptions::default(), &import),
+        nodes.rename(id, &last, &rename)
+    );
+    renamed.unwrap();
+    let report = report.unwrap();
+    assert_eq!(report.faults.len(), 1, "{report:?}");
+    assert_eq!((report.added, report.changed, report.unchanged), (BATCH, 0, 0));
+    assert_eq!(nodes.expected_machines().len(), BATCH);
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! Lists of machines as CSV, with the header `mac,name,address,profile,labels`.
+//! Lists of machines as CSV. The first line names the columns: `mac` and any of the others.
 
 use meshd_config::suggest;
 use meshd_model::fleet::{MACHINE_COLUMNS, MAX_MACHINE_ROWS, MachineRow, RowFault};
 
 /// Maximum length of a value in a fault, in characters.
 const MAX_SHOWN: usize = 80;
-const HEADER: &str = "the first line names the columns: mac,name,address,profile,labels";
 
 /// Parses a CSV file: RFC 4180, in UTF-8, with or without a byte order mark. Returns the rows and
 /// the faults of the format.
@@ -60,9 +59,14 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<MachineRow>, Vec<RowFault>) {
         }
     }
     if columns.is_none() {
-        faults.push(RowFault::new(1, "", "the file is empty", HEADER));
+        faults.push(RowFault::new(1, "", "the file is empty", columns_hint()));
     }
     (rows, faults)
+}
+
+fn columns_hint() -> String {
+    let [required, others @ ..] = MACHINE_COLUMNS;
+    format!("the first line names the columns: {required} and any of {}", others.join(", "))
 }
 
 /// Reads the names of the columns.
@@ -78,7 +82,7 @@ fn header(line: usize, values: &[&str]) -> Result<Vec<String>, Vec<RowFault>> {
     for (index, name) in names.iter().enumerate() {
         let shown: String = name.chars().take(MAX_SHOWN).collect();
         if !MACHINE_COLUMNS.contains(&name.as_str()) {
-            let hint = format!("{}; {HEADER}", suggest(&shown, MACHINE_COLUMNS));
+            let hint = format!("{}; {}", suggest(&shown, MACHINE_COLUMNS), columns_hint());
             faults.push(RowFault::new(line, "", format!("there is no column `{shown}`"), hint));
         } else if names[..index].contains(name) {
             let message = format!("the column `{shown}` occurs twice");
@@ -86,7 +90,7 @@ fn header(line: usize, values: &[&str]) -> Result<Vec<String>, Vec<RowFault>> {
         }
     }
     if !names.iter().any(|name| name == "mac") {
-        faults.push(RowFault::new(line, "", "the column `mac` is missing", HEADER));
+        faults.push(RowFault::new(line, "", "the column `mac` is missing", columns_hint()));
     }
     if faults.is_empty() { Ok(names) } else { Err(faults) }
 }

@@ -27,8 +27,6 @@ use std::{
 
 /// Maximum size of a list of machines, in bytes.
 const MAX_FILE: u64 = 16 << 20;
-/// Maximum size of the machines in one request, in bytes: half of the body that meshd accepts.
-const MAX_REQUEST: usize = 512 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct AddMachine {
@@ -83,7 +81,7 @@ struct ImportArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ListFormat {
-    /// Header mac,name,address,profile,labels
+    /// First line: mac and any other column
     Csv,
     /// nodes.conf of Warewulf
     Warewulf,
@@ -103,24 +101,17 @@ impl AddMachine {
             bmc_address: self.bmc_address,
         };
         let title = if row.name.is_empty() { row.mac.clone() } else { row.name.clone() };
-        match import(client, &[row], Vec::new(), self.options).await? {
-            Ok(report) => {
-                message!("{title}: {}", report_text(&report, self.options));
-                Ok(())
-            }
-            Err(faults) => {
-                let text = |fault: &RowFault| {
-                    let option = fault.column.replace('_', "-").replace("labels", "label");
-                    let (message, hint) = (one_line(&fault.message), one_line(&fault.hint));
-                    format!("--{option}: {message}\n  hint: {hint}")
-                };
-                faults.iter().for_each(|fault| message!("{}", text(fault)));
-                Err(Failure::new(
-                    format!("cannot add machine {title}"),
-                    "correct the options above",
-                ))
-            }
+        let report = import(client, &[row], Vec::new(), self.options).await?;
+        if report.faults.is_empty() {
+            message!("{title}: {}", report_text(&report, self.options));
+            return Ok(());
         }
+        for RowFault { column, message, hint, .. } in &report.faults {
+            let option = column.replace('_', "-").replace("labels", "label");
+            let (message, hint) = (one_line(message), one_line(hint));
+            message!("--{option}: {message}\n  hint: {hint}");
+        }
+        Err(Failure::new(format!("cannot add machine {title}"), "correct the options above"))
     }
 }
 
@@ -141,13 +132,12 @@ impl ImportFile {
             let message = format!("{} lists no machine", self.file.display());
             return Err(Failure::new(message, "write one line for each machine"));
         }
-        match import(client, &rows, faults, self.options).await? {
-            Ok(report) => {
-                message!("{}: {}", self.file.display(), report_text(&report, self.options));
-                Ok(())
-            }
-            Err(faults) => Err(self.faults(faults)),
+        let report = import(client, &rows, faults, self.options).await?;
+        if !report.faults.is_empty() {
+            return Err(self.faults(report.faults));
         }
+        message!("{}: {}", self.file.display(), report_text(&report, self.options));
+        Ok(())
     }
 
     fn faults(&self, faults: Vec<RowFault>) -> Failure {
@@ -175,52 +165,28 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Imports rows: all of them, or none. Returns the faults of the rows, if any. A long list is sent
-/// in several requests: first all are checked, then all are stored.
+/// Imports rows in one request, because meshd checks a list as a whole. With faults of the texts,
+/// nothing is sent.
 async fn import(
     client: &AdminClient,
     rows: &[MachineRow],
     mut faults: Vec<RowFault>,
     options: ImportArgs,
-) -> Result<Result<ImportedMachines, Vec<RowFault>>, Failure> {
-    let (_, found) = parse_rows(rows, Timestamp::EPOCH);
-    faults.extend(found);
-    let mut report = ImportedMachines::default();
-    let requests = requests(rows);
-    for dry_run in [true, false] {
-        if !dry_run && (options.dry_run || !faults.is_empty()) {
-            break;
-        }
-        report = ImportedMachines::default();
-        for machines in &requests {
-            let body =
-                ImportMachines { machines: machines.to_vec(), approve: options.approve, dry_run };
-            let done = client.post(api::IMPORT_MACHINES.path([]), &body).await?;
-            faults.extend(done.faults);
-            report.added += done.added;
-            report.changed += done.changed;
-            report.unchanged += done.unchanged;
-        }
+) -> Result<ImportedMachines, Failure> {
+    let ImportArgs { approve, dry_run } = options;
+    faults.extend(parse_rows(rows, Timestamp::EPOCH).1);
+    // meshd reports the conflicts of the rows, too.
+    let dry_run = dry_run || !faults.is_empty();
+    let body = ImportMachines { machines: rows.to_vec(), approve, dry_run };
+    let mut report = client.post(api::IMPORT_MACHINES.path([]), &body).await?;
+    report.faults.extend(faults);
+    report.faults.sort();
+    report.faults.dedup();
+    let stored = report.added + report.changed;
+    if !dry_run && !report.faults.is_empty() && stored > 0 {
+        message!("{stored} machines are stored; repeat the import to complete it");
     }
-    faults.sort();
-    faults.dedup();
-    Ok(if faults.is_empty() { Ok(report) } else { Err(faults) })
-}
-
-/// Splits rows into requests of bounded size.
-fn requests(rows: &[MachineRow]) -> Vec<&[MachineRow]> {
-    let (mut requests, mut begin, mut size) = (Vec::new(), 0, 0);
-    for (index, row) in rows.iter().enumerate() {
-        let length = serde_json::to_string(row).map_or(0, |text| text.len());
-        if size + length > MAX_REQUEST && index > begin {
-            requests.push(&rows[begin..index]);
-            begin = index;
-            size = 0;
-        }
-        size += length;
-    }
-    requests.push(&rows[begin..]);
-    requests
+    Ok(report)
 }
 
 fn report_text(report: &ImportedMachines, options: ImportArgs) -> String {

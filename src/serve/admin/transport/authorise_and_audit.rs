@@ -1,7 +1,7 @@
 //! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
 
 use crate::serve::admin::{
-    ApiState, MAX_BODY,
+    ApiState, MAX_BODY, MAX_IMPORT,
     error::Refused,
     query::parameters::Parameters,
     transport::{caller::Caller, idempotency},
@@ -154,7 +154,8 @@ async fn run_order(
     } else if let Err(refused) = parameters(spec, &parts.uri, &parts.headers) {
         refused.into_response()
     } else {
-        match read_body(&state, &parts, body).await {
+        let limit = if verb == Verb::MachineImport { MAX_IMPORT } else { MAX_BODY };
+        match read_body(&state, &parts, body, limit).await {
             Ok(bytes) => idempotency::execute_once(&state, &context, parts, bytes, next).await,
             Err(refused) => refused.into_response(),
         }
@@ -176,16 +177,21 @@ async fn run_order(
 }
 
 /// Reads the whole body of an order. Refuses the order if its token is revoked during the upload.
-async fn read_body(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes, Refused> {
+async fn read_body(
+    state: &ApiState,
+    parts: &Parts,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, Refused> {
     let Some(caller) = parts.extensions.get::<Caller>() else {
         return Err(Refused::internal("the request has no caller"));
     };
     let read = tokio::select! {
-        read = to_bytes(body, MAX_BODY) => read,
+        read = to_bytes(body, limit) => read,
         () = caller.revoked(&state.central) => return Err(Refused::unauthorized(REVOKED).with_hint("request another one")),
     };
     let bytes = read.map_err(|error| match error.into_inner().is::<LengthLimitError>() {
-        true => Refused::too_large(MAX_BODY),
+        true => Refused::too_large(limit),
         false => Refused::bad_request("the body is incomplete"),
     })?;
     if caller.still_may(&state.central) {
