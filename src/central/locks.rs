@@ -7,9 +7,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Level of the heartbeat deadlines.
+/// Level of the heartbeat deadlines: 4 in the table of all locks.
 pub(crate) const DEADLINES: usize = 0;
-/// Level of all other mutexes. A thread takes no further mutex while it holds one of them.
+/// Level of all other mutexes: 6 in that table. A thread takes no further mutex while it holds one of them.
 const INNERMOST: usize = 1;
 
 /// A mutex of the innermost level.

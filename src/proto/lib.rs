@@ -57,7 +57,7 @@ pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
-    Thresholds, Ticket, stage1,
+    Thresholds, Ticket, VOLUMES_CHECK, stage1,
 };
 pub use check::{
     Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,

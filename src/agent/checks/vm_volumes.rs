@@ -2,7 +2,7 @@
 
 use super::{Context, NO_VMS, fail, pass, runs_vms, skip, unproven};
 use crate::vm;
-use meshd_proto::Check;
+use meshd_proto::{Check, VOLUMES_CHECK};
 use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ const MAX_FILES: usize = 65_536;
 
 /// Checks that no volume is incomplete.
 pub fn volumes(context: &Context) -> Check {
-    const NAME: &str = "images";
+    const NAME: &str = VOLUMES_CHECK;
     if !runs_vms(&context.config) {
         return skip(NAME, NO_VMS);
     }

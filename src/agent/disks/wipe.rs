@@ -2,11 +2,11 @@
 
 use super::{current_use, exclusive_disk::ExclusiveDisk};
 use crate::system::Tree;
-use meshd_proto::{Check, CheckStatus, DiskFacts, DiskIdentity};
+use meshd_proto::{Check, CheckStatus, DiskFacts, DiskIdentity, VOLUMES_CHECK};
 use tokio_util::sync::CancellationToken;
 
 /// Checks that must have run before a disk is written or wiped.
-const STORAGE_CHECKS: [&str; 2] = ["store", "images"];
+const STORAGE_CHECKS: [&str; 2] = ["store", VOLUMES_CHECK];
 
 /// Returns the disk with an identity; `None` if the node has no such disk.
 ///

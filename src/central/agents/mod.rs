@@ -9,7 +9,10 @@ mod hello;
 
 use crate::{
     boot::BootService,
-    enrolment::enrol::{AgentApiError, check_version, is_accepted, peer_certificate},
+    enrolment::{
+        AgentApiError,
+        enrol::{check_version, is_accepted, peer_certificate},
+    },
     links::{LinkCommand, LinkId, SpecPart},
     nodes::NodeOps,
 };

@@ -1,6 +1,6 @@
 //! Exchanges a token for a certificate, and a certificate for a newer one.
 
-use super::tokens;
+use super::{error::AgentApiError, tokens};
 use crate::{
     enrolment::Enrolment,
     environment::{
@@ -18,51 +18,11 @@ use meshd_proto::{
 };
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
-    Issued, Peer, TokenRecord, TokenRefused, TrustError,
+    Issued, Peer, TokenRecord, TokenRefused,
     enrol_token::{self as token, Use},
 };
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, failpoint};
 use std::net::IpAddr;
-
-/// Why the agent API refuses a request.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentApiError {
-    /// The token is unknown, used, expired or of another node. The answer does not reveal which
-    /// (EN-4).
-    #[error("not authorised")]
-    Unauthorized,
-    /// The certificate must be renewed first.
-    #[error("the certificate has expired; renew it")]
-    StaleCertificate,
-    #[error("{0}")]
-    BadRequest(String),
-    #[error("the central node is busy; retry in some seconds")]
-    Busy,
-    /// The text is for the log and is not sent.
-    #[error("{0}")]
-    Internal(String),
-}
-
-impl From<StoreError> for AgentApiError {
-    fn from(error: StoreError) -> Self {
-        tracing::error!(
-            error = &error as &dyn std::error::Error,
-            "cannot write the store for an agent"
-        );
-        AgentApiError::Internal("the store cannot be written".to_owned())
-    }
-}
-
-impl From<TrustError> for AgentApiError {
-    fn from(error: TrustError) -> Self {
-        match error {
-            TrustError::Request(why) => {
-                AgentApiError::BadRequest(format!("the certificate request is refused: {why}"))
-            }
-            other => AgentApiError::Internal(other.to_string()),
-        }
-    }
-}
 
 /// Refuses an unsupported protocol version.
 pub(crate) fn check_version(version: u16) -> Result<(), AgentApiError> {

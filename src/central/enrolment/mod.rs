@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `authority` | the certificate authority, and its rotation while meshd runs |
 //! | `enrol` | exchanges a token or a certificate for a new certificate |
+//! | `error` | why the agent API refuses a request |
 //! | `expected` | what a machine receives that an operator expects |
 //! | `pending` | connections of nodes that wait for approval |
 //! | `revoke` | revokes certificates, tokens, capability and link at once |
@@ -13,6 +14,7 @@
 
 pub(crate) mod authority;
 pub(crate) mod enrol;
+mod error;
 pub(crate) mod expected;
 pub(crate) mod pending;
 pub(crate) mod revoke;
@@ -20,7 +22,7 @@ pub(crate) mod site_rules;
 pub(crate) mod tokens;
 
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
-pub use enrol::AgentApiError;
+pub use error::AgentApiError;
 pub use pending::PendingConnection;
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 

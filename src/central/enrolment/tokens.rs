@@ -1,4 +1,5 @@
-//! Tokens for machines that are not netbooted: for one node, for one use, for an hour.
+//! Tickets: tokens for machines that are not netbooted, for one node, for one use, for an hour by
+//! default. The tokens of boots are in `boot/overlay_delivery.rs`.
 //!
 //! A ticket contains the data that an overlay would give to the agent. Its boot session exists for
 //! this one use, so that the rules for boot tokens hold for it too. Creating a ticket approves the

@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `archive` | archives, compares and restores delivered generations |
-//! | `drift_scan` | determines what each node would boot now |
+//! | `next_boot_scan` | determines what each node would boot now |
 //! | `reload` | reads site, overlays and images again, all or nothing |
 //! | `render` | renders the overlay of a node |
 //! | `render_cache` | caches rendered overlays by the digest of their inputs |
@@ -11,7 +11,7 @@
 //! | `revisions` | archives profiles, and rolls them back |
 
 mod archive;
-mod drift_scan;
+mod next_boot_scan;
 mod reload;
 mod render;
 mod render_cache;
@@ -31,8 +31,8 @@ use super::{
     locks::Leaf,
 };
 use archive::PendingArchive;
-use drift_scan::ScanQueue;
 use meshd_store::{GenerationArchive, RevisionArchive};
+use next_boot_scan::ScanQueue;
 use render_cache::Cache;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub struct Generations {
 
 impl Generations {
     /// Adds pinned generations and rolled back profiles to the snapshot, and queues every node for
-    /// the drift scan.
+    /// the scan of next boots.
     pub(super) fn new(env: Arc<Environment>, enrolment: Arc<Enrolment>) -> Self {
         let state_dir = env.site().state_dir.clone();
         let generations = Generations {
@@ -77,5 +77,13 @@ impl Generations {
         generations.env.replace_snapshot(generations.with_archived_contents(snapshot));
         generations.scan_all();
         generations
+    }
+
+    /// Background work: scans marked nodes, archives and collects generations.
+    pub async fn run_background_work(self: &Arc<Self>) {
+        self.scan_stale().await;
+        self.archive_queued().await;
+        self.publish_in_use().await;
+        self.sweep().await;
     }
 }

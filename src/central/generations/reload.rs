@@ -182,16 +182,16 @@ impl Generations {
 
     /// Reads the next snapshot, `None` if nothing has changed, and the keys that need a restart.
     fn read_anew(&self) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
-        let now = self.env.snapshot();
-        let mut site = match meshd_config::load(&now.site.file) {
+        let current = self.env.snapshot();
+        let mut site = match meshd_config::load(&current.site.file) {
             Ok(site) => site,
             Err(mut faults) => {
                 // Faults of the overlays are reported together with those of the site file.
-                faults.0.extend(read_all(&now.site.overlays_dir).faults);
+                faults.0.extend(read_all(&current.site.overlays_dir).faults);
                 return (Err(faults), Vec::new());
             }
         };
-        let restart = restore_fixed_settings(&mut site, &now.site);
+        let restart = restore_fixed_settings(&mut site, &current.site);
         let catalog = match load_catalog(&site, self.env.random()) {
             Ok(catalog) => catalog,
             Err(faults) => return (Err(faults), restart),
@@ -201,16 +201,16 @@ impl Generations {
             Err(error) => return (Err(Fault::from(error).into()), restart),
         };
         // Packing takes long; most reloads change something else.
-        let (agent, former_agent) = if Digest::of(&program) == now.agent.digest() {
-            (now.agent.clone(), now.former_agent.clone())
+        let (agent, former_agent) = if Digest::of(&program) == current.agent.digest() {
+            (current.agent.clone(), current.former_agent.clone())
         } else {
-            (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
+            (Arc::new(AgentBinary::new(&program)), Some(current.agent.clone()))
         };
         let mut snapshot =
             SiteSnapshot::new(site.into(), catalog, agent, self.rolled_back_profiles());
         snapshot.former_agent = former_agent;
         let snapshot = self.with_archived_contents(snapshot);
-        if snapshot.is_same(&now) {
+        if snapshot.is_same(&current) {
             return (Ok(None), restart);
         }
         let faults = self.env.store.read(|model| self.faults(&snapshot, model));

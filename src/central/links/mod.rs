@@ -183,8 +183,8 @@ impl Links {
         self.inner.lock().entries.get(&node).map(|entry| entry.commands.clone())
     }
 
-    /// Queues a command for a linked node. A full queue drops the command, and the caller repeats
-    /// it later.
+    /// Queues a command for a linked node. A full queue drops the command: use it for commands that
+    /// are repeated.
     pub(crate) fn try_send(&self, node: NodeId, command: LinkCommand) {
         if let Some(commands) = self.commands(node) {
             let _ = commands.try_send(command);

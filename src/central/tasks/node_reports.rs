@@ -1,8 +1,7 @@
 //! Processes reports of nodes about their tasks: state, output, release.
 
 use crate::{
-    enrolment::enrol::AgentApiError, environment::alarms::log_failure, links::SpecPart,
-    tasks::Tasks,
+    enrolment::AgentApiError, environment::alarms::log_failure, links::SpecPart, tasks::Tasks,
 };
 use meshd_model::{
     fleet::{Actor, Event, EventKind},

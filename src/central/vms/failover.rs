@@ -85,7 +85,7 @@ pub(crate) fn release_vms(
     now: Timestamp,
 ) {
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
-    let stray_nodes: Vec<Vm> =
+    let strays: Vec<Vm> =
         tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
     for mut vm in vms {
         vm.confirm_release(id);
@@ -104,7 +104,7 @@ pub(crate) fn release_vms(
             tx.put_vm(vm);
         }
     }
-    for vm in stray_nodes.into_iter().filter(|vm| !vm.pending_wipes.contains_key(&id)) {
+    for vm in strays.into_iter().filter(|vm| !vm.pending_wipes.contains_key(&id)) {
         let Some(mut vm) = tx.vm(vm.uuid()).cloned() else { continue };
         vm.confirm_release(id);
         put_or_remove(tx, vm);

@@ -110,13 +110,13 @@ impl Vms {
                 && vm.placement.is_some()
                 && vm.may_work()
                 && !vm.is_paused();
-            let operation = match verb {
+            let what = match verb {
                 VmVerb::Start if is_running => return Ok(vm),
                 VmVerb::Start => "start ordered",
                 VmVerb::Restart => "restart ordered",
                 VmVerb::Stop => "shutdown ordered",
             };
-            let mut detail = operation.to_owned();
+            let mut detail = what.to_owned();
             if verb == VmVerb::Stop {
                 vm.stop(None);
             } else {
@@ -126,7 +126,7 @@ impl Vms {
                 if vm.placement.is_none() {
                     self.check_files(&vm.request.spec)?;
                     self.choose_node_in(tx, &mut vm, &site, now)?;
-                    detail = format!("{operation}, {}", describe_placement(&vm));
+                    detail = format!("{what}, {}", describe_placement(&vm));
                 }
             }
             let node = vm.node();
@@ -227,8 +227,8 @@ impl Vms {
             match vm {
                 Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
                 None => {
-                    let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
-                    let all = model.vms_of(node).chain(stray_nodes);
+                    let strays = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
+                    let all = model.vms_of(node).chain(strays);
                     all.filter_map(due).take(MAX_VMS).collect()
                 }
             }

@@ -96,12 +96,12 @@ impl Vms {
     async fn apply_reports(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
         let now = self.env.now();
         let (has_changes, orphans) = self.env.store.read(|model| {
-            let change = |report: &VmReport| match relation_of(model.vm(report.uuid), node) {
+            let is_unchanged = |report: &VmReport| match relation_of(model.vm(report.uuid), node) {
                 ReportRelation::Own(vm) => vm.has_reported(report),
                 ReportRelation::Stray | ReportRelation::Orphan => true,
             };
             (
-                !vms.iter().all(change) || missing_vms(model, node, &vms).next().is_some(),
+                !vms.iter().all(is_unchanged) || missing_vms(model, node, &vms).next().is_some(),
                 orphans_in(model, node, &vms),
             )
         });
@@ -109,7 +109,7 @@ impl Vms {
             self.reported.orphan_vms.set(node, orphans);
             return Ok(());
         }
-        let order = self.env.new_correlation();
+        let correlation = self.env.new_correlation();
         let committed = self.env.store.commit(|tx| {
             let serves = tx.node(node).is_some_and(Node::serves);
             let mut refused = Vec::new();
@@ -120,7 +120,7 @@ impl Vms {
                 };
                 let before = vm.clone();
                 let mut vm = before.clone();
-                disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
+                disk_records::record_assigned_disks(tx, &vm, report, node, correlation, now);
                 let change = vm.apply_report(report.clone(), now);
                 if vm.withdraw_refused().is_some() {
                     refused.push(vm.uuid());
@@ -204,7 +204,7 @@ impl Vms {
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let now = self.env.now();
-        let order = self.env.new_correlation();
+        let correlation = self.env.new_correlation();
         // Only the node knows whether units and disks are clean; it reports them when its link
         // opens.
         let needs_recheck = self
@@ -219,7 +219,7 @@ impl Vms {
             if !was_stray && !is_own {
                 return Ok(false);
             }
-            disk_records::record_wiped_disks(tx, &before, node, order, now);
+            disk_records::record_wiped_disks(tx, &before, node, correlation, now);
             tx.event(vm_event(
                 &vm,
                 node,
@@ -282,13 +282,8 @@ impl Vms {
     /// Sends the orders that a node has not followed yet.
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
         let unsettled: Vec<SystemUuid> = self.env.store.read(|model| {
-            let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
-            model
-                .vms_of(node)
-                .filter(|vm| !vm.is_settled())
-                .chain(stray_nodes)
-                .map(Vm::uuid)
-                .collect()
+            let strays = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
+            model.vms_of(node).filter(|vm| !vm.is_settled()).chain(strays).map(Vm::uuid).collect()
         });
         for uuid in unsettled {
             self.links.notify_node(node, SpecPart::Vm(uuid));
@@ -316,10 +311,10 @@ fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
 /// Records that the VMs of a node ended with its reboot. If the node was lost and a VM may move,
 /// revokes the certificates of the node and unplaces the VM.
 pub(crate) fn record_reboot(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
-    let is_own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
+    let own_vms: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
     let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
     let serves = tx.node(node).is_some_and(Node::serves);
-    for mut vm in is_own {
+    for mut vm in own_vms {
         let before = vm.clone();
         let is_another =
             vm.placement.as_ref().is_some_and(|placement| placement.session != Some(session));
@@ -385,6 +380,6 @@ fn missing_vms<'a>(
     node: NodeId,
     vms: &[VmReport],
 ) -> impl Iterator<Item = &'a Vm> {
-    let change: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
-    model.vms_of(node).filter(move |vm| vm.is_reported() && !change.contains(&vm.uuid()))
+    let reported: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
+    model.vms_of(node).filter(move |vm| vm.is_reported() && !reported.contains(&vm.uuid()))
 }

@@ -9,14 +9,12 @@ use meshd_model::{
         unassignable_units, unit_of,
     },
 };
-use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
+use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, VOLUMES_CHECK, vm::SlotDisk};
 use meshd_store::Model;
 use meshd_types::NodeId;
 
 /// The check of virtualisation.
 const KVM_CHECK: &str = "kvm";
-/// The check of volumes. It is unproven during a fetch, and does not concern units.
-const IMAGES_CHECK: &str = "images";
 
 static NOTHING: Allocations = Allocations::none();
 static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
@@ -91,7 +89,8 @@ pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut Candi
     else {
         return;
     };
-    let unproven = node.unproven_beside(IMAGES_CHECK);
+    // The check of volumes is unproven during a fetch, and does not concern units.
+    let unproven = node.unproven_beside(VOLUMES_CHECK);
     let implied = site.slot_policy() == SlotPolicy::Auto && unproven.is_none();
     if facts.units.is_empty() || (implied && model.slots().is_empty()) {
         return;
@@ -116,7 +115,7 @@ pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut Candi
 /// checks prove its report (DR-12). A disabled slot stays disabled.
 pub(crate) fn is_approved_by_policy(site: &Site, node: Option<&Node>) -> bool {
     site.slot_policy() == SlotPolicy::Auto
-        && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
+        && node.is_some_and(|node| node.unproven_beside(VOLUMES_CHECK).is_none())
 }
 
 /// Returns the result of the checks of this boot for VMs.

@@ -80,7 +80,7 @@ impl Vms {
         forced: bool,
     ) -> Result<(), VmError> {
         let (vm, nodes) = (model.vm(uuid), self.reported.orphan_vms.nodes_with(uuid));
-        let is_credible = |node: &NodeId| vm.map_or(!forced, |vm| vm.may_run_on(*node));
+        let is_credible = |node: &NodeId| vm.map_or(!forced, |vm| vm.is_credible_claim(*node));
         nodes
             .into_iter()
             .find(is_credible)

@@ -47,9 +47,22 @@ pub struct AgentConfig {
 
 /// Names of all readiness checks.
 pub const CHECKS: [&str; 13] = [
-    "services", "identity", "clock", "memory", "network", "nat", "firewall", "kvm", "iommu",
-    "vfio", "units", "store", "images",
+    "services",
+    "identity",
+    "clock",
+    "memory",
+    "network",
+    "nat",
+    "firewall",
+    "kvm",
+    "iommu",
+    "vfio",
+    "units",
+    "store",
+    VOLUMES_CHECK,
 ];
+/// Name of the check of volumes of VMs, in messages of version 1 and in profiles.
+pub const VOLUMES_CHECK: &str = "images";
 
 /// Configuration of readiness checks in a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

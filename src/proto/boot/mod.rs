@@ -10,5 +10,5 @@ pub mod stage1;
 
 pub use agent_config::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
-    Thresholds, Ticket,
+    Thresholds, Ticket, VOLUMES_CHECK,
 };

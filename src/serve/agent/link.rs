@@ -16,7 +16,8 @@ use tokio::{
     time::{interval, timeout},
 };
 
-/// Maximum number of waiting commands per link. When the queue is full, the central node waits.
+/// Maximum number of waiting commands per link. A full queue drops a command that its caller
+/// repeats; only probes and requests of an operator wait.
 const COMMANDS: usize = 64;
 /// Maximum number of outstanding probes per link.
 const MAX_PROBES: usize = 16;

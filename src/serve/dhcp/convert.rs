@@ -1,4 +1,5 @@
-//! Conversions between types of the DHCP engine and of the model and the central node.
+//! Conversions between types of the DHCP engine and of the model and the central node. Some have the
+//! same fields: the model's types are stored, and the engine is independent of meshd (ADR 33).
 
 use meshd_central::{
     DhcpChange, DhcpExchange, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth,

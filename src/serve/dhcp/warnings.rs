@@ -15,7 +15,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
         Warning::Dropped { reason, .. } => drop_reason(*reason),
         Warning::OtherServer { proxy: false, .. } => "other DHCP server",
         Warning::OtherServer { proxy: true, .. } => "other PXE server",
-        Warning::AddressInUse { .. } => "declined",
+        Warning::AddressInUse { .. } => "address in use",
         Warning::ManyAddressesClaimed { .. } => "many addresses claimed",
         Warning::Forged { .. } => "forged sender",
         Warning::UnknownRelay { .. } => "unknown relay",

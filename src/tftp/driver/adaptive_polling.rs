@@ -1,4 +1,4 @@
-//! Decides whether an idle worker polls its socket poll_again or sleeps. Pure.
+//! Decides whether an idle worker polls its socket again or sleeps. Pure.
 //!
 //! Sleeping and waking takes the kernel longer than a client on the LAN takes to answer, so a
 //! worker polls for a moment as long as that succeeds. When answers take longer, it sleeps at once

@@ -10,6 +10,8 @@
 //!                                          └──── link ────┘
 //! draining ◀─ drain ── online, degraded, enrolling; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
 //!   A draining node that is silent becomes offline. It continues to drain when it links again (`Node::drains`).
+//! maintenance ◀─ maintenance ── enrolling, degraded, online, offline
+//! enrolling ◀─ enrol, link ── approved
 //! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
 //! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again

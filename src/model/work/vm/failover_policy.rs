@@ -21,7 +21,8 @@ impl Vm {
             || self.desired_state == VmDesiredState::Run
                 && self.last_report.as_ref().is_some_and(fetched)
         {
-            // A restarted agent forgets VMs that wait for files, so the order is repeated.
+            // An agent that lost its file of pending starts reports no VM that waits for volumes,
+            // so the order is repeated.
             self.last_report = None;
             return None;
         }

@@ -296,10 +296,10 @@ impl Vm {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Stop, grace_s);
     }
 
-    /// Returns true if a report of this node forbids to start the VM elsewhere: the record may be
-    /// wrong about it. The claim of any other node is its own affair. A full set of former nodes
-    /// excludes no node, because some may be missing in it.
-    pub fn may_run_on(&self, node: NodeId) -> bool {
+    /// Returns true if a claim of this node that it runs the VM may be true, so that the VM must not
+    /// start elsewhere. The claim of a node that never had the VM is ignored. A full set of former
+    /// nodes excludes no node, because some may be missing in it.
+    pub fn is_credible_claim(&self, node: NodeId) -> bool {
         let is_former =
             self.former_nodes.contains(&node) || self.former_nodes.len() >= MAX_FORMER_NODES;
         self.unconfirmed || is_former || !failpoint::defends("vm-claim")

@@ -322,14 +322,18 @@ fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
         AssignedParts::default(),
     );
     vm.unplace("its node was fenced".to_owned());
-    assert!(vm.may_run_on(node()) && vm.may_run_on(numbered(2)) && !vm.may_run_on(numbered(99)));
+    assert!(
+        vm.is_credible_claim(node())
+            && vm.is_credible_claim(numbered(2))
+            && !vm.is_credible_claim(numbered(99))
+    );
     for number in 3..=16 {
-        assert!(!vm.may_run_on(numbered(99)));
+        assert!(!vm.is_credible_claim(numbered(99)));
         vm.assign(
             Placement { node: numbered(number), since: at(1), session: None },
             AssignedParts::default(),
         );
         vm.unplace("its node was fenced".to_owned());
     }
-    assert!(vm.may_run_on(numbered(99)), "a full set may miss a node");
+    assert!(vm.is_credible_claim(numbered(99)), "a full set may miss a node");
 }

@@ -128,12 +128,6 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
                                  Body(request): Body<BulkRequest>| {
         let nodes = targets(&central, request.nodes, request.hostlist)?;
         let order = reading(OrderBody::Part(request.order))?;
-        if let NodeOrder::Pin { generation: Some(_) } = order {
-            return Err(Refused::bad_request(
-                "several nodes are pinned to their running generations",
-            )
-            .with_hint("omit `generation`"));
-        }
         let AcceptedOrder { operation, results } =
             central.nodes.order(&nodes, order, caller.role, &context).await?;
         let finished = results.is_some();
@@ -207,7 +201,12 @@ fn label(order: OrderBody) -> Result<NodeOrder, Refused> {
 }
 
 fn pin(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let is_of_several = matches!(order, OrderBody::Part(_));
     let Pin { generation, off } = read::<Option<Pin>>(order)?.unwrap_or_default();
+    if is_of_several && generation.is_some() {
+        let message = "several nodes are pinned to their running generations";
+        return Err(Refused::bad_request(message).with_hint("omit `generation`"));
+    }
     if off && generation.is_some() {
         return Err(Refused::bad_request("`off` goes without `generation`"));
     }

@@ -70,14 +70,6 @@ impl Generations {
         self.scan_queue.wake.notified().await;
     }
 
-    /// Background work: scans marked nodes, archives and collects generations.
-    pub async fn run_background_work(self: &Arc<Self>) {
-        self.scan_stale().await;
-        self.archive_queued().await;
-        self.publish_in_use().await;
-        self.sweep().await;
-    }
-
     /// Scans all marked nodes. Returns their number.
     pub async fn scan_stale(self: &Arc<Self>) -> usize {
         let mut scanned = 0;
