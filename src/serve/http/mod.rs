@@ -21,6 +21,7 @@
 //! | `request_rate` | requests per second of a client |
 //! | `backend` | calls of the routes to the central node |
 //! | `blob` | names and ranges of blobs |
+//! | `fetched_ranges` | fetches that were interrupted and continued |
 //! | `blob_files` | blobs as unnamed files, for `sendfile` |
 //! | `body` | response bodies that report when they are sent |
 //! | `sendfile_writer` | the socket of a connection: `sendfile`, timeouts, completions |
@@ -35,6 +36,7 @@ mod request_rate;
 mod routes;
 mod server;
 mod blob_files;
+mod fetched_ranges;
 #[cfg(test)]
 mod tests;
 

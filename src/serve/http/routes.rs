@@ -4,6 +4,7 @@ use super::backend::{BootBackend, Transfer};
 use super::blob::{Selection, select};
 use super::blob_files::BlobFiles;
 use super::body::tracked;
+use super::fetched_ranges::FetchedRanges;
 use super::request_rate::RequestRate;
 use super::sendfile_writer::PendingWrites;
 use crate::serve::metrics::count_request;
@@ -41,6 +42,7 @@ pub struct Client {
 struct Shared<P> {
     api: P,
     blob_files: BlobFiles,
+    fetched_ranges: Arc<FetchedRanges>,
 }
 
 /// Cache header of blobs. The content of a blob URL never changes.
@@ -75,7 +77,11 @@ pub fn router<P: BootBackend>(api: P, requests_per_second: u16) -> Router {
             Arc::new(RequestRate::new(requests_per_second)),
             guard,
         ))
-        .with_state(Shared { blob_files: BlobFiles::new(api.folder()), api })
+        .with_state(Shared {
+            blob_files: BlobFiles::new(api.folder()),
+            fetched_ranges: Arc::default(),
+            api,
+        })
 }
 
 fn sentence(status: StatusCode, text: &str) -> Response {
@@ -230,15 +236,20 @@ async fn blob<P: BootBackend>(
     let common = [FOR_EVER, BYTES, (header::ACCEPT_RANGES, "bytes")];
     let tag = [(header::ETAG, etag)];
     let range = |text: String| [(header::CONTENT_RANGE, text)];
-    let send = |part: Bytes, ends: bool| {
+    let send = |first: usize, end: usize| {
         let (api, from) = (shared.api.clone(), client.from.clone());
+        let ranges = shared.fetched_ranges.clone();
+        // The last byte alone proves no fetch; without a body, nothing is fetched.
+        let is_continued = method != Method::HEAD && ranges.add(from.address, digest, first, end);
+        let is_whole = end == len && (is_continued || !failpoint::defends("fetched-whole"));
         if let Some(blob_file) =
             shared.blob_files.of(digest, &bytes, |digest| api.blob(digest).is_some())
         {
             client.pending.announce(blob_file);
         }
-        deliver(&method, &client.pending, vec![part], async move {
-            if ends {
+        deliver(&method, &client.pending, vec![bytes.slice(first..end)], async move {
+            if is_whole {
+                ranges.forget(from.address, digest);
                 api.fetched(from, Fetched::Blob(digest)).await;
             }
         })
@@ -253,12 +264,9 @@ async fn blob<P: BootBackend>(
             Body::empty(),
         )
             .into_response(),
-        Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
+        Selection::Whole => (common, tag, send(0, len)).into_response(),
         Selection::Part(first, last) => {
-            // The last byte alone does not prove a complete download. Only a response with the
-            // whole file counts.
-            let is_whole = last + 1 == len && (first == 0 || !failpoint::defends("fetched-whole"));
-            let part = send(bytes.slice(first..=last), is_whole);
+            let part = send(first, last + 1);
             (
                 StatusCode::PARTIAL_CONTENT,
                 common,

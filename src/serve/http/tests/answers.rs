@@ -20,7 +20,6 @@ async fn partial_range_records_no_fetch() {
     let fetched = format!("blob {}", Digest::of(BLOB).short());
     for (range, status, body, end) in [
         ("", 200, "0123456789", true),
-        ("range: bytes=0-3\r\n", 206, "0123", false),
         ("range: bytes=4-\r\n", 206, "456789", false),
         ("range: bytes=-2\r\n", 206, "89", false),
         ("range: bytes=9-9\r\n", 206, "9", false),
@@ -28,6 +27,7 @@ async fn partial_range_records_no_fetch() {
         ("range: bytes=10-\r\n", 416, "", false),
         ("range: bytes=0-1,4-5\r\n", 200, "0123456789", true),
         ("range: bytes=0-1\r\nif-range: \"other\"\r\n", 200, "0123456789", true),
+        ("range: bytes=0-3\r\n", 206, "0123", false),
     ] {
         let answer = server.ask("GET", &path(), range).await;
         assert_eq!((answer.status, answer.body.as_slice()), (status, body.as_bytes()), "{range}");
@@ -36,6 +36,28 @@ async fn partial_range_records_no_fetch() {
         }
     }
     assert!(server.events.try_recv().is_err(), "a part alone is not recorded");
+}
+
+#[tokio::test]
+async fn continued_fetch_is_recorded_and_gap_is_not() {
+    let mut server = Server::start(Limits::default(), BLOB, "");
+    let fetched = format!("blob {}", Digest::of(BLOB).short());
+    for (range, end) in [
+        ("range: bytes=0-3\r\n", false),
+        ("range: bytes=5-\r\n", false),
+        ("range: bytes=4-5\r\n", false),
+        ("range: bytes=6-\r\n", true),
+        // The fetch of the next boot.
+        ("range: bytes=6-\r\n", false),
+        ("", true),
+        ("range: bytes=6-\r\n", false),
+    ] {
+        assert!(server.ask("GET", &path(), range).await.status < 300, "{range}");
+        if end {
+            assert_eq!(server.event().await, fetched, "{range}");
+        }
+    }
+    assert!(server.events.try_recv().is_err(), "a gap is not recorded");
 }
 
 #[tokio::test]
