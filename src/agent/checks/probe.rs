@@ -13,6 +13,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     path::Path,
+    process::{Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -37,6 +38,10 @@ pub trait Probe: Send + Sync {
         spec: &NetworkSpec,
         central: SocketAddrV4,
     ) -> Option<Result<Ipv4Addr, String>>;
+
+    /// Returns the properties of units as `systemctl show` prints them; `None` if that cannot be
+    /// tested. Blocks for at most the timeout of systemctl, 25 s.
+    fn unit_properties(&self, properties: &str, units: &[&str]) -> Option<io::Result<String>>;
 
     /// Returns the names of firewalls that are missing or changed; `None` if that cannot be tested.
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>>;
@@ -78,6 +83,18 @@ impl Probe for SystemProbe {
         central: SocketAddrV4,
     ) -> Option<Result<Ipv4Addr, String>> {
         self.0.is_running_system().then(|| networks::check(&self.0, spec, central))
+    }
+
+    fn unit_properties(&self, properties: &str, units: &[&str]) -> Option<io::Result<String>> {
+        self.0.is_running_system().then(|| {
+            let mut command = Command::new("systemctl");
+            command.args(["show", "--property", properties, "--"]).args(units);
+            let output = command.stdin(Stdio::null()).output()?;
+            if !output.status.success() {
+                return Err(io::Error::other(format!("systemctl: {}", output.status)));
+            }
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        })
     }
 
     fn user_firewalls(&self, central: CentralServices) -> Option<io::Result<Vec<&'static str>>> {

@@ -1,15 +1,24 @@
 //! Checks that services are started and run. OpenRC lists a service as started even after its
 //! daemon crashed; `/run/openrc/daemons/NAME/NUMBER` describes the daemon. systemd has the link
-//! `/run/systemd/units/invocation:UNIT` while a unit is active, or waits for its next start.
+//! `/run/systemd/units/invocation:UNIT` while a unit is active, or waits for its next start:
+//! its properties tell these states apart.
 
-use super::{Context, fail, pass, skip};
+use super::{Context, fail, pass, skip, unproven};
 use crate::system::{Tree, is_file_name};
 use meshd_proto::Check;
 use meshd_types::failpoint;
+use std::time::Duration;
 
 const STARTED: &str = "/run/openrc/started";
 const INVOCATIONS: &str = "/run/systemd/units";
 const DAEMONS: &str = "/run/openrc/daemons";
+/// Properties of a unit that crashes again and again.
+const PROPERTIES: &str = "Id,SubState,NRestarts,ActiveEnterTimestampMonotonic";
+/// The service crashed, and starts again after a delay.
+const AUTO_RESTART: &str = "auto-restart";
+/// Number of restarts from which a service counts as crashing, until it runs for [`STABLE`].
+const MAX_RESTARTS: u64 = 3;
+const STABLE: Duration = Duration::from_secs(60);
 /// State of a zombie process.
 const ZOMBIE: &str = "Z";
 
@@ -25,13 +34,20 @@ pub fn services(context: &Context) -> Check {
     }
     let is_started = |name: &&String| is_file_name(name) && tree.has(&format!("{STARTED}/{name}"));
     let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
-    let crashed: Vec<String> =
+    let mut crashed: Vec<String> =
         started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
-    let is_active = |unit: &str| {
+    let is_active = |unit: &&str| {
         is_file_name(unit) && tree.target(&format!("{INVOCATIONS}/invocation:{unit}")).is_some()
     };
-    let inactive = units.iter().map(String::as_str).filter(|unit| !is_active(unit));
+    let (active, inactive): (Vec<&str>, Vec<&str>) =
+        units.iter().map(String::as_str).partition(is_active);
     let missing: Vec<&str> = missing.into_iter().map(String::as_str).chain(inactive).collect();
+    let is_tested = !active.is_empty();
+    match is_tested.then(|| context.probe.unit_properties(PROPERTIES, &active)).flatten() {
+        Some(Ok(properties)) => crashed.extend(crashed_units(&properties, uptime(tree))),
+        Some(Err(error)) => return unproven(NAME, error.to_string(), REMEDY),
+        None => {}
+    }
     if missing.is_empty() && crashed.is_empty() {
         return pass(NAME, format!("{} started", required.len() + units.len()));
     }
@@ -42,6 +58,28 @@ pub fn services(context: &Context) -> Check {
     let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
     fail(NAME, detail, REMEDY)
+}
+
+/// Returns the time since the start of the kernel.
+fn uptime(tree: &Tree) -> Duration {
+    let text = tree.read("/proc/uptime").unwrap_or_default();
+    let seconds = text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
+/// Returns the units of an output of `systemctl show` that crash again and again. Units are
+/// separated by empty lines. Pure.
+fn crashed_units(properties: &str, uptime: Duration) -> Vec<String> {
+    let crashed = properties.split("\n\n").filter_map(|unit| {
+        let number = |key: &str| value(unit, key).parse::<u64>().unwrap_or(0);
+        let restarts = number("NRestarts");
+        let since = Duration::from_micros(number("ActiveEnterTimestampMonotonic"));
+        let is_new = uptime.saturating_sub(since) < STABLE;
+        let is_crashing = restarts >= MAX_RESTARTS && is_new;
+        (value(unit, "SubState") == AUTO_RESTART || is_crashing)
+            .then(|| format!("{} ({restarts} restarts)", value(unit, "Id")))
+    });
+    crashed.collect()
 }
 
 /// Returns the first daemon of a service that does not run.
@@ -103,6 +141,26 @@ mod tests {
         assert_eq!(dead(), None);
         fake.file("proc/7/status", "Name:\tsshd\nState:\tZ (zombie)\n");
         assert_eq!(dead(), crashed);
+    }
+
+    #[test]
+    fn unit_that_restarts_again_and_again_has_crashed() {
+        let unit = |state: &str, restarts: u32, since: u64| {
+            let since = since * 1_000_000;
+            format!(
+                "Id=a.service\nSubState={state}\nNRestarts={restarts}\nActiveEnterTimestampMonotonic={since}\n"
+            )
+        };
+        let crashed = |unit: &str| crashed_units(unit, Duration::from_secs(1000));
+        let found = |restarts: u32| vec![format!("a.service ({restarts} restarts)")];
+        assert_eq!(crashed(&unit("auto-restart", 1, 0)), found(1), "it waits for its next start");
+        assert_eq!(crashed(&unit("running", 3, 990)), found(3), "it runs between two crashes");
+        assert!(crashed(&unit("running", 3, 900)).is_empty(), "it runs for a minute");
+        assert!(crashed(&unit("running", 2, 999)).is_empty(), "it was restarted");
+        let mount = "Id=b.mount\nSubState=mounted\nActiveEnterTimestampMonotonic=999000000\n";
+        let both = format!("{mount}\n{}", unit("auto-restart", 9, 0));
+        assert_eq!(crashed(&both), found(9));
+        assert!(crashed("").is_empty());
     }
 
     #[test]

@@ -57,6 +57,10 @@ impl Probe for HealthyProbe {
         Some(Space { kind: StoreKind::Disk, bytes: u64::MAX, used: 0, free: u64::MAX })
     }
 
+    fn unit_properties(&self, _: &str, _: &[&str]) -> Option<std::io::Result<String>> {
+        None
+    }
+
     fn user_firewalls(
         &self,
         _central: CentralServices,

@@ -20,6 +20,10 @@ impl Probe for TestProbe {
         self.space
     }
 
+    fn unit_properties(&self, _: &str, _: &[&str]) -> Option<std::io::Result<String>> {
+        None
+    }
+
     fn user_firewalls(
         &self,
         _central: CentralServices,
@@ -36,6 +40,47 @@ impl Probe for TestProbe {
             |answers| if answers { Ok(Ipv4Addr::LOCALHOST) } else { Err("no rule".to_owned()) },
         )
     }
+}
+
+/// Properties of a unit that waits for its next start.
+struct CrashProbe;
+
+impl Probe for CrashProbe {
+    fn unit_properties(&self, _: &str, units: &[&str]) -> Option<std::io::Result<String>> {
+        assert_eq!(units, ["a.service"], "the unit is active");
+        Some(Ok("Id=a.service\nSubState=auto-restart\nNRestarts=1\n".to_owned()))
+    }
+
+    fn neighbour_answers(&self, _: Ipv4Addr) -> Option<bool> {
+        None
+    }
+
+    fn space(&self, _: &Path) -> Option<Space> {
+        None
+    }
+
+    fn user_firewalls(&self, _: CentralServices) -> Option<std::io::Result<Vec<&'static str>>> {
+        None
+    }
+
+    fn private_network(
+        &self,
+        _: &NetworkSpec,
+        _: SocketAddrV4,
+    ) -> Option<Result<Ipv4Addr, String>> {
+        None
+    }
+}
+
+#[test]
+fn unit_that_crashes_fails_the_check_although_it_has_an_invocation() {
+    let fake = FakeMachine::new("", &[]);
+    fake.link("run/systemd/units/invocation:a.service", "0123456789abcdef0123456789abcdef");
+    let node = AgentConfig { units: vec!["a.service".into(), "b.service".into()], ..config(&[]) };
+    let checks = context(&fake.tree, &node, 1000);
+    let check = check_of("services", &Context { probe: Box::new(CrashProbe), ..checks });
+    let expected = "not started: b.service; crashed: a.service (1 restarts)";
+    assert_eq!((check.status, check.detail.as_str()), (CheckStatus::Fail, expected));
 }
 
 fn routed() -> FakeMachine {
