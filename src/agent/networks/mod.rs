@@ -43,7 +43,7 @@ pub fn check(tree: &Tree, spec: &NetworkSpec, central: SocketAddrV4) -> Result<I
     if !missing.is_empty() {
         return Err(format!("missing: {}", drift::list(&missing)));
     }
-    match probe::dhcp_answers(subnet) {
+    match probe::dhcp_answers(&spec.bridge, subnet) {
         Ok(true) => {}
         Ok(false) => return Err("the DHCP server does not answer".to_owned()),
         Err(error) => return Err(format!("cannot test the DHCP server: {error}")),

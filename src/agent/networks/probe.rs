@@ -1,7 +1,7 @@
 //! Tests the private network as a guest would use it.
 
 use super::{PROBE_MAC, dhcp};
-use meshd_proto::Subnet;
+use meshd_proto::{InterfaceName, Subnet};
 use rustix::{
     io::Errno,
     net::{
@@ -9,6 +9,7 @@ use rustix::{
         sockopt::{Timeout, set_socket_timeout},
     },
 };
+use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
@@ -20,10 +21,14 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sends a DHCP request to the bridge as [`PROBE_MAC`]; the node receives its own broadcast.
 ///
 /// # Errors
-/// The socket cannot be bound: another DHCP client uses the port.
-pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT))?;
+/// The socket cannot be bound: another DHCP client uses the port on the bridge.
+pub fn dhcp_answers(bridge: &InterfaceName, subnet: Subnet) -> io::Result<bool> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    // Before the port: the DHCP client of the node has the port on its own interface.
+    socket.bind_device(Some(bridge.as_str().as_bytes()))?;
+    socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT).into())?;
     socket.set_broadcast(true)?;
+    let socket = UdpSocket::from(socket);
     socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let broadcast = Ipv4Addr::from_bits(subnet.network().to_bits() | !subnet.mask().to_bits());
     socket.send_to(&dhcp::discover(PROBE_MAC), (broadcast, dhcp::SERVER_PORT))?;

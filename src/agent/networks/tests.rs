@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fake::{FakeMachine, NetworkNamespace, in_namespace, run};
+use socket2::{Domain, Socket, Type};
 use std::{
     net::SocketAddrV4,
     process::{Command as StdCommand, Output},
@@ -128,10 +129,20 @@ fn udhcpc(retries: [&str; 4]) -> Output {
         .expect("udhcpc runs")
 }
 
+/// The DHCP client of the node, as that of systemd: it has the port on the node's own interface.
+fn dhcp_client(interface: &str) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+    socket.bind_device(Some(interface.as_bytes())).expect("bound");
+    let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, super::super::dhcp::CLIENT_PORT);
+    socket.bind(&address.into()).expect("the port is free");
+    socket
+}
+
 async fn inside() {
     let tree = Tree::new(std::path::Path::new("/"));
     let spec = NetworkSpec::private("172.30.0.0/16".parse().expect("a subnet"));
     let _host = external_host();
+    let _client = dhcp_client("up0");
     let guest = nic(1, Some("172.30.0.9"), Some(BRIDGE));
     let others = [nic(4, None, Some("br0")), nic(5, None, None)];
     let (nics, receiver) = watch::channel([guest.clone()].into_iter().chain(others).collect());
