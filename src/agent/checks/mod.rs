@@ -45,8 +45,9 @@ use std::path::PathBuf;
 /// Available memory below this is a warning, in KiB.
 const WARN_KIB: u64 = 64 * 1024;
 
-/// Service of the overlay that loads the KVM module of Intel or AMD.
+/// Service and unit of the overlay that loads the KVM module of Intel or AMD.
 const KVM_SERVICE: &str = "kvm-host";
+const KVM_UNIT: &str = "kvm-host.service";
 const NO_VMS: &str = "the profile runs no VMs";
 
 /// Input of the checks.
@@ -127,7 +128,9 @@ fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
 
 /// Returns true if an overlay of the profile loads KVM.
 fn runs_vms(config: &AgentConfig) -> bool {
-    config.kvm || config.services.iter().any(|service| service == KVM_SERVICE)
+    config.kvm
+        || config.services.iter().any(|service| service == KVM_SERVICE)
+        || config.units.iter().any(|unit| unit == KVM_UNIT)
 }
 
 /// Checks that the overlay was made for this machine.

@@ -1,4 +1,7 @@
 //! The hierarchy of control groups (version 2).
+//!
+//! systemd owns the hierarchy, and delegates the group of [`DELEGATED`] to the agent: it removes no
+//! group and no controller there, and gives the group all controllers that it delegates.
 
 use rustix::mount::{MountFlags, mount};
 use std::{
@@ -6,6 +9,15 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+
+/// The unit of the overlay `agent` whose group belongs to the agent.
+const DELEGATED: &str = "system.slice/mesh-workloads.service";
+
+/// Returns the group in which the agent makes groups: the delegated one, or the root.
+pub fn workloads(root: &Path) -> PathBuf {
+    let delegated = root.join(DELEGATED);
+    if delegated.join("cgroup.procs").exists() { delegated } else { root.to_owned() }
+}
 
 /// Returns the root of the writable hierarchy. Mounts the hierarchy at `mount_point` if the system
 /// has not mounted it.
@@ -32,6 +44,21 @@ fn writable_mounts(mounts: &str) -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_made_in_the_delegated_group() {
+        let unit = include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../overlays/agent/rootfs.systemd/etc/systemd/system/mesh-workloads.service"
+        ));
+        assert!(unit.contains("\nDelegate=cpu cpuset io memory pids\n"));
+        let dir = tempfile::tempdir().expect("a folder");
+        assert_eq!(workloads(dir.path()), dir.path(), "no systemd");
+        let delegated = dir.path().join(DELEGATED);
+        fs::create_dir_all(&delegated).expect("made");
+        fs::write(delegated.join("cgroup.procs"), "").expect("written");
+        assert_eq!(workloads(dir.path()), delegated);
+    }
 
     #[test]
     fn writable_cgroup2_mount_is_found() {

@@ -35,7 +35,7 @@ impl Cgroups {
     pub fn open(node: NodeId, mount_point: &Path) -> Result<Self, String> {
         let root = cgroup2::open_hierarchy(mount_point)
             .map_err(|error| format!("cannot mount the control groups: {error}"))?;
-        Ok(Cgroups { base: root.join(format!("meshd-{node}")) })
+        Ok(Cgroups { base: cgroup2::workloads(&root).join(format!("meshd-{node}")) })
     }
 
     /// Creates the group of a task with its limits.

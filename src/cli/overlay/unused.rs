@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Overlay that binds PCI devices to vfio-pci.
 const VFIO: &str = "vfio";
 const VFIO_SERVICE: &str = "mesh-vfio";
+const VFIO_UNIT: &str = "mesh-vfio.service";
 
 /// Returns all warnings. Returns none if an overlay has faults, because its variables are then
 /// unknown.
@@ -119,7 +120,10 @@ fn devices_that_nobody_binds(site: &Site, profile: &Profile, overlays: &Overlays
         return None;
     }
     let named = profile.overlays.iter().filter_map(|name| overlays.named.get(name));
-    let binds = |overlay: &&Overlay| overlay.services.enabled.contains_key(VFIO_SERVICE);
+    let binds = |overlay: &&Overlay| {
+        overlay.services.enabled.contains_key(VFIO_SERVICE)
+            || overlay.units.enabled.contains_key(VFIO_UNIT)
+    };
     if named.chain(of_nodes(site, overlays)).any(|overlay| binds(&overlay)) {
         return None;
     }

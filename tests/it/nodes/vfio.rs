@@ -40,7 +40,8 @@ fn gpu_drivers_are_blacklisted_only_by_the_vfio_overlay() {
 
 #[test]
 fn vfio_service_runs_after_modules_and_before_coldplug_and_agent() {
-    let service = fs::read_to_string("overlays/vfio/rootfs/etc/init.d/mesh-vfio").expect("there");
+    let service =
+        fs::read_to_string("overlays/vfio/rootfs.alpine/etc/init.d/mesh-vfio").expect("there");
     let words = |key: &str| -> Vec<&str> {
         let line =
             service.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
@@ -49,6 +50,22 @@ fn vfio_service_runs_after_modules_and_before_coldplug_and_agent() {
     assert!(words("after ").contains(&"modules"));
     assert!(words("before ").contains(&"coldplug") && words("before ").contains(&"mesh-agent"));
     let modules = fs::read_to_string("overlays/vfio/golden/etc/modules").expect("there");
+    assert_eq!(modules, "vfio\nvfio_iommu_type1\nvfio_pci\n");
+}
+
+#[test]
+fn vfio_unit_runs_after_modules_and_before_udev_loads_drivers() {
+    let unit = "overlays/vfio/rootfs.systemd/etc/systemd/system/mesh-vfio.service";
+    let unit = fs::read_to_string(unit).expect("there");
+    for line in [
+        "After=systemd-modules-load.service",
+        "Before=systemd-udev-trigger.service mesh-agent.service shutdown.target",
+        "DefaultDependencies=no",
+    ] {
+        assert!(unit.lines().any(|found| found == line), "{line}");
+    }
+    let modules = "overlays/vfio/golden.systemd/etc/modules-load.d/50-meshd.conf";
+    let modules = fs::read_to_string(modules).expect("there");
     assert_eq!(modules, "vfio\nvfio_iommu_type1\nvfio_pci\n");
 }
 

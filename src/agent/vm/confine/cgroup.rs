@@ -47,7 +47,10 @@ impl VmCgroup {
         let (base, uuid) =
             (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
         let path = match spec.shares_processors() {
-            true => root.join(format!("meshd-vms-{}", &base[..12])).join(uuid.to_string()),
+            true => cgroup2::workloads(&root)
+                .join(format!("meshd-vms-{}", &base[..12]))
+                .join(uuid.to_string()),
+            // Linux before 6.7 accepts partitions of CPUs only below the root.
             false => root.join(format!("{}{}-{uuid}", cpuset::PREFIX, &base[..12])),
         };
         Ok(VmCgroup { path })

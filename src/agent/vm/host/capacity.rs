@@ -90,9 +90,11 @@ mod tests {
 
     #[test]
     fn own_store_is_the_named_tmpfs_at_its_path() {
-        let service = include_str!("../../../../overlays/kvm-host/rootfs/etc/init.d/kvm-host");
+        let script =
+            include_str!("../../../../overlays/kvm-host/rootfs/usr/libexec/meshd/kvm-host");
         assert!(
-            service.contains(&format!(" {OWN_STORE} /var/lib/machines")),
+            script.contains("machines=/var/lib/machines\n")
+                && script.contains(&format!(" {OWN_STORE} \"$machines\"")),
             "the overlay mounts the tmpfs under another name"
         );
         let own = Path::new("/var/lib/machines");
