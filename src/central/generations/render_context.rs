@@ -3,7 +3,7 @@
 
 use crate::environment::{records::group_members, site_snapshot::SiteSnapshot};
 use meshd_config::{Group, Profile};
-use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
+use meshd_image::overlay::{GroupContext, MemberContext, MemberSize, NodeContext};
 use meshd_model::fleet::{Node, Phase};
 use meshd_store::Model;
 use meshd_types::{Digest, NodeId};
@@ -89,7 +89,9 @@ fn members(
     let members: Arc<[MemberContext]> = members.collect();
     let fields: Vec<String> = members
         .iter()
-        .map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address))
+        .map(|member| {
+            format!("{} {} {:?} {:?}", member.id, member.hostname, member.address, member.size)
+        })
         .collect();
     let digest = Digest::of_fields(fields.iter().map(String::as_bytes));
     (members, digest)
@@ -101,13 +103,18 @@ fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     let Some(node) = model.current_node(id).filter(|node| node.phase != Phase::Removed) else {
         let name = snapshot.node_name([id], []).map(str::to_owned);
         let address = snapshot.reserved([id], []);
-        return MemberContext { id, hostname: NodeContext::new(id, name).hostname(), address };
+        let hostname = NodeContext::new(id, name).hostname();
+        return MemberContext { id, hostname, address, size: None };
     };
     let reserved = snapshot.reserved(node.known_as(), node.seen_nics());
     MemberContext {
         id: node.id,
         hostname: node.name.clone(),
         address: reserved.or_else(|| leased(model, node)),
+        size: node
+            .facts
+            .as_ref()
+            .and_then(|facts| MemberSize::of(facts.cpu.threads, facts.memory.total_kib)),
     }
 }
 

@@ -127,6 +127,7 @@ impl<'s> Renderer<'s> {
                     id: *id,
                     hostname: NodeContext::new(*id, name(*id)).hostname(),
                     address,
+                    size: None,
                 }
             };
             let members = group.nodes.iter().map(member).collect();

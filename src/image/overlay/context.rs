@@ -32,6 +32,28 @@ pub struct MemberContext {
     pub hostname: String,
     /// Permanent address, if any: a reservation or a lease.
     pub address: Option<Ipv4Addr>,
+    /// Hardware threads and memory, once the node has reported them.
+    pub size: Option<MemberSize>,
+}
+
+/// Unit of [`MemberSize::memory_mib`]: the memory that Linux reports differs a little from boot to
+/// boot and between kernels, and a changed template makes nodes `reboot_required`.
+const MEMORY_STEP_MIB: u64 = 256;
+
+/// The size of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberSize {
+    pub threads: u32,
+    /// Memory in MiB, rounded down to whole steps of 256 MiB.
+    pub memory_mib: u64,
+}
+
+impl MemberSize {
+    /// Returns the size of a node with this memory in KiB; `None` if it has reported nothing.
+    pub fn of(threads: u32, memory_kib: u64) -> Option<Self> {
+        let memory_mib = memory_kib / 1024 / MEMORY_STEP_MIB * MEMORY_STEP_MIB;
+        (threads > 0).then_some(MemberSize { threads, memory_mib })
+    }
 }
 
 impl NodeContext {
@@ -50,5 +72,18 @@ impl NodeContext {
     /// Returns the host name.
     pub fn hostname(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("node-{}", self.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_member_is_rounded_down_and_unknown_without_threads() {
+        let memory = |kib: u64| MemberSize::of(2, kib).map(|size| size.memory_mib);
+        assert_eq!(memory(2_006_000), Some(1792));
+        assert_eq!(memory(2_006_000), memory(1_990_000), "another kernel reports a little less");
+        assert_eq!(MemberSize::of(0, 2_006_000), None, "no facts");
     }
 }

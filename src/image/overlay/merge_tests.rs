@@ -243,7 +243,7 @@ fn variable_is_checked_against_its_declaration_with_line() {
 
 #[test]
 fn template_lists_members_of_the_groups_of_its_node() {
-    let template = "{% for member in groups.pair.members -%}\n{{ member.address }} {{ member.hostname }} {{ member.id }}\n{% endfor -%}\n";
+    let template = "{% for member in groups.pair.members -%}\n{{ member.address }} {{ member.hostname }} {{ member.id }} {{ member.threads }} {{ member.memory_mib }}\n{% endfor -%}\n";
     let root = folder(&[
         ONE,
         ("one/rootfs/etc/hosts.j2", template),
@@ -251,7 +251,8 @@ fn template_lists_members_of_the_groups_of_its_node() {
         ("two/rootfs/x.j2", "{{ groups.other.members }}"),
     ]);
     let public = from(root.path(), &["one"]).render().unwrap_or_else(|faults| panic!("{faults}"));
-    let hosts = "10.77.0.101 node-0123abcd 0123abcd\n10.77.0.102 node-1123abcd 1123abcd\n";
+    let hosts =
+        "10.77.0.101 node-0123abcd 0123abcd 8 32000\n10.77.0.102 node-1123abcd 1123abcd 8 32000\n";
     assert_eq!(text(&public, "/etc/hosts"), hosts);
     let found = from(root.path(), &["two"]).render().expect_err("no such group").to_string();
     assert!(found.contains("two/rootfs/x.j2:1: `groups.other"), "{found}");

@@ -33,7 +33,7 @@ mod values;
 pub(crate) use archive::HeaderLimit;
 pub use archive::{Packer, Unpacked, read as read_targz, unpack};
 pub use bootable::boot_faults;
-pub use context::{GroupContext, MemberContext, NodeContext};
+pub use context::{GroupContext, MemberContext, MemberSize, NodeContext};
 pub use merge::{missing_packages, used_digest};
 pub use meshd_config::Faults as RenderFaults;
 pub use rendered::{Kind, Origin, RenderedFile};

@@ -1,8 +1,8 @@
 //! A sample site and node for golden files.
 
 use super::{
-    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, NodeContext, Origin, PublicOverlay,
-    RenderInput, RenderedFile, render_part,
+    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, MemberSize, NodeContext, Origin,
+    PublicOverlay, RenderInput, RenderedFile, render_part,
 };
 use crate::catalog::overlay::{Layer, Overlay, Overlays, Source, System};
 use meshd_config::{Faults, Profile, Site};
@@ -103,6 +103,7 @@ fn pair(id: NodeId, other: NodeId) -> GroupContext {
         id,
         hostname: NodeContext::new(id, None).hostname(),
         address: Some(Ipv4Addr::new(10, 77, 0, last)),
+        size: MemberSize::of(8, 33_000_000),
     };
     let members = vec![member(id, 101), member(other, 102)];
     GroupContext {

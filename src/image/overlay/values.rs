@@ -66,7 +66,13 @@ fn uses_groups(source: &Source) -> bool {
 fn groups(input: &RenderInput<'_>) -> BTreeMap<String, Value> {
     let member = |member: &super::MemberContext| {
         let address = member.address.map(|address| address.to_string());
-        context! { id => member.id.to_string(), hostname => member.hostname, address => address }
+        context! {
+            id => member.id.to_string(),
+            hostname => member.hostname,
+            address => address,
+            threads => member.size.map(|size| size.threads),
+            memory_mib => member.size.map(|size| size.memory_mib),
+        }
     };
     let groups = input.node.groups.iter().map(|group| {
         let members: Vec<Value> = group.members.iter().map(member).collect();

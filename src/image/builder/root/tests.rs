@@ -5,7 +5,7 @@ use super::{
     error::RootFault,
     inspect::{Root, RootKernel},
     limits::Limits,
-    modules_initrd,
+    machine_state, modules_initrd,
     oci::Layout,
     read_archive::{Archive, Reader, Used},
     tree::{InodeKind, RootTree},
@@ -488,4 +488,19 @@ fn oci_image_with_a_lying_or_truncated_blob_is_refused() {
     assert!(image(x86, None).unwrap_err().contains("cannot read blob"));
     fs::write(dir.path().join("index.json"), "{").unwrap();
     assert!(image(x86, None).unwrap_err().contains("lab is no OCI image: index.json"));
+}
+
+#[test]
+fn secrets_of_the_building_machine_are_removed() {
+    let secrets =
+        ["etc/ssh/ssh_host_rsa_key", "etc/munge/munge.key", "var/lib/systemd/random-seed"];
+    let mut items =
+        ["etc", "etc/ssh", "etc/munge", "var", "var/lib", "var/lib/systemd"].map(folder).to_vec();
+    items.extend(secrets.map(|path| file(path, b"secret")));
+    items.extend([file("etc/ssh/sshd_config", b"kept"), file("etc/machine-id", b"an ID")]);
+    let mut merged = merge(&[&archive(&items)]).unwrap();
+    machine_state::remove(&mut merged.tree, &mut merged.contents).unwrap();
+    let left = listing(&merged).join("\n");
+    assert!(!left.contains("secret") && !left.contains("an ID"), "{left}");
+    assert!(left.contains("sshd_config") && left.contains("etc/machine-id"), "{left}");
 }
