@@ -68,7 +68,7 @@ pub fn clock(context: &Context) -> Check {
     let Some(central) = context.central else {
         let detail =
             "not before the overlay's delivery; the central node's time is unknown without a link";
-        return unproven(NAME, detail, "wait for the link: `rc-service mesh-agent status`");
+        return unproven(NAME, detail, "wait for the link: see `meshd node logs`");
     };
     let (offset, relation) = match context.now.since(central) {
         Duration::ZERO => (central.since(context.now), "behind"),
