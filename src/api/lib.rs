@@ -45,9 +45,9 @@ pub use catalog::{
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
-    BootSummary, BootView, CancelledOperation, ImportMachines, ImportedMachines, MachineView,
-    NodeDetail, NodeOperationView, NodeView, OperationView, RemoveMachines, StageView, TaskStep,
-    TimelineView,
+    BmcVerb, BootDeviceOrder, BootSummary, BootView, CancelledOperation, Identify, ImportMachines,
+    ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView, OperationView,
+    PowerOrder, PowerView, RemoveMachines, StageView, TaskStep, TimelineView,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

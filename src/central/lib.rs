@@ -60,6 +60,7 @@ pub use enrolment::{
     TOKEN_LIFE, TokenError,
 };
 pub use environment::{
+    bmcs::{BmcError, password_faults},
     lan_client::{ConnectionFate, ForeignSegment, LanClient, ObservedConnection, SegmentSources},
     site_snapshot::SiteSnapshot,
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
@@ -81,7 +82,7 @@ use agents::AgentSessions;
 use boot::{BootService, SCAN_INTERVAL};
 use bytes::Bytes;
 use enrolment::Enrolment;
-use environment::{Environment, interval::Interval};
+use environment::{Environment, bmcs::Bmcs, interval::Interval};
 use generations::Generations;
 use links::Links;
 use meshd_config::Site;
@@ -162,6 +163,7 @@ impl Central {
             tasks: tasks.clone(),
             vms: vms.clone(),
             generations: generations.clone(),
+            bmcs: Arc::new(Bmcs::new(env.clone())),
             active: env.store.read(nodes::operations::ActiveOperations::new),
         });
         nodes.restore_reboots();

@@ -6,6 +6,7 @@
 //! | `endpoint` | the address of a server |
 //! | `connection` | connects to a server |
 //! | `body` | the body of a response |
+//! | `pinned` | accepts servers by the fingerprints of their certificates |
 //! | `error` | errors of a call |
 //! | `web_socket` | the upgrade to a WebSocket |
 //!
@@ -16,6 +17,7 @@ mod body;
 mod connection;
 mod endpoint;
 mod error;
+mod pinned;
 mod web_socket;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ pub use body::{ResponseBody, collect};
 pub use connection::Stream;
 pub use endpoint::Endpoint;
 pub use error::{CallStage, ClientError};
+pub use pinned::pinned_config;
 pub use web_socket::upgrade;
 
 use hyper::{Request, Response, body::Body, client::conn::http1};

@@ -1,6 +1,7 @@
 //! Opens files that operators write. A pipe would hang the reader, and a device may do anything
 //! when it is opened: only regular files are opened, without waiting, and read up to a limit.
 
+use meshd_types::{ParseError, Secret};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
@@ -10,7 +11,7 @@ use rustix::{
 use std::{
     fs::{self, File},
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
 };
 
@@ -83,6 +84,43 @@ pub fn read_argument(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
     read_bounded(file, limit)
+}
+
+/// Reads a text that nobody else may read, of 1 to `limit` bytes. The last line end of the file is
+/// not part of the text.
+///
+/// # Errors
+/// The file cannot be read, may be read by others, is empty, too long or no text. No error contains
+/// the text.
+pub fn read_secret(path: &Path, limit: usize) -> Result<Secret<String>, ParseError> {
+    let unreadable = |error: io::Error| {
+        ParseError::new(format!("cannot be read: {error}"), "check its path in site.toml")
+    };
+    let file = open_regular(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            ParseError::new("is not a file", "name a file that holds the secret and nothing else")
+        }
+        _ => unreadable(error),
+    })?;
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let hint = format!("run: chmod 600 {}", path.display());
+        return Err(ParseError::new(format!("may be read by others (mode {mode:04o})"), hint));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit as u64 + 2).read_to_end(&mut bytes).map_err(unreadable)?;
+    let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+    let hint = "write it as base64, and decode it where it is used";
+    let text = text.ok_or_else(|| ParseError::new("is not text", hint))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    match text.len() {
+        0 => Err(ParseError::new("is empty", "write the secret into the file")),
+        length if length <= limit => Ok(Secret::new(text.to_owned())),
+        _ => {
+            let message = format!("is longer than {limit} bytes");
+            Err(ParseError::new(message, "is it the right file?"))
+        }
+    }
 }
 
 fn read_bounded(file: File, limit: u64) -> io::Result<Vec<u8>> {

@@ -42,8 +42,9 @@ pub use sections::secrets::SecretSource;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{MacPrefix, SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy,
-    EnrollRule, Http, Identity, MetricsListener, Process, Reservation, Site, Transport, role_on,
+    Admin, AdminHttps, AgentSettings, BmcCommand, BmcLogin, BmcRule, Boot, Delivery, Enroll,
+    EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity, MetricsListener, Power, Process,
+    Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};

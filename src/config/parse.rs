@@ -5,7 +5,7 @@ use super::{
     reader::{self, Document, Table, checked, or, write_duration},
 };
 use crate::sections::{
-    admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms,
+    admin, dhcp_reservation, enroll, groups, metrics, power, profiles, secrets, segment, vms,
 };
 use std::{
     ops::RangeInclusive,
@@ -63,6 +63,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let known = enroll::Known { segments: &segments, profiles: names.as_deref() };
     let enroll = enroll::read(document, &root, known);
     let groups = groups::read(document, &root);
+    let power = power::read(document, &root);
     let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, listeners?);
     let (default_profile, profiles) = profiles?;
@@ -91,6 +92,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         default_profile,
         profiles,
         groups: groups?,
+        power: power?,
         secrets,
     })
 }

@@ -2,7 +2,8 @@
 
 use super::{Group, MacPrefix, Profile, SecretSource, Vms};
 use meshd_types::{
-    DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName,
+    BmcDriver, DenyList, Digest, Hostlist, Link, MacAddr, NodeId, Owner, ProfileName, RuleName,
+    Segment, SystemUuid, VarName,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,6 +53,8 @@ pub struct Site {
     pub profiles: BTreeMap<ProfileName, Profile>,
     /// All groups, in the order of the file.
     pub groups: Vec<Group>,
+    /// Access to the BMCs of machines.
+    pub power: Power,
     /// Secrets by variable name.
     pub secrets: BTreeMap<VarName, SecretSource>,
 }
@@ -247,4 +250,66 @@ pub enum Delivery {
     Initrd,
     /// By `apkovl=URL`, for loaders that cannot add an initrd.
     Url,
+}
+
+/// `[power]`: access to BMCs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Power {
+    /// Maximum number of requests to BMCs at the same time. One BMC gets one at a time.
+    pub max_requests: usize,
+    /// Minimum time between the power-ons of two machines.
+    pub stagger: Duration,
+    /// Time limit of one request.
+    pub timeout: Duration,
+    /// Maximum time from a power-on to the first packet of the machine.
+    pub appear_within: Duration,
+    /// In the order of the file; the first that matches a machine counts.
+    pub rules: Vec<BmcRule>,
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        Power {
+            max_requests: 16,
+            stagger: Duration::from_secs(1),
+            timeout: Duration::from_secs(30),
+            appear_within: Duration::from_secs(10 * 60),
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// One `[[power.bmc]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BmcRule {
+    /// Machines by name or ID; empty means all.
+    pub nodes: Vec<Hostlist>,
+    pub driver: BmcDriver,
+    /// Address for machines without one on record; `{name}`, `{id}` and `{mac}` are replaced.
+    pub address: Option<String>,
+    /// Present for Redfish and IPMI.
+    pub login: Option<BmcLogin>,
+    /// Present for the driver `command`.
+    pub command: Option<BmcCommand>,
+    /// SHA-256 of the certificates that a Redfish server may show.
+    pub certificates: BTreeSet<Digest>,
+    /// PEM file of the authorities of Redfish servers.
+    pub ca_file: Option<PathBuf>,
+    /// IPMI cipher suite; `None` lets `ipmitool` choose.
+    pub cipher_suite: Option<u8>,
+}
+
+/// User of a BMC, and the file of the password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BmcLogin {
+    pub user: String,
+    pub password_file: PathBuf,
+}
+
+/// The program of the driver `command`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BmcCommand {
+    pub program: PathBuf,
+    /// Arguments before the request.
+    pub args: Vec<String>,
 }

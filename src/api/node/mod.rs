@@ -4,14 +4,17 @@
 //! | --- | --- |
 //! | `machine` | machines that have not booted yet |
 //! | `operation` | operations: orders to nodes, with the state of each node |
+//! | `power` | power of nodes, by their BMCs |
 //! | `timeline` | the stages of a boot session |
 
 mod machine;
 mod operation;
+mod power;
 mod timeline;
 
 pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};
+pub use power::{BmcVerb, BootDeviceOrder, Identify, PowerOrder, PowerView};
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::{Segment, Site};

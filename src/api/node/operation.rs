@@ -3,7 +3,8 @@
 use meshd_model::{
     fleet::AuditContext,
     operations::{
-        NodeOperation, NodeOperationState, NodeOrder, Operation, OperationState, StateCounts,
+        NodeOperation, NodeOperationState, NodeOrder, Operation, OperationState, PowerProgress,
+        StateCounts,
     },
 };
 use meshd_types::{NodeId, OperationId, Timestamp};
@@ -71,6 +72,9 @@ pub struct NodeOperationView {
     /// Why the node failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Attempt and last error of a running order to a BMC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub started_at: Option<Timestamp>,
@@ -90,6 +94,11 @@ impl From<&NodeOperation> for NodeOperationView {
             name: record.name.clone(),
             state: record.state,
             reason: record.reason.clone(),
+            progress: record
+                .power
+                .as_ref()
+                .filter(|_| record.state.is_open())
+                .map(PowerProgress::words),
             started_at: record.started_at,
             confirmed_at: record.confirmed_at,
             finished_at: record.finished_at,

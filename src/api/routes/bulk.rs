@@ -27,6 +27,18 @@ routes! {
         Post::new("/v1/bulk/nodes/remove", Verb::Remove, "Remove several nodes");
     REBOOT_NODES: BulkPost =
         Post::new("/v1/bulk/nodes/reboot", Verb::Reboot, "Reboot several nodes through their agents");
+    POWER_NODES: BulkPost =
+        Post::new("/v1/bulk/nodes/power", Verb::Power, "Switch several nodes by their BMCs");
+    SET_NODES_BOOT_DEVICE: BulkPost = Post::new(
+        "/v1/bulk/nodes/boot-device",
+        Verb::BootDevice,
+        "Set the device of the next boot by the BMCs of several nodes",
+    );
+    IDENTIFY_NODES: BulkPost = Post::new(
+        "/v1/bulk/nodes/identify",
+        Verb::Identify,
+        "Switch the identification lights of several nodes",
+    );
     ASSIGN_NODES_PROFILE: BulkPost =
         Post::new("/v1/bulk/nodes/assign-profile", Verb::AssignProfile, "Assign a profile to several nodes");
     CHANGE_NODES_VARIABLES: BulkPost =

@@ -2,10 +2,10 @@
 
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
-    AcceptNic, Approve, AssignProfile, BootLogLine, BootOnce, ChangeLabels, ChangeVars, DiffView,
-    DoctorView, Drain, Fence, GenerationView, ImportMachines, ImportedMachines, MachineView,
-    NodeDetail, NodeView, OverlayFileView, Pin, RemoveMachines, Rename, Replace, Replaced,
-    SearchView, TimelineView,
+    AcceptNic, Approve, AssignProfile, BootDeviceOrder, BootLogLine, BootOnce, ChangeLabels,
+    ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, Identify, ImportMachines,
+    ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView, Pin, PowerOrder,
+    PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -50,6 +50,18 @@ routes! {
         Post::new("/v1/nodes/{node}/resume", Verb::Resume, "End the maintenance of a node");
     REBOOT_NODE: Post<Empty, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/reboot", Verb::Reboot, "Reboot a node through its agent");
+    GET_NODE_POWER: Get<Object<PowerView>, 1> =
+        Get::new("/v1/nodes/{node}/power", "Ask the BMC of a node for its power state")
+            .role(Role::Operator);
+    POWER_NODE: Post<Object<PowerOrder>, Object<NodeView>, 1> =
+        Post::new("/v1/nodes/{node}/power", Verb::Power, "Switch a node by its BMC");
+    SET_NODE_BOOT_DEVICE: Post<Object<BootDeviceOrder>, Object<NodeView>, 1> = Post::new(
+        "/v1/nodes/{node}/boot-device",
+        Verb::BootDevice,
+        "Set the device of the next boot by the BMC of a node",
+    );
+    IDENTIFY_NODE: Post<Object<Identify>, Object<NodeView>, 1> =
+        Post::new("/v1/nodes/{node}/identify", Verb::Identify, "Switch the identification light of a node");
     FENCE_NODE: Post<Object<Fence>, Object<NodeView>, 1> = Post::new(
         "/v1/nodes/{node}/fence",
         Verb::Fence,

@@ -4,6 +4,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `alarms` | events and conditions for attacks, with a rate limit per cause |
+//! | `bmcs` | BMCs of machines, and bounded requests to them |
 //! | `interval` | limits periodic work to one run in each interval |
 //! | `address_owner_check` | checks a client against the Ethernet address on the wire |
 //! | `lan_client` | the client of a request, with the observed connection that carried the request |
@@ -13,6 +14,7 @@
 //! | `sources` | traits for time, randomness and layer 2 |
 
 pub(crate) mod alarms;
+pub(crate) mod bmcs;
 pub(crate) mod interval;
 mod address_owner_check;
 pub(crate) mod lan_client;

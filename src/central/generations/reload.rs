@@ -2,7 +2,7 @@
 //! stays, and every fault is reported.
 
 use crate::{
-    environment::{records::group_members, site_snapshot::SiteSnapshot},
+    environment::{bmcs::password_faults, records::group_members, site_snapshot::SiteSnapshot},
     generations::{Generations, render_context::Contexts},
     vms::{check_no_open_slots, check_no_running_work},
 };
@@ -317,7 +317,7 @@ fn unknown_machine() -> Node {
 /// marking secrets, if it has none yet.
 ///
 /// # Errors
-/// Every fault of every overlay and secret.
+/// Every fault of every overlay, secret and password of BMCs.
 pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     let images: BTreeSet<ImageName> =
         site.profiles.values().map(|profile| profile.image.clone()).collect();
@@ -329,15 +329,16 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
         let stage1 = if catalog.needs_stage1() { load_stage1(site).ok() } else { None };
         catalog.with_stage1(stage1)
     });
-    if site.secrets.is_empty() {
+    let passwords = password_faults(site);
+    if site.secrets.is_empty() && passwords.is_empty() {
         return catalog;
     }
     let (catalog, secrets) = match (catalog, read_secrets(&site.secrets)) {
-        (Ok(catalog), Ok(secrets)) => (catalog, secrets),
+        (Ok(catalog), Ok(secrets)) if passwords.is_empty() => (catalog, secrets),
         (catalog, secrets) => {
             let faults =
                 [catalog.err(), secrets.err()].into_iter().flatten().flat_map(|faults| faults.0);
-            return Err(Faults(faults.collect()));
+            return Err(Faults(faults.chain(passwords).collect()));
         }
     };
     let key = MarkKey::load_or_create(&site.state_dir, random).map_err(|error| {

@@ -82,7 +82,7 @@ pub enum LinkError {
 
 meshd_types::hints!(LinkError {
     LinkError::StillLinked { .. } => "switch its machine off, then retry";
-    LinkError::NotLinked { node, .. } => "see `meshd node timeline {node}`, or power-cycle it";
+    LinkError::NotLinked { node, .. } => "see `meshd node timeline {node}`, or cut its power: meshd node power cycle {node}";
     LinkError::NoAnswer { .. } => "look at its console";
 });
 

@@ -1,7 +1,9 @@
 //! Why an order about a node is refused.
 
 use super::operator_kernel_args::operator_args;
-use crate::{generations::RenderError, links::LinkError, vms::RunningWorkError};
+use crate::{
+    environment::bmcs::BmcError, generations::RenderError, links::LinkError, vms::RunningWorkError,
+};
 use meshd_config::{Faults, MAX_VARS};
 use meshd_model::fleet::{MAX_LABELS, NodeSearchError, UnlawfulTransition};
 use meshd_store::{ArchiveError, StoreError};
@@ -65,6 +67,9 @@ pub enum OperateError {
     /// A programming fault: the order needs a step before or outside its transaction.
     #[error("cannot apply the order to node {node}: it was not prepared")]
     Unprepared { node: NodeId },
+    /// The BMC of the node cannot be asked.
+    #[error(transparent)]
+    Bmc(#[from] BmcError),
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -85,6 +90,7 @@ meshd_types::hints!(OperateError {
     @source OperateError::RunningWork(source) => source;
     @source OperateError::Link(source) => source;
     @source OperateError::Unlawful(source) => source;
+    @source OperateError::Bmc(source) => source;
     @source OperateError::Store(source) => source;
 });
 

@@ -34,7 +34,12 @@ impl NodeOps {
         if self.links.probe(id).await {
             return Err(LinkError::StillLinked { node: id }.into());
         }
-        self.check_silence(id)?;
+        // A machine without power needs no silence to be off.
+        if let Err(refusal) = self.check_silence(id)
+            && !self.is_reported_off(id).await
+        {
+            return Err(refusal);
+        }
         Ok(last_link)
     }
 }

@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `admission` | approve, release |
+//! | `bmc_status` | the power state of a node, as its BMC reports it |
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
@@ -16,6 +17,7 @@
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod admission;
+mod bmc_status;
 mod boot_settings;
 mod drain;
 mod error;
@@ -36,8 +38,12 @@ pub use operations::{
 };
 
 use super::{
-    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links,
-    tasks::Tasks, vms::Vms,
+    enrolment::Enrolment,
+    environment::{Environment, bmcs::Bmcs},
+    generations::Generations,
+    links::Links,
+    tasks::Tasks,
+    vms::Vms,
 };
 use std::sync::Arc;
 
@@ -49,5 +55,6 @@ pub struct NodeOps {
     pub(super) tasks: Arc<Tasks>,
     pub(super) vms: Arc<Vms>,
     pub(super) generations: Arc<Generations>,
+    pub(super) bmcs: Arc<Bmcs>,
     pub(super) active: operations::ActiveOperations,
 }

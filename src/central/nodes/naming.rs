@@ -74,7 +74,7 @@ impl NodeOps {
 }
 
 /// Returns what a node is found by: ID, name, and whether it is present.
-fn search_key(node: &Node) -> (NodeId, &str, bool) {
+pub(super) fn search_key(node: &Node) -> (NodeId, &str, bool) {
     (node.id, node.name.as_str(), node.phase != Phase::Removed)
 }
 

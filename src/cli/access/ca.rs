@@ -81,7 +81,7 @@ impl Ca {
                 }
                 let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
                 message!(
-                    "{} ({}) has no valid certificate; power-cycle it, or give it a ticket",
+                    "{} ({}) has no valid certificate; cut its power (`meshd node power cycle`), or give it a ticket",
                     detail.node.name,
                     detail.node.id
                 );

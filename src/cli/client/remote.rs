@@ -4,17 +4,14 @@
 use crate::cli::{Failure, output::given_options::GivenOptions, path_text};
 use clap::Args;
 use hyper::Uri;
-use meshd_client::{ClientError, Endpoint};
+use meshd_client::{ClientError, Endpoint, pinned_config};
 use meshd_config::files::read_argument;
-use meshd_trust::fingerprint;
-use meshd_types::Secret;
+use meshd_types::{Digest, Secret};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{
-        CryptoProvider, ring::default_provider, verify_tls12_signature, verify_tls13_signature,
-    },
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+    CertificateError, ClientConfig, RootCertStore,
+    crypto::ring::default_provider,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    version::TLS13,
 };
 use std::{
     ffi::OsStr, fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc,
@@ -101,27 +98,21 @@ impl Remote {
     }
 
     fn config(&self) -> Result<ClientConfig, Failure> {
-        let provider = Arc::new(default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| Failure::without_hint(&error))?;
         if let Some(text) = &self.server_fingerprint {
             let expected: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
-            if meshd_types::unhex::<32>(&expected).is_none() {
+            let expected = meshd_types::unhex::<32>(&expected).ok_or_else(|| {
                 let message = format!("invalid fingerprint `{text}`: not a SHA-256");
-                return Err(Failure::new(
-                    message,
-                    "copy the fingerprint that `meshd status` shows on the central node",
-                ));
-            }
-            let pinned = Arc::new(Pinned { expected, provider });
-            return Ok(builder
-                .dangerous()
-                .with_custom_certificate_verifier(pinned)
-                .with_no_client_auth());
+                let hint = "copy the fingerprint that `meshd status` shows on the central node";
+                Failure::new(message, hint)
+            })?;
+            let pinned = pinned_config([Digest(expected)].into(), &[&TLS13]);
+            return pinned.map_err(|error| Failure::without_hint(&error));
         }
         let file = self.server_ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
         let roots = read_roots(file)?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| Failure::without_hint(&error))?;
         Ok(builder.with_root_certificates(roots).with_no_client_auth())
     }
 }
@@ -182,62 +173,4 @@ pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
     }
     let hint = "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
     Failure::new(error.to_string(), hint)
-}
-
-/// Accepts exactly one certificate, regardless of its issuer.
-#[derive(Debug)]
-struct Pinned {
-    expected: String,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let found = fingerprint(end_entity);
-        if found == self.expected {
-            return Ok(ServerCertVerified::assertion());
-        }
-        Err(rustls::Error::General(format!(
-            "the server shows another certificate: SHA-256 {found}"
-        )))
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }

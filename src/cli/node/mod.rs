@@ -5,13 +5,13 @@
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `exec` | `meshd node exec`: runs a program on nodes |
-//! | `export` | `meshd node export`: nodes in the formats of other programs |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
 //! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
 //! | `list` | `meshd node list`: nodes as a table |
-//! | `machines` | `meshd node add/import`: machines that have not booted yet |
+//! | `machines` | `meshd node add/import/export`: machines as lists, also those that have not booted yet |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
+//! | `power` | `meshd node power/boot-device/identify`: orders to the BMCs of nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
@@ -20,13 +20,13 @@
 pub(crate) mod boot_settings;
 pub(crate) mod doctor;
 pub(crate) mod exec;
-pub(crate) mod export;
 pub(crate) mod generations;
 pub(crate) mod lifecycle;
 pub(crate) mod list;
 pub(crate) mod machines;
 pub(crate) mod naming;
 pub(crate) mod operation;
+pub(crate) mod power;
 pub(crate) mod targets;
 pub(crate) mod logs;
 pub(crate) mod timeline;
@@ -61,7 +61,7 @@ pub(super) enum Node {
     /// Define machines of a list before their first boot
     Import(machines::ImportFile),
     /// Print nodes for Ansible, /etc/hosts, Prometheus
-    Export(export::Export),
+    Export(machines::Export),
     /// Show a node
     Show {
         #[command(flatten)]
@@ -162,7 +162,17 @@ pub(super) enum Node {
         /// Proceed even if VMs or a task are lost
         #[arg(long)]
         force: bool,
+        /// Cycle the power of nodes without a link
+        #[arg(long)]
+        power: bool,
     },
+    /// Switch nodes by their BMCs
+    #[command(subcommand)]
+    Power(power::PowerCommand),
+    /// Set the device of the next boot by the BMC
+    BootDevice(power::BootDeviceArgs),
+    /// Switch the identification light of a node
+    Identify(power::IdentifyArgs),
     /// Release a node from quarantine
     Release(Targets),
     /// Run a program on a free node and return its exit code
@@ -236,12 +246,18 @@ impl Node {
                 }
                 Node::Diff { nodes, output } => generations::diff(&client, &nodes, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
+                Node::Power(power) => power.run(client).await,
+                Node::BootDevice(device) => device.run(&client).await,
+                Node::Identify(identify) => identify.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { targets, yes, force } => {
+                Node::Reboot { targets, yes, force, power } => {
                     let client = client.with_force(force);
                     let selection = targets.select(&client).await?;
                     if !yes {
                         confirm_interruption(&client, &selection, REBOOTS).await?;
+                    }
+                    if power {
+                        return power::reboot(&client, selection).await;
                     }
                     restart(&client, selection).await
                 }

@@ -130,7 +130,7 @@ fn node_rows(nodes: &[NodeOperationView]) -> String {
     };
     let rows = nodes.iter().map(|node| {
         let state = node.state.as_str().to_owned();
-        let reason = node.reason.clone().unwrap_or_default();
+        let reason = node.reason.clone().or(node.progress.clone()).unwrap_or_default();
         [
             node.node.to_string(),
             node.name.clone(),

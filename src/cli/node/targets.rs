@@ -50,6 +50,12 @@ impl Targets {
         joined(&self.nodes)
     }
 
+    /// Returns the names if they are all that selects nodes, and the nodes are not only listed.
+    pub(crate) fn plain_names(&self) -> Option<Result<Hostlist, Failure>> {
+        let is_plain = self.selector.selector.is_none() && !self.selector.dry_run;
+        is_plain.then(|| self.names())
+    }
+
     pub(crate) async fn select(self, client: &AdminClient) -> Result<NodeSelection, Failure> {
         self.selector.select(client, &self.nodes).await
     }

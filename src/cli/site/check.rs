@@ -6,6 +6,7 @@ use crate::cli::{
     overlay,
 };
 use clap::Args;
+use meshd_central::password_faults;
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
     builder::recipes_dir,
@@ -77,11 +78,11 @@ fn summary_failure(report: &Report) -> Failure {
     Failure::new(format!("{} faults", report.faults.len()), "")
 }
 
-/// Checks the secrets. Only meshd can read their files: for another user, the report states that
+/// Checks the secrets and the passwords of BMCs. Only meshd can read their files: for another user, the report states that
 /// they were not checked.
 fn secrets(site: &Site, report: &mut Report) {
     let faults = read_secrets(&site.secrets).err().map(|faults| faults.0).unwrap_or_default();
-    for fault in faults {
+    for fault in faults.into_iter().chain(password_faults(site)) {
         let denied = fault.message.contains("Permission denied");
         if denied { report.warnings.push(fault) } else { report.faults.push(fault) }
     }

@@ -9,6 +9,7 @@
 //! | `profiles` | `[profiles.*]`, with inheritance |
 //! | `groups` | `[groups.*]` |
 //! | `vars` | `vars = { name = value }` of profiles and groups |
+//! | `power` | `[power]`: requests to BMCs, and their users |
 //! | `secrets` | `[secrets]`: the file of each secret |
 //! | `vms` | `[vms]`: addresses, rules and templates of VMs |
 //! | `admin` | `[admin]`, `[admin.https]` and `[process]` |
@@ -20,6 +21,7 @@ pub(crate) mod dhcp_reservation;
 pub(crate) mod enroll;
 pub(crate) mod groups;
 pub(crate) mod metrics;
+pub(crate) mod power;
 pub(crate) mod profiles;
 pub(crate) mod secrets;
 pub(crate) mod segment;

@@ -1,14 +1,9 @@
 //! Secrets of overlays, read from the files that the site names. Values exist only here and in the
 //! overlay of one boot.
 
-use meshd_config::{Fault, Faults, SecretSource, files::open_regular};
-use meshd_types::{MAX_VAR_TEXT, Secret, VarName};
-use std::{
-    collections::BTreeMap,
-    io::{self, Read as _},
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-};
+use meshd_config::{Fault, Faults, SecretSource, files::read_secret};
+use meshd_types::{Hint as _, MAX_VAR_TEXT, Secret, VarName};
+use std::collections::BTreeMap;
 
 /// Values by variable name.
 pub type Secrets = BTreeMap<VarName, Secret<String>>;
@@ -20,52 +15,21 @@ pub type Secrets = BTreeMap<VarName, Secret<String>>;
 pub fn read_secrets(sources: &BTreeMap<VarName, SecretSource>) -> Result<Secrets, Faults> {
     let (mut secrets, mut faults) = (Secrets::new(), Vec::new());
     for (name, SecretSource { file, .. }) in sources {
-        match read(file) {
-            Ok(text) => drop(secrets.insert(name.clone(), Secret::new(text))),
-            Err((what, hint)) => {
-                faults.push(Fault::of_file(file, format!("secret `{name}` {what}"), hint))
+        match read_secret(file, MAX_VAR_TEXT) {
+            Ok(secret) => drop(secrets.insert(name.clone(), secret)),
+            Err(error) => {
+                let message = format!("secret `{name}` {}", error.message());
+                faults.push(Fault::of_file(file, message, error.hint().unwrap_or_default()))
             }
         }
     }
     if faults.is_empty() { Ok(secrets) } else { Err(Faults(faults)) }
 }
 
-fn read(path: &Path) -> Result<String, (String, String)> {
-    let unreadable = |error: io::Error| {
-        (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned())
-    };
-    let file = open_regular(path).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => (
-            "is not a file".to_owned(),
-            "name a file that holds the secret and nothing else".to_owned(),
-        ),
-        _ => unreadable(error),
-    })?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    let mode = metadata.permissions().mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err((
-            format!("may be read by others (mode {mode:04o})"),
-            format!("run: chmod 600 {}", path.display()),
-        ));
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_VAR_TEXT as u64 + 2).read_to_end(&mut bytes).map_err(unreadable)?;
-    let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
-    let hint = "write it as base64, and decode it where it is used";
-    let text = text.ok_or_else(|| ("is not text".to_owned(), hint.to_owned()))?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    match text.len() {
-        0 => Err(("is empty".into(), "write the secret into the file".into())),
-        1..=MAX_VAR_TEXT => Ok(text.to_owned()),
-        _ => Err((format!("is longer than {MAX_VAR_TEXT} bytes"), "is it the right file?".into())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, path::PathBuf};
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
     #[test]
     fn secret_is_read_from_its_file_and_unsafe_file_is_refused() {

@@ -4,18 +4,26 @@
 //! | --- | --- |
 //! | `node_operation` | the record of one node, and its states |
 //! | `order` | what an order wants of a node |
+//! | `outcome` | the end of an order to one node |
+//! | `power` | an order to the BMC of a machine, as a state machine |
 //!
 //! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
 //! An order to one node is an operation with one node.
 
 mod node_operation;
 mod order;
+mod outcome;
+mod power;
 
+#[cfg(test)]
+mod power_tests;
 #[cfg(test)]
 mod tests;
 
-pub use node_operation::{NodeOperation, NodeOperationState, NodeOutcome, StateCounts};
+pub use node_operation::{NodeOperation, NodeOperationState, StateCounts};
 pub use order::{DrainPolicy, NodeOrder};
+pub use outcome::NodeOutcome;
+pub use power::{BmcFailure, BmcResult, PowerProgress, PowerStep, Sighting};
 
 use crate::fleet::AuditContext;
 use meshd_types::{OperationId, Timestamp};

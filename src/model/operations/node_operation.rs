@@ -1,6 +1,6 @@
 //! The record of one node of an operation. A final state never changes, and no node starts twice.
 
-use super::{NodeOrder, OperationState};
+use super::{NodeOrder, OperationState, PowerProgress, outcome::NodeOutcome};
 use crate::fleet::{LONGEST_BOOT, Node, Phase};
 use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -35,14 +35,6 @@ impl NodeOperationState {
     }
 }
 
-/// How the order of one node ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeOutcome {
-    Done,
-    Failed(String),
-    Cancelled(String),
-}
-
 /// The record of one node of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeOperation {
@@ -61,7 +53,8 @@ pub struct NodeOperation {
     pub confirmed_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-    /// The boot session that a reboot ends. That of a node with a ticket is not on record.
+    /// The boot session that a reboot or a power order ends. That of a node with a ticket is not on
+    /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<BootSessionId>,
     /// The newest boot session of the machine when its reboot was ordered.
@@ -73,6 +66,9 @@ pub struct NodeOperation {
     /// Number of the action that was sent to the agent. An agent executes a number once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<u64>,
+    /// Progress of an order to the BMC of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerProgress>,
 }
 
 impl NodeOperation {
@@ -91,6 +87,7 @@ impl NodeOperation {
             newest_boot: None,
             kernel_boot_id: String::new(),
             action: None,
+            power: None,
         }
     }
 
@@ -163,6 +160,10 @@ impl NodeOperation {
         now: Timestamp,
     ) -> Option<NodeOutcome> {
         if self.state != NodeOperationState::Running {
+            return None;
+        }
+        // A machine that has not booted is no node yet.
+        if self.power.as_ref().is_some_and(|power| power.machine.is_some()) {
             return None;
         }
         let Some(node) = node.filter(|node| node.phase != Phase::Removed) else {

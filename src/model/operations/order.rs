@@ -1,7 +1,7 @@
 //! What an order wants of a node.
 
 use crate::fleet::LabelChange;
-use meshd_types::{ProfileName, VarName, Vars};
+use meshd_types::{BootDevice, PowerAction, ProfileName, VarName, Vars};
 use serde::{Deserialize, Serialize};
 
 /// Policy of a drain for running workloads.
@@ -56,13 +56,45 @@ pub enum NodeOrder {
         kernel_args: Vec<String>,
     },
     ClearBootOnce,
+    /// By the BMC of the machine. `now`: without a graceful shutdown.
+    Power {
+        action: PowerAction,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        now: bool,
+    },
+    BootDevice {
+        device: BootDevice,
+    },
+    /// The identification light.
+    Identify {
+        on: bool,
+    },
 }
 
 impl NodeOrder {
     /// True if a node carries the order out after it was given: the order is running until the node
     /// reports an effect. All other orders are changes of the store.
     pub fn takes_time(&self) -> bool {
-        matches!(self, NodeOrder::Drain { .. } | NodeOrder::Reboot)
+        matches!(self, NodeOrder::Drain { .. } | NodeOrder::Reboot) || self.needs_bmc()
+    }
+
+    /// True if the BMC of the machine carries the order out.
+    pub fn needs_bmc(&self) -> bool {
+        matches!(
+            self,
+            NodeOrder::Power { .. } | NodeOrder::BootDevice { .. } | NodeOrder::Identify { .. }
+        )
+    }
+
+    /// True if the order ends what the machine runs.
+    pub fn cuts_power(&self) -> bool {
+        matches!(
+            self,
+            NodeOrder::Power {
+                action: PowerAction::Off | PowerAction::Cycle | PowerAction::Reset,
+                ..
+            }
+        )
     }
 
     /// True if an order takes a node out of service at once: it cancels earlier orders to the node
@@ -81,6 +113,9 @@ impl NodeOrder {
             (self, older),
             (NodeOrder::Drain { .. } | NodeOrder::Fence, NodeOrder::Drain { .. })
                 | (NodeOrder::Reboot, NodeOrder::Reboot)
+                | (NodeOrder::Power { .. }, NodeOrder::Power { .. } | NodeOrder::Reboot)
+                | (NodeOrder::BootDevice { .. }, NodeOrder::BootDevice { .. })
+                | (NodeOrder::Identify { .. }, NodeOrder::Identify { .. })
         )
     }
 }

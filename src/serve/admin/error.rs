@@ -7,8 +7,9 @@ use axum::{
 };
 use meshd_api::ErrorView;
 use meshd_central::{
-    ApiTokenError, BulkError, CancelError, CompareError, LinkError, NamingError, OperateError,
-    OrderError, RenderError, RollbackError, RunningWorkError, SlotError, TaskError, VmError,
+    ApiTokenError, BmcError, BulkError, CancelError, CompareError, LinkError, NamingError,
+    OperateError, OrderError, RenderError, RollbackError, RunningWorkError, SlotError, TaskError,
+    VmError,
 };
 use meshd_model::fleet::{AuditOutcome, NodeSearchError};
 use meshd_store::StoreError;
@@ -186,6 +187,8 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::Cancelled { .. } => (StatusCode::CONFLICT, "cancelled"),
         OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
         OperateError::Unprepared { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unprepared"),
+        OperateError::Bmc(BmcError::Password { .. }) => (StatusCode::CONFLICT, "bmc_password"),
+        OperateError::Bmc(_) => (StatusCode::CONFLICT, "no_bmc"),
         OperateError::Store(_) => STORE,
     }
 }

@@ -7,8 +7,10 @@
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
 //! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
+//! | `power` | orders to BMCs, by IPMI and by a program of the site |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
+//! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
 
@@ -19,5 +21,7 @@ mod hostlists;
 mod lifecycle;
 mod machines;
 mod operations;
+mod power;
+mod redfish;
 mod trust;
 mod vfio;

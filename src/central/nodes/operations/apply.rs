@@ -127,6 +127,9 @@ impl NodeOps {
             }
             // `start_reboots` sends it.
             NodeOrder::Reboot => Err(OperateError::Unprepared { node: id }),
+            NodeOrder::Power { .. } | NodeOrder::BootDevice { .. } | NodeOrder::Identify { .. } => {
+                self.start_power_in(tx, head, id, now)
+            }
         }
     }
 }

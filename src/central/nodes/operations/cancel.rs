@@ -1,14 +1,14 @@
-//! Cancels the nodes of an operation that have not started. An order that a node has received
-//! cannot be recalled.
+//! Cancels the nodes of an operation that have not started, and attempts of orders to BMCs. An order
+//! that a node has received cannot be recalled.
 
-use super::drive::pending;
+use super::BATCH;
 use crate::nodes::NodeOps;
 use meshd_model::{
     fleet::{Audit, AuditContext},
-    operations::{NodeOperationState, NodeOutcome, OperationStage},
+    operations::{NodeOperation, NodeOperationState, NodeOutcome, OperationStage},
 };
-use meshd_store::StoreError;
-use meshd_types::OperationId;
+use meshd_store::{Model, StoreError};
+use meshd_types::{NodeId, OperationId};
 
 /// Why an operation is not cancelled.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +47,15 @@ impl NodeOps {
         let mut cancelled = 0;
         loop {
             let now = self.env.now();
-            let ids = self.env.store.read(|model| pending(model, id));
+            let ids = self.env.store.read(|model| cancellable(model, id));
             if ids.is_empty() {
                 break;
             }
             let recorded = self.env.store.commit(|tx| {
                 let mut count = 0;
                 for node in ids {
-                    let cancel = |record: &mut meshd_model::operations::NodeOperation| {
-                        record.state == NodeOperationState::Pending
+                    let cancel = |record: &mut NodeOperation| {
+                        is_cancellable(record)
                             && record.finish(NodeOutcome::Cancelled(why.clone()), now)
                     };
                     count += usize::from(tx.edit_node_operation(id, node, cancel) == Some(true));
@@ -72,4 +72,19 @@ impl NodeOps {
         }
         if cancelled > 0 { Ok(cancelled) } else { Err(CancelError::Started(id)) }
     }
+}
+
+/// An order to a BMC makes no further attempt after its cancellation.
+fn is_cancellable(record: &NodeOperation) -> bool {
+    match record.state {
+        NodeOperationState::Pending => true,
+        NodeOperationState::Running => record.power.is_some(),
+        _ => false,
+    }
+}
+
+/// The next nodes of an operation to cancel.
+fn cancellable(model: &Model, id: OperationId) -> Vec<NodeId> {
+    let records = model.node_operations(id).filter(|record| is_cancellable(record));
+    records.take(BATCH).map(|record| record.node).collect()
 }

@@ -62,6 +62,7 @@ impl NodeOps {
             "cannot record an unanswered reboot",
         );
         self.links.send_actions();
+        log_failure(self.drive_power().await, "cannot record the next step of an order to a BMC");
         for id in self.env.store.read(waiting_operations) {
             let Some(_claim) = self.active.claim(id) else { continue };
             let Some(head) = self.env.store.read(|model| model.operation(id).cloned()) else {
@@ -136,7 +137,7 @@ impl NodeOps {
 }
 
 /// The next nodes of an operation that have not started.
-pub(super) fn pending(model: &Model, id: OperationId) -> Vec<NodeId> {
+fn pending(model: &Model, id: OperationId) -> Vec<NodeId> {
     let is_pending = |record: &&NodeOperation| record.state == NodeOperationState::Pending;
     model.node_operations(id).filter(is_pending).take(BATCH).map(|record| record.node).collect()
 }

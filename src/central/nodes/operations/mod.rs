@@ -7,6 +7,7 @@
 //! | `cancel` | cancels the nodes that have not started |
 //! | `drive` | executes accepted operations in bounded batches, also after a restart |
 //! | `follow_ups` | effects outside the store, after a transaction |
+//! | `power` | orders to BMCs: the next step of each, every second |
 //! | `prepare` | checks of an order outside the transaction |
 //! | `queries` | reads of operations |
 //! | `reboots` | reboots over the links of nodes |
@@ -20,6 +21,7 @@ mod apply;
 mod cancel;
 mod drive;
 mod follow_ups;
+mod power;
 mod prepare;
 mod queries;
 mod reboots;

@@ -59,6 +59,7 @@ impl NodeOps {
                     self.prepare_pin(*id, generation.as_deref()).await.map(Prepared::Generation)
                 }
                 NodeOrder::Fence => self.prepare_fence(*id).await.map(Prepared::SilentLink),
+                order if order.needs_bmc() => self.check_bmc(*id).await.map(|()| Prepared::Nothing),
                 _ => break,
             };
             prepared.insert(*id, result);

@@ -1,12 +1,17 @@
-//! `meshd node add|import|list --expected|remove --expected`: machines that have not booted yet.
+//! `meshd node add|import|export|list --expected|remove --expected`: machines as lists, also those
+//! that have not booted yet.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `csv` | lists of machines as CSV |
+//! | `export` | `meshd node export`: nodes in the formats of other programs |
 //! | `warewulf` | `nodes.conf` of Warewulf |
 
 mod csv;
+mod export;
 mod warewulf;
+
+pub(crate) use export::Export;
 
 use crate::cli::{
     Failure,

@@ -11,7 +11,7 @@
 pub mod rows;
 
 use super::{Labels, Node};
-use meshd_types::{MacAddr, NodeId, ProfileName, Timestamp};
+use meshd_types::{BmcDriver, MacAddr, NodeId, ProfileName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
@@ -40,7 +40,7 @@ pub struct ExpectedMachine {
     pub serial: Option<String>,
     /// Protocol of the BMC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bmc_driver: Option<String>,
+    pub bmc_driver: Option<BmcDriver>,
     /// Address or host name of the BMC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc_address: Option<String>,

@@ -3,7 +3,8 @@
 use super::ExpectedMachine;
 use crate::fleet::{LabelKey, LabelValue, Labels, MAX_LABELS};
 use meshd_types::{
-    Hint as _, MacAddr, ParseError, Timestamp, is_filler, is_host_name, is_reserved_host_name,
+    BmcDriver, Hint as _, MacAddr, ParseError, Timestamp, is_filler, is_host_name,
+    is_reserved_host_name,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -16,8 +17,6 @@ use std::{
 pub const MAX_MACHINE_ROWS: usize = 10_000;
 /// Maximum length of a serial number or the address of a BMC, in bytes.
 const MAX_TEXT: usize = 255;
-/// Protocols of BMCs.
-const BMC_DRIVERS: [&str; 4] = ["redfish", "ipmi", "wol", "command"];
 
 /// One machine as text. An empty value is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,13 +189,7 @@ impl RowReader {
             let message = format!("`{serial}` is a placeholder of firmware, not a serial number");
             self.fault("serial", message, "many machines have it; leave it empty");
         }
-        let bmc_driver = self.text("bmc_driver", &row.bmc_driver);
-        if let Some(driver) =
-            bmc_driver.as_ref().filter(|word| !BMC_DRIVERS.contains(&word.as_str()))
-        {
-            let message = format!("`{driver}` is not a protocol of BMCs");
-            self.fault("bmc_driver", message, format!("use one of {}", BMC_DRIVERS.join(", ")));
-        }
+        let bmc_driver = self.parsed::<BmcDriver>("bmc_driver", &row.bmc_driver);
         let bmc_address = self.text("bmc_address", &row.bmc_address);
         Some(ExpectedMachine {
             name,

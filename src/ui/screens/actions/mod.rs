@@ -30,11 +30,11 @@ use axum::{
 use maud::{Markup, html};
 use meshd_api::{
     Approve, AssignProfile, BootOnce, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain,
-    DrainPolicy, NodeView, Pin, ProfileView,
+    DrainPolicy, NodeView, Pin, PowerOrder, ProfileView,
     routes::{self as api, BulkPost},
 };
 use meshd_trust::Role;
-use meshd_types::hex;
+use meshd_types::{ParseError, hex};
 use serde_json::{Value, json};
 
 /// Input of an action in addition to its reason.
@@ -45,6 +45,8 @@ enum ActionInput {
     Moved,
     Profile,
     Drain,
+    /// What the BMC does.
+    Power,
     /// `key=value` and `key-`, separated by blanks.
     Labels,
     /// `key=value` and `key-`, one per line.
@@ -92,7 +94,7 @@ const fn dangerous(
 }
 
 /// All actions, in the order of a node's lifecycle.
-const ACTIONS: [Action; 15] = [
+const ACTIONS: [Action; 16] = [
     action(
         api::APPROVE_NODES,
         "Approve",
@@ -116,6 +118,12 @@ const ACTIONS: [Action; 15] = [
         "Reboot",
         ActionInput::Nothing,
         "The node reboots now. The order is refused while VMs or tasks run on it, unless it is forced.",
+    ),
+    dangerous(
+        api::POWER_NODES,
+        "Power",
+        ActionInput::Power,
+        "The BMC of the node switches its power. The order is done when meshd has seen the effect.",
     ),
     dangerous(
         api::DRAIN_NODES,
@@ -329,6 +337,15 @@ fn input_fields(action: &Action, profiles: &[ProfileView]) -> Markup {
                     option value="stop" { "stop it" }
                 }
             }
+            ActionInput::Power => {
+                label for="power" { "Power" }
+                select id="power" name="power" {
+                    option value="on" { "on" }
+                    option value="off" { "off, after a shutdown" }
+                    option value="cycle" { "cycle" }
+                    option value="reset" { "reset" }
+                }
+            }
             ActionInput::Labels => {
                 label for="labels" { "Labels to set (key=value) and to remove (key-)" }
                 input id="labels" name="labels" required placeholder="rack=a feed=2 spare-";
@@ -357,6 +374,11 @@ fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
                 DrainPolicy::Wait
             };
             serde_json::to_value(Drain { workloads, grace_s: None })
+        }
+        ActionInput::Power => {
+            let action = fields.text("power").parse();
+            let action = action.map_err(|error: ParseError| bad(&error.to_string()))?;
+            serde_json::to_value(PowerOrder { action, now: false })
         }
         ActionInput::Pin => {
             serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") })
@@ -444,16 +466,18 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
         vec![html::node_link(&result.id.to_string(), name(result.id)), outcome(result)]
     };
     let rows: Vec<_> = done.results.iter().map(row).collect();
+    // Its effect follows later.
+    let is_followed = action.input == ActionInput::Power && done.failed == 0;
     let content = html! {
         h1 { (action.title) }
         @match done.failed {
-            _ if !done.finished => div.alert.good role="status" {
+            _ if !done.finished || is_followed => div.alert.good role="status" {
                 "Accepted for " (nodes.len()) @if nodes.len() == 1 { " node." } @else { " nodes." } " It goes on in the background."
             }
             0 => div.alert.good role="status" { "Done for " (rows.len()) @if rows.len() == 1 { " node." } @else { " nodes." } }
             failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
         }
-        @if done.finished { (html::table(&["Node", "Result"], &rows, "")) }
+        @if done.finished && !is_followed { (html::table(&["Node", "Result"], &rows, "")) }
         @if let Some(id) = done.operation { p { a href=(format!("{PREFIX}/operations/{id}")) { "Operation " (id) } } }
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };

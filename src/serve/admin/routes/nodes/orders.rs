@@ -16,8 +16,8 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels,
-    ChangeVars, Drain, DrainPolicy, Pin,
+    Approve, AssignProfile, BootDeviceOrder, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
+    ChangeLabels, ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -26,7 +26,7 @@ use meshd_model::{
     fleet::{Audit, AuditContext},
     operations::NodeOrder,
 };
-use meshd_types::{Hostlist, NodeId};
+use meshd_types::{Hostlist, NodeId, PowerAction};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -101,7 +101,19 @@ pub(crate) fn bind(binder: Binder) -> Binder {
     let binder = bind_verb(binder, &api::PIN_NODE, &api::PIN_NODES, pin, detail);
     let binder =
         bind_verb(binder, &api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE, boot_once, detail);
-    binder.post(&api::RUN_NODES_CHECKS, run_checks)
+    let binder = bind_verb(binder, &api::POWER_NODE, &api::POWER_NODES, power, node_view);
+    let boot_device: Reading =
+        |order| Ok(NodeOrder::BootDevice { device: read::<BootDeviceOrder>(order)?.device });
+    let binder = bind_verb(
+        binder,
+        &api::SET_NODE_BOOT_DEVICE,
+        &api::SET_NODES_BOOT_DEVICE,
+        boot_device,
+        node_view,
+    );
+    let identify: Reading = |order| Ok(NodeOrder::Identify { on: read::<Identify>(order)?.on });
+    let binder = bind_verb(binder, &api::IDENTIFY_NODE, &api::IDENTIFY_NODES, identify, node_view);
+    binder.post(&api::RUN_NODES_CHECKS, run_checks).get(&api::GET_NODE_POWER, power_status)
 }
 
 /// Binds both routes of a verb. `view` is the response for one node.
@@ -126,8 +138,8 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
                                  Extension(caller): Extension<Caller>,
                                  context: AuditContext,
                                  Body(request): Body<BulkRequest>| {
-        let nodes = targets(&central, request.nodes, request.hostlist)?;
         let order = reading(OrderBody::Part(request.order))?;
+        let nodes = targets(&central, request.nodes, request.hostlist, order.needs_bmc())?;
         let AcceptedOrder { operation, results } =
             central.nodes.order(&nodes, order, caller.role, &context).await?;
         let finished = results.is_some();
@@ -137,11 +149,13 @@ fn bind_verb<B, R, V: Serialize + Send + 'static>(
     binder.post(one, to_one).post(several, to_several)
 }
 
-/// Returns the target nodes of an order to several: those of a hostlist in any revision.
+/// Returns the target nodes of an order to several: those of a hostlist in any revision. A BMC
+/// switches machines that have not booted, too.
 fn targets(
     central: &Shared,
     nodes: Vec<BulkTarget>,
     hostlist: Option<Hostlist>,
+    needs_bmc: bool,
 ) -> Result<Vec<BulkTarget>, Refused> {
     match hostlist {
         None => Ok(nodes),
@@ -150,7 +164,11 @@ fn targets(
                 .with_hint("use one of the two"))
         }
         Some(hostlist) => {
-            let ids = central.nodes.resolve_hostlist(&hostlist)?;
+            let ids = if needs_bmc {
+                central.nodes.resolve_machines(&hostlist)?
+            } else {
+                central.nodes.resolve_hostlist(&hostlist)?
+            };
             Ok(ids.into_iter().map(|id| BulkTarget { id, revision: None }).collect())
         }
     }
@@ -222,13 +240,29 @@ fn boot_once(order: OrderBody) -> Result<NodeOrder, Refused> {
     Ok(if clear { NodeOrder::ClearBootOnce } else { NodeOrder::BootOnce { profile, kernel_args } })
 }
 
+/// Only a power-off has a graceful variant.
+fn power(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let PowerOrder { action, now } = read(order)?;
+    if now && action != PowerAction::Off {
+        return Err(Refused::bad_request("`now` goes with `action`: `off`"));
+    }
+    Ok(NodeOrder::Power { action, now })
+}
+
+async fn power_status(
+    State(central): State<Shared>,
+    Path(node): Path<String>,
+) -> Answer<PowerView> {
+    Ok(Json(central.nodes.power_status(&node).await?))
+}
+
 /// Runs the readiness checks of several nodes. It changes nothing, so it is no operation.
 async fn run_checks(
     State(central): State<Shared>,
     context: AuditContext,
     Body(BulkRequest { nodes, hostlist, .. }): Body<BulkRequest>,
 ) -> Answer<BulkDone> {
-    let nodes = targets(&central, nodes, hostlist)?;
+    let nodes = targets(&central, nodes, hostlist, false)?;
     let checked = central.nodes.run_checks(&nodes, &context).await?;
     Ok(Json(bulk_done(&central, &context, checked, true).await))
 }

@@ -1,6 +1,6 @@
 //! `meshd node export`: nodes in the formats of other programs.
 
-use super::targets::joined;
+use crate::cli::node::targets::joined;
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -77,7 +77,7 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
             if node.assigned { node.profile.to_string() } else { String::new() },
             label_words(&node.labels),
             text(machine.and_then(|it| it.serial.clone())),
-            text(machine.and_then(|it| it.bmc_driver.clone())),
+            text(machine.and_then(|it| it.bmc_driver).map(|driver| driver.to_string())),
             text(machine.and_then(|it| it.bmc_address.clone())),
         ]
     }));
@@ -92,7 +92,7 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
             text(machine.profile.as_ref().map(ToString::to_string)),
             label_words(&machine.labels),
             text(machine.serial.clone()),
-            text(machine.bmc_driver.clone()),
+            text(machine.bmc_driver.map(|driver| driver.to_string())),
             text(machine.bmc_address.clone()),
         ]
     }));

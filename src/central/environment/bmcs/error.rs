@@ -1,0 +1,30 @@
+//! Why a machine has no usable BMC.
+
+use meshd_types::{BmcDriver, Hint as _, ParseError};
+use std::path::PathBuf;
+
+/// Why a machine has no usable BMC. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BmcError {
+    #[error("no BMC of {machine} is known")]
+    Unknown { machine: String },
+    #[error("the BMC of {machine} has no address")]
+    NoAddress { machine: String, driver: BmcDriver },
+    #[error("the BMC of {machine} has the invalid address `{address}`")]
+    InvalidAddress { machine: String, address: String },
+    #[error("no rule of the site has the {missing} for driver {driver} of {machine}")]
+    NoRule { machine: String, driver: BmcDriver, missing: &'static str },
+    #[error("the BMC {address} of {machine} is that of {other}, too")]
+    Shared { machine: String, other: String, address: String },
+    #[error("file {} of the BMC {}", file.display(), cause.message())]
+    Password { file: PathBuf, cause: ParseError },
+}
+
+meshd_types::hints!(BmcError {
+    BmcError::Unknown { .. } => "write a [[power.bmc]] in the site file, or import the machine with bmc_driver and bmc_address";
+    BmcError::NoAddress { .. } => "import the machine with bmc_address, or write address into its [[power.bmc]]";
+    BmcError::InvalidAddress { .. } => "write a host name or an address, with a port if it is not the default";
+    BmcError::NoRule { driver, .. } => "write a [[power.bmc]] with driver = \"{driver}\" for the machine";
+    BmcError::Shared { .. } => "correct bmc_address of one of them: an order would switch both";
+    BmcError::Password { cause, .. } => "{}", cause.hint().unwrap_or_default();
+});

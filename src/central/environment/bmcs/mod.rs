@@ -1,0 +1,188 @@
+//! BMCs of machines: which one a machine has, and requests to it, bounded in number and rate.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | the bounds, and the request |
+//! | `error` | why a machine has no usable BMC |
+//! | `passwords` | passwords of BMCs, read from their files |
+//! | `resolve` | the BMC of a machine, by its record and the rules of the site |
+
+mod error;
+mod passwords;
+mod resolve;
+
+pub use error::BmcError;
+pub use passwords::password_faults;
+pub(crate) use resolve::{BmcOwner, ResolvedBmc, resolve, shared_with};
+
+use crate::{environment::Environment, locks::Leaf};
+use meshd_model::operations::{BmcFailure, BmcResult};
+use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Minimum time between two requests to one BMC: many have a slow processor.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
+/// Time in which a BMC is not asked again with a password that it refused: a third refusal may lock
+/// the account.
+const REFUSAL_HOLD: Duration = Duration::from_secs(600);
+/// Pause of a request that waits for its permit.
+const PERMIT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Requests to BMCs.
+pub struct Bmcs {
+    env: Arc<Environment>,
+    state: Leaf<RequestState>,
+}
+
+#[derive(Default)]
+struct RequestState {
+    /// BMCs with a request under way.
+    busy: BTreeSet<String>,
+    /// End of the last request to each BMC, by monotonic time.
+    last_request: BTreeMap<String, Duration>,
+    /// Refused passwords, and the end of the hold.
+    refused: BTreeMap<String, (Digest, Duration)>,
+    /// The last power-on, by monotonic time.
+    last_power_on: Option<Duration>,
+    /// Orders whose request is under way in this process.
+    in_flight: BTreeSet<(OperationId, NodeId)>,
+    /// Machines that have not booted, by the ID under which orders to them are recorded.
+    machines: BTreeMap<NodeId, MacAddr>,
+}
+
+/// The right to send one request to a BMC. Released when it is dropped.
+pub(crate) struct RequestPermit {
+    bmcs: Arc<Bmcs>,
+    key: String,
+}
+
+impl Drop for RequestPermit {
+    fn drop(&mut self) {
+        let now = self.bmcs.env.monotonic();
+        let mut state = self.bmcs.state.lock();
+        state.busy.remove(&self.key);
+        state.last_request.insert(std::mem::take(&mut self.key), now);
+    }
+}
+
+/// Marks the request of an order as under way.
+pub(crate) struct InFlight {
+    bmcs: Arc<Bmcs>,
+    order: (OperationId, NodeId),
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.bmcs.state.lock().in_flight.remove(&self.order);
+    }
+}
+
+impl Bmcs {
+    pub(crate) fn new(env: Arc<Environment>) -> Self {
+        Bmcs { env, state: Leaf::default() }
+    }
+
+    /// Remembers machines that have not booted, for orders to them.
+    pub(crate) fn add_machines(&self, machines: impl IntoIterator<Item = (NodeId, MacAddr)>) {
+        self.state.lock().machines.extend(machines);
+    }
+
+    /// Returns the machine of an ID that no node has.
+    pub(crate) fn machine(&self, id: NodeId) -> Option<MacAddr> {
+        self.state.lock().machines.get(&id).copied()
+    }
+
+    /// Takes a permit for a request, if the bounds admit it now.
+    pub(crate) fn try_permit(
+        self: &Arc<Self>,
+        bmc: &ResolvedBmc,
+        request: BmcRequest,
+    ) -> Option<RequestPermit> {
+        let (power, now) = (self.env.site().power.clone(), self.env.monotonic());
+        let mut state = self.state.lock();
+        state.last_request.retain(|_, last| now.saturating_sub(*last) < REQUEST_INTERVAL);
+        let starts = matches!(request, BmcRequest::On | BmcRequest::Cycle);
+        let is_staggered = starts
+            && state.last_power_on.is_some_and(|last| now.saturating_sub(last) < power.stagger);
+        let is_refused = is_staggered
+            || state.busy.len() >= power.max_requests
+            || state.busy.contains(&bmc.key)
+            || state.last_request.contains_key(&bmc.key);
+        if is_refused {
+            return None;
+        }
+        if starts {
+            state.last_power_on = Some(now);
+        }
+        state.busy.insert(bmc.key.clone());
+        Some(RequestPermit { bmcs: self.clone(), key: bmc.key.clone() })
+    }
+
+    /// Marks an order as under way; `None` if it is already.
+    pub(crate) fn mark_in_flight(
+        self: &Arc<Self>,
+        order: (OperationId, NodeId),
+    ) -> Option<InFlight> {
+        let is_new = self.state.lock().in_flight.insert(order);
+        is_new.then(|| InFlight { bmcs: self.clone(), order })
+    }
+
+    /// Whether the request of an order is under way in this process.
+    pub(crate) fn is_in_flight(&self, operation: OperationId, node: NodeId) -> bool {
+        self.state.lock().in_flight.contains(&(operation, node))
+    }
+
+    /// Sends a permitted request.
+    pub(crate) async fn send(
+        &self,
+        permit: RequestPermit,
+        bmc: &ResolvedBmc,
+        request: BmcRequest,
+    ) -> BmcResult {
+        let bmc = bmc.with_password(self.env.site().power.timeout).await;
+        let bmc = bmc.map_err(|error| BmcFailure::Credentials(error.to_string()))?;
+        let password = bmc.login.as_ref().map(|login| {
+            // Safe: only a digest stays in memory.
+            Digest::of_fields([login.user.as_bytes(), login.password.expose().as_bytes()])
+        });
+        let now = self.env.monotonic();
+        if let Some(password) = password {
+            let mut state = self.state.lock();
+            state.refused.retain(|_, (_, until)| now < *until);
+            if state.refused.get(&permit.key).is_some_and(|(refused, _)| *refused == password) {
+                let what =
+                    "the BMC refused this user and password a moment ago; correct them first";
+                return Err(BmcFailure::Credentials(what.to_owned()));
+            }
+        }
+        let result = bmc.send(request).await;
+        if let (Err(BmcFailure::Credentials(_)), Some(password)) = (&result, password) {
+            let until = self.env.monotonic() + REFUSAL_HOLD;
+            self.state.lock().refused.insert(permit.key.clone(), (password, until));
+        }
+        result
+    }
+
+    /// Waits for a permit, and sends a request.
+    pub(crate) async fn send_when_permitted(
+        self: &Arc<Self>,
+        bmc: &ResolvedBmc,
+        request: BmcRequest,
+    ) -> BmcResult {
+        let deadline = Instant::now() + self.env.site().power.timeout;
+        loop {
+            if let Some(permit) = self.try_permit(bmc, request) {
+                return self.send(permit, bmc, request).await;
+            }
+            if Instant::now() >= deadline {
+                return Err(BmcFailure::Failed("too many requests to BMCs wait".to_owned()));
+            }
+            tokio::time::sleep(PERMIT_PAUSE).await;
+        }
+    }
+}

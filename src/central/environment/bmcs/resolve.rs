@@ -1,0 +1,204 @@
+//! The BMC of a machine, by its record and the rules of the site.
+
+use super::{
+    BmcError,
+    passwords::{password_of, trust_of},
+};
+use meshd_bmc::{Bmc, BroadcastDomain, CommandLine, Login, Machine, parse_address};
+use meshd_config::{BmcRule, Link, Site};
+use meshd_model::fleet::{ExpectedMachine, Node};
+use meshd_store::Model;
+use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, matches_glob};
+use std::{net::Ipv4Addr, time::Duration};
+
+/// A machine that may have a BMC.
+#[derive(Clone, Debug)]
+pub(crate) struct BmcOwner {
+    /// `None` before its first boot.
+    pub(crate) node: Option<NodeId>,
+    pub(crate) name: String,
+    pub(crate) mac: MacAddr,
+    driver: Option<BmcDriver>,
+    address: Option<String>,
+}
+
+impl BmcOwner {
+    /// A node, with the BMC of its record of an expected machine.
+    pub(crate) fn of_node(model: &Model, node: &Node) -> Self {
+        let record = node.seen_nics().find_map(|mac| {
+            model
+                .expected_machine(*mac)
+                .filter(|it| it.bmc_driver.is_some() || it.bmc_address.is_some())
+        });
+        BmcOwner {
+            node: Some(node.id),
+            name: node.name.clone(),
+            mac: node.mac,
+            driver: record.and_then(|record| record.bmc_driver),
+            address: record.and_then(|record| record.bmc_address.clone()),
+        }
+    }
+
+    /// A machine that has not booted.
+    pub(crate) fn of_machine(machine: &ExpectedMachine) -> Self {
+        BmcOwner {
+            node: None,
+            name: machine.title(),
+            mac: machine.mac,
+            driver: machine.bmc_driver,
+            address: machine.bmc_address.clone(),
+        }
+    }
+
+    /// Whether a rule is for this machine.
+    fn matches(&self, rule: &BmcRule) -> bool {
+        let is_named = rule.nodes.is_empty() || rule.nodes.iter().any(|names| self.is_in(names));
+        is_named && self.driver.is_none_or(|driver| driver == rule.driver)
+    }
+
+    fn is_in(&self, names: &Hostlist) -> bool {
+        let id = self.node.map(|node| node.to_string());
+        names.patterns().iter().any(|pattern| match pattern {
+            NodePattern::Glob(glob) => matches_glob(glob, &self.name),
+            NodePattern::Word(word) | NodePattern::Name(word) => {
+                *word == self.name || id.as_ref() == Some(word)
+            }
+        })
+    }
+}
+
+/// The BMC of a machine, without its password.
+#[derive(Clone, Debug)]
+pub(crate) struct ResolvedBmc {
+    /// Identifies the BMC: machines with the same key share it.
+    pub(crate) key: String,
+    pub(crate) driver: BmcDriver,
+    pub(crate) address: String,
+    machine: Machine,
+    rule: Option<BmcRule>,
+    broadcast_domains: Vec<BroadcastDomain>,
+}
+
+impl ResolvedBmc {
+    pub(crate) fn title(&self) -> String {
+        title(&self.machine.name, self.machine.node)
+    }
+
+    /// Returns the BMC with its password.
+    pub(crate) async fn with_password(&self, timeout: Duration) -> Result<Bmc, BmcError> {
+        let this = self.clone();
+        let read = tokio::task::spawn_blocking(move || this.complete(timeout));
+        // The only other end is a panic, which the task has logged.
+        read.await.unwrap_or_else(|_| Err(BmcError::Unknown { machine: self.machine.name.clone() }))
+    }
+
+    /// Checks that the password can be read. Blocks.
+    pub(crate) fn check_password(&self) -> Result<(), BmcError> {
+        let Some(rule) = &self.rule else { return Ok(()) };
+        password_of(rule).and_then(|_| trust_of(rule)).map(drop)
+    }
+
+    fn complete(self, timeout: Duration) -> Result<Bmc, BmcError> {
+        let rule = self.rule.as_ref();
+        let password = rule.map_or(Ok(None), password_of)?;
+        let user = rule.and_then(|rule| rule.login.as_ref()).map(|login| login.user.clone());
+        let command = rule.and_then(|rule| rule.command.clone());
+        Ok(Bmc {
+            driver: self.driver,
+            address: self.address,
+            login: user.zip(password).map(|(user, password)| Login { user, password }),
+            machine: self.machine,
+            command: command.map(|line| CommandLine { program: line.program, args: line.args }),
+            trust: rule.map(trust_of).transpose()?.flatten(),
+            cipher_suite: rule.and_then(|rule| rule.cipher_suite),
+            broadcast_domains: self.broadcast_domains,
+            timeout,
+        })
+    }
+}
+
+fn title(name: &str, node: Option<NodeId>) -> String {
+    node.map_or_else(|| name.to_owned(), |node| format!("{name} ({node})"))
+}
+
+/// Finds the BMC of a machine. Driver and address of its record precede those of the first rule
+/// that matches the machine.
+pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcError> {
+    let machine = title(&owner.name, owner.node);
+    let rule = site.power.rules.iter().find(|rule| owner.matches(rule));
+    let Some(driver) = owner.driver.or(rule.map(|rule| rule.driver)) else {
+        return Err(BmcError::Unknown { machine });
+    };
+    let missing = match driver {
+        BmcDriver::Redfish | BmcDriver::Ipmi => "user and password",
+        BmcDriver::Command => "program",
+        BmcDriver::Wol => "",
+    };
+    if rule.is_none() && !missing.is_empty() {
+        return Err(BmcError::NoRule { machine, driver, missing });
+    }
+    let pattern = rule.and_then(|rule| rule.address.as_ref());
+    let address = owner.address.clone().or_else(|| pattern.map(|text| fill(text, owner)));
+    let is_network = matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi);
+    let address = match address {
+        Some(address) => address,
+        None if is_network => return Err(BmcError::NoAddress { machine, driver }),
+        None => String::new(),
+    };
+    if is_network && parse_address(server_of(&address)).is_none() {
+        return Err(BmcError::InvalidAddress { machine, address });
+    }
+    // A program may switch several machines at one address.
+    let of = if is_network { String::new() } else { owner.mac.to_string() };
+    Ok(ResolvedBmc {
+        key: format!("{driver} {address} {of}"),
+        driver,
+        address,
+        machine: Machine { node: owner.node, name: owner.name.clone(), mac: owner.mac },
+        rule: rule.cloned(),
+        broadcast_domains: broadcast_domains(site),
+    })
+}
+
+/// Returns host and port of an address, which may be a URL of a Redfish system.
+fn server_of(address: &str) -> &str {
+    let rest = address.strip_prefix("https://").unwrap_or(address);
+    rest.split('/').next().unwrap_or(rest)
+}
+
+/// Replaces the placeholders of an address.
+fn fill(pattern: &str, owner: &BmcOwner) -> String {
+    let id = owner.node.map(|node| node.to_string()).unwrap_or_default();
+    pattern
+        .replace("{name}", &owner.name)
+        .replace("{id}", &id)
+        .replace("{mac}", &owner.mac.to_string().replace(':', "-"))
+}
+
+/// Returns another machine on record with the same BMC.
+pub(crate) fn shared_with(model: &Model, bmc: &ResolvedBmc) -> Option<String> {
+    if !matches!(bmc.driver, BmcDriver::Redfish | BmcDriver::Ipmi) {
+        return None;
+    }
+    let own = bmc.machine.node.and_then(|id| model.node(id));
+    let is_own = |mac: MacAddr| {
+        mac == bmc.machine.mac || own.is_some_and(|node| node.seen_nics().any(|nic| *nic == mac))
+    };
+    let mut others = model.expected_machines().filter(|it| {
+        it.bmc_address.as_ref() == Some(&bmc.address) && it.bmc_driver == Some(bmc.driver)
+    });
+    others.find(|it| !is_own(it.mac)).map(ExpectedMachine::title)
+}
+
+fn broadcast_domains(site: &Site) -> Vec<BroadcastDomain> {
+    let domain = |segment: &meshd_config::Segment| match &segment.link {
+        Link::Interface(name) => {
+            Some(BroadcastDomain { interface: Some(name.clone()), broadcast: Ipv4Addr::BROADCAST })
+        }
+        Link::Relay(_) => {
+            let broadcast = segment.subnet.as_ref()?.broadcast();
+            Some(BroadcastDomain { interface: None, broadcast })
+        }
+    };
+    site.segments.iter().filter_map(domain).collect()
+}

@@ -1,0 +1,71 @@
+//! The power state of a node, as its BMC reports it now.
+
+use super::{NodeOps, OperateError};
+use meshd_api::{BmcVerb, PowerView};
+use meshd_bmc::impossible;
+use meshd_types::{Basis, BmcRequest, BootDevice, MacAddr, NodeId, PowerState};
+
+/// Requests that a view lists.
+const VERBS: [BmcRequest; 8] = [
+    BmcRequest::Status,
+    BmcRequest::On,
+    BmcRequest::ShutDown,
+    BmcRequest::Off,
+    BmcRequest::Cycle,
+    BmcRequest::Reset,
+    BmcRequest::BootDevice(BootDevice::Pxe),
+    BmcRequest::Identify(true),
+];
+
+impl NodeOps {
+    /// Asks the BMC of a node for its power state, or that of a machine that has not booted, by
+    /// its MAC address. A BMC that fails is part of the view.
+    pub async fn power_status(&self, text: &str) -> Result<PowerView, OperateError> {
+        let machine = text.parse::<MacAddr>().ok().and_then(|mac| {
+            self.env.store.read(|model| model.expected_machine(mac).map(|it| (mac, it.title())))
+        });
+        let (id, name) = match &machine {
+            Some((mac, title)) => (Basis::Mac(*mac).node_id(), Some(title.clone())),
+            None => {
+                let id = self.resolve(text)?;
+                (id, self.env.store.read(|model| Some(model.node(id)?.name.clone())))
+            }
+        };
+        let mut view = PowerView {
+            id: machine.is_none().then_some(id),
+            name: name.unwrap_or_default(),
+            driver: None,
+            address: String::new(),
+            state: None,
+            error: None,
+            is_linked: self.links.is_linked(id),
+            verbs: Vec::new(),
+        };
+        let bmc = match self.bmc_of_machine(id, machine.map(|(mac, _)| mac)) {
+            Ok(bmc) => bmc,
+            Err(OperateError::Bmc(error)) => {
+                view.error = Some(error.to_string());
+                return Ok(view);
+            }
+            Err(error) => return Err(error),
+        };
+        match self.bmcs.send_when_permitted(&bmc, BmcRequest::Status).await {
+            Ok(state) => view.state = state,
+            Err(failure) => view.error = Some(failure.reason().to_owned()),
+        }
+        let verb = |request: &BmcRequest| BmcVerb {
+            verb: request.as_str().to_owned(),
+            impossible: impossible(bmc.driver, *request),
+        };
+        (view.driver, view.address) = (Some(bmc.driver), bmc.address.clone());
+        view.verbs = VERBS.iter().map(verb).collect();
+        Ok(view)
+    }
+
+    /// Whether the BMC of a node reports now that the machine is off. False without a BMC.
+    pub(super) async fn is_reported_off(&self, id: NodeId) -> bool {
+        let Ok(bmc) = self.bmc_of(id) else { return false };
+        let state = self.bmcs.send_when_permitted(&bmc, BmcRequest::Status).await;
+        state == Ok(Some(PowerState::Off))
+    }
+}

@@ -1,0 +1,400 @@
+//! An order to the BMC of a machine, as a state machine. Pure.
+//!
+//! An order climbs a ladder of requests: a graceful one, a forced one, a cold cycle, a network boot
+//! by the BMC. A rung ends with the effect that meshd sees itself: a DHCP exchange of the machine,
+//! or the end of its link. The answer of a BMC alone proves nothing. Without the effect, the next
+//! rung follows, and after the last one a person.
+
+use super::{NodeOrder, outcome::NodeOutcome};
+use meshd_types::{
+    BmcRequest, BootDevice, BootSessionId, MacAddr, PowerAction, PowerState, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Tries of one request before the next rung.
+const MAX_TRIES: u8 = 3;
+/// Pause before the second try; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// Interval of the questions whether an accepted request has an effect: early, and later.
+const POLL_EARLY: Duration = Duration::from_secs(2);
+const POLL_LATE: Duration = Duration::from_secs(10);
+const POLLS_EARLY_FOR: Duration = Duration::from_secs(60);
+/// Time that a machine needs to shut its operating system down.
+const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(90);
+/// Time that a BMC needs to switch a machine off.
+const OFF_WITHIN: Duration = Duration::from_secs(30);
+/// Time after which the BMC's own report counts against an order that the BMC accepted.
+const REPORT_AFTER: Duration = Duration::from_secs(20);
+/// Silence that proves that a machine is off if its BMC reports no state.
+const SILENT_FOR: Duration = Duration::from_secs(10);
+/// Maximum length of an error, in characters.
+const MAX_ERROR: usize = 300;
+
+/// Why a BMC did not carry a request out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BmcFailure {
+    /// The BMC, or its protocol, has no such request.
+    Unsupported(String),
+    /// The BMC refuses user or password. It is not asked again: it may lock the account.
+    Credentials(String),
+    /// The BMC does not answer, or refuses the request at present.
+    Failed(String),
+}
+
+impl BmcFailure {
+    pub fn reason(&self) -> &str {
+        match self {
+            BmcFailure::Unsupported(reason)
+            | BmcFailure::Credentials(reason)
+            | BmcFailure::Failed(reason) => reason,
+        }
+    }
+}
+
+/// The result of a request. A BMC that has carried out a change reports no state.
+pub type BmcResult = Result<Option<PowerState>, BmcFailure>;
+
+/// What meshd sees of a machine itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// The newest boot session of the machine, and the time of its last DHCP exchange.
+    pub newest_boot: Option<(BootSessionId, Timestamp)>,
+    /// The agent of the machine has a link.
+    pub is_linked: bool,
+}
+
+/// What an order does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PowerStep {
+    Wait,
+    Request(BmcRequest),
+    End(NodeOutcome),
+}
+
+/// A rung of the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rung {
+    On,
+    ShutDown,
+    Off,
+    Cycle,
+    Reset,
+    /// A cold cycle with the network as boot device.
+    NetworkBoot,
+    /// A request without an effect that meshd can see.
+    Plain(BmcRequest),
+}
+
+impl Rung {
+    /// Returns the requests of the rung, in order. A machine that is off cannot be reset.
+    fn requests(self, reported: Option<PowerState>) -> Vec<BmcRequest> {
+        let is_off = reported == Some(PowerState::Off);
+        let start = if is_off { BmcRequest::On } else { BmcRequest::Cycle };
+        match self {
+            Rung::On => vec![BmcRequest::On],
+            Rung::ShutDown | Rung::Off if is_off => Vec::new(),
+            Rung::ShutDown => vec![BmcRequest::ShutDown],
+            Rung::Off => vec![BmcRequest::Off],
+            Rung::Reset if !is_off => vec![BmcRequest::Reset],
+            Rung::Cycle | Rung::Reset => vec![start],
+            Rung::NetworkBoot => vec![BmcRequest::BootDevice(BootDevice::Pxe), start],
+            Rung::Plain(request) => vec![request],
+        }
+    }
+
+    fn patience(self, appear_within: Duration) -> Duration {
+        match self {
+            Rung::ShutDown => SHUT_DOWN_WITHIN,
+            Rung::Off => OFF_WITHIN,
+            _ => appear_within,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Rung::On => "power on",
+            Rung::ShutDown => "shutdown",
+            Rung::Off => "power off",
+            Rung::Cycle => "power cycle",
+            Rung::Reset => "reset",
+            Rung::NetworkBoot => "power cycle with network boot",
+            Rung::Plain(request) => request.as_str(),
+        }
+    }
+}
+
+/// The ladder of an order; empty for an order that needs no BMC.
+fn ladder(order: &NodeOrder) -> Vec<Rung> {
+    match order {
+        NodeOrder::Power { action: PowerAction::On, .. } => {
+            vec![Rung::On, Rung::On, Rung::NetworkBoot]
+        }
+        NodeOrder::Power { action: PowerAction::Off, now: false } => {
+            vec![Rung::ShutDown, Rung::Off, Rung::Off]
+        }
+        NodeOrder::Power { action: PowerAction::Off, now: true } => vec![Rung::Off, Rung::Off],
+        NodeOrder::Power { action: PowerAction::Cycle, .. } => {
+            vec![Rung::Cycle, Rung::Cycle, Rung::NetworkBoot]
+        }
+        NodeOrder::Power { action: PowerAction::Reset, .. } => {
+            vec![Rung::Reset, Rung::Cycle, Rung::NetworkBoot]
+        }
+        NodeOrder::BootDevice { device } => vec![Rung::Plain(BmcRequest::BootDevice(*device))],
+        NodeOrder::Identify { on } => vec![Rung::Plain(BmcRequest::Identify(*on))],
+        _ => Vec::new(),
+    }
+}
+
+/// The progress of an order to a BMC; part of the record of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PowerProgress {
+    /// Number of the rung, from 0.
+    pub rung: u8,
+    /// Requests of the rung that the BMC accepted.
+    pub accepted: u8,
+    /// Failed tries of the present request.
+    pub tries: u8,
+    /// Time of the last answer that changed the above.
+    pub since: Timestamp,
+    /// The request that was sent and has no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<BmcRequest>,
+    /// Time at which the first request was sent that changes the power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acted_at: Option<Timestamp>,
+    /// The last state that the BMC reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<PowerState>,
+    /// Time of the last answer to a question for the state, also of one without a state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polled_at: Option<Timestamp>,
+    /// Last time at which the agent of the machine answered a probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alive_at: Option<Timestamp>,
+    /// The last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// MAC address of a machine that has not booted; `None` for a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MacAddr>,
+    /// The error ends the order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_refused: bool,
+}
+
+impl PowerProgress {
+    pub fn new(now: Timestamp) -> Self {
+        PowerProgress {
+            rung: 0,
+            accepted: 0,
+            tries: 0,
+            since: now,
+            sent: None,
+            acted_at: None,
+            reported: None,
+            polled_at: None,
+            alive_at: None,
+            error: None,
+            machine: None,
+            is_refused: false,
+        }
+    }
+
+    /// Returns what follows, and moves to the next rung if the present one had no effect.
+    /// `former_boot` is the newest boot session of the machine when the order started.
+    pub fn next(
+        &mut self,
+        order: &NodeOrder,
+        former_boot: Option<BootSessionId>,
+        seen: Sighting,
+        appear_within: Duration,
+        now: Timestamp,
+    ) -> PowerStep {
+        if self.has_effect(order, former_boot, seen, now) {
+            return PowerStep::End(NodeOutcome::Done);
+        }
+        if self.is_refused {
+            return PowerStep::End(NodeOutcome::Failed(self.error.clone().unwrap_or_default()));
+        }
+        if self.sent.is_some() || now.distance(self.since) < self.pause() {
+            return PowerStep::Wait;
+        }
+        let ladder = ladder(order);
+        let is_plain = matches!(ladder.first(), Some(Rung::Plain(_)));
+        if self.polled_at.is_none() && !is_plain {
+            return PowerStep::Request(BmcRequest::Status);
+        }
+        if let Some(outcome) = self.idle_outcome(order, seen) {
+            return PowerStep::End(outcome);
+        }
+        while let Some(rung) = ladder.get(usize::from(self.rung)).copied() {
+            let requests = rung.requests(self.reported);
+            if let Some(request) = requests.get(usize::from(self.accepted)) {
+                return PowerStep::Request(*request);
+            }
+            let waited = now.distance(self.since);
+            if waited < rung.patience(appear_within) && !self.is_contradicted(rung) {
+                let interval = if waited < POLLS_EARLY_FOR { POLL_EARLY } else { POLL_LATE };
+                let is_due = self.polled_at.is_none_or(|polled| now.distance(polled) >= interval);
+                return if is_due {
+                    PowerStep::Request(BmcRequest::Status)
+                } else {
+                    PowerStep::Wait
+                };
+            }
+            self.error = Some(format!("the {} had no effect", rung.words()));
+            self.climb(now);
+        }
+        PowerStep::End(NodeOutcome::Failed(self.by_hand(&ladder)))
+    }
+
+    /// Returns the number of the attempt and the last error, for people.
+    pub fn words(&self) -> String {
+        let error = self.error.iter().map(|error| format!("; {error}")).collect::<String>();
+        format!("attempt {}{error}", self.rung.saturating_add(1))
+    }
+
+    /// Records that a request is being sent.
+    pub fn send(&mut self, request: BmcRequest, now: Timestamp) {
+        self.sent = Some(request);
+        let is_power = !matches!(
+            request,
+            BmcRequest::Status | BmcRequest::BootDevice(_) | BmcRequest::Identify(_)
+        );
+        if is_power {
+            self.acted_at.get_or_insert(now);
+        }
+    }
+
+    /// Records the answer to the request that was sent. `is_alive`: the agent answered a probe.
+    pub fn answer(&mut self, result: BmcResult, is_alive: bool, now: Timestamp) {
+        let Some(request) = self.sent.take() else { return };
+        if is_alive {
+            self.alive_at = Some(now);
+        }
+        let failure = match (request, result) {
+            (BmcRequest::Status, Ok(state)) => {
+                (self.reported, self.polled_at) = (state, Some(now));
+                return;
+            }
+            (BmcRequest::Status, Err(BmcFailure::Unsupported(_))) => {
+                (self.reported, self.polled_at) = (None, Some(now));
+                return;
+            }
+            (_, Ok(_)) => {
+                (self.tries, self.since) = (0, now);
+                self.accepted = self.accepted.saturating_add(1);
+                return;
+            }
+            (_, Err(failure)) => failure,
+        };
+        self.error = Some(failure.reason().chars().take(MAX_ERROR).collect());
+        match (request, failure) {
+            (_, BmcFailure::Credentials(_)) => self.is_refused = true,
+            // A question that is repeated anyway.
+            (BmcRequest::Status, _) if self.polled_at.is_some() => self.polled_at = Some(now),
+            (BmcRequest::Status, _) => {
+                (self.tries, self.since) = (self.tries.saturating_add(1), now);
+                self.is_refused = self.tries >= MAX_TRIES;
+            }
+            (_, BmcFailure::Unsupported(_)) => self.climb(now),
+            (_, BmcFailure::Failed(_)) => {
+                (self.tries, self.since) = (self.tries.saturating_add(1), now);
+                if self.tries >= MAX_TRIES {
+                    self.climb(now);
+                }
+            }
+        }
+    }
+
+    /// Records that the answer to the sent request is lost, because meshd ended. A change counts as
+    /// accepted: it is not repeated before its effect could be seen.
+    pub fn lose_answer(&mut self, now: Timestamp) {
+        let lost = match self.sent {
+            Some(BmcRequest::Status) => Err(BmcFailure::Failed("meshd was restarted".to_owned())),
+            _ => Ok(None),
+        };
+        self.answer(lost, false, now);
+    }
+
+    fn climb(&mut self, now: Timestamp) {
+        self.rung = self.rung.saturating_add(1);
+        (self.accepted, self.tries, self.since) = (0, 0, now);
+    }
+
+    /// The pause before the next try.
+    fn pause(&self) -> Duration {
+        match self.tries {
+            0 => Duration::ZERO,
+            tries => FIRST_PAUSE * (1 << (tries.min(MAX_TRIES) - 1)),
+        }
+    }
+
+    /// Whether meshd sees the effect of the order.
+    fn has_effect(
+        &self,
+        order: &NodeOrder,
+        former_boot: Option<BootSessionId>,
+        seen: Sighting,
+        now: Timestamp,
+    ) -> bool {
+        let Some(acted_at) = self.acted_at else {
+            return matches!(order, NodeOrder::BootDevice { .. } | NodeOrder::Identify { .. })
+                && self.accepted > 0;
+        };
+        match order {
+            NodeOrder::Power { action: PowerAction::Off, .. } => {
+                let is_polled = self.polled_at.is_some_and(|polled| polled > acted_at);
+                let is_silent = self.alive_at.is_none_or(|alive| now.since(alive) >= SILENT_FOR);
+                let is_off = match self.reported {
+                    Some(state) => state == PowerState::Off,
+                    None => is_silent && self.sent.is_none() && now.since(self.since) >= SILENT_FOR,
+                };
+                !seen.is_linked && is_polled && is_off
+            }
+            NodeOrder::Power { .. } => seen.newest_boot.is_some_and(|(boot, exchanged_at)| {
+                Some(boot) != former_boot || exchanged_at > acted_at
+            }),
+            _ => false,
+        }
+    }
+
+    /// The outcome of an order to a machine that is in the state already, before any change.
+    fn idle_outcome(&self, order: &NodeOrder, seen: Sighting) -> Option<NodeOutcome> {
+        let NodeOrder::Power { action, .. } = order else { return None };
+        match (action, self.reported) {
+            _ if self.acted_at.is_some() => None,
+            (PowerAction::On, Some(PowerState::On)) if seen.is_linked => Some(NodeOutcome::Done),
+            (PowerAction::On, Some(PowerState::On)) => Some(NodeOutcome::Failed(
+                "the BMC reports that the machine is on already, but meshd does not see it; boot it anew with `meshd node power cycle`".to_owned(),
+            )),
+            (PowerAction::Off, Some(PowerState::Off)) if !seen.is_linked => Some(NodeOutcome::Done),
+            _ => None,
+        }
+    }
+
+    /// Whether a report after an accepted request shows that it had no effect.
+    fn is_contradicted(&self, rung: Rung) -> bool {
+        let late = self.since.after(REPORT_AFTER);
+        let reported = self.reported.filter(|_| self.polled_at.is_some_and(|at| at >= late));
+        match rung {
+            Rung::ShutDown | Rung::Plain(_) => false,
+            Rung::Off => reported == Some(PowerState::On),
+            Rung::On | Rung::Cycle | Rung::Reset | Rung::NetworkBoot => {
+                reported == Some(PowerState::Off) || self.alive_at.is_some_and(|at| at >= late)
+            }
+        }
+    }
+
+    /// The reason of an order whose last rung had no effect.
+    fn by_hand(&self, ladder: &[Rung]) -> String {
+        let mut tried: Vec<&str> = ladder.iter().map(|rung| rung.words()).collect();
+        tried.dedup();
+        let error = self.error.clone().unwrap_or_default();
+        match ladder {
+            [Rung::Plain(_)] => error,
+            _ => format!("tried {}; last: {error}; do it by hand", tried.join(", ")),
+        }
+    }
+}

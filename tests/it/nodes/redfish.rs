@@ -1,0 +1,227 @@
+//! Orders to BMCs by Redfish: `sushy-emulator` is the BMC, behind a proxy that lies.
+
+use super::power::{Bench, PASSWORD, order, seen_machine, state};
+use crate::{
+    kit::python_tools,
+    world::{World, dhcp::As, eventually, stderr},
+};
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+};
+
+/// Forwards requests to the emulator, and lies as the file `lie` says: `404 N` (the first N
+/// requests), `ignore` (changes are accepted and not forwarded), `slow N` (seconds), `refuse TYPE`
+/// (resets of this type), `forget` (the boot device). It counts refused logins.
+const PROXY: &str = r#"
+import http.client, http.server, json, os, ssl, sys, time
+folder = sys.argv[1]
+def read(name):
+    try:
+        return open(os.path.join(folder, name)).read().split()
+    except FileNotFoundError:
+        return []
+def note(name, line):
+    with open(os.path.join(folder, name), 'a') as file:
+        file.write(line + '\n')
+class Proxy(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+    def answer(self, status, body=b''):
+        self.send_response(status)
+        self.send_header('content-type', 'application/json')
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def forward(self):
+        length = int(self.headers.get('content-length', 0))
+        body = self.rfile.read(length)
+        is_change = self.command != 'GET'
+        if is_change:
+            note('requests', self.command + ' ' + body.decode())
+        lie = read('lie') or ['']
+        if lie[0] == '404' and int(lie[1]) > 0:
+            open(os.path.join(folder, 'lie'), 'w').write('404 %d' % (int(lie[1]) - 1))
+            return self.answer(404)
+        if lie[0] == 'ignore' and is_change:
+            return self.answer(200, b'{}')
+        if lie[0] == 'refuse' and is_change and lie[1] in body.decode():
+            return self.answer(400, b'{"error": {"message": "not now"}}')
+        if lie[0] == 'forget' and self.command == 'PATCH':
+            return self.answer(200, b'{}')
+        if lie[0] == 'slow':
+            time.sleep(float(lie[1]))
+        context = ssl._create_unverified_context()
+        inner = http.client.HTTPSConnection('127.0.0.1', 8001, context=context)
+        names = ('authorization', 'content-type', 'accept')
+        headers = {name: self.headers[name] for name in names if self.headers.get(name)}
+        inner.request(self.command, self.path, body, headers)
+        response = inner.getresponse()
+        data = response.read()
+        if response.status == 401:
+            note('refusals', self.path)
+        self.answer(response.status, data)
+    do_GET = do_POST = do_PATCH = forward
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 443), Proxy)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(os.path.join(folder, 'cert.pem'), os.path.join(folder, 'key.pem'))
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"#;
+
+/// The emulator and the proxy; ended when it is dropped.
+struct Emulator(Vec<Child>);
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn openssl(bench: &Bench, words: &str) -> String {
+    let output =
+        Command::new("openssl").args(words.split(' ')).current_dir(&bench.0).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Makes an authority, and a certificate for 127.0.0.1. Returns the SHA-256 of the certificate.
+fn make_certificate(bench: &Bench) -> String {
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(bench, &format!("req -x509 {key} -days 30 -subj /CN=bmcs -keyout ca.key -out ca.pem"));
+    openssl(bench, &format!("req -new {key} -subj /CN=bmc -keyout key.pem -out request.pem"));
+    bench.write("extensions", "subjectAltName=IP:127.0.0.1\n");
+    openssl(
+        bench,
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -days 30 -extfile extensions -out cert.pem",
+    );
+    let text = openssl(bench, "x509 -in cert.pem -noout -fingerprint -sha256");
+    text.trim().split('=').nth(1).unwrap().to_owned()
+}
+
+fn start_emulator(world: &World, bench: &Bench) -> Emulator {
+    let folder = bench.0.display();
+    let python = python_tools().join("bin/python");
+    let hash = "import bcrypt, sys; print('meshd:' + bcrypt.hashpw(sys.argv[1].encode(), bcrypt.gensalt(4)).decode())";
+    let hash = Command::new(&python).args(["-c", hash, PASSWORD]).output().unwrap();
+    assert!(hash.status.success(), "{}", stderr(&hash));
+    bench.write("htpasswd", &String::from_utf8(hash.stdout).unwrap());
+    fs::create_dir_all(bench.0.join("state")).unwrap();
+    bench.write(
+        "sushy.conf",
+        &format!(
+            "SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = 8001\n\
+             SUSHY_EMULATOR_SSL_CERT = '{folder}/cert.pem'\nSUSHY_EMULATOR_SSL_KEY = '{folder}/key.pem'\n\
+             SUSHY_EMULATOR_AUTH_FILE = '{folder}/htpasswd'\nSUSHY_EMULATOR_STATE_DIR = '{folder}/state'\n"
+        ),
+    );
+    bench.write("proxy.py", PROXY);
+    let mut emulator = Command::new(python_tools().join("bin/sushy-emulator"));
+    emulator.arg("--config").arg(bench.0.join("sushy.conf"));
+    let mut proxy = Command::new(&python);
+    proxy.arg(bench.0.join("proxy.py")).arg(&bench.0);
+    let start = |command: &mut Command| {
+        let log = fs::File::options().create(true).append(true).open(bench.0.join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        world.central.spawn(command).unwrap()
+    };
+    Emulator(vec![start(&mut emulator), start(&mut proxy)])
+}
+
+fn until_state(world: &World, bench: &Bench, wanted: &str) -> Value {
+    eventually("the BMC reports the state", || {
+        let state = state(world, "gpu001");
+        if state["state"] == wanted {
+            Ok(state)
+        } else {
+            Err(format!("{state} {}", bench.read("log")))
+        }
+    })
+}
+
+#[test]
+fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    let certificate = make_certificate(&bench);
+    let rule = format!("address = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n");
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator(&world, &bench);
+    let machine = seen_machine(&world, 1, "gpu001");
+    until_state(&world, &bench, "off");
+
+    // The BMC starts and answers 404 first; the emulator switches after some seconds.
+    bench.write("lie", "404 2");
+    let mut booted = false;
+    let (code, text) = order(&world, &["node", "power", "on", "gpu001"], || {
+        if !booted && bench.read("requests").contains("\"On\"") {
+            machine.dhcp(As::Ipxe);
+            booted = true;
+        }
+    });
+    assert!(booted && code == Some(0) && text.contains("1 done"), "{text} {}", bench.read("log"));
+    until_state(&world, &bench, "on");
+
+    // 11 s for each answer.
+    bench.write("lie", "slow 11");
+    assert_eq!(state(&world, "gpu001")["state"], "on", "within [power].timeout");
+
+    // It refuses each shutdown: the forced power-off follows.
+    bench.write("lie", "refuse GracefulShutdown");
+    let (code, text) = order(&world, &["node", "power", "off", "--yes", "gpu001"], || {});
+    assert!(code == Some(0) && text.contains("1 done"), "{text}");
+    assert!(bench.read("requests").contains("ForceOff"), "{}", bench.read("requests"));
+
+    let (code, text) = order(&world, &["node", "boot-device", "pxe", "gpu001"], || {});
+    assert_eq!(code, Some(0), "{text}");
+    bench.write("lie", "forget");
+    let (code, text) = order(&world, &["node", "boot-device", "disk", "gpu001"], || {});
+    assert!(code == Some(1) && text.contains("accepted boot device Hdd"), "{text}");
+    bench.write("lie", "");
+    let (code, text) = order(&world, &["node", "identify", "on", "gpu001"], || {});
+    assert_eq!(code, Some(0), "{text}");
+
+    // A wrong password is tried once; a third try may lock the account.
+    bench.write_password("wrong", 0o600);
+    for _ in 0..3 {
+        assert!(
+            state(&world, "gpu001")["error"].as_str().unwrap().contains("refused this user")
+                || bench.read("refusals").lines().count() == 1
+        );
+    }
+    assert_eq!(bench.read("refusals").lines().count(), 1);
+    bench.write_password(PASSWORD, 0o600);
+    until_state(&world, &bench, "off");
+    let secret = PASSWORD.as_bytes();
+    let stored = world.state_bytes();
+    assert!(!stored.windows(secret.len()).any(|part| part == secret), "the password is stored");
+}
+
+#[test]
+fn bmc_with_another_certificate_gets_no_password() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    make_certificate(&bench);
+    let other = "00".repeat(32);
+    let rule = format!("address = \"127.0.0.1\"\ncertificates = [\"{other}\"]\n");
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator(&world, &bench);
+    let _machine = seen_machine(&world, 1, "gpu001");
+    eventually("the BMC is refused", || {
+        let error = state(&world, "gpu001")["error"].as_str().unwrap_or_default().to_owned();
+        if error.contains("another certificate") { Ok(()) } else { Err(error) }
+    });
+    // By its own authority, it is accepted.
+    let file = bench.0.join("ca.pem");
+    let ca = format!("ca_file = \"{}\"", file.display());
+    world.edit_site(&format!("certificates = [\"{other}\"]"), &ca);
+    let reloaded = world.meshd(&["reload"]);
+    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    until_state(&world, &bench, "off");
+}
