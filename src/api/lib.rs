@@ -47,7 +47,8 @@ pub use event::{AuditView, EventView};
 pub use node::{
     BmcVerb, BootDeviceOrder, BootSummary, BootView, CancelledOperation, Identify, ImportMachines,
     ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView, OperationView,
-    PowerOrder, PowerView, RemoveMachines, StageView, TaskStep, TimelineView,
+    PowerOrder, PowerView, RemoveMachines, RolloutNodeView, RolloutPlan, RolloutView, StageView,
+    StartRollout, TaskStep, TimelineView, UndoRollout, WaveProgress, WaveView,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

@@ -5,8 +5,9 @@ use meshd_image::overlay::Unpacked;
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     operations::{NodeOperationState, NodeOutcome},
+    rollouts::RolloutState,
 };
-use meshd_store::{Store, StoreError};
+use meshd_store::{Store, StoreError, Tx};
 use meshd_types::{NodeId, OperationId, SafePath, Secret, Timestamp, failpoint};
 use std::{
     collections::BTreeMap,
@@ -206,6 +207,7 @@ async fn open_store(
             vm.mark_unconfirmed();
             tx.put_vm(vm);
         }
+        pause_rollouts(tx);
         let detail = format!("from the backup of {}, nodes: {nodes}", manifest.created_at);
         tx.event(Event::new(now, Actor::Operator, EventKind::Restored, detail));
         Ok::<_, StoreError>(())
@@ -235,6 +237,18 @@ async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), Back
         cancelled.await?;
     }
     Ok(())
+}
+
+/// Pauses the rollouts that were not finished when the backup was made. Nothing of them goes on:
+/// their nodes may run something else by now, and an operator decides.
+fn pause_rollouts(tx: &mut Tx<'_>) {
+    let before = tx.before();
+    for mut head in before.open_rollouts().filter_map(|id| before.rollout(id)).cloned() {
+        head.state = RolloutState::Paused;
+        head.frozen = true;
+        head.set_reason("the site was restored from a backup");
+        tx.put_rollout(head);
+    }
 }
 
 /// The site file is moved last: a folder without it is not used as a site.

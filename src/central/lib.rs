@@ -69,7 +69,8 @@ pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError
 pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
     AcceptedOrder, BATCH, BulkError, CancelError, Fleet, ImportOptions, ImportReport, MAX_ANSWERED,
-    MAX_BULK, NamingError, NodeOps, NodeRecords, NodeResults, OperateError, OrderError,
+    MAX_BULK, NamingError, NodeGroup, NodeOps, NodeRecords, NodeResults, OperateError, OrderError,
+    PlannedRollout, RolloutError, RolloutRequest, Rollouts,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
@@ -128,6 +129,7 @@ pub struct Central {
     pub generations: Arc<Generations>,
     pub boot: Arc<BootService>,
     pub nodes: Arc<NodeOps>,
+    pub rollouts: Arc<Rollouts>,
     pub admin: Arc<Admin>,
     pub agents: AgentSessions,
     /// Limits the scans of all boots, tasks and pending work.
@@ -167,6 +169,7 @@ impl Central {
             active: env.store.read(nodes::operations::ActiveOperations::new),
         });
         nodes.restore_reboots();
+        let rollouts = Arc::new(Rollouts::new(env.clone(), links.clone(), nodes.clone()));
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin::new(env.clone(), enrolment.clone()));
         Arc::new(Central {
@@ -178,6 +181,7 @@ impl Central {
             generations,
             boot,
             nodes,
+            rollouts,
             admin,
             agents,
             scans: Interval::default(),

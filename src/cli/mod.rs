@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | `access` | commands for credentials |
 //! | `client` | HTTP client of the admin API, over the Unix socket or TLS |
-//! | `completions` | shell completion scripts and manual pages |
-//! | `id` | `meshd id`: computes the node ID of a machine |
 //! | `image` | `meshd image`: builds, imports, lists and verifies images |
 //! | `lab` | `meshd lab`: a test rack in QEMU on this machine |
+//! | `local` | commands that need neither a central node nor a site |
 //! | `node` | `meshd node`: lists, shows, approves and configures nodes |
 //! | `output` | output for people and programs |
 //! | `overlay` | `meshd overlay`: creates, checks, renders and compares overlays |
 //! | `profile` | `meshd profile`: lists, shows and rolls back profiles |
+//! | `rollout` | `meshd rollout`: plans, starts and shows changes of many nodes |
 //! | `site` | commands for the site as a whole |
 //! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
 //! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes VMs |
@@ -25,13 +25,13 @@ mod output;
 
 mod access;
 mod client;
-mod completions;
-mod id;
 mod image;
 pub mod lab;
+mod local;
 mod node;
 mod overlay;
 mod profile;
+mod rollout;
 mod site;
 mod task;
 mod vm;
@@ -42,6 +42,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use meshd_api::Finding;
 use meshd_config::Site;
 use output::given_options::GivenOptions;
+use rollout::Confirmation;
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -139,6 +140,9 @@ enum Verb {
     /// List, follow and cancel orders to nodes
     #[command(subcommand)]
     Operation(node::operation::OperationCommand),
+    /// Change many nodes in waves, with a floor
+    #[command(subcommand)]
+    Rollout(rollout::RolloutCommand),
     /// List boots, drains, VMs and tasks that are not finished
     Activities(site::activities::Activities),
     /// Find nodes, VMs and tasks by a part of a text
@@ -162,14 +166,14 @@ enum Verb {
     /// Serve the web UI on this machine, and print a link
     Ui(site::ui::Ui),
     /// Compute the node ID of a machine
-    Id(id::Id),
+    Id(local::id::Id),
     /// Run a test rack in QEMU on this machine
     Lab(lab::LabArgs),
     /// Print a completion script for a shell
-    Completions(completions::Completions),
+    Completions(local::completions::Completions),
     /// Write the manual pages into a folder
     #[command(hide = true)]
-    ManPages(completions::ManPages),
+    ManPages(local::completions::ManPages),
 }
 
 /// Global options of a command.
@@ -293,6 +297,9 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Serve(serve) => serve.run(&context),
         Verb::Reload(reload) => reload.run(&context),
         Verb::Check(check) => check.run(&context),
+        Verb::Node(node::Node::Reboot { targets, max: Some(wave), wait, yes, .. }) => {
+            rollout::reboot_in_waves(&context, targets, wave, Confirmation::new(yes, wait))
+        }
         Verb::Node(node) => node.run(&context),
         Verb::Profile(profile) => profile.run(&context),
         Verb::Overlay(overlay) => overlay.run(&context),
@@ -306,6 +313,7 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Ca(ca) => ca.run(&context),
         Verb::Dhcp(dhcp) => dhcp.run(&context),
         Verb::Operation(operation) => operation.run(&context),
+        Verb::Rollout(rollout) => rollout.run(&context),
         Verb::Activities(activities) => activities.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),

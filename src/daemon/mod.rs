@@ -106,6 +106,14 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
             nodes.drive_operations().await;
         }
     });
+    let (rollouts, stopped) = (central.rollouts.clone(), stop.clone());
+    tasks.spawn_infallible("rollouts", async move {
+        let mut interval = tokio::time::interval(WATCH_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stopped.run_until_cancelled(interval.tick()).await.is_some() {
+            rollouts.drive().await;
+        }
+    });
     let (generations, stopped) = (central.generations.clone(), stop.clone());
     tasks.spawn_infallible("generations", async move {
         generations.archive_revisions().await;

@@ -8,6 +8,7 @@
 //! | [`image_kind`] | kinds of images: parts, and the kernel arguments that they need |
 //! | [`boot`] | boot of a machine: request, decision, script |
 //! | [`operations`] | orders of operators to nodes, as records |
+//! | [`rollouts`] | planned changes of many nodes, as records |
 //! | [`activities`] | unfinished requests of nodes, VMs, slots and tasks |
 
 /// Implements `as_str` of an enum that derives `strum::IntoStaticStr`.
@@ -27,4 +28,5 @@ pub mod boot;
 pub mod fleet;
 pub mod image_kind;
 pub mod operations;
+pub mod rollouts;
 pub mod work;

@@ -65,6 +65,7 @@ pub use change_log::{LogSnapshot, LoggedChange, Position};
 pub use events::EventFilter;
 pub use index::network_changes::NetworkChange;
 pub use index::operations::{MAX_NODE_OPERATIONS, MAX_OPEN_NODE_OPERATIONS, MAX_STORED_OPERATIONS};
+pub use index::rollouts::{MAX_OPEN_ROLLOUTS, MAX_ROLLOUT_NODES, MAX_STORED_ROLLOUTS};
 pub use model::Model;
 #[cfg(any(test, feature = "testing"))]
 pub use model::{NODE_READS, OPERATION_CHANGES};

@@ -9,6 +9,7 @@ use crate::index::{
     expected_machines::ExpectedMachines,
     network_changes::NetworkChange,
     operations::Operations,
+    rollouts::Rollouts,
     sessions::{Age, age},
     tasks::Tasks,
     vm_index::VmIndex,
@@ -45,6 +46,7 @@ pub struct Model {
     pub(super) work: VmIndex,
     pub(super) tasks: Tasks,
     pub(super) operations: Operations,
+    pub(super) rollouts: Rollouts,
     pub(super) expected: ExpectedMachines,
     /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has
     /// none.

@@ -10,10 +10,11 @@ use crate::index::operations::MAX_REMOVED;
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
     operations::{NodeOperation, Operation, OperationStage},
+    rollouts::{Rollout, RolloutNode},
     work::task::Task,
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, TaskId};
+use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, RolloutId, TaskId};
 use serde::Serialize;
 use std::net::Ipv4Addr;
 
@@ -262,6 +263,29 @@ impl<'a> Tx<'a> {
                 return;
             }
             self.staged.operations.remove(head.id);
+        }
+    }
+
+    /// A rollout, as staged or as it was.
+    pub fn rollout(&self, id: RolloutId) -> Option<&Rollout> {
+        self.staged.rollouts.get(&id, || self.model.rollout(id))
+    }
+
+    pub fn put_rollout(&mut self, head: Rollout) {
+        self.staged.rollouts.put(head.id, head);
+    }
+
+    pub fn put_rollout_node(&mut self, record: RolloutNode) {
+        self.staged.rollout_nodes.put((&record).into(), record);
+    }
+
+    /// Makes room for a rollout with `added` nodes: removes the oldest finished ones.
+    pub fn remove_surplus_rollouts(&mut self, added: usize) {
+        for id in self.model.surplus_rollouts(added) {
+            for record in self.model.rollout_nodes(id).values() {
+                self.staged.rollout_nodes.remove(record.into());
+            }
+            self.staged.rollouts.remove(id);
         }
     }
 

@@ -5,16 +5,21 @@
 //! | `machine` | machines that have not booted yet |
 //! | `operation` | operations: orders to nodes, with the state of each node |
 //! | `power` | power of nodes, by their BMCs |
+//! | `rollout` | rollouts: planned changes of many nodes |
 //! | `timeline` | the stages of a boot session |
 
 mod machine;
 mod operation;
 mod power;
+mod rollout;
 mod timeline;
 
 pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};
 pub use power::{BmcVerb, BootDeviceOrder, Identify, PowerOrder, PowerView};
+pub use rollout::{
+    RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, WaveProgress, WaveView,
+};
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::{Segment, Site};

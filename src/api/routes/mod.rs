@@ -6,6 +6,7 @@
 //! | `bulk` | orders for several nodes |
 //! | `nodes` | nodes, their generations and their overlays |
 //! | `openapi` | generates the OpenAPI document from all routes |
+//! | `rollouts` | rollouts |
 //! | `route` | types of routes, and their paths |
 //! | `body_schema` | types of request and response bodies |
 //! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
@@ -20,6 +21,7 @@ mod access;
 mod bulk;
 mod nodes;
 mod openapi;
+mod rollouts;
 mod route;
 mod body_schema;
 mod site;
@@ -34,6 +36,7 @@ pub use body_schema::{
 pub use bulk::*;
 pub use nodes::*;
 pub use openapi::{MAX_QUERY_NODES, MAX_QUERY_VALUE, document, max_query_value};
+pub use rollouts::*;
 pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
 pub use site::*;
 pub(crate) use value_schema::{task_user, var_value};
@@ -43,7 +46,7 @@ use route::Route;
 
 /// Returns all routes.
 fn all() -> impl Iterator<Item = &'static dyn Route> {
-    [nodes::ROUTES, bulk::ROUTES, site::ROUTES, access::ROUTES, work::ROUTES]
+    [nodes::ROUTES, bulk::ROUTES, site::ROUTES, access::ROUTES, work::ROUTES, rollouts::ROUTES]
         .into_iter()
         .flatten()
         .copied()

@@ -53,6 +53,11 @@ impl Generations {
         self.scan_queue.wake.notify_one();
     }
 
+    /// True if a node is marked for the next scan.
+    pub(crate) fn is_stale(&self, node: NodeId) -> bool {
+        self.scan_queue.nodes.lock().contains(&node)
+    }
+
     /// Marks all nodes for the next scan.
     pub(crate) fn scan_all(&self) {
         let all: Vec<NodeId> =

@@ -13,6 +13,7 @@
 //! | `lifecycle` | changes of service, removal; replace, revoke, accept a NIC |
 //! | `naming` | labels and names; finds a node by name |
 //! | `operations` | every order that one or several nodes take, as records |
+//! | `rollouts` | planned changes of many nodes, as records |
 //! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
@@ -28,6 +29,7 @@ mod lifecycle;
 mod naming;
 pub(crate) mod operations;
 mod operator_kernel_args;
+pub(crate) mod rollouts;
 mod setting_changes;
 
 pub use error::{NamingError, OperateError, OrderError};
@@ -36,6 +38,7 @@ pub use fleet::{Fleet, NodeRecords};
 pub use operations::{
     AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults,
 };
+pub use rollouts::{NodeGroup, PlannedRollout, RolloutError, RolloutRequest, Rollouts};
 
 use super::{
     enrolment::Enrolment,

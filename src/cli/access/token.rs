@@ -4,7 +4,7 @@ use super::ca::duration;
 use crate::cli::{
     Context, Failure,
     client::NodeNames,
-    id::Machine,
+    local::id::Machine,
     output::print::{self, Output, ago, now, table},
     path_text, wait,
 };

@@ -42,7 +42,10 @@ use super::{
 use clap::Subcommand;
 use doctor::NodeDoctor;
 use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
-use meshd_model::fleet::{NextBootOverride, label_words};
+use meshd_model::{
+    fleet::{NextBootOverride, label_words},
+    rollouts::Amount,
+};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, Hostlist, MacAddr, Timestamp};
 use targets::{
@@ -156,6 +159,12 @@ pub(super) enum Node {
     Reboot {
         #[command(flatten)]
         targets: Targets,
+        /// Reboot in waves of this size, such as 2 or 10%
+        #[arg(long, value_name = "AMOUNT", conflicts_with_all = ["force", "power"])]
+        max: Option<Amount>,
+        /// Follow the waves to their end
+        #[arg(long, requires = "max")]
+        wait: bool,
         /// Skip the confirmation
         #[arg(long, short)]
         yes: bool,
@@ -250,7 +259,7 @@ impl Node {
                 Node::BootDevice(device) => device.run(&client).await,
                 Node::Identify(identify) => identify.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { targets, yes, force, power } => {
+                Node::Reboot { targets, yes, force, power, .. } => {
                     let client = client.with_force(force);
                     let selection = targets.select(&client).await?;
                     if !yes {

@@ -34,6 +34,14 @@ pub(crate) struct SelectorArgs {
     dry_run: bool,
 }
 
+/// Nodes as named, for a request whose nodes the server selects.
+pub(crate) struct NamedTargets {
+    pub(crate) hostlist: Option<Hostlist>,
+    pub(crate) selector: Option<Selector>,
+    /// The nodes are listed, and nothing is changed.
+    pub(crate) dry_run: bool,
+}
+
 /// Selected nodes of a command.
 pub(crate) enum NodeSelection {
     /// One node, as given in the argument.
@@ -58,6 +66,12 @@ impl Targets {
 
     pub(crate) async fn select(self, client: &AdminClient) -> Result<NodeSelection, Failure> {
         self.selector.select(client, &self.nodes).await
+    }
+
+    pub(crate) fn into_names(self) -> Result<NamedTargets, Failure> {
+        let SelectorArgs { selector, dry_run } = self.selector;
+        let hostlist = if self.nodes.is_empty() { None } else { Some(joined(&self.nodes)?) };
+        Ok(NamedTargets { hostlist, selector, dry_run })
     }
 }
 

@@ -8,8 +8,8 @@ use axum::{
 use meshd_api::ErrorView;
 use meshd_central::{
     ApiTokenError, BmcError, BulkError, CancelError, CompareError, LinkError, NamingError,
-    OperateError, OrderError, RenderError, RollbackError, RunningWorkError, SlotError, TaskError,
-    VmError,
+    OperateError, OrderError, RenderError, RollbackError, RolloutError, RunningWorkError,
+    SlotError, TaskError, VmError,
 };
 use meshd_model::fleet::{AuditOutcome, NodeSearchError};
 use meshd_store::StoreError;
@@ -245,6 +245,25 @@ fn cancel(error: &CancelError) -> (StatusCode, &'static str) {
     }
 }
 
+fn rollout(error: &RolloutError) -> (StatusCode, &'static str) {
+    match error {
+        RolloutError::Unknown(_) => (StatusCode::NOT_FOUND, "no_rollout"),
+        RolloutError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        RolloutError::NoNodes | RolloutError::TooManyNodes { .. } | RolloutError::Policy(_) => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
+        RolloutError::Floor(_) => (StatusCode::CONFLICT, "floor"),
+        RolloutError::Overlap { .. } => (StatusCode::CONFLICT, "rollout_overlap"),
+        RolloutError::TooMany { .. } => (StatusCode::CONFLICT, "too_many_rollouts"),
+        RolloutError::AllAtOnce { .. } => (StatusCode::CONFLICT, "all_at_once"),
+        RolloutError::State { .. } | RolloutError::NothingToUndo(_) => {
+            (StatusCode::CONFLICT, "rollout_state")
+        }
+        RolloutError::Operate(error) => operate(error),
+        RolloutError::Store(_) => STORE,
+    }
+}
+
 fn api_token(error: &ApiTokenError) -> (StatusCode, &'static str) {
     match error {
         ApiTokenError::None(_) => (StatusCode::NOT_FOUND, "no_token"),
@@ -293,6 +312,7 @@ refused! {
     LinkError: link;
     CompareError: comparison;
     CancelError: cancel;
+    RolloutError: rollout;
     RollbackError: rollback;
     SlotError: slot;
     VmError: vm;

@@ -5,8 +5,8 @@ use super::{
     bind_handlers::Binder,
     error::Refused,
     routes::{
-        backup, catalog, dhcp, events, generations, nodes, operations, site, tasks, tokens, trust,
-        vms,
+        backup, catalog, dhcp, events, generations, nodes, operations, rollouts, site, tasks,
+        tokens, trust, vms,
     },
     transport::{auth::authenticate, authorise_and_audit::with_correlation_id},
 };
@@ -52,6 +52,7 @@ pub(crate) fn bound() -> Binder {
     let groups = [
         nodes::bind,
         operations::bind,
+        rollouts::bind,
         bind_site,
         bind_access,
         bind_events,

@@ -5,6 +5,7 @@
 //! | `expected_machines` | expected machines by MAC address, name and address |
 //! | `sessions` | retention of boot sessions |
 //! | `operations` | operations by age, and the open ones of each node |
+//! | `rollouts` | rollouts and their nodes, and the unfinished ones |
 //! | `tasks` | tasks by state and by node |
 //! | `vm_index` | VMs, slots, and the allocations of each node |
 //! | `nic_index` | VM NICs by MAC address and by IP address |
@@ -22,6 +23,7 @@ pub(crate) mod operations;
 #[cfg(test)]
 mod operations_tests;
 pub(crate) mod range_set;
+pub(crate) mod rollouts;
 pub(crate) mod sessions;
 pub(crate) mod unavailable_units;
 pub(crate) mod vm_index;

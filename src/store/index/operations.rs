@@ -62,7 +62,7 @@ impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
         record: NodeOperation,
     ) -> Option<NodeOperation> {
         let before = self.remove_record(&key);
-        let NodeOperationKey { operation, node } = key;
+        let NodeOperationKey { owner: operation, node } = key;
         self.counts.entry(operation).or_default().add(record.state);
         if record.state.is_open() {
             self.open.entry(node).or_default().insert(operation);
@@ -74,7 +74,7 @@ impl RecordIndex<NodeOperationKey, NodeOperation> for Operations {
     }
 
     fn remove_record(&mut self, key: &NodeOperationKey) -> Option<NodeOperation> {
-        let NodeOperationKey { operation, node } = *key;
+        let NodeOperationKey { owner: operation, node } = *key;
         let records = self.nodes.get_mut(&operation)?;
         let record = records.remove(&node)?;
         self.total -= 1;

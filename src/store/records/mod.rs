@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `changes` | staged changes of one kind, and where they are applied |
-//! | `node_operation_key` | the key of the record of one node of an operation |
+//! | `owned_node_key` | the key of the record of one node of an operation or a rollout |
 //!
 //! A row names the kind, the field of its staged changes, the types of key and record, and the
 //! index that contains the records in the model. The key in the journal is `<kind>/<key>`; the
@@ -11,20 +11,21 @@
 //! `journal/numbered.rs`.
 
 mod changes;
-mod node_operation_key;
+mod owned_node_key;
 
 pub(crate) use changes::{Changes, RecordIndex};
-pub(crate) use node_operation_key::NodeOperationKey;
+pub(crate) use owned_node_key::{NodeOperationKey, RolloutNodeKey};
 
 use crate::{Model, StoreError, journal::Batch};
 use meshd_model::{
     fleet::{BootSession, ExpectedMachine, History, IdempotencyRecord, Lease, Node, Revisions},
     operations::{NodeOperation, Operation},
+    rollouts::{Rollout, RolloutNode},
     work::{ApprovedSlot, SlotId, Vm, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{
-    BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, SystemUuid, TaskId,
+    BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, RolloutId, SystemUuid, TaskId,
 };
 use serde::de::DeserializeOwned;
 use std::{net::Ipv4Addr, str::FromStr};
@@ -88,6 +89,8 @@ record_kinds! {
     // Machines that operators expect, by boot NIC.
     "machine",        expected:        MacAddr => ExpectedMachine,        in model;
     "node-operation", node_operations: NodeOperationKey => NodeOperation, in model.operations;
+    "rollout",        rollouts:        RolloutId => Rollout,              in model.rollouts;
+    "rollout-node",   rollout_nodes:   RolloutNodeKey => RolloutNode,     in model.rollouts;
 }
 
 fn decode<K: FromStr, R: DeserializeOwned>(

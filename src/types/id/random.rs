@@ -1,4 +1,4 @@
-//! Random IDs: tasks, operations, boot sessions, and the correlation IDs of requests.
+//! Random IDs: tasks, operations, rollouts, boot sessions, and the correlation IDs of requests.
 
 use crate::ParseError;
 use std::{fmt, str::FromStr};
@@ -43,6 +43,13 @@ random_id!(
     4,
     "is not an operation ID (8 hexadecimal characters)",
     "`meshd operation list` shows them"
+);
+random_id!(
+    /// The ID of a rollout: 8 hexadecimal characters.
+    RolloutId,
+    4,
+    "is not a rollout ID (8 hexadecimal characters)",
+    "`meshd rollout list` shows them"
 );
 random_id!(
     /// The ID of a boot session: 24 hexadecimal characters.

@@ -8,6 +8,7 @@
 //! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `power` | orders to BMCs, by IPMI and by a program of the site |
+//! | `rollouts` | rollouts: canary, return, floor, kills of the daemon |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
@@ -23,5 +24,6 @@ mod machines;
 mod operations;
 mod power;
 mod redfish;
+mod rollouts;
 mod trust;
 mod vfio;

@@ -4,7 +4,7 @@
 use super::{
     CENTRAL, World,
     dhcp::{self, As, Granted},
-    eventually, http, program, tftp, unpack,
+    eventually, http, program, tftp, unpack, write_program,
 };
 use meshd_lab::Namespace;
 use meshd_types::{MacAddr, SystemUuid};
@@ -236,6 +236,7 @@ impl<'a> PxeNode<'a> {
             symlink("/dev/null", started.join(service)).unwrap();
         }
         let log = fs::File::create(place("log")).unwrap();
+        write_program(&place("reboot"), "#!/bin/sh\n: >\"$0.ordered\"\n");
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command
             .arg("run")
@@ -248,7 +249,8 @@ impl<'a> PxeNode<'a> {
             .arg(place("state"))
             .arg("--root")
             .arg(place("root"))
-            .args(["--reboot", "/bin/true"]);
+            .arg("--reboot")
+            .arg(place("reboot"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = self.host().spawn(&mut command).unwrap();
         Agent { child, root }
@@ -265,6 +267,11 @@ pub struct Agent {
 impl Agent {
     pub fn file(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
+    }
+
+    /// True if it has obeyed an order to reboot its machine.
+    pub fn has_rebooted(&self) -> bool {
+        self.file("reboot.ordered").exists()
     }
 
     /// Ends the agent as a power cut does: without a goodbye.

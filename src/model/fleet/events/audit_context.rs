@@ -80,6 +80,12 @@ pub enum Verb {
     DiskWrite,
     DiskWipe,
     OperationCancel,
+    RolloutPlan,
+    RolloutStart,
+    RolloutPause,
+    RolloutResume,
+    RolloutAbort,
+    RolloutUndo,
     Enrol,
     Renew,
 }

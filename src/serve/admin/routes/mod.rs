@@ -9,6 +9,7 @@
 //! | `generations` | history, diff, rollback, reload |
 //! | `nodes` | nodes, and orders to them |
 //! | `operations` | operations: orders to nodes, as records |
+//! | `rollouts` | rollouts: planned changes of many nodes |
 //! | `site` | caller, status, findings, metrics, profiles, search, activities |
 //! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |
@@ -23,6 +24,7 @@ pub(crate) mod events;
 pub(crate) mod generations;
 pub(crate) mod nodes;
 pub(crate) mod operations;
+pub(crate) mod rollouts;
 pub(crate) mod site;
 pub(crate) mod stored_logs;
 pub(crate) mod tasks;

@@ -5,6 +5,7 @@ use super::*;
 use meshd_config::vm::VmTemplates;
 use meshd_model::{
     fleet::{Condition, ConditionKind, DeliveredGeneration, Generation, History, Lease, Phase},
+    rollouts::{Rollout, RolloutNode},
     work::{Vm, task::Task},
 };
 use meshd_types::{Digest, SystemUuid};
@@ -39,6 +40,7 @@ for answer in json.load(open(folder + "/answers.json")):
 /// A stream, and a WebSocket: their answers have no end.
 const ENDLESS: [&str; 2] = ["/v1/events/stream", "/v1/vms/{vm}/console"];
 const TASK: &str = "00000000";
+const ROLLOUT: &str = "0a0b0c0d";
 const VM: &str = "77010203-0405-0607-0809-0a0b0c0d0e01";
 const UNIT: &str = "0000:41:00.0";
 
@@ -124,6 +126,17 @@ fn task(node: NodeId, user: &Value) -> Task {
     serde_json::from_value(task).expect("a task")
 }
 
+/// A rollout that has failed at its only node.
+fn rollout(node: NodeId) -> (Rollout, RolloutNode) {
+    let head = json!({ "id": ROLLOUT, "target": { "to": "reboot" }, "policy": { "floors": ["80%"] }, "state": "failed",
+        "by": { "actor": "uid:0", "verb": "rollout-start", "correlation_id": "0101010101010101" }, "reason": "n1: silent",
+        "started_at": at(1_000), "finished_at": at(2_000), "nodes": 1, "waves": 1, "clock_ms": 1000, "undoes": "0a0b0c0c" });
+    let record = json!({ "rollout": ROLLOUT, "node": node, "name": "n1", "wave": 0, "stage": "failed", "reason": "silent",
+        "began_at": at(1_000), "finished_at": at(2_000) });
+    let head = serde_json::from_value(head).expect("a rollout");
+    (head, serde_json::from_value(record).expect("a node of it"))
+}
+
 /// Fills the record of the node: a unit, failed checks, a condition, an override, a rival.
 fn fill(node: &mut Node) {
     let unit = json!({ "group": 4, "state": "ready", "selected": [UNIT],
@@ -168,6 +181,9 @@ async fn populate_rack(fixture: &Fixture) {
             let (mac, address) = (MacAddr([2, 0, 0, 0, 0, last]), Ipv4Addr::new(10, 77, 0, last));
             tx.put_lease(Lease { mac, address, expires_at: at(9_000), vm });
         }
+        let (head, record) = rollout(node);
+        tx.put_rollout(head);
+        tx.put_rollout_node(record);
         tx.put_vm(vm());
         tx.put_task(task(node, &json!({ "uid": 1000 })));
         for kind in [EventKind::Raised { condition: ConditionKind::Drift }, EventKind::Stage { stage: Stage::Script }] {
@@ -179,7 +195,7 @@ async fn populate_rack(fixture: &Fixture) {
 }
 
 /// Orders whose answers are validated. Some of them are refused.
-const ORDERS: [(&str, &str, &str); 22] = [
+const ORDERS: [(&str, &str, &str); 24] = [
     (
         "/v1/api-tokens/create",
         "/v1/api-tokens/create",
@@ -204,6 +220,12 @@ const ORDERS: [(&str, &str, &str); 22] = [
     ("/v1/vms/{vm}/start", "", "null"),
     ("/v1/tasks/{task}/cancel", "", "null"),
     ("/v1/bulk/nodes/doctor", "/v1/bulk/nodes/doctor", r#"{"nodes":[]}"#),
+    (
+        "/v1/rollouts/plan",
+        "/v1/rollouts/plan",
+        r#"{"hostlist":"n1","target":{"to":"profile","profile":"compute"}}"#,
+    ),
+    ("/v1/rollouts", "/v1/rollouts", r#"{"label":"feed=b","target":{"to":"reboot"}}"#),
     ("/v1/reload", "/v1/reload", "null"),
     ("/v1/ca/rotate", "/v1/ca/rotate", "{}"),
 ];
@@ -228,6 +250,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
         let parts = [
             ("{node}", &*node),
             ("{task}", TASK),
+            ("{rollout}", ROLLOUT),
             ("{vm}", VM),
             ("{unit}", UNIT),
             ("{name}", name),
@@ -254,7 +277,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
         if parameters.iter().any(|parameter| parameter["name"] == "fields") {
             let field = match path.as_str() {
                 "/v1/events" | "/v1/audit" => "seq,detail",
-                "/v1/operations" | "/v1/tasks" => "id",
+                "/v1/operations" | "/v1/rollouts" | "/v1/tasks" => "id",
                 "/v1/leases" => "mac",
                 _ => "name",
             };

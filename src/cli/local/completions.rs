@@ -1,20 +1,20 @@
 //! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for
 //! packages.
 
-use super::{Cli, Failure, output::writer, path_text};
+use crate::cli::{Cli, Failure, output::writer, path_text};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
 /// Such as `meshd completions bash > /etc/bash_completion.d/meshd`.
 #[derive(Debug, Args)]
-pub(super) struct Completions {
+pub(crate) struct Completions {
     /// Shell
     shell: Shell,
 }
 
 impl Completions {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(crate) fn run(self) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "meshd", &mut script);
         writer::write_raw(&script)
@@ -23,13 +23,13 @@ impl Completions {
 
 /// Such as `meshd man-pages target/man`: `meshd.1`, `meshd-node.1`, `meshd-node-list.1` and so on.
 #[derive(Debug, Args)]
-pub(super) struct ManPages {
+pub(crate) struct ManPages {
     /// Folder, which is created
     folder: PathBuf,
 }
 
 impl ManPages {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(crate) fn run(self) -> Result<(), Failure> {
         let failed = |error| {
             Failure::new(
                 format!("cannot write to {}: {error}", path_text(&self.folder)),

@@ -1,19 +1,19 @@
 //! `meshd id`: computes the node ID of a machine.
 
-use super::{Context, Failure, output::print};
+use crate::cli::{Context, Failure, output::print};
 use clap::Args;
 use meshd_types::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 
 /// Print the node ID, then the facts that determine it
 #[derive(Debug, Args)]
-pub(super) struct Id {
+pub(crate) struct Id {
     #[command(flatten)]
     machine: Machine,
 }
 
 /// Identifying facts of a machine
 #[derive(Debug, Args)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// SMBIOS system UUID, as in product_uuid of Linux
     #[arg(long, value_name = "U")]
     uuid: Option<SystemUuid>,
@@ -33,7 +33,7 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Returns the identifier from which the node ID is derived.
-    pub(super) fn basis(self, deny: &DenyList) -> Result<Basis, Failure> {
+    pub(crate) fn basis(self, deny: &DenyList) -> Result<Basis, Failure> {
         let Machine { uuid, manufacturer, product, serial, macs } = self;
         let hardware = Hardware { uuid, manufacturer, product, serial, macs };
         hardware.basis(deny).ok_or_else(|| {
@@ -46,7 +46,7 @@ impl Machine {
 }
 
 impl Id {
-    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         // Without a site file, only well-known placeholder values are ignored.
         let deny = match &context.site {
             Some(_) => context.site()?.identity.deny,

@@ -1,0 +1,273 @@
+//! `meshd rollout`: planned changes of many nodes.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `options` | nodes, change and policy of a new rollout |
+//! | `text` | plans and rollouts as text |
+
+mod options;
+mod text;
+
+use super::{
+    Context, Failure,
+    client::AdminClient,
+    node::targets::{NamedTargets, Targets},
+    output::print::{Output, confirm, confirm_number, write},
+    wait,
+};
+use clap::{Args, Subcommand};
+use meshd_api::{RolloutPlan, RolloutView, StartRollout, UndoRollout, routes as api};
+use meshd_model::rollouts::{Amount, RolloutPolicy, RolloutState, RolloutTarget};
+use meshd_types::RolloutId;
+use options::RolloutOptions;
+use std::time::Duration;
+
+/// Interval in which a followed rollout is read.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of nodes that `show` lists.
+const SHOWN_NODES: usize = 200;
+
+/// A rollout changes many nodes in waves, with canaries and a capacity floor.
+#[derive(Debug, Subcommand)]
+pub(super) enum RolloutCommand {
+    /// Show waves and steps, and change nothing
+    Plan {
+        #[command(flatten)]
+        options: RolloutOptions,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Start a rollout
+    Start(StartRolloutArgs),
+    /// List rollouts, the newest last
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show a rollout, its waves and its nodes
+    Show {
+        /// Rollout ID
+        rollout: RolloutId,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Follow a rollout to its end
+    Follow {
+        /// Rollout ID
+        rollout: RolloutId,
+    },
+    /// Let no further node begin
+    Pause {
+        /// Rollout ID
+        rollout: RolloutId,
+    },
+    /// Continue a paused rollout
+    Resume {
+        /// Rollout ID
+        rollout: RolloutId,
+    },
+    /// End a rollout; nodes in progress are finished
+    Abort {
+        /// Rollout ID
+        rollout: RolloutId,
+    },
+    /// Take a rollout back, by another rollout
+    Undo(UndoArgs),
+}
+
+/// A new rollout.
+#[derive(Debug, Args)]
+pub(super) struct StartRolloutArgs {
+    #[command(flatten)]
+    options: RolloutOptions,
+    #[command(flatten)]
+    confirmation: Confirmation,
+    /// Show waves and steps, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A rollout to take back.
+#[derive(Debug, Args)]
+pub(super) struct UndoArgs {
+    /// Rollout ID
+    rollout: RolloutId,
+    #[command(flatten)]
+    confirmation: Confirmation,
+}
+
+/// Confirmation of a rollout.
+#[derive(Debug, Args)]
+pub(super) struct Confirmation {
+    /// Skip the confirmation
+    #[arg(long, short)]
+    yes: bool,
+    /// Number of nodes, to change all of them at once
+    #[arg(long, value_name = "NUMBER")]
+    all_at_once: Option<u32>,
+    /// Follow the rollout to its end
+    #[arg(long)]
+    wait: bool,
+}
+
+impl RolloutCommand {
+    pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                RolloutCommand::Plan { options, output } => plan(&client, options, output).await,
+                RolloutCommand::Start(args) => start(&client, args).await,
+                RolloutCommand::List { output } => {
+                    let path = api::LIST_ROLLOUTS.path([]).with("sort", "started_at");
+                    let found = client.get(path).await?;
+                    output.print(&found, |found| text::rows(found))
+                }
+                RolloutCommand::Show { rollout, output } => show(&client, rollout, output).await,
+                RolloutCommand::Follow { rollout } => follow_rollout(&client, rollout).await,
+                RolloutCommand::Pause { rollout } => {
+                    print_state(&client.post(api::PAUSE_ROLLOUT.path([&rollout]), &()).await?);
+                    Ok(())
+                }
+                RolloutCommand::Resume { rollout } => {
+                    print_state(&client.post(api::RESUME_ROLLOUT.path([&rollout]), &()).await?);
+                    Ok(())
+                }
+                RolloutCommand::Abort { rollout } => {
+                    print_state(&client.post(api::ABORT_ROLLOUT.path([&rollout]), &()).await?);
+                    Ok(())
+                }
+                RolloutCommand::Undo(args) => undo(&client, args).await,
+            }
+        })
+    }
+}
+
+fn print_state(rollout: &RolloutView) {
+    message!("rollout {}: {}", rollout.id, rollout.state.as_str());
+}
+
+async fn plan(
+    client: &AdminClient,
+    options: RolloutOptions,
+    output: Output,
+) -> Result<(), Failure> {
+    let plan = client.post(api::PLAN_ROLLOUT.path([]), &options.request(None)?).await?;
+    output.print(&plan, text::plan)
+}
+
+async fn start(client: &AdminClient, args: StartRolloutArgs) -> Result<(), Failure> {
+    let StartRolloutArgs { options, confirmation, dry_run } = args;
+    start_request(client, options.request(confirmation.all_at_once)?, &confirmation, dry_run).await
+}
+
+/// Shows the plan of a rollout, asks for confirmation, and starts it.
+async fn start_request(
+    client: &AdminClient,
+    mut request: StartRollout,
+    confirmation: &Confirmation,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    let plan: RolloutPlan = client.post(api::PLAN_ROLLOUT.path([]), &request).await?;
+    if dry_run {
+        return write(&text::plan(&plan));
+    }
+    message!("{}", text::plan(&plan).trim_end());
+    request.all_at_once = confirmation.confirm(plan.rollout.waves, plan.rollout.nodes)?;
+    let started = client.post(api::START_ROLLOUT.path([]), &request).await?;
+    confirmation.report(client, &started).await
+}
+
+/// Reboots nodes in waves of one size, without canaries.
+pub(super) fn reboot_in_waves(
+    context: &Context,
+    targets: Targets,
+    wave: Amount,
+    confirmation: Confirmation,
+) -> Result<(), Failure> {
+    let NamedTargets { hostlist, selector, dry_run } = targets.into_names()?;
+    let request = StartRollout {
+        hostlist,
+        label: selector,
+        group: None,
+        profile: None,
+        target: RolloutTarget::Reboot,
+        policy: RolloutPolicy { canaries: 0, wave, ..RolloutPolicy::default() },
+        all_at_once: None,
+    };
+    let client = context.client()?;
+    wait(start_request(&client, request, &confirmation, dry_run))
+}
+
+async fn undo(client: &AdminClient, args: UndoArgs) -> Result<(), Failure> {
+    let UndoArgs { rollout, confirmation } = args;
+    let undone = client.get(api::GET_ROLLOUT.path([&rollout])).await?;
+    message!("{} nodes return to what they ran", undone.progress.done + undone.progress.failed);
+    let all_at_once = confirmation.confirm(undone.waves, undone.nodes)?;
+    let request = UndoRollout { all_at_once };
+    let started = client.post(api::UNDO_ROLLOUT.path([&rollout]), &request).await?;
+    confirmation.report(client, &started).await
+}
+
+impl Confirmation {
+    pub(super) fn new(yes: bool, wait: bool) -> Self {
+        Confirmation { yes, all_at_once: None, wait }
+    }
+
+    /// Asks for confirmation. A rollout of one wave needs the number of nodes, whatever `--yes`
+    /// says.
+    fn confirm(&self, waves: u32, nodes: u32) -> Result<Option<u32>, Failure> {
+        if waves == 1 && nodes > 1 {
+            if self.all_at_once.is_none() {
+                let question = format!("All {nodes} nodes leave service at the same time.");
+                confirm_number(&question, nodes as usize)?;
+                return Ok(Some(nodes));
+            }
+            return Ok(self.all_at_once);
+        }
+        if !self.yes {
+            confirm(&format!("Start the rollout over {nodes} nodes?"))?;
+        }
+        Ok(None)
+    }
+
+    async fn report(&self, client: &AdminClient, started: &RolloutView) -> Result<(), Failure> {
+        let id = started.id;
+        if self.wait {
+            message!("rollout {id}; to pause it: meshd rollout pause {id}");
+            return follow_rollout(client, id).await;
+        }
+        message!("rollout {id}; to follow it: meshd rollout follow {id}");
+        Ok(())
+    }
+}
+
+async fn show(client: &AdminClient, id: RolloutId, output: Output) -> Result<(), Failure> {
+    let rollout = client.get(api::GET_ROLLOUT.path([&id])).await?;
+    let nodes = client.get(api::LIST_ROLLOUT_NODES.path([&id]).with("sort", "wave")).await?;
+    let whole = serde_json::json!({ "rollout": rollout, "nodes": nodes });
+    output.print(&whole, |_| text::rollout(&rollout, &nodes, SHOWN_NODES))
+}
+
+/// Prints the progress of a rollout whenever it changes. Fails unless the rollout is done.
+async fn follow_rollout(client: &AdminClient, id: RolloutId) -> Result<(), Failure> {
+    let mut shown = String::new();
+    loop {
+        let rollout = client.get(api::GET_ROLLOUT.path([&id])).await?;
+        let line = text::progress(&rollout);
+        if line != shown {
+            message!("rollout {id}: {line}");
+            shown = line;
+        }
+        match rollout.state {
+            RolloutState::Done => return Ok(()),
+            state if state.is_final() => {
+                let reason = rollout.reason.map(|reason| format!(": {reason}"));
+                let message =
+                    format!("rollout {id} is {}{}", state.as_str(), reason.unwrap_or_default());
+                let hint = format!("look at its nodes: meshd rollout show {id}");
+                return Err(Failure::new(message, hint));
+            }
+            _ => tokio::time::sleep(FOLLOW_INTERVAL).await,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The next step of a rollout: changes of its records, and orders to nodes.
+
+use super::{
+    Inventory, NodePresent, NodeStage, Rollout, RolloutNode, RolloutState, StepTime,
+    floors::Floors,
+    health::NodeContext,
+    node_step::{Eligibility, advance_node, begin, eligibility},
+};
+use crate::{fleet::LabelValue, operations::NodeOrder};
+use meshd_types::NodeId;
+use std::collections::BTreeMap;
+
+/// The result of a step.
+#[derive(Debug, Default)]
+pub struct RolloutStep {
+    /// The head, if it changed.
+    pub head: Option<Rollout>,
+    /// The records of nodes that changed.
+    pub nodes: Vec<RolloutNode>,
+    /// Orders to nodes. An order that is lost is part of the next step again.
+    pub orders: Vec<(NodeId, NodeOrder)>,
+    /// Why no further node begins at present.
+    pub waits: Option<String>,
+}
+
+/// Returns the next step of a rollout. The present state of the nodes decides, not earlier events:
+/// the same records and the same state give the same step.
+pub fn advance(
+    rollout: &Rollout,
+    nodes: &BTreeMap<NodeId, RolloutNode>,
+    inventory: &dyn Inventory,
+    time: StepTime,
+) -> RolloutStep {
+    if rollout.state.is_final() || rollout.frozen {
+        return RolloutStep::default();
+    }
+    let mut work = Progress {
+        rollout: rollout.clone(),
+        nodes,
+        changed: BTreeMap::new(),
+        inventory,
+        time,
+        step: RolloutStep::default(),
+    };
+    work.advance_active();
+    work.check_limits();
+    if work.rollout.state == RolloutState::Running {
+        work.begin_nodes();
+    }
+    work.check_end();
+    let Progress { rollout: head, changed, mut step, .. } = work;
+    step.head = (head != *rollout).then_some(head);
+    step.nodes = changed.into_values().filter(|record| nodes[&record.node] != *record).collect();
+    step
+}
+
+struct Progress<'a> {
+    rollout: Rollout,
+    nodes: &'a BTreeMap<NodeId, RolloutNode>,
+    changed: BTreeMap<NodeId, RolloutNode>,
+    inventory: &'a dyn Inventory,
+    time: StepTime,
+    step: RolloutStep,
+}
+
+impl<'a> Progress<'a> {
+    /// The records of all nodes, as this step leaves them.
+    fn records(&self) -> impl Iterator<Item = &RolloutNode> {
+        self.nodes.values().map(|record| self.changed.get(&record.node).unwrap_or(record))
+    }
+
+    fn advance_active(&mut self) {
+        for record in self.nodes.values().filter(|record| record.stage.is_active()) {
+            let present = self.inventory.node(record.node);
+            let mut record = record.clone();
+            let context =
+                NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
+            let order = advance_node(&mut record, &context);
+            self.step.orders.extend(order.map(|order| (record.node, order)));
+            self.changed.insert(record.node, record);
+        }
+    }
+
+    /// Ends a rollout with too many failures, or whose time is over.
+    fn check_limits(&mut self) {
+        if self.rollout.state.is_ending() {
+            return;
+        }
+        let failures = self.records().filter(|record| record.stage.is_failure());
+        let reasons: Vec<String> = failures
+            .map(|record| {
+                format!("{}: {}", record.name, record.reason.as_deref().unwrap_or("failed"))
+            })
+            .collect();
+        let limit = self.rollout.policy.run_timeout(self.rollout.waves);
+        let reason = if reasons.len() > self.rollout.policy.max_failures as usize {
+            reasons.first().cloned()
+        } else if self.time.clock > limit {
+            Some(format!("not finished within {} minutes", limit.as_secs() / 60))
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.rollout.state = RolloutState::Failing;
+            self.rollout.set_reason(&reason);
+        }
+    }
+
+    /// Begins nodes of the first wave that is not finished.
+    fn begin_nodes(&mut self) {
+        let open = self.records().filter(|record| !record.stage.is_final());
+        let Some(wave) = open.map(|record| record.wave).min() else { return };
+        let waiting =
+            |record: &&RolloutNode| record.wave == wave && record.stage == NodeStage::Waiting;
+        let inventory = self.inventory;
+        let mut ready: Vec<(bool, String, NodeId)> = self
+            .records()
+            .filter(waiting)
+            .map(|record| (inventory.serves(record.node), record.name.clone(), record.node))
+            .collect();
+        if ready.is_empty() {
+            return;
+        }
+        ready.sort();
+        let policy = self.rollout.policy.clone();
+        let active: Vec<NodeId> = self
+            .records()
+            .filter(|record| record.stage.is_active())
+            .map(|record| record.node)
+            .collect();
+        let selected = self.nodes.keys().copied();
+        let mut floors = Floors::new(&policy.floors, selected, inventory, |id| {
+            active.binary_search(&id).is_ok()
+        });
+        let mut domain = self.active_domain(&active);
+        for (serves, _, id) in ready {
+            let present = inventory.node(id);
+            let Some(record) = self.nodes.get(&id) else { continue };
+            let mut record = record.clone();
+            let context =
+                NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
+            match (eligibility(&record, &context), &present) {
+                (Eligibility::Skipped(reason), _) => {
+                    record.finish(NodeStage::Skipped, Some(&reason), self.time.now);
+                }
+                (Eligibility::Unchanged, _) => {
+                    let reason = "the node runs it already";
+                    record.finish(NodeStage::Done, Some(reason), self.time.now);
+                }
+                (Eligibility::Begins, Some(present)) => {
+                    if domain.as_ref().is_some_and(|domain| *domain != present.domain) {
+                        self.step.waits = Some("another failure domain is in progress".to_owned());
+                        continue;
+                    }
+                    if let Some(fault) = serves.then(|| floors.take(id).err()).flatten() {
+                        self.step.waits = Some(fault.to_string());
+                        continue;
+                    }
+                    begin(&mut record, present, &context);
+                    let order = advance_node(&mut record, &context);
+                    self.step.orders.extend(order.map(|order| (id, order)));
+                    if policy.domain.is_some() {
+                        domain = Some(present.domain.clone());
+                    }
+                }
+                _ => {
+                    self.step.waits = Some(format!("{} has work or no link", record.name));
+                    continue;
+                }
+            }
+            self.changed.insert(id, record);
+        }
+    }
+
+    /// Returns the failure domain of the nodes in progress; `None` if any may begin.
+    fn active_domain(&self, active: &[NodeId]) -> Option<Option<LabelValue>> {
+        self.rollout.policy.domain.as_ref()?;
+        let present: Option<NodePresent> = active.iter().find_map(|id| self.inventory.node(*id));
+        present.map(|present| present.domain)
+    }
+
+    fn check_end(&mut self) {
+        let is_active = self.records().any(|record| record.stage.is_active());
+        let is_waiting = self.records().any(|record| record.stage == NodeStage::Waiting);
+        self.rollout.state = match self.rollout.state {
+            RolloutState::Aborting if !is_active => RolloutState::Aborted,
+            RolloutState::Failing if !is_active => RolloutState::Failed,
+            RolloutState::Running | RolloutState::Paused if !is_active && !is_waiting => {
+                RolloutState::Done
+            }
+            state => state,
+        };
+        if self.rollout.state.is_final() {
+            self.rollout.finished_at = Some(self.time.now);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Rollouts in a simulated site: waves, floors, health, failures, orders of others.
+
+mod cases;
+mod rack;
+mod random;
