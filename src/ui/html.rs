@@ -22,9 +22,10 @@ use meshd_types::{Digest, Timestamp};
 const MAX_SHOWN: usize = 4000;
 
 /// Pages of the navigation: path below `/ui`, title.
-const PAGES: [(&str, &str); 16] = [
+const PAGES: [(&str, &str); 17] = [
     ("/", "Overview"),
     ("/operations", "Operations"),
+    ("/rollouts", "Rollouts"),
     ("/nodes", "Nodes"),
     ("/inbox", "Inbox"),
     ("/vms", "VMs"),

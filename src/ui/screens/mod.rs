@@ -13,6 +13,7 @@
 //! | `nodes` | the node list |
 //! | `operations` | orders to nodes, and unfinished work |
 //! | `overview` | overview of the site, the findings of doctor, and the search |
+//! | `rollouts` | planned changes of many nodes |
 //! | `sign_in` | the sign-in page |
 //! | `work` | VMs, slots, tasks and their output |
 
@@ -27,6 +28,7 @@ mod node;
 mod nodes;
 mod operations;
 mod overview;
+mod rollouts;
 pub(crate) mod sign_in;
 mod work;
 
@@ -51,6 +53,9 @@ pub(crate) fn router() -> Router {
         .route(&at("/operations"), get(operations::page))
         .route(&at("/operations/{operation}"), get(operations::one))
         .route(&at("/operations/{operation}/cancel"), post(operations::cancel))
+        .route(&at("/rollouts"), get(rollouts::page))
+        .route(&at("/rollouts/{rollout}"), get(rollouts::one))
+        .route(&at("/rollouts/{rollout}/{order}"), post(rollouts::change_state))
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))

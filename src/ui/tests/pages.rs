@@ -40,6 +40,15 @@ fn order() -> Value {
         "by": { "actor": "token:ci", "verb": "reboot", "reason": HOSTILE, "correlation_id": "0101010101010101" } })
 }
 
+/// A rollout with hostile texts.
+fn rollout() -> Value {
+    json!({ "id": "0a0b0c0e", "target": { "to": "profile", "profile": "compute" }, "policy": {}, "state": "paused", "reason": HOSTILE,
+        "nodes": 2, "waves": 2, "waiting": 1, "active": 0, "done": 0, "failed": 1, "skipped": 0, "started_at": "2026-01-01T00:00:00Z",
+        "by": { "actor": "token:ci", "verb": "rollout-start", "reason": HOSTILE, "correlation_id": "0101010101010101" },
+        "board": [{ "wave": 0, "waiting": 0, "active": 0, "done": 0, "failed": 1, "skipped": 0 },
+            { "wave": 1, "waiting": 1, "active": 0, "done": 0, "failed": 0, "skipped": 0 }] })
+}
+
 /// The answer of the API; `None` for a path of another test.
 pub fn answer(path: &str, query: &str) -> Option<Value> {
     let overlay = json!({ "name": HOSTILE, "description": HOSTILE, "digest": DIGEST, "files": 1, "packages": [HOSTILE],
@@ -56,6 +65,12 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
         ("/v1/operations/0a0b0c0d/nodes", _) => json!([
             { "node": "3f9a1c0e", "name": HOSTILE, "state": "failed", "reason": HOSTILE, "finished_at": "2026-01-01T00:00:00Z" },
             { "node": "3f9a1c0f", "name": "spare", "state": "pending" },
+        ]),
+        ("/v1/rollouts", _) => json!([rollout()]),
+        ("/v1/rollouts/0a0b0c0e", _) => rollout(),
+        ("/v1/rollouts/0a0b0c0e/nodes", _) => json!([
+            { "node": "3f9a1c0e", "name": HOSTILE, "wave": 0, "stage": "returned", "reason": HOSTILE },
+            { "node": "3f9a1c0f", "name": "spare", "wave": 1, "stage": "waiting" },
         ]),
         ("/v1/activities", _) => json!({ "rest": 7, "activities": [
             operation("node", "3f9a1c0e", "failed"), operation("machine", HOSTILE, "requested"),
@@ -88,7 +103,9 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
     })
 }
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 12] = [
+    "rollouts/0a0b0c0e",
+    "rollouts",
     "operations",
     "operations/0a0b0c0d",
     "volumes",
@@ -111,8 +128,8 @@ async fn hostile_values_of_catalog_pages_are_escaped() {
             && !page.text.contains("<img")
             && !page.text.contains('\u{1b}');
         assert!(is_plain && !page.text.contains("'><"), "{path}: {}", page.text);
-        // Names of volumes and VMs are checked by their types.
-        let is_typed = path == "volumes" || path.ends_with("binary");
+        // Names of volumes, VMs and profiles are checked by their types.
+        let is_typed = ["volumes", "rollouts"].contains(&path) || path.ends_with("binary");
         assert!(is_typed || page.text.contains("&lt;script&gt;"), "{path}: {}", page.text);
     }
 }
@@ -148,6 +165,20 @@ async fn operation_page_lists_nodes_and_offers_to_cancel_pending_ones() {
     assert!(!page.contains("Cancel 1 pending"), "{page}");
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
     assert!(page.contains("href=\"/ui/operations/0a0b0c0d\""), "{page}");
+}
+
+#[tokio::test]
+async fn rollout_page_shows_its_board_and_offers_what_its_state_permits() {
+    let page = async |role| {
+        let mut browser = Browser::signed_in(&FakeApi::new(role)).await;
+        browser.get("/ui/rollouts/0a0b0c0e").await.text
+    };
+    let shown = page("operator").await;
+    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "1 waiting, 1 failed", "Resume", "Abort"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("Pause"), "{shown}");
+    assert!(!page("viewer").await.contains("Resume"));
 }
 
 #[tokio::test]
