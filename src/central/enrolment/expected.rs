@@ -30,7 +30,8 @@ pub(crate) fn adopt_expected(
     if !machine.accepts(node) {
         let expected = machine.serial.as_deref();
         let reported = node.fingerprint.serial.as_str();
-        tracing::warn!(node = %node.id, %mac, expected, reported, "another machine than expected has this NIC: it receives no settings");
+        let adopted = machine.node.map(tracing::field::display);
+        tracing::warn!(node = %node.id, %mac, expected, reported, adopted, "another machine than expected has this NIC: it receives no settings");
         return;
     }
     if machine.node.is_none() {

@@ -171,15 +171,11 @@ fn machines_text(count: usize) -> String {
     if count == 1 { "1 machine".to_owned() } else { format!("{count} machines") }
 }
 
-/// Returns the imported record with what the stored one knows. An approval stays.
+/// Returns the imported record with what the stored one knows. The import decides about the
+/// approval: one without it withdraws that of a machine that has not appeared.
 fn merged(machine: &ExpectedMachine, before: Option<&ExpectedMachine>) -> ExpectedMachine {
     let Some(before) = before else { return machine.clone() };
-    ExpectedMachine {
-        approved: machine.approved || before.approved,
-        created_at: before.created_at,
-        node: before.node,
-        ..machine.clone()
-    }
+    ExpectedMachine { created_at: before.created_at, node: before.node, ..machine.clone() }
 }
 
 fn count_changes(model: &Model, machines: &[LocatedMachine]) -> ImportReport {

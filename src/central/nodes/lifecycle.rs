@@ -52,7 +52,7 @@ impl NodeOps {
         node.phase.apply(PhaseChange::Remove)?;
         revoke_credentials(tx, id, &self.links.link_state(id), audit, REMOVED, now);
         remove_leases(tx, &node);
-        node.seen_nics().for_each(|mac| tx.remove_expected_machine(*mac));
+        expected_of(tx.before(), &node).iter().for_each(|it| tx.remove_expected_machine(it.mac));
         remove_node_work(tx, id, audit, now);
         Ok(delete_node(tx, id, audit, now).unwrap_or(node))
     }
@@ -235,11 +235,23 @@ pub(super) fn enter_maintenance(
     Ok(vec![node.change(PhaseChange::Drained)?])
 }
 
+/// Returns the records of the machine that is a node: those that have become the node, also if
+/// another node has the NIC now, and those of its NICs that have become none.
+fn expected_of(model: &Model, node: &Node) -> Vec<ExpectedMachine> {
+    let is_own = |machine: &&ExpectedMachine| {
+        machine.has_become(node)
+            || machine.node.is_none() && node.seen_nics().any(|mac| *mac == machine.mac)
+    };
+    model.expected_machines().filter(is_own).cloned().collect()
+}
+
 /// Moves the record of a replaced machine, which reserves its address, to the NIC of its replacement.
 fn move_expected(tx: &mut Tx<'_>, old: &Node, new: &Node) {
-    for mac in old.seen_nics() {
-        let Some(machine) = tx.expected_machine(*mac).cloned() else { continue };
-        tx.remove_expected_machine(*mac);
+    let mut machines = expected_of(tx.before(), old);
+    // Last: the new NIC keeps one record.
+    machines.sort_by_key(|machine| machine.has_become(old));
+    for machine in machines {
+        tx.remove_expected_machine(machine.mac);
         tx.put_expected_machine(ExpectedMachine {
             mac: new.mac,
             node: Some(new.id),

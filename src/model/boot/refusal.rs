@@ -1,7 +1,7 @@
 //! The reason why a machine does not boot now: code, message, and retry delay.
 
-use crate::fleet::Wait;
-use meshd_types::{Architecture, ImageName};
+use crate::fleet::{Phase, Wait};
+use meshd_types::{Architecture, ImageName, MacAddr, NodeId};
 
 /// Reason why a machine does not boot. meshd answers with a script and records an event. The
 /// refusal ends with its cause.
@@ -14,6 +14,8 @@ pub enum Refusal {
     Unidentified,
     /// Another machine has this ID; `detail` describes both machines.
     Collision { detail: String },
+    /// The NIC belongs to another node, which is rejected or quarantined.
+    HeldNic { mac: MacAddr, node: NodeId, phase: Phase },
     /// An operator rejected the node.
     Rejected,
     /// The node is quarantined; the reason `detail` may be empty.
@@ -50,6 +52,7 @@ impl Refusal {
             Refusal::NoSession => "no_session",
             Refusal::Unidentified => "unidentified",
             Refusal::Collision { .. } => "id_collision",
+            Refusal::HeldNic { .. } => "nic_held",
             Refusal::Rejected => "rejected",
             Refusal::Quarantined { .. } => "quarantined",
             Refusal::ImageMissing { .. } => "image_missing",
@@ -77,6 +80,13 @@ impl Refusal {
                 format!(
                     "another machine has this node ID ({detail}). Set another UUID on one of them, or remove the old node. \
                      If this is that node with a new NIC: meshd node accept-nic"
+                )
+            }
+            Refusal::HeldNic { mac, node, phase } => {
+                let release = if *phase == Phase::Rejected { "approve" } else { "release" };
+                format!(
+                    "NIC {mac} belongs to node {node}, which is {phase}. Admit that node: meshd node {release} {node}. If the NIC \
+                     is in another machine now: meshd node remove {node}"
                 )
             }
             Refusal::Rejected => "an operator rejected this machine. Approve it: meshd node approve".to_owned(),
@@ -116,7 +126,7 @@ impl Refusal {
             | Refusal::RenderFailed { .. }
             | Refusal::BadRequest { .. } => 20,
             Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
-            Refusal::Rejected => 60,
+            Refusal::Rejected | Refusal::HeldNic { .. } => 60,
             // The delay is short, because the operator who releases the node waits for the retry.
             Refusal::Quarantined { .. } => 20,
             Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),

@@ -4,7 +4,9 @@ use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
 use crate::image_kind::{AlpineParts, Blob, ImageKind};
 use meshd_config::{Delivery, Site, Transport};
-use meshd_types::{Architecture, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
+use meshd_types::{
+    Architecture, BootSessionId, DenyList, Digest, MacAddr, ProfileName, Secret, Timestamp,
+};
 use proptest::prelude::*;
 use std::{net::Ipv4Addr, path::PathBuf};
 
@@ -134,6 +136,11 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::NoSession,
         Refusal::Unidentified,
         Refusal::Collision { detail: detail.clone() },
+        Refusal::HeldNic {
+            mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
+            node: node(None).id,
+            phase: Phase::Quarantined,
+        },
         Refusal::Rejected,
         Refusal::Quarantined { detail: detail.clone() },
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },

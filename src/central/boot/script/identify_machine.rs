@@ -29,7 +29,7 @@ use meshd_model::{
     },
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp, failpoint};
 use std::net::Ipv4Addr;
 
 /// The origin of a boot request.
@@ -108,6 +108,14 @@ impl BootService {
                 self.record_conflict(with, machine, request, &detail, shared).await;
                 Refusal::Collision { detail }
             }
+            IdentifyError::HeldNic { with, phase } => {
+                let mac = machine.mac;
+                let detail = format!(
+                    "a machine asks from NIC {mac} as another node, and this node is {phase}"
+                );
+                self.record_conflict(with, machine, request, &detail, false).await;
+                Refusal::HeldNic { mac, node: with, phase }
+            }
         }
     }
 
@@ -156,7 +164,8 @@ impl BootService {
     }
 
     /// Another node that booted with this NIC before. While that node is present, two machines have
-    /// one MAC address, which is refused.
+    /// one MAC address, which is refused. An operator's quarantine or rejection applies to the NIC
+    /// too: root on that machine can invent another UUID.
     async fn former_nic_owner(
         &self,
         machine: &ObservedMachine,
@@ -168,6 +177,10 @@ impl BootService {
             .store
             .read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
+        if is_held(&other) {
+            let error = IdentifyError::HeldNic { with: other.id, phase: other.phase };
+            return Err(self.reject(error, machine, request).await);
+        }
         let is_present = other.mac == mac
             && (self.links.probe(other.id).await || self.is_present(&other, request.from).await);
         if is_present {
@@ -272,6 +285,11 @@ fn find_former_record<'m>(model: &'m Model, machine: &ObservedMachine) -> Option
     machine.other_bases.iter().filter_map(|basis| model.node(basis.node_id())).find(same)
 }
 
+/// True if an operator or meshd holds a node: no other node may boot from its NICs.
+fn is_held(node: &Node) -> bool {
+    matches!(node.phase, Phase::Rejected | Phase::Quarantined) && failpoint::defends("held-nic")
+}
+
 /// True while a boot is in progress.
 fn is_open(session: &BootSession, now: Timestamp) -> bool {
     let starts = session.reached(Stage::Kernel).is_some_and(|at| now.distance(at) <= LONGEST_BOOT);
@@ -287,6 +305,11 @@ enum IdentifyError {
         detail: String,
         /// Two machines certainly exist.
         shared: bool,
+    },
+    /// The NIC belongs to a node that is rejected or quarantined.
+    HeldNic {
+        with: NodeId,
+        phase: Phase,
     },
     Store(StoreError),
 }
@@ -343,7 +366,11 @@ impl Identification<'_> {
         let Identification { machine, now, .. } = *self;
         let (id, mac) = (machine.node_id(), machine.mac);
         let identified = self.identified(tx.before(), tx.node(id))?;
-        let owner = tx.before().node_of_mac(mac).map(|other| other.id).filter(|other| *other != id);
+        let other = tx.before().node_of_mac(mac).filter(|other| other.id != id);
+        if let Some(held) = other.filter(|other| is_held(other)) {
+            return Err(IdentifyError::HeldNic { with: held.id, phase: held.phase });
+        }
+        let owner = other.map(|other| other.id);
         if let Some(with) = owner.filter(|_| owner != self.owner) {
             let detail = format!("MAC {mac} belongs to node {with} now");
             return Err(IdentifyError::Collision { with, detail, shared: false });

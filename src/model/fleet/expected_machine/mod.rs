@@ -11,7 +11,7 @@
 pub mod rows;
 
 use super::{Labels, Node};
-use meshd_types::{BmcDriver, MacAddr, NodeId, ProfileName, Timestamp};
+use meshd_types::{BmcDriver, MacAddr, NodeId, ProfileName, Timestamp, failpoint};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
@@ -44,7 +44,7 @@ pub struct ExpectedMachine {
     /// Address or host name of the BMC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc_address: Option<String>,
-    /// The machine is approved when it appears.
+    /// The machine is approved when it appears: the last import decides.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
     pub created_at: Timestamp,
@@ -71,11 +71,19 @@ impl ExpectedMachine {
         }
     }
 
-    /// Returns whether a node with the MAC address of this record may be the machine. A record
-    /// without a serial number accepts any.
+    /// Returns whether a node with the MAC address of this record may be the machine. A record that
+    /// has become a node accepts that node alone: a MAC address is easy to forge. A record without
+    /// a serial number accepts any.
     pub fn accepts(&self, node: &Node) -> bool {
         let reported = node.fingerprint.serial.trim().to_lowercase();
-        self.serial.as_ref().is_none_or(|serial| *serial == reported)
+        let is_free = self.node.is_none() || !failpoint::defends("expected-node");
+        (is_free || self.has_become(node))
+            && self.serial.as_ref().is_none_or(|serial| *serial == reported)
+    }
+
+    /// Returns whether the machine has become this node, also under a former ID of the node.
+    pub fn has_become(&self, node: &Node) -> bool {
+        self.node.is_some_and(|id| node.known_as().any(|known| known == id))
     }
 
     /// Returns the name, or the MAC address of a machine without one.

@@ -2,6 +2,8 @@
 //! with its MAC address, its UUID and its address. meshd cannot distinguish them from the node
 //! after a power cycle.
 
+mod invented_uuid;
+
 use crate::{
     boot::sessions::rig::{ENDPOINT, Machine, Rig, ordered},
     world::World,
