@@ -14,7 +14,7 @@ use meshd_model::{
     },
 };
 use meshd_store::Tx;
-use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, failpoint};
+use meshd_types::{NodeId, ProfileName, Timestamp, VarName, VarValue, Vars, failpoint};
 
 /// Changes and stores one node, in a transaction. A failure stages nothing.
 pub(super) fn change_node_in(
@@ -81,14 +81,19 @@ pub(super) fn vars_changed(
     if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
         return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
     }
-    let words = set.iter().map(|(name, value)| format!("{name}={value}"));
-    let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
+    // A value may be a secret: events and audit log are copied to other places.
+    let hides_values = failpoint::defends("event-values");
+    let text = |(name, value): (&VarName, &VarValue)| {
+        if hides_values { name.to_string() } else { format!("{name}={value}") }
+    };
+    let names = set.iter().map(text);
+    let names: Vec<String> = names.chain(unset.iter().map(|name| format!("-{name}"))).collect();
     node.vars.extend(set.clone());
     node.vars.retain(|name, _| !unset.contains(name));
     if node.vars.len() > MAX_VARS {
         return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
     }
-    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), audit, now);
+    record_event(tx, &node, EventKind::VarsChanged, names.join(" "), audit, now);
     Ok(node)
 }
 

@@ -1,8 +1,13 @@
 //! `meshd support-bundle`: what is in the archive, and what is not.
 
-use crate::world::{World, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, program, stderr};
 use std::{
-    collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path,
+    collections::BTreeMap,
+    fs,
+    io::Read as _,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
 };
 
 fn unpacked(path: &Path) -> BTreeMap<String, String> {
@@ -64,4 +69,34 @@ fn support_bundle_has_site_and_node_without_secrets() {
     );
     let unknown = world.meshd(&["support-bundle", "--preview", "--node", "nowhere"]);
     assert!(!unknown.status.success(), "an unknown node");
+}
+
+#[test]
+fn values_of_variables_and_arguments_are_in_no_event_and_no_bundle() {
+    const SECRET: &str = "hunter2";
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let _agent = machine.start_agent(&machine.boot());
+    let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
+    let set = world.meshd(&["node", "set", &id, &format!("password={SECRET}")]);
+    assert!(set.status.success(), "{}", stderr(&set));
+    let mut run = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
+    run.arg("--site").arg(&world.site).args(["node", "exec", &id, "--", "/bin/true", SECRET]);
+    run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = run.spawn().unwrap();
+    eventually("the task is on record", || {
+        if world.events("task").is_empty() { Err(world.log_text()) } else { Ok(()) }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let detail = |kind: &str| world.events(kind)[0]["detail"].as_str().unwrap().to_owned();
+    assert_eq!(detail("vars_changed"), "password");
+    let path = world.path("bundle.tar.gz");
+    let made = world.meshd(&["support-bundle", path.to_str().unwrap(), "--node", &id]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    for (name, text) in unpacked(&path) {
+        assert!(!text.contains(SECRET), "{name}: {text}");
+    }
+    let audit = world.json(&["audit", "-o", "json"]).to_string();
+    assert!(audit.contains("/bin/true") && !audit.contains(SECRET), "{audit}");
 }
