@@ -62,8 +62,12 @@ impl<'a> Tx<'a> {
         self.staged.nodes.get(&id, || self.model.node(id))
     }
 
-    /// Stores a node. Removes the least recently seen unapproved node if there are too many.
+    /// Stores a node. Removes the least recently seen unapproved node if there are too many. A node
+    /// that is stored as it was is no change.
     pub fn put_node(&mut self, node: Node) {
+        if self.node(node.id) == Some(&node) {
+            return;
+        }
         if !self.staged.nodes.contains(&node.id)
             && let Some(surplus) = self.model.surplus_node(&node)
         {

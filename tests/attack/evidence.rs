@@ -33,7 +33,7 @@ fn forged(number: u32) -> DhcpChange {
 }
 
 /// Bytes of all files of the store.
-fn size(dir: &Path) -> u64 {
+pub(super) fn size(dir: &Path) -> u64 {
     fs::read_dir(dir).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum()
 }
 

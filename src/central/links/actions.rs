@@ -7,7 +7,7 @@ use meshd_model::{
 };
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral};
 use meshd_store::{Model, StoreError};
-use meshd_types::{BootSessionId, NodeId};
+use meshd_types::{BootSessionId, NodeId, failpoint};
 
 impl Links {
     /// Adds an action, which its operation has stored. [`Links::send_actions`] sends it, or the
@@ -39,7 +39,8 @@ impl Links {
         self.answered.clone().notified_owned()
     }
 
-    /// Records the outcome of an action, and the state of its operation.
+    /// Records the outcome of an action, and the state of its operation. A repeated outcome changes
+    /// nothing and is not recorded.
     pub(crate) async fn action_done(
         &self,
         node: NodeId,
@@ -47,11 +48,18 @@ impl Links {
         outcome: ActionOutcome,
     ) -> Result<(), StoreError> {
         let now = self.env.now();
+        let is_done = outcome == ActionOutcome::Done;
         let operation = |model: &Model| {
-            let own = |(_, record): &(&Operation, &NodeOperation)| record.action == Some(id.0);
-            model.open_operations_of(node).find(own).map(|(head, _)| head.id)
+            let expects = |(_, record): &(&Operation, &NodeOperation)| {
+                let is_confirmed = record.confirmed_at.is_some() && is_done;
+                record.action == Some(id.0)
+                    && !(is_confirmed && failpoint::defends("action-outcome-once"))
+            };
+            model.open_operations_of(node).find(expects).map(|(head, _)| head.id)
         };
-        let belongs_to_node = |outstanding: &Outstanding| outstanding.order.node == node;
+        let belongs_to_node = |outstanding: &Outstanding| {
+            outstanding.order.node == node || !failpoint::defends("action-node")
+        };
         let is_outstanding = self.inner.lock().actions.get(&id).is_some_and(belongs_to_node);
         if !is_outstanding && self.env.store.read(operation).is_none() {
             return Ok(());

@@ -16,7 +16,7 @@ use meshd_proto::{
 };
 use meshd_store::StoreError;
 use meshd_trust::Peer;
-use meshd_types::{NodeId, SystemUuid};
+use meshd_types::{NodeId, SystemUuid, failpoint};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::mpsc;
 
@@ -137,7 +137,9 @@ impl Vms {
     /// Takes the node's side of a requested console. Returns it once.
     pub fn accept_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
         let mut all = self.consoles.lock();
-        let pending = all.get_mut(&console).filter(|pending| pending.node == peer.node)?;
+        let pending = all
+            .get_mut(&console)
+            .filter(|pending| pending.node == peer.node || !failpoint::defends("console-node"))?;
         pending.node_console.take()
     }
 

@@ -2,6 +2,7 @@
 
 use super::{
     AgentApi, AgentApiError, AgentBackend, AgentClient, AgentConnection, LinkCommand,
+    message_rate::MessageClass,
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
@@ -96,6 +97,10 @@ async fn greet_and_run<P: AgentBackend>(
         return Err(Ended::Violation("a link begins with hello").into());
     };
     check_hello(&hello, client)?;
+    tokio::select! {
+        () = service.rates.admit(client.peer.node, MessageClass::Record) => {}
+        () = service.shutdown.cancelled() => return Err(stopping()),
+    }
     let (commands, mut inbox) = mpsc::channel(COMMANDS);
     let up = service.central.link_up(&client.peer, *hello, from.ip(), commands).await;
     let (link, welcome) = up.map_err(refusal)?;
@@ -150,7 +155,10 @@ async fn run_link<P: AgentBackend>(
     let mut probes = Probes::default();
     let mut expiry = interval(service.expiry_check);
     let (mut certificate, mut renewed) = (client.certificate.clone(), None);
+    // A message that waits for the rate of its node. Meanwhile no further one is read.
+    let mut waiting: Option<FromAgent> = None;
     loop {
+        let class = waiting.as_ref().map_or(MessageClass::Record, MessageClass::of);
         tokio::select! {
             // Queued commands are sent before a message of the node can end the link.
             biased;
@@ -168,20 +176,22 @@ async fn run_link<P: AgentBackend>(
                 Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
                 None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
             },
-            message = socket.next::<FromAgent>() => match message? {
+            message = socket.next::<FromAgent>(), if waiting.is_none() => match message? {
                 SocketEvent::Pong(payload) => probes.finish(&payload),
                 SocketEvent::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
-                SocketEvent::Message(message) => {
-                    let is_stored = message == FromAgent::Renewed;
-                    if let Some(reply) = service.central.link_message(link, message).await.map_err(refusal)? {
-                        if let FromCentral::Certificate(issued) = &reply {
-                            renewed = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).ok();
-                        }
-                        socket.send(&reply).await?;
+                SocketEvent::Message(message) => waiting = Some(message),
+            },
+            () = service.rates.admit(client.peer.node, class), if waiting.is_some() => {
+                let Some(message) = waiting.take() else { continue };
+                let is_stored = message == FromAgent::Renewed;
+                if let Some(reply) = service.central.link_message(link, message).await.map_err(refusal)? {
+                    if let FromCentral::Certificate(issued) = &reply {
+                        renewed = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).ok();
                     }
-                    if let Some(next) = renewed.take_if(|_| is_stored) {
-                        certificate = next;
-                    }
+                    socket.send(&reply).await?;
+                }
+                if let Some(next) = renewed.take_if(|_| is_stored) {
+                    certificate = next;
                 }
             },
         }

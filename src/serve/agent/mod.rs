@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `console_relay` | relays a VM console between node and operator |
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
+//! | `message_rate` | limits how often a node may send messages that cost a write |
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `backend` | calls of the agent API to the central node |
 //! | `refusal` | error responses |
@@ -28,6 +29,7 @@
 
 mod console_relay;
 mod link;
+mod message_rate;
 mod pending;
 mod backend;
 mod refusal;
@@ -51,6 +53,7 @@ use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_trust::{Peer, TrustError};
 use meshd_types::NodeId;
+use message_rate::MessageRates;
 use node_connections::{MAX_CONNECTIONS_OF_NODE, MAX_TRANSFERS_OF_NODE, NodePermits};
 use rustls::pki_types::CertificateDer;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -103,6 +106,7 @@ struct AgentApi<P> {
     permits: Arc<NodePermits>,
     /// Permits for file transfers.
     transfers: Arc<NodePermits>,
+    rates: MessageRates,
     expiry_check: Duration,
     shutdown: CancellationToken,
     tasks: TaskTracker,
@@ -151,6 +155,7 @@ pub async fn run<P: AgentBackend>(
         pending: ConnectionLimiter::new("agent-pending", waiting),
         permits: NodePermits::new(limits.connections - arriving - waiting, MAX_CONNECTIONS_OF_NODE),
         transfers: NodePermits::new(MAX_TRANSFERS, MAX_TRANSFERS_OF_NODE),
+        rates: MessageRates::default(),
         expiry_check: limits.expiry_check,
         shutdown: shutdown.clone(),
         tasks: TaskTracker::new(),

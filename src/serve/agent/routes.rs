@@ -2,6 +2,7 @@
 
 use super::{
     AgentApi, AgentApiError, AgentBackend, AgentClient, AgentConnection, console_relay, link,
+    message_rate::MessageClass,
     pending,
     refusal::{Refusal, check_version},
     volumes,
@@ -86,6 +87,10 @@ async fn renew<P: AgentBackend>(
     let client = connection.client.as_deref().ok_or_else(|| no_client(&connection))?;
     let request: RenewRequest = read(body)?;
     check_version(request.version)?;
+    // A revoked certificate uses nothing of the rate of its node.
+    if service.central.accepts_certificate(&client.peer) {
+        service.rates.admit(client.peer.node, MessageClass::Record).await;
+    }
     let response = service.central.renew(&client.peer, request).await;
     response
         .map(Json)

@@ -2,7 +2,11 @@
 
 use super::record::{CheckProvenance, Node};
 use meshd_proto::{Check, CheckReport, CheckStatus, blocks_approval};
-use meshd_types::{BootSessionId, Timestamp};
+use meshd_types::{BootSessionId, Timestamp, failpoint};
+use std::time::Duration;
+
+/// Repeated checks are stored once in this time: each change of a record is a write.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Stores check results. Returns false if the results belong to another boot. `linked` is the
@@ -20,9 +24,18 @@ impl Node {
         {
             return false;
         }
+        let is_repeated = self.checks == report.checks
+            && self.evidence.as_ref().is_some_and(|known| {
+                known.session == session
+                    && known.kernel_boot_id == report.kernel_boot_id
+                    && at.distance(known.at) < REPEAT_INTERVAL
+            })
+            && failpoint::defends("repeated-checks");
         self.checks = report.checks;
-        self.evidence =
-            Some(CheckProvenance { session, kernel_boot_id: report.kernel_boot_id, at });
+        if !is_repeated {
+            self.evidence =
+                Some(CheckProvenance { session, kernel_boot_id: report.kernel_boot_id, at });
+        }
         if let (Some(facts), Some(resources)) = (self.facts.as_mut(), report.resources) {
             facts.units = resources.units;
             facts.disks = resources.disks;

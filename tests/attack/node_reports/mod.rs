@@ -1,6 +1,9 @@
 //! A compromised node: root on its machine, with its certificate. It speaks the link by hand, and
 //! reports what it likes.
 
+mod message_rate;
+mod other_subjects;
+
 use super::client::{Attacker, Identity, Link, ticket};
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
