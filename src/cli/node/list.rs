@@ -1,6 +1,6 @@
 //! `meshd node list`: nodes as a table, once or at each change.
 
-use super::{export::csv_text, generations, machines, stage, targets::joined, text};
+use super::{generations, machines, machines::csv_text, stage, targets::joined, text};
 use crate::cli::{
     Failure,
     client::AdminClient,

@@ -239,7 +239,7 @@ async fn give(
     let done = client.post(route.path([]), request).await?;
     let Some(operation) = done.operation else {
         let error = done.results.into_iter().find_map(|result| result.error);
-        let error = error.map(|error| Failure::of_server(&error.message, &error.hint));
+        let error = error.map(|error| Failure::new(&error.message, &error.hint));
         return Err(error.unwrap_or_else(|| Failure::new("no node took the order", "")));
     };
     if no_wait {

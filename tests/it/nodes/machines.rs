@@ -3,7 +3,7 @@
 
 use crate::{
     boot::sessions::rig::{Rig, ordered},
-    world::{World, node::PxeNode, single_orders::SingleOrders as _, stderr},
+    world::{World, node::PxeNode, stderr},
 };
 use meshd_central::{BATCH, ImportOptions};
 use meshd_model::fleet::{Fingerprint, MachineRow, Node, Verb};

@@ -100,7 +100,7 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
 }
 
 /// Formats records as CSV (RFC 4180).
-pub(super) fn csv_text<const N: usize>(
+pub(in crate::cli::node) fn csv_text<const N: usize>(
     records: impl IntoIterator<Item = [String; N]>,
 ) -> Result<String, Failure> {
     let mut writer = csv::Writer::from_writer(Vec::new());

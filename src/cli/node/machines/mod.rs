@@ -12,6 +12,7 @@ mod export;
 mod warewulf;
 
 pub(crate) use export::Export;
+pub(in crate::cli::node) use export::csv_text;
 
 use crate::cli::{
     Failure,
