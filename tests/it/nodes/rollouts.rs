@@ -7,7 +7,7 @@ use crate::world::{
     stderr,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
 const NODES: u8 = 6;
 /// At least so many nodes serve.
@@ -24,7 +24,7 @@ impl Rack {
         let mut world = World::prepared("auto");
         world.edit_site(
             "[profiles.compute]",
-            "[profiles.bad]\nextends = \"discovery\"\nthresholds = { store_warn_gb = 900000, store_fail_gb = 800000 }\n[profiles.compute]",
+            "[profiles.bad]\nextends = \"discovery\"\nthresholds = { memory_mib = 9000 }\n[profiles.compute]",
         );
         world.start();
         let mut rack = Rack { world, agents: BTreeMap::new() };
@@ -40,7 +40,12 @@ impl Rack {
         self.agents.remove(&number);
         let machine = PxeNode::new(&self.world, number);
         let overlay = machine.boot();
-        self.agents.insert(number, machine.start_agent(&overlay));
+        let agent = machine.start_agent_with(&overlay, |root| {
+            fs::create_dir_all(root.join("proc")).unwrap();
+            let memory = "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n";
+            fs::write(root.join("proc/meminfo"), memory).unwrap();
+        });
+        self.agents.insert(number, agent);
     }
 
     /// Reboots the machines whose agents obeyed an order to.

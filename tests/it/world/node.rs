@@ -15,7 +15,7 @@ use std::{
     fs,
     net::Ipv4Addr,
     os::unix::fs::symlink,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -221,6 +221,11 @@ impl<'a> PxeNode<'a> {
 
     /// Starts the real mesh-agent with what the overlay brought.
     pub fn start_agent(&self, overlay: &Overlay) -> Agent {
+        self.start_agent_with(overlay, |_| {})
+    }
+
+    /// The same on a machine whose root `prepare` completes.
+    pub fn start_agent_with(&self, overlay: &Overlay, prepare: impl FnOnce(&Path)) -> Agent {
         let root = tempfile::tempdir().unwrap();
         let place = |name: &str| root.path().join(name);
         let content =
@@ -235,6 +240,7 @@ impl<'a> PxeNode<'a> {
         {
             symlink("/dev/null", started.join(service)).unwrap();
         }
+        prepare(&place("root"));
         let log = fs::File::create(place("log")).unwrap();
         write_program(&place("reboot"), "#!/bin/sh\n: >\"$0.ordered\"\n");
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
