@@ -1,9 +1,8 @@
 //! Limits how often a node may send messages that cost a write of the store. Pure, but for
 //! [`MessageRates::admit`].
 //!
-//! The limits are per node, so that another link or connection brings no further messages. A message
-//! above its limit waits, and its link reads no further one meanwhile: nothing is lost. An agent
-//! sends far less.
+//! The limits are per node, so that another link or connection brings no further messages. A
+//! message above its limit waits, and its link reads no further one meanwhile: nothing is lost.
 
 use meshd_proto::FromAgent;
 use meshd_types::{NodeId, failpoint};
@@ -24,8 +23,8 @@ pub(super) enum MessageClass {
     /// Each costs a write: hello, checks, outcome of an action, renewal, goodbye. An agent reports
     /// checks that fail and change every 5 seconds.
     Record,
-    /// Heartbeats and reports of VMs and tasks. An agent reports its VMs twice a second, and the end
-    /// of each of 256 VMs.
+    /// Heartbeats and reports of VMs and tasks. An agent reports its VMs at most twice a second,
+    /// and the end of each of 256 VMs.
     Report,
     /// Output of tasks and log, in pieces of up to 8 KiB.
     Stream,

@@ -1,4 +1,4 @@
-//! A compromised node sends messages without a pause, each of which could cost a write of the store.
+//! A compromised node sends messages without a pause. Each could cost a write of the store.
 
 use super::Compromised;
 use crate::{
