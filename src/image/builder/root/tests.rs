@@ -24,7 +24,6 @@ use tar::EntryType;
 const SMALL: Limits = Limits { entries: 64, bytes: 1 << 20 };
 
 /// An entry of an archive.
-#[derive(Clone)]
 struct Item<'a> {
     path: &'a str,
     kind: EntryType,
@@ -491,16 +490,9 @@ fn oci_image_with_a_lying_or_truncated_blob_is_refused() {
 }
 
 #[test]
-fn secrets_of_the_building_machine_are_removed() {
-    let secrets =
-        ["etc/ssh/ssh_host_rsa_key", "etc/munge/munge.key", "var/lib/systemd/random-seed"];
-    let mut items =
-        ["etc", "etc/ssh", "etc/munge", "var", "var/lib", "var/lib/systemd"].map(folder).to_vec();
-    items.extend(secrets.map(|path| file(path, b"secret")));
-    items.extend([file("etc/ssh/sshd_config", b"kept"), file("etc/machine-id", b"an ID")]);
+fn key_of_munged_is_removed() {
+    let items = [folder("etc"), folder("etc/munge"), file("etc/munge/munge.key", b"secret")];
     let mut merged = merge(&[&archive(&items)]).unwrap();
     machine_state::remove(&mut merged.tree, &mut merged.contents).unwrap();
-    let left = listing(&merged).join("\n");
-    assert!(!left.contains("secret") && !left.contains("an ID"), "{left}");
-    assert!(left.contains("sshd_config") && left.contains("etc/machine-id"), "{left}");
+    assert_eq!(listing(&merged), ["", "etc", "etc/munge"]);
 }
