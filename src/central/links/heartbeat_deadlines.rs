@@ -33,7 +33,6 @@ fn requires_heartbeat(phase: Phase) -> bool {
 impl Links {
     /// Marks nodes as offline that were silent for longer than `offline_after`.
     pub(crate) async fn mark_silent_nodes(&self) {
-        let now = self.env.now();
         let silent = self.silent_nodes();
         for node in &silent {
             tracing::warn!(%node, "offline: no message for longer than [agent].offline_after");
@@ -43,6 +42,7 @@ impl Links {
             return;
         }
         let offline_after = self.env.site().agent.offline_after;
+        let now = self.env.now();
         let recorded = self.env.store.commit(|tx| {
             // Checked again: a node may have sent a message meanwhile.
             for id in silent.iter().filter(|id| self.silence(**id) > offline_after) {
@@ -54,7 +54,14 @@ impl Links {
             }
             Ok::<_, StoreError>(())
         });
-        log_failure(recorded.await, "cannot record which nodes are silent");
+        let recorded = recorded.await;
+        if recorded.is_err() {
+            // No message will arm these timers: the next run tries again.
+            let mut timers = self.deadlines.lock();
+            let due = self.env.monotonic();
+            silent.iter().for_each(|id| timers.queue.arm(*id, due));
+        }
+        log_failure(recorded, "cannot record which nodes are silent");
     }
 
     /// Sets a node's timer, unless one runs.

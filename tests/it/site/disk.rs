@@ -13,6 +13,7 @@ use std::{
     io::Write as _,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 
 /// A file system of 4 MiB in memory; gone when dropped.
@@ -226,6 +227,31 @@ async fn full_disk_changes_no_node_and_acks_no_outcome() {
     rebooted.unwrap();
     assert_eq!(hold().await.unwrap().phase, Phase::Quarantined);
     assert!(!machine.heartbeat(0).await);
+}
+
+#[tokio::test]
+async fn node_that_falls_silent_on_a_full_disk_is_offline_once_there_is_room() {
+    let world = World::prepared("auto");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let disk = Small::mount(world.path("state"));
+    world.write_image();
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    // Its record is longer than the rest of any page.
+    let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
+    machine.facts.pci = vec![device; 100];
+    machine.boot(Stage::Online).await;
+    rig.pass(Duration::from_secs(1)).await;
+    disk.fill();
+    let line = || Audit::done(rig.central.now(), ordered(Verb::Reload));
+    while rig.central.env.write_audit(vec![line()]).await.is_ok() {}
+    for _ in 0..60 {
+        rig.pass(Duration::from_secs(1)).await;
+    }
+    assert_eq!(rig.node(machine.id()).phase, Phase::Online, "the disk is full");
+    disk.make_room();
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(rig.node(machine.id()).phase, Phase::Offline);
 }
 
 #[test]
