@@ -24,6 +24,9 @@ use meshd_trust::{
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, failpoint};
 use std::net::IpAddr;
 
+/// Maximum number of valid certificates of a node that repeats a renewal.
+const MAX_CERTIFICATES: usize = 4;
+
 /// Refuses an unsupported protocol version.
 pub(crate) fn check_version(version: u16) -> Result<(), AgentApiError> {
     if is_supported_version(version) {
@@ -203,10 +206,15 @@ impl Enrolment {
             if !tx.node(id).is_some_and(|node| is_accepted(node, peer_certificate)) {
                 return Err(AgentApiError::Unauthorized);
             }
-            // The old certificate stays valid until the new one is used, because the answer may be
-            // lost.
+            // The old certificates stay valid until a new one is used: an answer may be lost, and a
+            // node that repeats its request may receive the answer to either.
             tx.edit_node(id, |node| {
-                node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]
+                node.certificates.push(issued_certificate(&issued));
+                while node.certificates.len() > MAX_CERTIFICATES {
+                    let is_oldest = |known: &Certificate| known != peer_certificate;
+                    let oldest = node.certificates.iter().position(is_oldest);
+                    node.certificates.remove(oldest.unwrap_or_default());
+                }
             });
             let event = Event::new(now, &audit, EventKind::CertificateIssued, "renewed");
             tx.event(event.of_node(id));
@@ -216,8 +224,8 @@ impl Enrolment {
         Ok(issued.response(now))
     }
 
-    /// Completes a renewal over the link: the node has stored the new certificate, and the former
-    /// one becomes void.
+    /// Completes a renewal over the link: the node has stored a newer certificate, and the former
+    /// ones become void. If the node has asked twice, either answer may be the stored one.
     pub(crate) async fn confirm_renewal(
         &self,
         id: NodeId,
@@ -228,8 +236,12 @@ impl Enrolment {
                 .node(id)
                 .filter(|node| is_accepted(node, peer_certificate))
                 .ok_or(AgentApiError::Unauthorized)?;
-            let newest = node.certificates.last().unwrap_or(peer_certificate).clone();
-            tx.edit_node(id, |node| node.certificates = vec![newest.clone()]);
+            let used = node.certificates.iter().position(|known| known == peer_certificate);
+            let mut valid = node.certificates.clone();
+            let newer = valid.split_off(used.map_or(0, |used| used + 1));
+            let valid = if newer.is_empty() { vec![peer_certificate.clone()] } else { newer };
+            let newest = valid.last().unwrap_or(peer_certificate).clone();
+            tx.edit_node(id, |node| node.certificates = valid);
             Ok::<_, AgentApiError>(newest)
         });
         let newest = newest.await?;

@@ -89,8 +89,8 @@ pub struct Node {
     pub generation: Option<Generation>,
     /// Generation that the agent reports.
     pub booted: Option<Generation>,
-    /// Accepted certificates, newest last: one, or two between a renewal and the first use of the
-    /// new one.
+    /// Accepted certificates, newest last: one, or several between a renewal and the first use of
+    /// a new one.
     pub certificates: Vec<Certificate>,
     pub facts: Option<Facts>,
     pub checks: Vec<Check>,

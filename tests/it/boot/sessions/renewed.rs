@@ -5,8 +5,9 @@ use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_central::AgentApiError;
 use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
 use meshd_proto::{
-    EnrolRequest, FromAgent, FromCentral, Heartbeat, PendingHello, PendingReply, VERSION,
+    EnrolRequest, FromAgent, FromCentral, Heartbeat, Hello, PendingHello, PendingReply, VERSION,
 };
+use meshd_trust::Peer;
 use rcgen::{CertificateParams, KeyPair};
 use std::time::Duration;
 
@@ -58,6 +59,34 @@ async fn certificate_renewed_over_a_link_keeps_it_and_voids_the_old_one() {
         let refused = rig.central.agents.link_message(link, message).await;
         assert!(matches!(refused, Err(AgentApiError::Unauthorized)), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn answer_to_either_of_two_renewals_opens_the_next_link() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    machine.boot(Stage::Online).await;
+    let (id, link) = (machine.id(), machine.link.expect("a link"));
+    let say = async |message| rig.central.agents.link_message(link, message).await;
+    let used = rig.node(id).certificates.last().cloned().expect("a certificate");
+    for _ in 0..20 {
+        assert!(matches!(say(renewal()).await, Ok(Some(FromCentral::Certificate(_)))));
+    }
+    let bounded = rig.node(id).certificates;
+    assert!(bounded.contains(&used) && bounded.len() == 4, "{bounded:?}");
+    assert!(matches!(say(FromAgent::Renewed).await, Ok(None)));
+    let newer = rig.node(id).certificates;
+    assert_eq!(newer, bounded[1..], "the node has stored one of them");
+    // The link breaks before the other answers arrive.
+    let first = newer[0].clone();
+    let peer = Peer { node: id, serial: first.serial.clone(), key: first.key, expired: false };
+    let session = machine.session();
+    let hello = Hello { version: VERSION, node: id, session, facts: machine.facts.clone() };
+    let (commands, _inbox) = tokio::sync::mpsc::channel(8);
+    let linked = rig.central.agents.link_up(&peer, hello, machine.address.into(), commands).await;
+    assert!(linked.is_ok(), "{:?}", linked.err());
+    assert_eq!(rig.node(id).certificates, [first]);
 }
 
 #[tokio::test]
