@@ -7,7 +7,7 @@ use meshd_proto::{
 };
 use meshd_store::{Chunk, LogLine};
 use meshd_types::{NodeId, TaskId};
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{io, sync::Arc};
 use tokio::sync::watch;
 
 impl Tasks {
@@ -27,11 +27,10 @@ impl Tasks {
 
     /// Removes the output of tasks that are no longer on record.
     pub(super) async fn remove_old_outputs(&self) {
-        let tasks: BTreeSet<TaskId> =
-            self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
-        let outputs = Arc::clone(&self.outputs);
+        let (env, outputs) = (Arc::clone(&self.env), Arc::clone(&self.outputs));
+        let tasks = move || env.store.read(|model| model.tasks().map(|task| task.id).collect());
         // The next call removes the rest.
-        let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&tasks)).await;
+        let _ = tokio::task::spawn_blocking(move || outputs.keep_only(tasks)).await;
     }
 
     /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is

@@ -162,16 +162,25 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
     }
 
     /// Removes the logs of all other keys. Blocks.
-    pub fn keep_only(&self, keys: &BTreeSet<K>) {
-        let mut logs = lock(&self.logs);
-        logs.retain(|key, _| keys.contains(key));
-        let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        for entry in names {
-            let key: Option<K> = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if key.is_some_and(|key| !keys.contains(&key))
-                && let Err(error) = fs::remove_dir_all(entry.path())
-            {
-                tracing::warn!(%error, path = %entry.path().display(), "an old log cannot be removed");
+    ///
+    /// `keys` runs while no log can begin. A log begins after the record of its key, so `keys`
+    /// returns the key of each log that exists.
+    pub fn keep_only(&self, keys: impl FnOnce() -> BTreeSet<K>) {
+        let old: Vec<PathBuf> = {
+            let mut logs = lock(&self.logs);
+            let keys = keys();
+            logs.retain(|key, _| keys.contains(key));
+            let is_old = |entry: &fs::DirEntry| {
+                let key: Option<K> = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                key.is_some_and(|key| !keys.contains(&key))
+            };
+            let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+            entries.filter(is_old).map(|entry| entry.path()).collect()
+        };
+        // Other logs are written meanwhile: this may take seconds. The keys are never used again.
+        for path in old {
+            if let Err(error) = fs::remove_dir_all(&path) {
+                tracing::warn!(%error, path = %path.display(), "an old log cannot be removed");
             }
         }
     }

@@ -65,7 +65,7 @@ fn output_keeps_beginning_and_end_and_reports_the_gap() {
         all(&again).0.last().map(|line| line.data.clone()),
         Some(Piece::Text("new".to_owned()))
     );
-    again.keep_only(&BTreeSet::new());
+    again.keep_only(BTreeSet::new);
     assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0);
 }
 
@@ -170,4 +170,16 @@ proptest! {
         let kept: Vec<u8> = all(&outputs).0.into_iter().flat_map(|line| line.data.into_bytes().expect("bytes")).collect();
         prop_assert_eq!(kept, &text[..usize::try_from(upto).expect("small")]);
     }
+}
+
+#[test]
+fn keys_to_keep_are_read_while_no_log_can_begin() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let outputs = self::outputs(dir.path());
+    outputs.append(KEY, piece(0, b"old")).expect("stored");
+    outputs.keep_only(|| {
+        assert!(outputs.logs.try_lock().is_err(), "a log that begins now would be removed");
+        BTreeSet::from([KEY])
+    });
+    assert_eq!(all(&outputs).0.len(), 1);
 }
