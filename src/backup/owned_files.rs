@@ -16,12 +16,17 @@ pub(super) fn is_owned(member: &str, is_folder: bool) -> bool {
     }
 }
 
-/// Returns whether a file is of one process or one write: it is left out without a word.
+/// Returns whether a file is of one process or one write of meshd: it is left out without a word. A
+/// file of an operator may have any name.
 pub(super) fn is_transient(member: &str) -> bool {
-    let name = member.rsplit('/').next().unwrap_or_default();
-    matches!(member, "blobs/lock" | "blobs/volumes/.lock")
-        || name.starts_with(".new")
-        || name.ends_with(".new")
+    let parts: Vec<&str> = member.split('/').collect();
+    match parts[..] {
+        // The copy of an overlay, as its author wrote it.
+        ["state", "revisions", "overlays", _, _, ..] => false,
+        ["blobs", "lock"] | ["blobs", "volumes", ".lock"] => true,
+        ["state" | "blobs", .., name] => name.starts_with(".new") || name.ends_with(".new"),
+        _ => false,
+    }
 }
 
 fn is_state_folder(path: &[&str]) -> bool {

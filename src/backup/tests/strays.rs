@@ -55,3 +55,24 @@ async fn stray_files_below_the_state_folder_are_named_and_left_out() {
     assert!(strays.iter().all(|name| !into.join(member(name)).exists()));
     assert!(owned.iter().all(|name| into.join(member(name)).exists()));
 }
+
+#[tokio::test]
+async fn files_of_operators_are_kept_whatever_their_names() {
+    let files = [
+        "overlays/web/rootfs/etc/motd.new",
+        "overlays/web/rootfs/root/.newsrc",
+        "overlays/web/rootfs/root/.news/today",
+        "images/small/recipe.new",
+        "var/revisions/overlays/0c/web/rootfs/etc/motd.new",
+    ];
+    let made = made_with(false, |dir| {
+        for name in files {
+            write(&dir.join(name), name, 0o644);
+        }
+    })
+    .await;
+    for name in files {
+        let member = name.replace("var/", "state/");
+        assert!(made.manifest.members.contains_key(&member), "{member}");
+    }
+}
