@@ -46,7 +46,7 @@ pub struct Restored {
 ///
 /// # Errors
 /// The folder is not empty; the backup is damaged, of another format or key; the disk is full. The
-/// folder stays unchanged.
+/// folder stays empty.
 pub async fn restore(
     path: &Path,
     key: &Secret<String>,
@@ -257,10 +257,37 @@ fn move_out(staging: &Path, into: &Path) -> Result<(), BackupError> {
     let mut names: Vec<_> =
         entries.map_err(failed("read", staging))?.iter().map(fs::DirEntry::file_name).collect();
     names.sort_by_key(|name| name == "site.toml");
-    for name in names {
-        let path = into.join(&name);
-        fs::rename(staging.join(&name), &path).map_err(failed("write", &path))?;
+    for (count, name) in names.iter().enumerate() {
+        let path = into.join(name);
+        if let Err(error) = fs::rename(staging.join(name), &path) {
+            // A retry needs an empty folder. The first error is reported.
+            names.iter().take(count).for_each(|moved| {
+                let _ = fs::rename(into.join(moved), staging.join(moved));
+            });
+            return Err(failed("write", &path)(error));
+        }
     }
     fs::remove_dir(staging).map_err(failed("remove", staging))?;
     fs::File::open(into).and_then(|folder| folder.sync_all()).map_err(failed("write", into))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_move_leaves_nothing_of_the_backup_in_the_folder() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let staging = dir.path().join(STAGING);
+        fs::create_dir_all(staging.join("state")).expect("a folder");
+        for file in ["secrets.key", "site.toml"] {
+            fs::write(staging.join(file), "restored").expect("written");
+        }
+        // The last name cannot be moved.
+        fs::create_dir(dir.path().join("site.toml")).expect("a folder");
+        move_out(&staging, dir.path()).expect_err("a folder has the name");
+        fs::remove_dir(dir.path().join("site.toml")).expect("removed");
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1, "the staging folder");
+        assert_eq!(fs::read_dir(&staging).expect("there").count(), 3);
+    }
 }
