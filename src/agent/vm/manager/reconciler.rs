@@ -196,8 +196,7 @@ impl Reconciler {
         let state = self.vms.watch(uuid).map(|report| report.borrow().state);
         let started = match state {
             Some(state) if is_workload(state) && self.vms.specs().any(|known| *known == *spec) => {
-                self.vms.restart(uuid, grace, start);
-                Ok(())
+                self.vms.restart(uuid, grace, start)
             }
             _ => self.vms.start(&spec, start),
         };

@@ -202,14 +202,21 @@ impl Vms {
             };
             self.supervise(stored, self.files(spec.uuid));
         }
-        if let Some(vm) = self.vms.get_mut(&spec.uuid) {
-            vm.start = start;
-        }
-        if self.send(spec.uuid, event, Some(start)) {
-            Ok(())
-        } else {
-            Err(StartError::Unavailable(spec.uuid))
-        }
+        self.order_start(spec.uuid, start, event)
+    }
+
+    /// Sends the event of a start order to a supervisor. The number of an order that the supervisor
+    /// has not received is not recorded, so that its repetition counts.
+    fn order_start(
+        &mut self,
+        uuid: SystemUuid,
+        start: u32,
+        event: VmEvent,
+    ) -> Result<(), StartError> {
+        let is_sent = self.send(uuid, event, Some(start));
+        let vm = self.vms.get_mut(&uuid).filter(|_| is_sent);
+        vm.ok_or(StartError::Unavailable(uuid))?.start = start;
+        Ok(())
     }
 
     /// Shuts the guest down, and kills it after `grace`. Returns false if there is no such VM.
@@ -217,11 +224,14 @@ impl Vms {
         self.send(uuid, VmEvent::Stop { grace }, None)
     }
 
-    /// Stops a VM and starts it again with this start number. Returns false if there is no such VM.
-    pub fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
-        let Some(vm) = self.vms.get_mut(&uuid) else { return false };
-        vm.start = start;
-        self.send(uuid, VmEvent::Restart { grace }, Some(start))
+    /// Stops a VM and starts it again with this start number.
+    pub fn restart(
+        &mut self,
+        uuid: SystemUuid,
+        grace: Duration,
+        start: u32,
+    ) -> Result<(), StartError> {
+        self.order_start(uuid, start, VmEvent::Restart { grace })
     }
 
     /// Returns the number of the last start order of a VM.
@@ -330,4 +340,31 @@ async fn remove(files: VmPaths) -> Result<(), String> {
     }
     swtpm::stop(&files).await;
     files.remove().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::{failure::failure, fixtures};
+    use meshd_proto::vm::VmFailureKind;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn start_order_that_a_full_queue_drops_is_not_recorded_as_received() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut vms = Vms::open(HostConfig::of_root(dir.path()));
+        let spec = fixtures::spec(json!({}));
+        vms.start(&spec, 1).expect("the queue is empty");
+        // Its supervisor reads the queue at the next await.
+        while vms.stop(spec.uuid, Duration::ZERO) {}
+        let refused = failure(VmFailureKind::Refused, "no KVM");
+        let dropped = [
+            vms.start(&spec, 2),
+            vms.restart(spec.uuid, Duration::ZERO, 2),
+            vms.refuse(&spec, 2, refused),
+        ];
+        let is_unavailable = |sent: &Result<(), StartError>| matches!(sent, Err(StartError::Unavailable(uuid)) if *uuid == spec.uuid);
+        assert!(dropped.iter().all(is_unavailable), "{dropped:?}");
+        assert_eq!(vms.last_start(spec.uuid), Some(1), "the repeated order counts");
+    }
 }

@@ -42,9 +42,11 @@ enum RunState {
     Running {
         since: Duration,
     },
+    /// `is_resuming`: QEMU has not confirmed the last [`VmAction::Resume`].
     Paused {
         resumable: bool,
         until: Option<Duration>,
+        is_resuming: bool,
     },
     Stopping {
         step: StopStep,
@@ -190,6 +192,13 @@ impl VmStateMachine {
                 self.state = RunState::Running { since: now };
                 self.restart_state.guest_ran = true;
             }
+            // A new QMP session: a command of the former one may be lost.
+            (VmEvent::GuestRunning, RunState::Stopping { step: StopStep::Acpi, .. }) => {
+                return Some(VmAction::PowerDown);
+            }
+            (VmEvent::GuestRunning, RunState::Paused { is_resuming: true, .. }) => {
+                return Some(VmAction::Resume);
+            }
             (VmEvent::Resumed, RunState::Paused { .. }) => {
                 self.state = RunState::Running { since: now }
             }
@@ -220,8 +229,8 @@ impl VmStateMachine {
                 *then = AfterStop::Start;
                 None
             }
-            RunState::Paused { resumable: true, until } => {
-                *until = None;
+            RunState::Paused { resumable: true, until, is_resuming } => {
+                (*until, *is_resuming) = (None, true);
                 Some(VmAction::Resume)
             }
             RunState::Paused { .. } => {
@@ -251,7 +260,7 @@ impl VmStateMachine {
             restarts.then(|| now + restart_delay(&self.policy, self.restart_state.restarts));
         self.restart_state.restarts += u32::from(restarts);
         self.restart_state.failure = Some(failure);
-        self.state = RunState::Paused { resumable, until };
+        self.state = RunState::Paused { resumable, until, is_resuming: false };
         None
     }
 
@@ -353,7 +362,8 @@ impl VmStateMachine {
             }
             RunState::Waiting { .. } => self.launch(now, false),
             RunState::Paused { resumable, .. } => {
-                self.state = RunState::Paused { resumable: *resumable, until: None };
+                self.state =
+                    RunState::Paused { resumable: *resumable, until: None, is_resuming: true };
                 Some(VmAction::Resume)
             }
             RunState::Stopping { step: StopStep::Acpi, then, .. } => {

@@ -60,7 +60,7 @@ async fn vm_on_full_store_is_paused_with_reason_and_resumes() {
     store.grow();
     let before = node.processes();
     // So a newer number reaches one that is there: a start says no more than a restart.
-    assert!(vms.restart(spec.uuid, DEADLINE, 2));
+    vms.restart(spec.uuid, DEADLINE, 2).unwrap();
     assert_eq!(reaches(&mut reports, ReportedVmState::Running).await.failure, None);
     // SeaBIOS writes what is left of its own line as soon as the guest lets it have interrupts,
     // which is after the hello.

@@ -215,6 +215,24 @@ fn panic_before_shutdown_is_reported_as_panic() {
 }
 
 #[test]
+fn power_down_and_resume_are_repeated_on_a_new_qmp_session() {
+    let mut machine = running(RestartWhen::Never);
+    machine.handle(at(5), VmEvent::Stop { grace: GRACE });
+    assert_eq!(machine.handle(at(6), VmEvent::GuestRunning), Some(VmAction::PowerDown));
+    assert_eq!(machine.deadline(), Some(at(35)), "the grace period goes on");
+    machine.handle(at(35), VmEvent::Tick);
+    assert_eq!(machine.handle(at(36), VmEvent::GuestRunning), None, "SIGTERM was sent");
+
+    let mut machine = running(RestartWhen::Never);
+    machine.handle(at(5), paused(true));
+    assert_eq!(machine.handle(at(6), VmEvent::GuestRunning), None, "nobody has resumed it");
+    assert_eq!(machine.handle(at(7), VmEvent::Start), Some(VmAction::Resume));
+    assert_eq!(machine.handle(at(8), VmEvent::GuestRunning), Some(VmAction::Resume));
+    machine.handle(at(9), VmEvent::Resumed);
+    assert_eq!(machine.handle(at(10), VmEvent::GuestRunning), None);
+}
+
+#[test]
 fn restart_stops_then_starts_and_a_later_stop_wins() {
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.handle(at(5), VmEvent::Restart { grace: GRACE }), Some(VmAction::PowerDown));
