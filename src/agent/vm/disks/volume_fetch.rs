@@ -53,7 +53,7 @@ pub struct Volumes {
     endpoint: watch::Receiver<Option<Endpoint>>,
     fetches: BTreeMap<Digest, Fetch>,
     permits: Arc<tokio::sync::Semaphore>,
-    tasks: JoinSet<(Digest, Result<(), VmRefusal>)>,
+    tasks: JoinSet<Result<(), VmRefusal>>,
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Volumes {
         let task = self.tasks.spawn(async move {
             // The semaphore is never closed.
             let _permit = permits.acquire_owned().await;
-            (digest, job.run().await)
+            job.run().await
         });
         self.fetches.insert(digest, Fetch { progress, task });
     }
@@ -135,25 +135,22 @@ impl Volumes {
     /// Waits for the end of a fetch; pending if there is none. Cancel-safe.
     pub async fn next(&mut self) -> (Digest, Result<(), VmRefusal>) {
         loop {
-            match self.tasks.join_next().await {
-                Some(Ok((digest, result))) => {
-                    self.fetches.remove(&digest);
-                    return (digest, result);
-                }
-                Some(Err(error)) if error.is_cancelled() => {}
+            let (task, result) = match self.tasks.join_next_with_id().await {
+                Some(Ok((task, result))) => (task, result),
+                Some(Err(error)) if error.is_cancelled() => continue,
                 Some(Err(error)) => {
                     tracing::error!(%error, "a fetch of a volume failed");
                     // Without a result the VM would wait forever.
-                    let ended = self.fetches.iter().find(|(_, fetch)| fetch.task.is_finished());
-                    if let Some(digest) = ended.map(|(digest, _)| *digest) {
-                        self.fetches.remove(&digest);
-                        return (
-                            digest,
-                            Err(refusal(VmRefusalReason::VolumeMissing, error.to_string())),
-                        );
-                    }
+                    let reason = refusal(VmRefusalReason::VolumeMissing, error.to_string());
+                    (error.id(), Err(reason))
                 }
                 None => std::future::pending().await,
+            };
+            // A fetch that ended before its cancellation has no entry, or another one has it.
+            let ended = self.fetches.iter().find(|(_, fetch)| fetch.task.id() == task);
+            if let Some(digest) = ended.map(|(digest, _)| *digest) {
+                self.fetches.remove(&digest);
+                return (digest, result);
             }
         }
     }
@@ -381,5 +378,34 @@ impl FetchJob {
         part.file.sync_all().await.map_err(|error| self.store_error(&error))?;
         let (from, to) = (self.store.partial_path(&self.digest), self.store.path(&self.digest));
         fs::rename(from, to).map_err(|error| self.store_error(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{pin::pin, task::Poll};
+
+    #[tokio::test]
+    async fn result_of_a_cancelled_fetch_does_not_end_the_next_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        // Without an endpoint, a fetch waits.
+        let (_sender, endpoint) = watch::channel(None);
+        let config = HostConfig::of_root(dir.path());
+        let mut volumes = Volumes::new(config, Reservations::default(), endpoint);
+        let digest = Digest::of(b"a volume");
+        let task = volumes.tasks.spawn(async { Ok(()) });
+        volumes.fetches.insert(digest, Fetch { progress: Arc::default(), task: task.clone() });
+        while !task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        volumes.keep_only(&BTreeSet::new());
+        volumes.fetch(digest);
+        {
+            let mut next = pin!(volumes.next());
+            let polled = std::future::poll_fn(|context| Poll::Ready(next.as_mut().poll(context)));
+            assert!(polled.await.is_pending(), "the volume is not there");
+        }
+        assert!(volumes.fetches.contains_key(&digest), "no third fetch begins");
     }
 }
