@@ -8,7 +8,7 @@ use meshd_proto::{
 use meshd_types::Timestamp;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
-    collections::BTreeMap,
+    collections::VecDeque,
     path::{Path, PathBuf},
     process::Stdio,
     time::SystemTime,
@@ -82,7 +82,8 @@ pub fn log(event: &Event, has_ticket: bool) {
 /// Outcomes of the actions of this boot, stored so that a restarted agent repeats no action.
 pub struct Outcomes {
     path: PathBuf,
-    outcomes: BTreeMap<ActionId, ActionOutcome>,
+    /// The oldest first.
+    outcomes: VecDeque<(ActionId, ActionOutcome)>,
 }
 
 impl Outcomes {
@@ -90,26 +91,26 @@ impl Outcomes {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("action-outcomes.json");
         let text = files::read(&path).unwrap_or_default();
-        let outcomes: Vec<(ActionId, ActionOutcome)> =
-            serde_json::from_str(&text).unwrap_or_default();
-        Outcomes { path, outcomes: outcomes.into_iter().collect() }
+        Outcomes { path, outcomes: serde_json::from_str(&text).unwrap_or_default() }
     }
 
     pub fn all(&self) -> impl Iterator<Item = (ActionId, ActionOutcome)> {
-        self.outcomes.iter().map(|(id, outcome)| (*id, outcome.clone()))
+        self.outcomes.iter().cloned()
     }
 
     /// Stores an outcome before it is reported, and before a reboot begins.
     pub fn store(&mut self, message: &FromAgent) {
         let FromAgent::ActionDone { id, outcome } = message else { return };
-        if self.outcomes.insert(*id, outcome.clone()).as_ref() == Some(outcome) {
+        let stored = (*id, outcome.clone());
+        if self.outcomes.contains(&stored) {
             return;
         }
+        self.outcomes.retain(|(known, _)| known != id);
+        self.outcomes.push_back(stored);
         while self.outcomes.len() > MAX_OUTCOMES {
-            self.outcomes.pop_first();
+            self.outcomes.pop_front();
         }
-        let text =
-            serde_json::to_string(&self.outcomes.iter().collect::<Vec<_>>()).unwrap_or_default();
+        let text = serde_json::to_string(&self.outcomes).unwrap_or_default();
         if let Err(error) = files::replace_unsynced(&self.path, &text) {
             tracing::error!(%error, cause = source(&error), "cannot store the outcome of an action");
         }

@@ -14,6 +14,8 @@ pub const REBOOT_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 struct CompletedAction {
     outcome: ActionOutcome,
     acknowledged: bool,
+    /// Position in the order of completion: IDs are random.
+    number: u64,
 }
 
 /// The reboot of this machine.
@@ -29,21 +31,21 @@ struct Reboot {
 pub struct OrderedActions {
     node: NodeId,
     completed: BTreeMap<ActionId, CompletedAction>,
+    next_number: u64,
     reboot: Option<Reboot>,
 }
 
 impl OrderedActions {
     pub fn new(node: NodeId) -> Self {
-        OrderedActions { node, completed: BTreeMap::new(), reboot: None }
+        OrderedActions { node, completed: BTreeMap::new(), next_number: 0, reboot: None }
     }
 
-    /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are
+    /// Restores outcomes of an earlier run, the oldest first. Their acknowledgements are unknown, so they are
     /// repeated.
     pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
-        let outcomes = outcomes.into_iter().take(MAX_OUTCOMES);
-        self.completed.extend(
-            outcomes.map(|(id, outcome)| (id, CompletedAction { outcome, acknowledged: false })),
-        );
+        for (id, outcome) in outcomes {
+            self.insert(id, outcome);
+        }
     }
 
     /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall`
@@ -116,20 +118,24 @@ impl OrderedActions {
 
     fn complete(&mut self, id: ActionId, outcome: ActionOutcome) -> FromAgent {
         let message = action_done(id, &outcome);
-        self.completed.insert(id, CompletedAction { outcome, acknowledged: false });
+        self.insert(id, outcome);
+        message
+    }
+
+    /// Adds an outcome. Removes the oldest ones beyond the bound, acknowledged ones first.
+    fn insert(&mut self, id: ActionId, outcome: ActionOutcome) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.completed.insert(id, CompletedAction { outcome, acknowledged: false, number });
         while self.completed.len() > MAX_OUTCOMES {
-            let acknowledged = self
-                .completed
-                .iter()
-                .find(|(_, completed)| completed.acknowledged)
-                .map(|(id, _)| *id);
-            let Some(oldest) = acknowledged.or_else(|| self.completed.keys().next().copied())
-            else {
+            let age = |(_, completed): &(&ActionId, &CompletedAction)| {
+                (!completed.acknowledged, completed.number)
+            };
+            let Some(oldest) = self.completed.iter().min_by_key(age).map(|(id, _)| *id) else {
                 break;
             };
             self.completed.remove(&oldest);
         }
-        message
     }
 }
 

@@ -363,10 +363,15 @@ fn outcomes_are_repeated_until_acknowledged() {
         .filter(|effect| matches!(effect, Effect::Send(FromAgent::ActionDone { .. })))
         .count();
     assert_eq!(repeated, 1);
-    for id in 10..10 + 2 * MAX_OUTCOMES as u64 {
+    // IDs are random: the newest one may be the smallest.
+    for id in (10..10 + 2 * MAX_OUTCOMES as u64).rev() {
         machine.handle(at(60), 0, Event::UnknownAction(ActionId(id)));
     }
-    assert_eq!(machine.ordered_actions.unacknowledged().len(), MAX_OUTCOMES);
+    let unacknowledged = machine.ordered_actions.unacknowledged();
+    assert_eq!(unacknowledged.len(), MAX_OUTCOMES);
+    let is_newest =
+        |message: &FromAgent| matches!(message, FromAgent::ActionDone { id: ActionId(10), .. });
+    assert!(unacknowledged.iter().any(is_newest), "the oldest outcomes are removed");
 }
 
 fn event() -> impl Strategy<Value = Event> {
