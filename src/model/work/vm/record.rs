@@ -263,20 +263,19 @@ impl Vm {
     }
 
     /// Returns true once the node reports the desired state of the newest order. Until then meshd
-    /// repeats the order.
+    /// repeats the order. A copy on another node, which must release it, does not count.
     pub fn is_settled(&self) -> bool {
         let off = |state: ReportedVmState| {
             matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed)
         };
-        self.stray_nodes.is_empty()
-            && match (self.desired_state, &self.last_report) {
-                (VmDesiredState::Run, Some(last)) => {
-                    last.state != ReportedVmState::Stopping
-                        && last.start.is_none_or(|start| start == self.start)
-                }
-                (VmDesiredState::Stop, last) => last.as_ref().is_none_or(|last| off(last.state)),
-                (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
+        match (self.desired_state, &self.last_report) {
+            (VmDesiredState::Run, Some(last)) => {
+                last.state != ReportedVmState::Stopping
+                    && last.start.is_none_or(|start| start == self.start)
             }
+            (VmDesiredState::Stop, last) => last.as_ref().is_none_or(|last| off(last.state)),
+            (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
+        }
     }
 
     /// Places the VM on a node, with these parts of the node.

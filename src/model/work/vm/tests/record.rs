@@ -337,3 +337,14 @@ fn vm_may_run_on_every_node_that_did_not_confirm_its_release() {
     }
     assert!(vm.is_credible_claim(numbered(99)), "a full set may miss a node");
 }
+
+#[test]
+fn vm_is_settled_although_another_node_has_to_release_a_copy() {
+    let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
+    vm.apply_report(report(ReportedVmState::Running, 0), at(2));
+    let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 2])).node_id();
+    vm.stray_nodes.insert(other);
+    assert!(vm.is_settled(), "its node follows its order");
+    let order = vm.entry_for(other).map(|entry| entry.desired_state);
+    assert!(matches!(order, Some(VmTarget::Release { .. })), "{order:?}");
+}
