@@ -25,6 +25,9 @@ use std::{
 
 /// Maximum length of a stored reason, in characters.
 const MAX_REASON: usize = 500;
+/// Maximum number of VMs whose orders are sent one by one. The queue of a link drops what does not
+/// fit, and the next heartbeat would begin with the same VMs.
+const MAX_SINGLE_ORDERS: usize = 16;
 
 impl Vms {
     /// Returns the private addresses of a VM's NICs.
@@ -286,6 +289,10 @@ impl Vms {
             let strays = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
             model.vms_of(node).filter(|vm| !vm.is_settled()).chain(strays).map(Vm::uuid).collect()
         });
+        if unsettled.len() > MAX_SINGLE_ORDERS {
+            self.links.notify_node(node, SpecPart::All);
+            return;
+        }
         for uuid in unsettled {
             self.links.notify_node(node, SpecPart::Vm(uuid));
         }

@@ -321,3 +321,32 @@ async fn order_is_repeated_only_after_the_node_has_taken_it() {
     assert!(rig.central.agents.specs(link, SpecPart::All).is_empty(), "the old link sends nothing");
     drop(inbox);
 }
+
+#[tokio::test]
+async fn repeated_orders_of_many_vms_do_not_depend_on_the_length_of_a_queue() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = serde_json::from_value(json!({
+        "cpu": { "threads": 128 },
+        "memory": { "total_kib": 128 << 20, "available_kib": 127 << 20 },
+    }))
+    .unwrap();
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    let mut vms = Vec::new();
+    for number in 1..=20 {
+        vms.push(create(&rig, ask(number, ""), None).await.unwrap());
+    }
+    let mut orders = read_orders(&mut node).await;
+    // Guests that ignore ACPI, after an order to stop them.
+    let stopping: Vec<_> = vms.iter().map(|vm| (vm, ReportedVmState::Stopping)).collect();
+    report_vms(&node, &stopping).await;
+    while orders.try_recv().is_ok() {}
+    assert!(node.heartbeat(20).await);
+    let sent: Vec<_> = std::iter::from_fn(|| orders.try_recv().ok()).collect();
+    let is_all = |command: &LinkCommand| matches!(command, LinkCommand::Spec(SpecPart::All));
+    assert!(sent.iter().any(is_all), "{sent:?}");
+    let link = node.link.expect("a link");
+    assert_eq!(rig.central.agents.specs(link, SpecPart::All).len(), 20, "no VM is left out");
+}
