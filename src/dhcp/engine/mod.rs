@@ -75,6 +75,8 @@ pub struct Engine {
     /// Virtual interfaces of machines, with the NIC that sends for each.
     parents: BTreeMap<MacAddr, MacAddr>,
     known: KnownNics,
+    /// NICs whose recorded address another NIC has.
+    refused: BTreeSet<MacAddr>,
     /// Warnings about reservations, until they are taken.
     warnings: Vec<Warning>,
     sources: BootSources,
@@ -125,6 +127,7 @@ impl Engine {
             own,
             parents,
             known: KnownNics::default(),
+            refused: BTreeSet::new(),
             warnings: Vec::new(),
             sources,
             non_identifying_uuids,
@@ -192,14 +195,14 @@ impl Engine {
     /// Replaces the records of NICs. An address may move from one NIC to another, so reservations
     /// are removed first.
     fn put_nics(&mut self, records: Vec<NicRecord>) {
-        let mut reserved = Vec::new();
+        let mut changed = BTreeSet::new();
         for record in records {
             let mac = record.mac;
             let is_reserved_anew = self.known.vm(mac) != record.vm.as_ref()
                 || self.known.reserved(mac) != record.reserved;
             if is_reserved_anew {
                 self.authorities().for_each(|authority| authority.leases.remove_nic(mac));
-                reserved.push((mac, record.vm.clone(), record.reserved));
+                changed.insert(mac);
             }
             let kept = self.known.keeps_address(mac);
             if record == NicRecord::new(mac) {
@@ -212,21 +215,30 @@ impl Engine {
                 self.authorities().for_each(|authority| authority.leases.keep_address(mac, keeps));
             }
         }
-        for (mac, vm, of_machine) in reserved {
-            match vm {
-                Some(nic) => {
-                    if let Some(address) =
-                        nic.address.filter(|address| !self.reserve(mac, *address))
-                    {
-                        self.warnings.push(Warning::NotReserved { vm: nic.name, address });
-                    }
-                }
-                None => {
-                    if let Some(address) = of_machine.filter(|address| !self.reserve(mac, *address))
-                    {
-                        self.warnings.push(Warning::MachineNotReserved { mac, address });
-                    }
-                }
+        if !changed.is_empty() {
+            self.reserve_addresses(&changed);
+        }
+    }
+
+    /// Reserves the addresses of changed records, and those that another NIC had until now.
+    fn reserve_addresses(&mut self, changed: &BTreeSet<MacAddr>) {
+        let refused_before = std::mem::take(&mut self.refused);
+        for mac in refused_before.union(changed).copied() {
+            let Some(record) = self.known.get(mac) else { continue };
+            let vm = record.vm.as_ref().map(|nic| nic.name.clone());
+            let address = match &record.vm {
+                Some(nic) => nic.address,
+                None => record.reserved,
+            };
+            let Some(address) = address.filter(|address| !self.reserve(mac, *address)) else {
+                continue;
+            };
+            self.refused.insert(mac);
+            if changed.contains(&mac) {
+                self.warnings.push(match vm {
+                    Some(vm) => Warning::NotReserved { vm, address },
+                    None => Warning::MachineNotReserved { mac, address },
+                });
             }
         }
     }

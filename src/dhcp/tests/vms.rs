@@ -175,6 +175,24 @@ fn address_of_a_machine_record_is_reserved_while_the_server_runs() {
 }
 
 #[test]
+fn refused_reservation_is_made_when_another_record_gives_the_address_up() {
+    let mut engine = Engine::new(setup(DhcpMode::Authoritative, Some(pool(100, 101))), Vec::new());
+    let reserve = |engine: &mut Engine, number, address: Option<u8>| {
+        let record = NicRecord { reserved: address.map(ip), ..NicRecord::new(mac(number)) };
+        engine.apply(at(0), RecordChanges::Some(vec![RecordChange::Nic(record)]));
+    };
+    reserve(&mut engine, 1, Some(30));
+    // Two batches of one list: the row that takes the address comes before the one that gives it.
+    reserve(&mut engine, 2, Some(30));
+    let warning = Warning::MachineNotReserved { mac: mac(2), address: ip(30) };
+    assert_eq!(engine.take_warnings(), [warning]);
+    reserve(&mut engine, 1, Some(31));
+    assert_eq!(boot(&mut engine, at(10), mac(2), Program::Os), ip(30));
+    assert_eq!(boot(&mut engine, at(10), mac(1), Program::Os), ip(31));
+    assert_eq!(engine.take_warnings(), []);
+}
+
+#[test]
 fn vm_reservation_conflicting_with_site_toml_is_warned() {
     let owner = Owner::Mac(mac(1));
     let reservations = vec![Reservation { owner, address: ip(220), parent: None }];
