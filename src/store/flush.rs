@@ -33,6 +33,8 @@ struct Queue {
     changes: Vec<UnwrittenChange>,
     /// A task writes at present.
     is_writing: bool,
+    /// That task has taken changes that are not on the disk.
+    is_flushing: bool,
     /// Writing has panicked: the log may differ from the model, so no change is taken any more.
     is_broken: bool,
     /// Start of the last flush.
@@ -49,6 +51,19 @@ pub(super) struct UnwrittenChange {
     pub(super) events: NewRecords<Event>,
     pub(super) audit: NewRecords<Audit>,
     pub(super) written: oneshot::Sender<io::Result<()>>,
+}
+
+impl UnwrittenChange {
+    /// A change of nothing: its outcome is that of the changes before it.
+    fn empty(written: oneshot::Sender<io::Result<()>>) -> Self {
+        UnwrittenChange {
+            batch: Batch::default(),
+            undo: StagedRecords::default(),
+            events: NewRecords::none(),
+            audit: NewRecords::none(),
+            written,
+        }
+    }
 }
 
 /// Resolves when a change is on the disk, or undone.
@@ -97,6 +112,21 @@ impl Shared {
         }
     }
 
+    /// Returns the acknowledgement of all changes that are applied and not written; `None` if there
+    /// are none. The caller holds the lock of the model.
+    pub(super) fn await_unwritten(self: &Arc<Self>) -> Option<Acknowledgement> {
+        let is_written = {
+            let queue = self.queue();
+            queue.changes.is_empty() && !queue.is_flushing
+        };
+        if is_written {
+            return None;
+        }
+        let (written, acknowledgement) = oneshot::channel();
+        self.enqueue(UnwrittenChange::empty(written));
+        Some(acknowledgement)
+    }
+
     /// Writes until the queue is empty.
     fn write_all(self: Arc<Self>) {
         loop {
@@ -138,6 +168,7 @@ impl Shared {
         pause.into_iter().for_each(std::thread::sleep);
         let mut queue = self.queue();
         queue.last_flush = Some(Instant::now());
+        queue.is_flushing = true;
         std::mem::take(&mut queue.changes)
     }
 
@@ -157,9 +188,14 @@ impl Shared {
 
     fn write(&self, mut changes: Vec<UnwrittenChange>) -> Vec<Outcome> {
         let _guard = PanicGuard(self);
-        let batches = changes.iter_mut().map(|change| std::mem::take(&mut change.batch)).collect();
-        match self.log.append(batches) {
-            Ok(_) => changes.into_iter().map(|change| self.acknowledge(change)).collect(),
+        let batches = changes.iter_mut().map(|change| std::mem::take(&mut change.batch));
+        let batches: Vec<Batch> = batches.filter(|batch| !batch.is_empty()).collect();
+        let written = if batches.is_empty() { Ok(()) } else { self.log.append(batches).map(drop) };
+        match written {
+            Ok(()) => {
+                self.queue().is_flushing = false;
+                changes.into_iter().map(|change| self.acknowledge(change)).collect()
+            }
             Err(error) => self.undo(changes, &error),
         }
     }
@@ -177,7 +213,11 @@ impl Shared {
     /// Undoes changes that could not be written, and all that were applied after them.
     fn undo(&self, mut changes: Vec<UnwrittenChange>, error: &io::Error) -> Vec<Outcome> {
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
-        changes.append(&mut self.queue().changes);
+        {
+            let mut queue = self.queue();
+            changes.append(&mut queue.changes);
+            queue.is_flushing = false;
+        }
         let mut outcomes = Vec::with_capacity(changes.len());
         for UnwrittenChange { undo, events, audit, written, .. } in changes.into_iter().rev() {
             model.apply(undo);
@@ -397,5 +437,41 @@ mod tests {
             EventSeq(1),
             "the number of an undone event is not reused"
         );
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn commit_that_finds_an_unwritten_change_has_its_outcome() {
+        let (outcomes, script) = mpsc::channel();
+        let store = Arc::new(Store::from_log(Box::new(Scripted(Mutex::new(script)))).unwrap());
+        let commit = |put: bool| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let commit = store.commit(|tx| {
+                    if put {
+                        tx.put_node(node(1));
+                    }
+                    Ok::<_, StoreError>(tx.node(node(1).id).is_some())
+                });
+                commit.await
+            })
+        };
+        let is_applied = || store.read(|model| model.node(node(1).id).is_some());
+        for outcome in [Err(io::ErrorKind::StorageFull.into()), Ok(())] {
+            let is_written = outcome.is_ok();
+            let first = commit(true);
+            while !is_applied() {
+                tokio::task::yield_now().await;
+            }
+            let second = commit(false);
+            // Both wait for the disk, or the second one has answered too early.
+            while store.shared.queue().changes.is_empty() && !second.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            assert!(!second.is_finished(), "the change is not on the disk");
+            outcomes.send(outcome).unwrap();
+            let answers = [first.await.unwrap(), second.await.unwrap()];
+            assert!(answers.iter().all(|answer| answer.is_ok() == is_written), "{answers:?}");
+        }
+        assert!(commit(false).await.unwrap().unwrap(), "nothing is unwritten: no disk is asked");
     }
 }

@@ -28,7 +28,9 @@
 //!
 //! **A commit has two outcomes.** `Ok`: the change is acknowledged. An error: nothing was changed.
 //! A change that cannot be written is undone in the model, with all changes after it, and is cut
-//! off in the log. So no service handles a change that is applied and not stored.
+//! off in the log. A commit without a change may have found its effect in such a change, so it
+//! waits for the unwritten changes, and fails with them. [`Store::read`] waits for nothing: it may
+//! see a change that is undone later.
 //!
 //! **Crash.** A change that was not acknowledged exists completely or not at all. The journal's
 //! header lists the damage that is refused. A record that cannot be read stops the start with its
@@ -222,7 +224,7 @@ impl Store {
         let result = change(&mut tx)?;
         let staged = tx.into_staged();
         if staged.is_empty() {
-            return Ok((result, None));
+            return Ok((result, self.shared.await_unwritten()));
         }
         let Staged { records, events, audit } = staged;
         let mut batch = Batch::default();

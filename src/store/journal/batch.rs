@@ -13,6 +13,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Returns true if it changes no record.
+    pub fn is_empty(&self) -> bool {
+        self.body.is_empty()
+    }
+
     /// Sets the value of a record.
     pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());

@@ -122,6 +122,12 @@ pub(super) struct NewRecords<T> {
     pub(super) evicted: BTreeSet<u64>,
 }
 
+impl<T> NewRecords<T> {
+    pub(super) fn none() -> Self {
+        NewRecords { all: Vec::new(), evicted: BTreeSet::new() }
+    }
+}
+
 impl<T> Default for Retained<T> {
     fn default() -> Self {
         Retained {
