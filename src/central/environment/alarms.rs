@@ -31,11 +31,17 @@ struct Cause {
 
 impl Limiter {
     /// Returns the number of alarms that a record covers: this one and earlier unrecorded ones of
-    /// its cause. `None`: the alarm is only counted.
-    fn count(&self, now: Duration, cause: &str) -> Option<u32> {
+    /// its cause.
+    ///
+    /// # Errors
+    /// The alarm is only counted, under this key.
+    fn count(&self, now: Duration, cause: &str) -> Result<u32, String> {
         let mut causes = self.0.lock();
         if causes.len() >= MAX_CAUSES {
-            causes.retain(|_, cause| now.saturating_sub(cause.since) < WINDOW);
+            // An alarm that is not recorded yet stays.
+            causes.retain(|_, cause| {
+                now.saturating_sub(cause.since) < WINDOW || cause.last.is_some()
+            });
         }
         let key = if causes.len() >= MAX_CAUSES { "everything else" } else { cause };
         let known = causes.entry(key.to_owned()).or_insert(Cause {
@@ -57,15 +63,15 @@ impl Limiter {
         known.count = known.count.saturating_add(1);
         if known.count > BURST {
             known.suppressed = known.suppressed.saturating_add(1);
-            return None;
+            return Err(key.to_owned());
         }
         known.last = None;
-        Some(1 + std::mem::take(&mut known.suppressed))
+        Ok(1 + std::mem::take(&mut known.suppressed))
     }
 
     /// Keeps an alarm that was only counted, for the record of its window.
-    fn keep(&self, alarm: Alarm) {
-        if let Some(cause) = self.0.lock().get_mut(&alarm.cause) {
+    fn keep(&self, key: &str, alarm: Alarm) {
+        if let Some(cause) = self.0.lock().get_mut(key) {
             cause.last = Some(alarm);
         }
     }
@@ -92,19 +98,19 @@ pub(crate) struct Alarm {
 impl Environment {
     /// True if an event of this cause is recorded now, and not only counted.
     pub(crate) fn allows(&self, cause: &str) -> bool {
-        self.alarms.count(self.monotonic(), cause).is_some()
+        self.alarms.count(self.monotonic(), cause).is_ok()
     }
 
     /// Records an alarm as an event, and as a condition of the node if it is known. The end of the
     /// attacker's connection, which drops the caller, does not prevent the record.
     pub(crate) async fn alarm(self: &Arc<Self>, alarm: Alarm) {
         match self.alarms.count(self.monotonic(), &alarm.cause) {
-            Some(count) => {
+            Ok(count) => {
                 let env = Arc::clone(self);
                 // A panic there is reported by the runtime.
                 let _ = tokio::spawn(async move { env.store_alarm(alarm, count).await }).await;
             }
-            None => self.alarms.keep(alarm),
+            Err(key) => self.alarms.keep(&key, alarm),
         }
     }
 
@@ -176,32 +182,54 @@ pub(crate) fn log_failure(stored: Result<(), StoreError>, message: &'static str)
 mod tests {
     use super::*;
 
+    fn alarm() -> Alarm {
+        let (kind, cause, detail) =
+            (ConditionKind::BootImpersonated, "10.0.0.9".to_owned(), "again".to_owned());
+        Alarm { kind, node: None, session: None, cause, detail }
+    }
+
     #[test]
     fn suppressed_alarms_are_counted_with_next_recorded_one() {
         let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
-        let counts: Vec<_> = (0..50).filter_map(|_| limiter.count(second, "10.0.0.9")).collect();
+        let counts: Vec<_> =
+            (0..50).filter_map(|_| limiter.count(second, "10.0.0.9").ok()).collect();
         assert_eq!(counts, [1; 20]);
-        assert_eq!(limiter.count(second, "10.0.0.8"), Some(1), "another cause");
-        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(31));
-        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(1));
+        assert_eq!(limiter.count(second, "10.0.0.8"), Ok(1), "another cause");
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Ok(31));
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Ok(1));
     }
 
     #[test]
     fn suppressed_alarms_are_recorded_after_their_window() {
         let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
-        let alarm = || {
-            let (kind, cause, detail) =
-                (ConditionKind::BootImpersonated, "10.0.0.9".to_owned(), "again".to_owned());
-            Alarm { kind, node: None, session: None, cause, detail }
-        };
         for _ in 0..50 {
-            if limiter.count(second, "10.0.0.9").is_none() {
-                limiter.keep(alarm());
+            if let Err(key) = limiter.count(second, "10.0.0.9") {
+                limiter.keep(&key, alarm());
             }
         }
         assert!(limiter.take_unrecorded(second).is_empty(), "the window is open");
         let unrecorded = limiter.take_unrecorded(second + WINDOW);
         assert_eq!(unrecorded.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [30]);
         assert!(limiter.take_unrecorded(second + WINDOW).is_empty(), "recorded once");
+    }
+
+    #[test]
+    fn suppressed_alarms_of_many_causes_are_recorded_after_their_window() {
+        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let count_and_keep = |now, cause: &str| {
+            if let Err(key) = limiter.count(now, cause) {
+                limiter.keep(&key, alarm());
+            }
+        };
+        (0..50).for_each(|_| count_and_keep(second, "10.0.0.9"));
+        (0..MAX_CAUSES).for_each(|number| count_and_keep(second, &number.to_string()));
+        (0..50).for_each(|number| count_and_keep(second, &format!("late {number}")));
+        // A new cause makes room, before the alarms of the old ones are recorded.
+        count_and_keep(second + WINDOW, "new");
+        let unrecorded = limiter.take_unrecorded(second + WINDOW);
+        let counts: Vec<u32> = unrecorded.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [30, 31], "of one cause, and of those that had no entry");
+        count_and_keep(second + WINDOW * 3, "newer");
+        assert!(limiter.0.lock().len() <= 2, "what is recorded makes room");
     }
 }

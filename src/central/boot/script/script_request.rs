@@ -126,7 +126,10 @@ impl BootService {
             .filter(|once| once.is_for(Some(session.id)))
             .map(|once| once.set_at);
         let recorded = self.record_boot(id, session.id, from, endpoint.address, once).await;
-        recorded.map_err(|error| store_refusal(&error))?;
+        recorded.map_err(|error| {
+            self.leave_queue(session.mac);
+            store_refusal(&error)
+        })?;
         let cached = CachedScript::split(&script, &capability, request, endpoint, &snapshot, &node);
         self.add_pending_overlay(session.id, rendered, endpoint, cached);
         Ok(script)
