@@ -149,7 +149,8 @@ impl BootService {
         let sessions: BTreeSet<BootSessionId> =
             self.env.store.read(|model| model.session_ids().collect());
         self.log_budgets.lock().retain(|session, _| sessions.contains(session));
-        let (env, logs) = (Arc::clone(&self.env), Arc::clone(&self.logs));
+        let env = Arc::clone(&self.env);
+        let logs = Arc::clone(&self.logs);
         let sessions = move || env.store.read(|model| model.session_ids().collect());
         // The next sweep removes what this one could not.
         let _ = spawn_blocking(move || logs.keep_only(sessions)).await;

@@ -27,7 +27,8 @@ impl Tasks {
 
     /// Removes the output of tasks that are no longer on record.
     pub(super) async fn remove_old_outputs(&self) {
-        let (env, outputs) = (Arc::clone(&self.env), Arc::clone(&self.outputs));
+        let env = Arc::clone(&self.env);
+        let outputs = Arc::clone(&self.outputs);
         let tasks = move || env.store.read(|model| model.tasks().map(|task| task.id).collect());
         // The next call removes the rest.
         let _ = tokio::task::spawn_blocking(move || outputs.keep_only(tasks)).await;

@@ -67,7 +67,8 @@ async fn answer_to_either_of_two_renewals_opens_the_next_link() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
-    let (id, link) = (machine.id(), machine.link.expect("a link"));
+    let id = machine.id();
+    let link = machine.link.expect("a link");
     let say = async |message| rig.central.agents.link_message(link, message).await;
     let used = rig.node(id).certificates.last().cloned().expect("a certificate");
     for _ in 0..20 {
