@@ -246,7 +246,7 @@ fn machine_without_a_bmc_is_refused_with_the_key_to_write() {
     let text = stderr(&refused);
     assert!(refused.status.code() == Some(1) && text.contains("[[power.bmc]]"), "{text}");
     let reboot = world.meshd(&["node", "reboot", "--yes", "gpu001"]);
-    assert!(stderr(&reboot).contains("meshd node power cycle"), "{}", stderr(&reboot));
+    assert!(stderr(&reboot).contains("node power cycle"), "{}", stderr(&reboot));
 }
 
 #[test]
