@@ -40,8 +40,8 @@ impl OrderedActions {
         OrderedActions { node, completed: BTreeMap::new(), next_number: 0, reboot: None }
     }
 
-    /// Restores outcomes of an earlier run, the oldest first. Their acknowledgements are unknown, so
-    /// they are repeated.
+    /// Restores outcomes of an earlier run, the oldest first. Their acknowledgements are unknown,
+    /// so they are repeated.
     pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
         for (id, outcome) in outcomes {
             self.insert(id, outcome);

@@ -142,7 +142,7 @@ pub(super) fn text(warning: &Warning) -> String {
             "{address} is recorded for the VM {vm}, but site.toml reserves the address for another NIC, or another address for the NIC; change site.toml, or delete {vm}"
         ),
         Warning::MachineNotReserved { mac, address } => format!(
-            "{address} is recorded for the expected machine {mac}, but another record has the address, or site.toml reserves it or another one; meshd node list --full shows records, and the machine gets the address when the other record gives it up"
+            "{address} is recorded for the expected machine {mac}, but another record has the address, or site.toml reserves it or another one for the machine; change that record or site.toml: the address is reserved when the other one gives it up"
         ),
         Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
             format!(

@@ -363,7 +363,8 @@ mod tests {
             vms.restart(spec.uuid, Duration::ZERO, 2),
             vms.refuse(&spec, 2, refused),
         ];
-        let is_unavailable = |sent: &Result<(), StartError>| matches!(sent, Err(StartError::Unavailable(uuid)) if *uuid == spec.uuid);
+        let is_unavailable =
+            |sent: &Result<(), StartError>| matches!(sent, Err(StartError::Unavailable(_)));
         assert!(dropped.iter().all(is_unavailable), "{dropped:?}");
         assert_eq!(vms.last_start(spec.uuid), Some(1), "the repeated order counts");
     }
