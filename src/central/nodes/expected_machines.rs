@@ -267,7 +267,10 @@ impl<'a> Conflicts<'a> {
         if let Some(holder) = expected {
             return Some((format!("`{name}` is the name of machine {}", holder.mac), hint()));
         }
-        let is_own = |node: &Node| node.seen_nics().any(|own| *own == mac);
+        // Another node may have the NIC by now; the record belongs to the node that it became.
+        let became = self.model.expected_machine(mac).and_then(|machine| machine.node);
+        let is_own =
+            |node: &Node| became == Some(node.id) || node.seen_nics().any(|own| *own == mac);
         let holder = self.node_names.get(name).filter(|node| !is_own(node))?;
         Some((format!("`{name}` is the name of node {}", holder.id), hint()))
     }

@@ -283,7 +283,7 @@ fn claims_of_a_quarantined_node_are_forgotten() {
         let line = format!("uuid = \"{uuid}\"");
         let refused = create_vm(&world, "planned", &line, &[]).expect_err("it may run");
         let id = liar.own.boot.node.to_string();
-        assert!(refused.contains(&format!("meshd node quarantine {id}")), "{refused}");
+        assert!(refused.contains(&format!("node quarantine {id}")), "{refused}");
         let quarantined = world.meshd(&["node", "quarantine", &id, "--yes"]);
         assert!(quarantined.status.success(), "{}", stderr(&quarantined));
         create_vm(&world, "planned", &line, &[]).unwrap();

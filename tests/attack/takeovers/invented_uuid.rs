@@ -23,7 +23,7 @@ fn phases(world: &World) -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let nodes = world.json(&["node", "list", "-o", "json"]);
     let nodes = nodes.as_array().unwrap().iter();
-    nodes.map(|node| (text(&node["fingerprint"]["serial"]), text(&node["phase"]))).collect()
+    nodes.map(|node| (text(&node["serial"]), text(&node["phase"]))).collect()
 }
 
 fn phase(world: &World, machine: &PxeNode<'_>) -> Option<String> {
@@ -41,13 +41,13 @@ fn approval_of_expected_machine_admits_one_node() {
     machine.ipxe().unwrap();
     assert_eq!(phase(&world, &machine).as_deref(), Some("booting"));
     let thief = invented(&world, &machine, 0x77);
-    thief.ipxe().unwrap();
+    thief.power_on().unwrap();
     assert_eq!(phase(&world, &thief).as_deref(), Some("discovered"), "it waits for an operator");
     run(&world, &[&import[..], &["--approve"]].concat());
     assert_eq!(phase(&world, &thief).as_deref(), Some("discovered"), "also after an import");
     // The record ends with its node, although another node has the NIC now.
     run(&world, &["node", "remove", "gpu003", "--yes"]);
-    thief.ipxe().unwrap();
+    thief.power_on().unwrap();
     assert_eq!(phase(&world, &thief).as_deref(), Some("discovered"));
     let again = world.meshd(&import);
     assert!(stderr(&again).contains("1 added"), "{}", stderr(&again));
@@ -72,17 +72,18 @@ fn import_without_approval_withdraws_it_until_the_machine_appears() {
 
 #[test]
 fn nic_of_quarantined_or_rejected_node_admits_no_other_identity() {
-    let world = World::new("auto");
-    for (number, order, lift) in [(1, "quarantine", "release"), (2, "reject", "approve")] {
-        let machine = PxeNode::new(&world, number);
+    for (mode, order, lift) in [("auto", "quarantine", "release"), ("approve", "reject", "approve")]
+    {
+        let world = World::new(mode);
+        let machine = PxeNode::new(&world, 1);
         machine.ipxe().unwrap();
         let id = world.json(&["node", "list", "-o", "json"]);
-        let own = |node: &&serde_json::Value| node["fingerprint"]["serial"] == machine.serial;
+        let own = |node: &&serde_json::Value| node["serial"] == machine.serial;
         let id =
             id.as_array().unwrap().iter().find(own).unwrap()["id"].as_str().unwrap().to_owned();
         run(&world, &["node", order, &id, "--yes"]);
-        let thief = invented(&world, &machine, 0x70 + number);
-        let script = thief.ipxe().unwrap().0;
+        let thief = invented(&world, &machine, 0x77);
+        let script = thief.power_on().unwrap().0;
         assert!(script.contains("# refusal nic_held"), "{script}");
         for hint in [format!("meshd node {lift} {id}"), format!("meshd node remove {id}")] {
             assert!(script.contains(&hint), "{hint}: {script}");
@@ -95,10 +96,10 @@ fn nic_of_quarantined_or_rejected_node_admits_no_other_identity() {
             };
             if alarms.iter().any(names) { Ok(()) } else { Err(format!("{alarms:?}")) }
         });
-        let before = machine.ipxe().unwrap().0;
+        let before = machine.power_on().unwrap().0;
         assert!(before.contains("# refusal") && !before.contains("nic_held"), "its own: {before}");
         run(&world, &["node", "remove", &id, "--yes"]);
-        let script = thief.ipxe().unwrap();
-        assert!(script.overlay().is_some(), "an operator has removed the node: {}", script.0);
+        thief.power_on().unwrap();
+        assert!(phase(&world, &thief).is_some(), "an operator has removed the node");
     }
 }

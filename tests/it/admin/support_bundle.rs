@@ -78,7 +78,7 @@ fn values_of_variables_and_arguments_are_in_no_event_and_no_bundle() {
     let machine = PxeNode::new(&world, 1);
     let _agent = machine.start_agent(&machine.boot());
     let id = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
-    let set = world.meshd(&["node", "set", &id, &format!("password={SECRET}")]);
+    let set = world.meshd(&["node", "set", &id, &format!("slurm_cluster={SECRET}")]);
     assert!(set.status.success(), "{}", stderr(&set));
     let mut run = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
     run.arg("--site").arg(&world.site).args(["node", "exec", &id, "--", "/bin/true", SECRET]);
@@ -90,7 +90,7 @@ fn values_of_variables_and_arguments_are_in_no_event_and_no_bundle() {
     child.kill().unwrap();
     child.wait().unwrap();
     let detail = |kind: &str| world.events(kind)[0]["detail"].as_str().unwrap().to_owned();
-    assert_eq!(detail("vars_changed"), "password");
+    assert_eq!(detail("vars_changed"), "slurm_cluster");
     let path = world.path("bundle.tar.gz");
     let made = world.meshd(&["support-bundle", path.to_str().unwrap(), "--node", &id]);
     assert!(made.status.success(), "{}", stderr(&made));

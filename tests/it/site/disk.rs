@@ -299,7 +299,7 @@ fn altered_store_byte_is_refused_and_accepted_once_restored() {
         flip(&path, at);
         let message = world.serve_and_fail();
         assert!(
-            message.contains("the store is damaged") && message.contains("meshd backup restore"),
+            message.contains("the store is damaged") && message.contains("backup restore"),
             "at {at}: {message}"
         );
         assert!(

@@ -390,5 +390,5 @@ fn volume_with_wrong_digest_is_never_run() {
     let gone = "f".repeat(64);
     let file = vm_toml(&world, "two", &gone);
     let log_text = refused(&world, &["vm", "create", "--start", "-f", &file]);
-    assert!(log_text.contains(&gone) && log_text.contains("meshd volume add"), "{log_text}");
+    assert!(log_text.contains(&gone) && log_text.contains("volume add FILE"), "{log_text}");
 }

@@ -180,7 +180,9 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
 #[tokio::test]
 async fn vm_whose_disk_states_cannot_be_stored_is_refused() {
     let node = Node::new();
-    let spec = node.spec(Guest::Deaf, json!({}));
+    let digest = node.image(Guest::Deaf);
+    let volume = json!({ "name": "root", "format": "raw", "disk": "slot:eui.1", "digest": digest });
+    let spec = node.spec(Guest::Deaf, json!({ "volumes": [volume] }));
     let mut manager = node.manager();
     // No folder can be made where a file is.
     fs::create_dir_all(node.run_folder()).unwrap();
