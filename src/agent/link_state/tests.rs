@@ -109,7 +109,7 @@ fn start_uses_token_then_certificate_then_pending_connection() {
     assert_eq!(first(false, Some(validity(1000))), [Effect::OpenLink]);
     assert_eq!(first(false, Some(validity(0))), [Effect::Renew]);
     assert!(
-        matches!(&first(false, None)[..], [Effect::OpenPending { reason }] if reason.contains("no token"))
+        matches!(&first(false, None)[..], [Effect::OpenPending { reason }] if reason.contains("neither a token"))
     );
 }
 

@@ -107,14 +107,19 @@ fn allow_selected_fields(schema: &mut Value, schemas: &mut Schemas) {
     };
     let selected = format!("{name}Fields");
     let mut partial = schemas.0.get(&name).cloned().unwrap_or_default();
-    without_required(&mut partial);
+    without_required(&mut partial, schemas);
     schemas.0.insert(selected.clone(), partial);
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     *row = json!({ "anyOf": [reference(&name), reference(&selected)] });
 }
 
-/// Removes the required properties of a type, but not those of the types of its properties.
-fn without_required(schema: &mut Value) {
+/// Removes the required properties of a type and its flattened parts, but not those of the types of
+/// its properties.
+fn without_required(schema: &mut Value, schemas: &Schemas) {
+    let part = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+    if let Some(part) = part.map(|name| schemas.0.get(name).cloned().unwrap_or_default()) {
+        *schema = part;
+    }
     if let Some(fields) = schema.as_object_mut() {
         fields.remove("required");
         fields
@@ -122,7 +127,7 @@ fn without_required(schema: &mut Value) {
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten()
-            .for_each(without_required);
+            .for_each(|part| without_required(part, schemas));
     }
 }
 

@@ -30,7 +30,7 @@ const CONCURRENT: usize = 32;
 pub(crate) enum PowerCommand {
     /// Power nodes on and wait for their first packets
     On(BmcOrder),
-    /// Shut nodes down, then power them off
+    /// Shut nodes down, then switch off the power
     Off {
         #[command(flatten)]
         order: ConfirmedPower,

@@ -102,7 +102,7 @@ pub(super) struct Confirmation {
     /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Number of nodes, to change all of them at once
+    /// Number of all nodes, to change all at once
     #[arg(long, value_name = "NUMBER")]
     all_at_once: Option<u32>,
     /// Follow the rollout to its end

@@ -90,7 +90,7 @@ async fn repeated_request_with_idempotency_key_runs_once() {
     let (status, again, body) = order().await;
     assert_eq!((status, again, &body["vars"]["mpi_slots"]), (200, true, &8.into()));
     let changes =
-        log(&fixture).into_iter().filter(|line| line.detail.contains("mpi_slots=8")).count();
+        log(&fixture).into_iter().filter(|line| line.detail.contains("mpi_slots")).count();
     assert_eq!(changes, 1, "one transaction changed it");
     let (status, _, refused) = fixture.order(&path, r#"{"set":{"mpi_slots":9}}"#, &key).await;
     assert_eq!((status, &refused["code"]), (409, &"key_reused".into()));
