@@ -1,6 +1,6 @@
 //! The activities of the whole site that are not finished.
 
-use crate::{Central, vms::active_work};
+use crate::Central;
 use meshd_model::{
     activities::{self, Activity},
     operations::NodeOrder,
@@ -55,7 +55,7 @@ impl Central {
                 NodeOrder::Drain { .. } => Some(activities::drain(
                     node,
                     record,
-                    &active_work(model, node.id),
+                    &self.nodes.drain_work(model, node),
                     self.links.is_linked(node.id),
                 )),
                 _ => None,

@@ -1,6 +1,6 @@
 //! Facts that a node reports at each connection, read from sysfs and procfs.
 
-use super::{Hosting, PciFacts, UnitFacts};
+use super::{HookName, Hosting, PciFacts, UnitFacts};
 use meshd_types::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -33,6 +33,9 @@ pub struct Facts {
     /// `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosting: Option<Box<Hosting>>,
+    /// Drain hooks, sorted, at most [`super::MAX_DRAIN_HOOKS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drain_hooks: Vec<HookName>,
     pub versions: Versions,
 }
 

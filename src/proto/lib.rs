@@ -73,8 +73,10 @@ pub use iommu_units::{
     whole_node,
 };
 pub use link::{
-    ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction,
-    NodeReport, NodeSpec, Section, SectionReport, SpecEntry, Welcome,
+    ActionId, ActionOrder, ActionOutcome, DRAIN_HOOKS, DrainEntry, DrainOrder, DrainReport,
+    FromAgent, FromCentral, Heartbeat, Hello, HookName, HookReport, HookState, MAX_DRAIN_HOOKS,
+    MAX_DRAIN_REASON, MAX_HOOK_DETAIL, NodeAction, NodeReport, NodeSpec, Section, SectionReport,
+    SpecEntry, Welcome,
 };
 pub use network::{InterfaceName, NetworkName, NetworkSpec, PRIVATE_BRIDGE_MAC, Subnet};
 pub use vm::{Hosting, HugepageFacts, NumaFacts};

@@ -1,9 +1,15 @@
 //! Facts about this machine, read from sysfs and procfs without external programs. Unreadable facts
 //! are absent.
 //!
-//! `slots` suggests the disk and the fabric device of each unit.
+//! | module | content |
+//! | --- | --- |
+//! | `drain_hooks` | drain hooks of the overlays |
+//! | `slots` | suggests the disk and the fabric device of each unit |
 
+mod drain_hooks;
 mod slots;
+
+pub use drain_hooks::drain_hooks;
 
 use super::{
     disks,
@@ -59,6 +65,7 @@ pub fn collect(
         slots,
         store,
         hosting,
+        drain_hooks: drain_hooks(tree),
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),

@@ -191,3 +191,35 @@ proptest! {
         collected(&fake);
     }
 }
+
+#[test]
+fn drain_hooks_are_programs_that_only_root_may_change() {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+    let fake = machine();
+    assert!(collected(&fake).drain_hooks.is_empty());
+    let modes = [
+        ("20-lsf", 0o755),
+        ("10-slurm", 0o700),
+        ("group-writes", 0o775),
+        ("all-write", 0o757),
+        ("not-executable", 0o644),
+        ("bad name", 0o755),
+    ];
+    for (name, mode) in modes {
+        let path = format!("etc/meshd/drain.d/{name}");
+        fake.file(&path, "#!/bin/sh\n");
+        fs::set_permissions(fake.tree.path(&path), fs::Permissions::from_mode(mode)).expect("set");
+    }
+    let folder = fake.tree.path("etc/meshd/drain.d");
+    std::os::unix::fs::symlink("/bin/true", folder.join("linked")).expect("made");
+    fs::create_dir(folder.join("folder")).expect("made");
+    let set_mode = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode));
+    set_mode(0o755).expect("set");
+    let names = |fake: &FakeMachine| {
+        let hooks = collected(fake).drain_hooks;
+        hooks.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&fake), ["10-slurm", "20-lsf"]);
+    set_mode(0o777).expect("set");
+    assert_eq!(names(&fake), [""; 0], "anybody could replace a hook");
+}

@@ -5,18 +5,21 @@
 //! | --- | --- |
 //! | `background_runtime` | threads for VMs |
 //! | `calls` | one call to the central node at a time |
+//! | `drain` | drain hooks: other schedulers of the node leave and enter service with it |
 //! | `options` | paths of the agent, start errors |
-//! | `sections` | the sections of the desired state: VMs and tasks |
+//! | `sections` | the sections of the desired state: VMs, tasks and drain hooks |
 //! | `side_effects` | clock, randomness, log, files, reboot |
 
 mod background_runtime;
 mod calls;
+mod drain;
 mod sections;
 mod side_effects;
 mod options;
 
 use self::{
     background_runtime::BackgroundRuntime,
+    drain::DrainHooks,
     options::{host_config, import_ticket},
     sections::Sections,
     side_effects::{Outcomes, log, random, run_program, source, wall},
@@ -109,6 +112,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
     let networks = networks::start(&tree, services, vms.nics(), vms.nic_addresses());
+    let drain = DrainHooks::new(&tree);
     let mut driver = Driver {
         options,
         tree,
@@ -122,7 +126,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         work: JoinSet::new(),
         events: VecDeque::new(),
         outcomes,
-        sections: Sections { vms, tasks },
+        sections: Sections { vms, tasks, drain },
         _networks: networks,
         central_clock: None,
         boot_log: BootLog::new(),

@@ -1,6 +1,7 @@
 //! The sections of this node: each has one reconciler, which takes entries of the desired state and
 //! reports what it finds.
 
+use super::drain::DrainHooks;
 use crate::{task::Tasks, vm::VmManager};
 use meshd_proto::{FromAgent, NodeReport, NodeSpec, SectionReport, SpecEntry};
 
@@ -8,6 +9,7 @@ use meshd_proto::{FromAgent, NodeReport, NodeSpec, SectionReport, SpecEntry};
 pub struct Sections {
     pub vms: VmManager,
     pub tasks: Tasks,
+    pub drain: DrainHooks,
 }
 
 impl Sections {
@@ -16,6 +18,7 @@ impl Sections {
         match entry {
             SpecEntry::Vms(order) => self.vms.order(generation, order),
             SpecEntry::Tasks(order) => self.tasks.order(generation, order),
+            SpecEntry::Drain(entry) => self.drain.order(generation, entry),
         }
     }
 
@@ -23,6 +26,7 @@ impl Sections {
     pub fn begin_link(&mut self) {
         self.vms.begin_link();
         self.tasks.begin_link();
+        self.drain.begin_link();
     }
 
     /// Waits for the next report or piece of output. Cancel-safe.
@@ -32,6 +36,9 @@ impl Sections {
                 FromAgent::Report(NodeReport { observed, state: SectionReport::Vms(update) })
             }
             message = self.tasks.next() => message,
+            (observed, report) = self.drain.next() => {
+                FromAgent::Report(NodeReport { observed, state: SectionReport::Drain(report) })
+            }
         }
     }
 

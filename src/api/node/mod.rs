@@ -94,8 +94,8 @@ pub struct NodeView {
     /// which an operator's decision depends.
     #[serde(default)]
     pub revision: String,
-    /// Workloads that run on the node or are placed on it; a drain waits for them. Absent in lists
-    /// of nodes.
+    /// Workloads that run on the node or are placed on it, and drain hooks that are not done while
+    /// the node is out of service; a drain waits for them. Absent in lists of nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<String>,
 }

@@ -92,14 +92,17 @@ impl AgentSessions {
     pub fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
         let NodeOps { links, tasks, vms, .. } = &*self.nodes;
         let vm_entries = |vm| vms.vm_entries(link.node(), vm).into_iter().map(SpecEntry::Vms);
+        let drain = || self.nodes.drain_entry(link.node()).map(SpecEntry::Drain);
         let entries = match part {
             SpecPart::All => {
-                vm_entries(None).chain(tasks.entry_of(link.node()).map(SpecEntry::Tasks)).collect()
+                let task = tasks.entry_of(link.node()).map(SpecEntry::Tasks);
+                vm_entries(None).chain(task).chain(drain()).collect()
             }
             SpecPart::Vm(uuid) => vm_entries(Some(uuid)).collect(),
             SpecPart::Task(task) => {
                 tasks.entry_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
             }
+            SpecPart::Drain => drain().into_iter().collect(),
         };
         links.number_entries(link, entries)
     }
@@ -126,6 +129,7 @@ impl AgentSessions {
                 let idle = heartbeat.workloads == 0;
                 links.heartbeat(link, heartbeat);
                 vms.repeat_orders(link.node());
+                self.nodes.repeat_drain_entry(link.node());
                 if idle {
                     self.nodes.complete_drain(link.node()).await?;
                 }
@@ -148,6 +152,10 @@ impl AgentSessions {
                     SectionReport::Tasks(update) => {
                         links.record_observed(link, Section::Tasks, observed);
                         tasks.task_update(link.node(), update).await?;
+                    }
+                    SectionReport::Drain(report) => {
+                        links.record_observed(link, Section::Drain, observed);
+                        self.nodes.drain_update(link, report).await?;
                     }
                     SectionReport::Unknown => {}
                 }

@@ -31,7 +31,7 @@ use crate::{
 use checks::PendingCheck;
 use heartbeat_deadlines::Timers;
 use meshd_model::fleet::{Certificate, LinkState};
-use meshd_proto::{ActionId, ActionOrder, FromCentral, Heartbeat, Section};
+use meshd_proto::{ActionId, ActionOrder, DrainReport, FromCentral, Heartbeat, Section};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, NodeId, SystemUuid, TaskId, Timestamp};
 use section_progress::SectionProgress;
@@ -67,6 +67,7 @@ pub enum SpecPart {
     All,
     Vm(SystemUuid),
     Task(TaskId),
+    Drain,
 }
 
 /// Why an order that needs a node's link, or needs it to be down, is refused.
@@ -151,6 +152,8 @@ struct LinkEntry {
     state: LinkState,
     commands: mpsc::Sender<LinkCommand>,
     sections: BTreeMap<Section, SectionProgress>,
+    /// The last report of drain hooks.
+    drain: Option<DrainReport>,
 }
 
 struct Outstanding {
@@ -243,6 +246,7 @@ impl Links {
             state,
             commands,
             sections,
+            drain: None,
         };
         if let Some(old) = links.entries.insert(node, entry) {
             let _ =

@@ -1,7 +1,7 @@
 //! Which entries of each section a link has sent, and which of them its node has taken.
 
 use super::{LinkId, Links};
-use meshd_proto::{NodeSpec, Section, SpecEntry};
+use meshd_proto::{DrainReport, NodeSpec, Section, SpecEntry};
 use meshd_types::{NodeId, failpoint};
 
 /// The progress of a section on one link, as generations. The link loses nothing, so an entry that
@@ -50,5 +50,21 @@ impl Links {
         let links = self.inner.lock();
         let progress = links.entries.get(&node).and_then(|entry| entry.sections.get(&section));
         progress.is_none_or(|progress| progress.observed == progress.sent)
+    }
+
+    /// Stores the report of drain hooks of a link.
+    pub(crate) fn record_drain_report(&self, link: LinkId, report: DrainReport) {
+        let mut links = self.inner.lock();
+        let entry = links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number);
+        if let Some(entry) = entry {
+            entry.drain = Some(report);
+        }
+    }
+
+    /// Returns the last report of drain hooks of a node's link; `None` while the node has not taken
+    /// the last entry.
+    pub(crate) fn drain_report(&self, node: NodeId) -> Option<DrainReport> {
+        let is_current = self.has_observed_all(node, Section::Drain);
+        self.inner.lock().entries.get(&node).filter(|_| is_current)?.drain.clone()
     }
 }

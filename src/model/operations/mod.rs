@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `drain_hooks` | what a drain means for other schedulers of the node |
 //! | `node_operation` | the record of one node, and its states |
 //! | `order` | what an order wants of a node |
 //! | `outcome` | the end of an order to one node |
@@ -10,6 +11,7 @@
 //! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
 //! An order to one node is an operation with one node.
 
+mod drain_hooks;
 mod node_operation;
 mod order;
 mod outcome;
@@ -20,6 +22,7 @@ mod power_tests;
 #[cfg(test)]
 mod tests;
 
+pub use drain_hooks::{drain_entry, has_drain_hooks, waiting_hooks};
 pub use node_operation::{NodeOperation, NodeOperationState, StateCounts};
 pub use order::{DrainPolicy, NodeOrder};
 pub use outcome::NodeOutcome;

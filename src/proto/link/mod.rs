@@ -23,10 +23,16 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `drain` | drain hooks: other schedulers of the node leave and enter service with it |
 //! | `node_spec` | the desired state of a node and its report, by section |
 
+mod drain;
 mod node_spec;
 
+pub use drain::{
+    DRAIN_HOOKS, DrainEntry, DrainOrder, DrainReport, HookName, HookReport, HookState,
+    MAX_DRAIN_HOOKS, MAX_DRAIN_REASON, MAX_HOOK_DETAIL,
+};
 pub use node_spec::{NodeReport, NodeSpec, Section, SectionReport, SpecEntry};
 
 use super::{

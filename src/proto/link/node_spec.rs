@@ -8,6 +8,7 @@
 //! Both are differences. After each welcome the central node sends all entries, and the agent
 //! reports all sections. Generations belong to one link: each section counts its entries from 1.
 
+use super::drain::{DrainEntry, DrainReport};
 use crate::{
     task::{TaskEntry, TaskUpdate},
     vm::{VmEntry, VmUpdate},
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub enum Section {
     Vms,
     Tasks,
+    Drain,
 }
 
 /// A difference of the desired state of a node: one entry of a section, complete.
@@ -35,6 +37,7 @@ pub struct NodeSpec {
 pub enum SpecEntry {
     Vms(VmEntry),
     Tasks(TaskEntry),
+    Drain(DrainEntry),
 }
 
 impl SpecEntry {
@@ -42,6 +45,7 @@ impl SpecEntry {
         match self {
             SpecEntry::Vms(_) => Section::Vms,
             SpecEntry::Tasks(_) => Section::Tasks,
+            SpecEntry::Drain(_) => Section::Drain,
         }
     }
 }
@@ -61,6 +65,7 @@ pub struct NodeReport {
 pub enum SectionReport {
     Vms(VmUpdate),
     Tasks(TaskUpdate),
+    Drain(DrainReport),
     /// A section of a later version, whose agents still run after meshd went back to this one.
     #[serde(other)]
     Unknown,

@@ -3,6 +3,7 @@
 
 use crate::{
     environment::alarms::log_failure,
+    links::SpecPart,
     nodes::{
         NodeOps, OperateError,
         fence::FENCED,
@@ -43,6 +44,12 @@ impl NodeOps {
     ) {
         let changed: Vec<NodeId> =
             results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
+        if matches!(
+            head.order,
+            NodeOrder::Drain { .. } | NodeOrder::Maintenance | NodeOrder::Resume
+        ) {
+            changed.iter().for_each(|id| self.links.notify_node(*id, SpecPart::Drain));
+        }
         match &head.order {
             NodeOrder::Approve { .. } => self.enrolment.notify_decision(),
             NodeOrder::Resume => {

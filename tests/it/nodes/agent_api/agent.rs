@@ -13,14 +13,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// A node's file system, and its agent.
-struct Machine {
+pub(super) struct Machine {
     root: tempfile::TempDir,
     running: Option<(CancellationToken, JoinHandle<Result<(), RunError>>)>,
 }
 
 impl Machine {
     /// What an overlay brings.
-    fn new(fake: &Fake, ca_pem: &str, token: Option<String>) -> Self {
+    pub(super) fn new(fake: &Fake, ca_pem: &str, token: Option<String>) -> Self {
         let machine = Machine { root: tempfile::tempdir().expect("a folder"), running: None };
         fs::create_dir_all(machine.path("etc/meshd")).expect("made");
         fs::write(machine.path("etc/meshd/ca.pem"), ca_pem).expect("written");
@@ -64,7 +64,7 @@ impl Machine {
         machine
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(super) fn path(&self, path: &str) -> PathBuf {
         self.root.path().join(path)
     }
 
@@ -77,7 +77,7 @@ impl Machine {
         fs::write(&file, serde_json::to_string(&config).expect("plain")).expect("written");
     }
 
-    fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let options = Options {
             config: self.path("etc/meshd/agent.json"),
             boot_file: self.path("etc/meshd/boot.json"),
@@ -92,7 +92,7 @@ impl Machine {
         self.running = Some((shutdown.clone(), tokio::spawn(link_driver::run(options, shutdown))));
     }
 
-    async fn stop(&mut self) {
+    pub(super) async fn stop(&mut self) {
         let Some((shutdown, running)) = self.running.take() else { return };
         shutdown.cancel();
         deadline(running).await.expect("no panic").expect("it ran");

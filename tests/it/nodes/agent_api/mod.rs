@@ -2,6 +2,7 @@
 
 mod fake;
 mod agent;
+mod drain_hooks;
 
 use fake::{Fake, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};

@@ -3,12 +3,15 @@
 use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::DrainPolicy;
-use meshd_central::{TaskError, TaskRequest, TaskTarget};
+use meshd_central::{SpecPart, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::task::{Launcher, Task, TaskState},
 };
-use meshd_proto::task::{TaskUpdate, TaskUser};
+use meshd_proto::{
+    DrainEntry, DrainOrder, DrainReport, HookReport, HookState, NodeSpec, SpecEntry,
+    task::{TaskUpdate, TaskUser},
+};
 
 /// The site has a group of these.
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
@@ -94,4 +97,108 @@ async fn node_with_unrecorded_vm_is_refused_to_a_task() {
     assert!(refused.contains("not on record"), "{refused}");
     report_vms(&node, &[]).await;
     run(&rig).await.unwrap();
+}
+
+/// A report of the drain hook of a node, about the entry of this generation.
+async fn report_hook(node: &Machine<'_>, observed: u64, drains: bool, state: HookState) {
+    let detail = "job 7".to_owned();
+    let hooks = vec![HookReport { name: "slurm".parse().unwrap(), state, detail }];
+    let state = SectionReport::Drain(DrainReport { drains, hooks });
+    assert!(node.say(FromAgent::Report(NodeReport { observed, state })).await);
+}
+
+/// What the link of a node sends for its drain hooks: generation and order.
+fn entry(node: &Machine<'_>) -> (u64, Option<DrainOrder>) {
+    let sent = node.rig.central.agents.specs(node.link.expect("a link"), SpecPart::Drain);
+    match sent.as_slice() {
+        [NodeSpec { generation, entry: SpecEntry::Drain(DrainEntry { drain }) }] => {
+            (*generation, drain.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A node whose agent has a drain hook.
+async fn hooked(rig: &Rig) -> Machine<'_> {
+    let mut node = Machine::new(rig, 1);
+    node.facts = facts("ready");
+    node.facts.drain_hooks = vec!["slurm".parse().unwrap()];
+    node.boot(Stage::Online).await;
+    ready(&node).await;
+    node
+}
+
+#[tokio::test]
+async fn drain_waits_for_hooks_and_resume_tells_them() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = hooked(&rig).await;
+    let id = node.id();
+    let work = || rig.central.nodes.waiting_hooks(&rig.node(id));
+    assert_eq!(entry(&node), (1, None));
+    report_hook(&node, 1, false, HookState::Done).await;
+    assert!(node.heartbeat(0).await && work().is_empty());
+    let audit = AuditContext { reason: Some("disks".to_owned()), ..ordered(Verb::Drain) };
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
+    assert_eq!(rig.node(id).phase, Phase::Draining);
+    let (generation, order) = entry(&node);
+    let reason = order.map(|order| (order.reason, order.stop_work));
+    assert_eq!((generation, reason), (2, Some(("meshd: uid:0: disks".to_owned(), false))));
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Draining, "the hook has not answered");
+    report_hook(&node, 1, true, HookState::Done).await;
+    assert_eq!(work(), ["slurm: no report"], "it has not taken the order");
+    report_hook(&node, 2, true, HookState::Failed).await;
+    assert_eq!(work(), ["slurm failed: job 7"]);
+    report_hook(&node, 2, true, HookState::Waiting).await;
+    assert_eq!((work(), rig.node(id).phase), (vec!["slurm: job 7".to_owned()], Phase::Draining));
+    let activities = rig.central.activities().0;
+    let reasons: Vec<_> = activities.iter().filter_map(|it| it.reason.as_deref()).collect();
+    assert_eq!(reasons, ["waits for slurm: job 7"]);
+    rig.central.nodes.drain_with(id, DrainPolicy::Stop, Some(9), &audit).await.unwrap();
+    let order = entry(&node).1.unwrap();
+    assert_eq!((order.stop_work, order.grace_s), (true, Some(9)));
+    report_hook(&node, 3, true, HookState::Done).await;
+    assert_eq!((rig.node(id).phase, work()), (Phase::Maintenance, Vec::new()));
+    assert_eq!(entry(&node).1.map(|order| order.reason), Some("meshd: maintenance".to_owned()));
+
+    // The old report does not end a drain that follows a resume.
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    assert_eq!(entry(&node), (5, None));
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
+    assert!(node.heartbeat(0).await);
+    assert_eq!(
+        (rig.node(id).phase, work()),
+        (Phase::Draining, vec!["slurm: no report".to_owned()])
+    );
+    rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
+    assert!(work().is_empty());
+    // An operator who does not wait for the hooks.
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
+    rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.unwrap();
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
+}
+
+#[tokio::test]
+async fn offline_node_with_hooks_drains_when_it_returns() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = hooked(&rig).await;
+    let id = node.id();
+    assert!(node.heartbeat(0).await);
+    entry(&node);
+    report_hook(&node, 1, true, HookState::Done).await;
+    node.lose_power().await;
+    rig.pass(SILENT * 4).await;
+    assert_eq!(rig.node(id).phase, Phase::Offline);
+    let audit = ordered(Verb::Drain);
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
+    assert_eq!(rig.node(id).phase, Phase::Offline, "jobs may run there");
+    node.boot(Stage::Link).await;
+    assert!(node.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Draining, "the report of the last link does not count");
+    let (generation, order) = entry(&node);
+    assert!(order.is_some());
+    report_hook(&node, generation, true, HookState::Done).await;
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
 }

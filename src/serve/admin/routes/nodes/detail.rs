@@ -10,7 +10,7 @@ use axum::{
     extract::{Path, State},
 };
 use meshd_api::{NodeDetail, NodeView, TimelineView};
-use meshd_central::Shared;
+use meshd_central::{NodeRecords, Shared};
 use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
 
@@ -24,12 +24,19 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let detail = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
         let detail = NodeDetail::new(records.node, records.boot(), &central.site(), &link);
-        let mut detail = detail.working(records.active_work());
+        let mut detail = detail.working(work(central, records));
         detail = detail.deferred(records.boots().first().copied(), central.now());
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });
     detail.map(Json).ok_or_else(|| node_removed(id))
+}
+
+/// The work on record, and that of drain hooks while the node is out of service.
+fn work(central: &Shared, records: NodeRecords<'_>) -> Vec<String> {
+    let mut work = records.active_work();
+    work.extend(central.nodes.waiting_hooks(records.node));
+    work
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +79,7 @@ pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
         );
         Some(
             view.rolled_back(|profile| central.generations.rolled_back(profile))
-                .working(records.active_work()),
+                .working(work(central, records)),
         )
     });
     view.map(Json).ok_or_else(|| node_removed(id))
