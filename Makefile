@@ -90,7 +90,7 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test floods -- --nocapture
 
-test-debian: agent ## Builds a Debian 12 root and boots it, intact and with one flipped bit
+test-debian: agent ## Builds Debian roots and boots them: one flipped bit, a VM with a GPU, Slurm on two nodes
 	@.ci/setup test
 	@cargo test --quiet --locked --test debian --no-run
 	@target/debug/meshd lab image
