@@ -1,18 +1,16 @@
 //! Machines that stand before their script: DHCP has opened their boot sessions.
 //!
-//! They are behind a relay, beside another DHCP server. On a local segment meshd holds each request
-//! against the neighbour entry of its address, and `wrk` has one address: behind a router it stands
-//! for all of them, and each says by DHCP that it took that address.
+//! They are behind a relay, beside another DHCP server: on a local segment meshd compares each
+//! request with the neighbour entry of its address. Each says by DHCP which address it took.
 
 use super::PORT;
-use crate::frame::{CLIENT, CLIENT_INTERFACE, SERVER, Wire};
+use crate::frame::{CLIENT, SERVER, Wire};
 use anyhow::Context as _;
+use socket2::{Domain, Socket, Type};
 use std::{
     collections::BTreeSet,
-    fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, TcpStream, UdpSocket},
-    path::PathBuf,
+    net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -24,8 +22,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const SUBNET: &str = "10.79.0.0/16";
 /// The relay's address among them.
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
-/// The address that the load comes from.
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 /// Who leases addresses there.
 const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 3);
 
@@ -34,42 +30,41 @@ pub fn segment() -> String {
     format!("[[segment]]\nrelay = \"{RELAY}\"\naddress = \"{SERVER}\"\nmode = \"proxy\"\n")
 }
 
-/// Joins their subnet to the wire, and has the load come from it.
+/// Joins their subnet to the wire: the namespace of the load has all of its addresses.
 pub fn attach(wire: &Wire) -> anyhow::Result<()> {
     wire.client.ip(&["route", "add", "local", SUBNET, "dev", "lo"])?;
-    wire.client.ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", CLIENT_INTERFACE])?;
     wire.server.ip(&["route", "add", SUBNET, "via", &CLIENT.to_string()])?;
-    let (server, from) = (format!("{SERVER}/32"), ADDRESS.to_string());
-    wire.client.ip(&["route", "add", &server, "dev", CLIENT_INTERFACE, "src", &from])?;
     Ok(())
 }
 
-/// Writes the part of the load that chooses machines: each request is the next one's.
-pub fn lua(wire: &Wire) -> anyhow::Result<PathBuf> {
-    let path = wire.path("machines.lua");
-    let query = query("%02x:%02x", "%04x");
-    let text = format!(
-        "local machine = 0\nrequest = function()\n  machine = (machine + 1) % {machines}\n  \
-         return wrk.format(\"GET\", string.format(\"{query}\", math.floor(machine / 256), machine % 256, machine))\nend\n",
-        machines = super::MACHINES,
-    );
-    fs::write(&path, text)?;
-    Ok(path)
+/// The script request of each machine, and its address.
+pub fn requests(count: u16) -> Vec<(Ipv4Addr, String)> {
+    (0..count).map(|machine| (address(machine), path(machine))).collect()
 }
 
-/// What iPXE asks for, of a machine by its number.
-fn query(mac: &str, uuid: &str) -> String {
+/// The address that another server leased to a machine.
+fn address(machine: u16) -> Ipv4Addr {
+    let [high, low] = machine.to_be_bytes();
+    Ipv4Addr::new(10, 79, 16 + high, low)
+}
+
+/// What iPXE asks for.
+fn path(machine: u16) -> String {
+    let [high, low] = machine.to_be_bytes();
     format!(
-        "/boot/script?mac=52:54:00:00:{mac}&uuid=4c010203-0405-0607-0809-0a0b0c0d{uuid}&arch=x86_64\
+        "/boot/script?mac=52:54:00:00:{high:02x}:{low:02x}&arch=x86_64\
+         &uuid=4c010203-0405-0607-0809-0a0b0c0d{machine:04x}\
          &manufacturer_hex=51-45-4d-55&product_hex=62-65-6e-63-68&serial_hex=53-4e"
     )
 }
 
 /// One machine's script, as meshd answers it.
 fn ask_script(machine: u16) -> std::io::Result<String> {
-    let [high, low] = machine.to_be_bytes();
-    let path = query(&format!("{high:02x}:{low:02x}"), &format!("{machine:04x}"));
-    let mut stream = TcpStream::connect((SERVER, PORT))?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddrV4::new(address(machine), 0).into())?;
+    socket.connect(&SocketAddrV4::new(SERVER, PORT).into())?;
+    let mut stream = TcpStream::from(socket);
+    let path = path(machine);
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -107,7 +102,7 @@ fn ask(count: u16) -> anyhow::Result<String> {
         }
         // What a machine says to the server that leases, the relay says to meshd too.
         for machine in &some {
-            let chosen = [(50, ADDRESS.octets()), (54, OTHER_SERVER.octets())];
+            let chosen = [(50, address(*machine).octets()), (54, OTHER_SERVER.octets())];
             socket.send_to(&packet(*machine, 3, &chosen), (SERVER, 67))?;
         }
         for machine in some {

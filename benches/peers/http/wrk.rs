@@ -4,24 +4,19 @@ use crate::frame::{Process, Wire};
 use anyhow::Context as _;
 use std::{
     fs::{self, File},
-    path::Path,
     process::{Command, Stdio},
 };
 
 pub struct Load {
-    pub requests_a_second: f64,
     pub bytes_a_second: f64,
     pub bytes: f64,
 }
 
 /// Runs wrk with these arguments; an error when any request failed.
-pub fn load(wire: &Wire, args: &[&str], script: Option<&Path>) -> anyhow::Result<Load> {
+pub fn load(wire: &Wire, args: &[&str]) -> anyhow::Result<Load> {
     let output = wire.path("wrk.out");
     let mut command = Command::new("wrk");
     command.args(["--timeout", "10s"]);
-    if let Some(script) = script {
-        command.arg("-s").arg(script);
-    }
     command.args(args).stdin(Stdio::null()).stdout(File::create(&output)?).stderr(Stdio::null());
     let status = Process::start(&wire.client, &mut command)?.wait()?;
     let text = fs::read_to_string(&output)?;
@@ -34,11 +29,7 @@ fn read(text: &str) -> Option<Load> {
     let value =
         |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
     let total = text.lines().find_map(|line| line.trim().strip_suffix(" read")?.split(", ").nth(1));
-    Some(Load {
-        requests_a_second: value("Requests/sec:")?.parse().ok()?,
-        bytes_a_second: amount(value("Transfer/sec:")?)?,
-        bytes: amount(total?)?,
-    })
+    Some(Load { bytes_a_second: amount(value("Transfer/sec:")?)?, bytes: amount(total?)? })
 }
 
 /// `1.23GB`, as wrk writes it: in powers of 1024.
