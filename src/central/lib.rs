@@ -75,7 +75,7 @@ pub use nodes::{
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{
     ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError,
-    SlotError, SlotParts, VmError, VmVerb, VolumeUseError,
+    SlotError, SlotParts, VmError, VmVerb, VolumeUseError, vm_entries,
 };
 
 use admin::Admin;

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn commit_that_finds_an_unwritten_change_has_its_outcome() {
+    async fn reader_of_an_unwritten_change_has_its_outcome() {
         let (outcomes, script) = mpsc::channel();
         let store = Arc::new(Store::from_log(Box::new(Scripted(Mutex::new(script)))).unwrap());
         let commit = |put: bool| {
@@ -459,17 +459,23 @@ mod tests {
         for outcome in [Err(io::ErrorKind::StorageFull.into()), Ok(())] {
             let is_written = outcome.is_ok();
             let first = commit(true);
-            while !is_applied() {
+            // Applied, and taken by the task that writes.
+            while !is_applied() || !store.shared.queue().changes.is_empty() {
                 tokio::task::yield_now().await;
             }
             let second = commit(false);
-            // Both wait for the disk, or the second one has answered too early.
-            while store.shared.queue().changes.is_empty() && !second.is_finished() {
+            let reader = Arc::clone(&store);
+            let has_node = |model: &Model| model.node(node(1).id).is_some();
+            let third = tokio::spawn(async move { reader.read_acknowledged(has_node).await });
+            // All wait for the disk, or one has answered too early.
+            let is_early = || second.is_finished() || third.is_finished();
+            while store.shared.queue().changes.len() < 2 && !is_early() {
                 tokio::task::yield_now().await;
             }
             assert!(!second.is_finished(), "the change is not on the disk");
+            assert!(!third.is_finished(), "nor is what it has read");
             outcomes.send(outcome).unwrap();
-            let answers = [first.await.unwrap(), second.await.unwrap()];
+            let answers = [first.await.unwrap(), second.await.unwrap(), third.await.unwrap()];
             assert!(answers.iter().all(|answer| answer.is_ok() == is_written), "{answers:?}");
         }
         assert!(commit(false).await.unwrap().unwrap(), "nothing is unwritten: no disk is asked");

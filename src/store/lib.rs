@@ -30,7 +30,8 @@
 //! A change that cannot be written is undone in the model, with all changes after it, and is cut
 //! off in the log. A commit without a change may have found its effect in such a change, so it
 //! waits for the unwritten changes, and fails with them. [`Store::read`] waits for nothing: it may
-//! see a change that is undone later.
+//! see a change that is undone later. Orders that other machines carry out are read by
+//! [`Store::read_acknowledged`].
 //!
 //! **Crash.** A change that was not acknowledged exists completely or not at all. The journal's
 //! header lists the damage that is refused. A record that cannot be read stops the start with its
@@ -193,6 +194,21 @@ impl Store {
         read(&self.shared.model.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Reads from memory, and returns when all that it may have seen is on the disk.
+    ///
+    /// # Errors
+    /// It may have seen a change that the disk refused.
+    pub async fn read_acknowledged<R>(
+        &self,
+        read: impl FnOnce(&Model) -> R,
+    ) -> Result<R, StoreError> {
+        let (result, written) = self.read(|model| (read(model), self.shared.await_unwritten()));
+        if let Some(written) = written {
+            acknowledged(written).await?;
+        }
+        Ok(result)
+    }
+
     /// Runs a transaction. Returns when the change is on the disk.
     ///
     /// # Errors
@@ -204,8 +220,7 @@ impl Store {
         let begun = Instant::now();
         let (result, written) = self.apply(change)?;
         if let Some(written) = written {
-            let interrupted = |_| Err(io::Error::other("writing was interrupted"));
-            written.await.unwrap_or_else(interrupted).map_err(StoreError::Write)?;
+            acknowledged(written).await?;
             metrics::histogram!("meshd_store_commit_seconds").record(begun.elapsed().as_secs_f64());
         }
         Ok(result)
@@ -275,4 +290,10 @@ impl Store {
     pub fn changes_after(&self, after: Position) -> Result<Option<Vec<LoggedChange>>, StoreError> {
         self.shared.log.changes_after(after).map_err(StoreError::Read)
     }
+}
+
+/// Waits until a change is on the disk.
+async fn acknowledged(written: Acknowledgement) -> Result<(), StoreError> {
+    let interrupted = |_| Err(io::Error::other("writing was interrupted"));
+    written.await.unwrap_or_else(interrupted).map_err(StoreError::Write)
 }

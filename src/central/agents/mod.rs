@@ -13,14 +13,19 @@ use crate::{
         AgentApiError,
         enrol::{check_version, is_accepted, peer_certificate},
     },
+    environment::alarms::log_failure,
     links::{LinkCommand, LinkId, SpecPart},
-    nodes::NodeOps,
+    nodes::{NodeOps, drain_entry_of},
+    tasks::{entry_for, entry_of},
+    vms::vm_entries,
 };
 use hello::record_hello;
 use meshd_proto::{
     FromAgent, FromCentral, Hello, NodeReport, NodeSpec, Section, SectionReport, SpecEntry, Welcome,
 };
+use meshd_store::Model;
 use meshd_trust::Peer;
+use meshd_types::NodeId;
 use std::{net::IpAddr, sync::Arc};
 use tokio::sync::mpsc;
 
@@ -89,22 +94,20 @@ impl AgentSessions {
     }
 
     /// Returns a part of the desired state of a link's node, as it is now, numbered for this link.
-    pub fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
-        let NodeOps { links, tasks, vms, .. } = &*self.nodes;
-        let vm_entries = |vm| vms.vm_entries(link.node(), vm).into_iter().map(SpecEntry::Vms);
-        let drain = || self.nodes.drain_entry(link.node()).map(SpecEntry::Drain);
-        let entries = match part {
-            SpecPart::All => {
-                let task = tasks.entry_of(link.node()).map(SpecEntry::Tasks);
-                vm_entries(None).chain(task).chain(drain()).collect()
+    /// A node acts on it, so it is returned when it is on the disk. If the disk refuses it, the
+    /// next heartbeat repeats all.
+    pub async fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
+        let NodeOps { env, links, .. } = &*self.nodes;
+        let entries =
+            env.store.read_acknowledged(|model| spec_entries(model, link.node(), part)).await;
+        match entries {
+            Ok(entries) => links.number_entries(link, entries),
+            Err(error) => {
+                log_failure(Err(error), "cannot send orders to a node");
+                links.record_unsent_spec(link);
+                Vec::new()
             }
-            SpecPart::Vm(uuid) => vm_entries(Some(uuid)).collect(),
-            SpecPart::Task(task) => {
-                tasks.entry_for(link.node(), task).map(SpecEntry::Tasks).into_iter().collect()
-            }
-            SpecPart::Drain => drain().into_iter().collect(),
-        };
-        links.number_entries(link, entries)
+        }
     }
 
     /// Records the end of a link.
@@ -128,6 +131,9 @@ impl AgentSessions {
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 links.heartbeat(link, heartbeat);
+                if links.take_unsent_spec(link) {
+                    links.notify_node(link.node(), SpecPart::All);
+                }
                 vms.repeat_orders(link.node());
                 self.nodes.repeat_drain_entry(link.node());
                 if idle {
@@ -175,5 +181,22 @@ impl AgentSessions {
                 .await
                 .map(|issued| Some(FromCentral::Certificate(issued))),
         }
+    }
+}
+
+/// A part of the desired state of a node.
+fn spec_entries(model: &Model, node: NodeId, part: SpecPart) -> Vec<SpecEntry> {
+    let vms = |vm| vm_entries(model, node, vm).into_iter().map(SpecEntry::Vms);
+    let drain = || drain_entry_of(model, node).map(SpecEntry::Drain);
+    match part {
+        SpecPart::All => {
+            let task = entry_of(model, node).map(SpecEntry::Tasks);
+            vms(None).chain(task).chain(drain()).collect()
+        }
+        SpecPart::Vm(uuid) => vms(Some(uuid)).collect(),
+        SpecPart::Task(task) => {
+            entry_for(model, node, task).map(SpecEntry::Tasks).into_iter().collect()
+        }
+        SpecPart::Drain => drain().into_iter().collect(),
     }
 }

@@ -154,6 +154,8 @@ struct LinkEntry {
     sections: BTreeMap<Section, SectionProgress>,
     /// The last report of drain hooks.
     drain: Option<DrainReport>,
+    /// A part of the desired state was not sent, because the disk refused it.
+    has_unsent_spec: bool,
 }
 
 struct Outstanding {
@@ -247,6 +249,7 @@ impl Links {
             commands,
             sections,
             drain: None,
+            has_unsent_spec: false,
         };
         if let Some(old) = links.entries.insert(node, entry) {
             let _ =

@@ -31,6 +31,23 @@ impl Links {
         entries.into_iter().map(number).collect()
     }
 
+    /// Records that a part of the desired state could not be sent on a link.
+    pub(crate) fn record_unsent_spec(&self, link: LinkId) {
+        let mut links = self.inner.lock();
+        if let Some(entry) =
+            links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)
+        {
+            entry.has_unsent_spec = true;
+        }
+    }
+
+    /// Returns true once after [`Links::record_unsent_spec`].
+    pub(crate) fn take_unsent_spec(&self, link: LinkId) -> bool {
+        let mut links = self.inner.lock();
+        let entry = links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number);
+        entry.is_some_and(|entry| std::mem::take(&mut entry.has_unsent_spec))
+    }
+
     /// Records which entry of a section the node has taken. A number that was not sent counts as
     /// the last one.
     pub(crate) fn record_observed(&self, link: LinkId, section: Section, observed: u64) {

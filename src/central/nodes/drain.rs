@@ -80,17 +80,6 @@ impl NodeOps {
         waiting_hooks(node, self.links.drain_report(node.id).as_ref())
     }
 
-    /// Returns the desired state of the drain hooks of a node; `None` if it has none.
-    pub(crate) fn drain_entry(&self, id: NodeId) -> Option<DrainEntry> {
-        self.env.store.read(|model| {
-            let mut open = model.open_operations_of(id).filter(|(head, record)| {
-                record.state == NodeOperationState::Running
-                    && matches!(head.order, NodeOrder::Drain { .. })
-            });
-            drain_entry(model.node(id)?, open.next().map(|(head, _)| head))
-        })
-    }
-
     /// Repeats the entry of a node that has taken the last one and not followed it. A full queue of
     /// its link may have dropped an order.
     pub(crate) fn repeat_drain_entry(&self, id: NodeId) {
@@ -150,4 +139,12 @@ pub(super) fn stop_work_in(
     edit_task(tx, task, now, |task| {
         task.cancel("its node is drained".to_owned(), now);
     });
+}
+
+/// Returns the desired state of the drain hooks of a node; `None` if it has none.
+pub(crate) fn drain_entry_of(model: &Model, id: NodeId) -> Option<DrainEntry> {
+    let mut open = model.open_operations_of(id).filter(|(head, record)| {
+        record.state == NodeOperationState::Running && matches!(head.order, NodeOrder::Drain { .. })
+    });
+    drain_entry(model.node(id)?, open.next().map(|(head, _)| head))
 }

@@ -32,6 +32,7 @@ mod operator_kernel_args;
 pub(crate) mod rollouts;
 mod setting_changes;
 
+pub(crate) use drain::drain_entry_of;
 pub use error::{NamingError, OperateError, OrderError};
 pub use expected_machines::{ImportOptions, ImportReport};
 pub use fleet::{Fleet, NodeRecords};

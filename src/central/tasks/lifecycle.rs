@@ -164,20 +164,6 @@ impl Tasks {
         }
     }
 
-    /// Returns the order of the task that has a node, as it is now.
-    pub(crate) fn entry_of(&self, node: NodeId) -> Option<TaskEntry> {
-        self.env.store.read(|model| model.task_on(node)?.entry_for(node))
-    }
-
-    /// Returns the order of one task for a node, as it is now. A node removes a task that does not
-    /// have it.
-    pub fn entry_for(&self, node: NodeId, task: TaskId) -> Option<TaskEntry> {
-        self.env.store.read(|model| match model.task(task).filter(|task| task.holds(node)) {
-            Some(task) => task.entry_for(node),
-            None => Some(TaskEntry { task, desired_state: TaskDesiredState::Gone }),
-        })
-    }
-
     /// Repeats orders that nodes have taken and not followed yet.
     pub(crate) fn repeat_orders(&self) {
         let has_observed = |node: &NodeId| self.links.has_observed_all(*node, Section::Tasks);
@@ -206,6 +192,20 @@ impl Tasks {
             let unfinished = model.open_tasks().filter(is_unfinished);
             unfinished.flat_map(|task| task.members.iter().map(|member| member.node)).collect()
         })
+    }
+}
+
+/// Returns the order of the task that has a node, as it is now.
+pub(crate) fn entry_of(model: &Model, node: NodeId) -> Option<TaskEntry> {
+    model.task_on(node)?.entry_for(node)
+}
+
+/// Returns the order of one task for a node, as it is now. A node removes a task that does not have
+/// it.
+pub(crate) fn entry_for(model: &Model, node: NodeId, task: TaskId) -> Option<TaskEntry> {
+    match model.task(task).filter(|task| task.holds(node)) {
+        Some(task) => task.entry_for(node),
+        None => Some(TaskEntry { task, desired_state: TaskDesiredState::Gone }),
     }
 }
 

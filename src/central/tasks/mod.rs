@@ -18,7 +18,7 @@ mod output;
 
 pub use error::TaskError;
 pub use lifecycle::TaskRequest;
-pub(crate) use lifecycle::edit_task;
+pub(crate) use lifecycle::{edit_task, entry_for, entry_of};
 pub(crate) use node_loss::mark_node_lost;
 pub use node_selection::TaskTarget;
 

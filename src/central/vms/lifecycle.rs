@@ -209,32 +209,6 @@ impl Vms {
         self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(not_found)
     }
 
-    /// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that
-    /// the newest state is sent last. Orders to run are sent only while the checks of the node's
-    /// present boot pass.
-    pub fn vm_entries(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmEntry> {
-        self.env.store.read(|model| {
-            let may_run = may_run(model, node);
-            let is_due =
-                |entry: &VmEntry| may_run || !matches!(entry.desired_state, VmTarget::Run { .. });
-            let add_slot_disks = |mut entry: VmEntry| {
-                if let VmTarget::Run { slots, .. } = &mut entry.desired_state {
-                    *slots = slot_disks(model, node);
-                }
-                entry
-            };
-            let due = |vm: &Vm| vm.entry_for(node).filter(is_due).map(add_slot_disks);
-            match vm {
-                Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
-                None => {
-                    let strays = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
-                    let all = model.vms_of(node).chain(strays);
-                    all.filter_map(due).take(MAX_VMS).collect()
-                }
-            }
-        })
-    }
-
     /// Chooses the node of a VM, and assigns units. At most once in a transaction: candidates are
     /// read from the state before it, so a second VM would not see the first.
     pub(crate) fn choose_node_in(
@@ -275,6 +249,29 @@ impl Vms {
     pub(crate) fn notify(&self, vm: &Vm) {
         for node in vm.node().into_iter().chain(vm.stray_nodes.iter().copied()) {
             self.links.notify_node(node, SpecPart::Vm(vm.uuid()));
+        }
+    }
+}
+
+/// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that the
+/// newest state is sent last. Orders to run are sent only while the checks of the node's present
+/// boot pass.
+pub fn vm_entries(model: &Model, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmEntry> {
+    let may_run = may_run(model, node);
+    let is_due = |entry: &VmEntry| may_run || !matches!(entry.desired_state, VmTarget::Run { .. });
+    let add_slot_disks = |mut entry: VmEntry| {
+        if let VmTarget::Run { slots, .. } = &mut entry.desired_state {
+            *slots = slot_disks(model, node);
+        }
+        entry
+    };
+    let due = |vm: &Vm| vm.entry_for(node).filter(is_due).map(add_slot_disks);
+    match vm {
+        Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
+        None => {
+            let strays = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
+            let all = model.vms_of(node).chain(strays);
+            all.filter_map(due).take(MAX_VMS).collect()
         }
     }
 }

@@ -105,9 +105,13 @@ pub trait AgentBackend: Send + Sync + 'static {
         message: FromAgent,
     ) -> impl Future<Output = Result<Option<FromCentral>, AgentApiError>> + Send;
     /// Returns a part of the desired state of the node, as it is now.
-    fn specs(&self, link: Self::Link, part: SpecPart) -> Vec<NodeSpec> {
+    fn specs(
+        &self,
+        link: Self::Link,
+        part: SpecPart,
+    ) -> impl Future<Output = Vec<NodeSpec>> + Send {
         let _ = (link, part);
-        Vec::new()
+        std::future::ready(Vec::new())
     }
     /// Returns the path of a volume if a VM of the node uses it.
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
@@ -221,8 +225,8 @@ impl AgentBackend for Arc<Central> {
         self.agents.link_message(link, message).await
     }
 
-    fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
-        self.agents.specs(link, part)
+    async fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
+        self.agents.specs(link, part).await
     }
 
     async fn link_down(&self, link: LinkId) {

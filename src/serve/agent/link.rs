@@ -168,7 +168,7 @@ async fn run_link<P: AgentBackend>(
             command = inbox.recv() => match command {
                 Some(LinkCommand::Send(message)) => socket.send(&message).await?,
                 Some(LinkCommand::Spec(part)) => {
-                    for spec in service.central.specs(link, part) {
+                    for spec in service.central.specs(link, part).await {
                         socket.send(&FromCentral::Spec(spec)).await?;
                     }
                 }

@@ -3,17 +3,19 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
+    work::workloads::read_orders,
     world::{DEADLINE, World, eventually, node::PxeNode, single_orders::SingleOrders as _, stderr},
 };
-use meshd_central::OperateError;
+use meshd_central::{LinkCommand, OperateError, SpecPart};
 use meshd_model::fleet::{Audit, Phase, Stage, Verb};
 use meshd_proto::{ActionId, ActionOutcome, FromAgent, PciFacts};
+use meshd_store::StoreError;
 use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A file system of 4 MiB in memory; gone when dropped.
@@ -252,6 +254,49 @@ async fn node_that_falls_silent_on_a_full_disk_is_offline_once_there_is_room() {
     disk.make_room();
     rig.pass(Duration::from_secs(1)).await;
     assert_eq!(rig.node(machine.id()).phase, Phase::Offline);
+}
+
+#[tokio::test]
+async fn orders_that_a_full_disk_refuses_are_repeated_with_the_next_heartbeat() {
+    let world = World::prepared("auto");
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let disk = Small::mount(world.path("state"));
+    world.write_image();
+    let rig = Rig::new(&world);
+    let mut machine = Machine::new(&rig, 1);
+    // Its record is longer than the rest of any page.
+    let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
+    machine.facts.pci = vec![device; 100];
+    machine.boot(Stage::Online).await;
+    let mut inbox = read_orders(&mut machine).await;
+    disk.fill();
+    let line = || Audit::done(rig.central.now(), ordered(Verb::Reload));
+    while rig.central.env.write_audit(vec![line()]).await.is_ok() {}
+    let id = machine.id();
+    let link = machine.link.expect("a link");
+    let mut repeats = async || {
+        while inbox.try_recv().is_ok() {}
+        assert!(machine.heartbeat(0).await);
+        let is_all = |command| matches!(command, LinkCommand::Spec(SpecPart::All));
+        std::iter::from_fn(|| inbox.try_recv().ok()).any(is_all)
+    };
+    assert!(!repeats().await, "nothing was refused");
+    // The disk may refuse the change before it is read.
+    let begun = Instant::now();
+    loop {
+        let change = rig.central.store().commit(|tx| {
+            tx.edit_node(id, |node| node.name.push('x'));
+            Ok::<_, StoreError>(())
+        });
+        let specs = rig.central.agents.specs(link, SpecPart::All);
+        let (refused, sent) = tokio::join!(change, specs);
+        assert!(refused.is_err() && sent.is_empty(), "{refused:?} {sent:?}");
+        if repeats().await {
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE, "the orders are lost");
+    }
+    assert!(!repeats().await, "once");
 }
 
 #[test]

@@ -5,14 +5,16 @@ use crate::world::{World, single_orders::SingleOrders as _, unpack};
 use meshd::daemon;
 use meshd_central::{
     Clock, DhcpChange, DhcpExchange, Fetched, Lan, LanClient, LinkCommand, LinkId, Neighbour,
-    Shared,
+    Shared, vm_entries,
 };
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
     fleet::{AuditContext, ConditionKind, DhcpClient, Event, Lease, Node, Principal, Stage, Verb},
 };
-use meshd_proto::{EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION};
+use meshd_proto::{
+    EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION, vm::VmEntry,
+};
 use meshd_store::EventFilter;
 use meshd_trust::Peer;
 use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, Secret, SystemUuid, Timestamp};
@@ -173,6 +175,11 @@ impl Rig {
 
     pub fn node(&self, id: NodeId) -> Node {
         self.central.store().read(|model| model.node(id).cloned()).expect("the node is known")
+    }
+
+    /// What the central node orders about the VMs of a node.
+    pub fn vm_entries(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmEntry> {
+        self.central.store().read(|model| vm_entries(model, node, vm))
     }
 
     pub fn condition(&self, id: NodeId, kind: ConditionKind) -> Option<String> {

@@ -108,8 +108,8 @@ async fn report_hook(node: &Machine<'_>, observed: u64, drains: bool, state: Hoo
 }
 
 /// What the link of a node sends for its drain hooks: generation and order.
-fn entry(node: &Machine<'_>) -> (u64, Option<DrainOrder>) {
-    let sent = node.rig.central.agents.specs(node.link.expect("a link"), SpecPart::Drain);
+async fn entry(node: &Machine<'_>) -> (u64, Option<DrainOrder>) {
+    let sent = node.rig.central.agents.specs(node.link.expect("a link"), SpecPart::Drain).await;
     match sent.as_slice() {
         [NodeSpec { generation, entry: SpecEntry::Drain(DrainEntry { drain }) }] => {
             (*generation, drain.clone())
@@ -135,13 +135,13 @@ async fn drain_waits_for_hooks_and_resume_tells_them() {
     let node = hooked(&rig).await;
     let id = node.id();
     let work = || rig.central.nodes.waiting_hooks(&rig.node(id));
-    assert_eq!(entry(&node), (1, None));
+    assert_eq!(entry(&node).await, (1, None));
     report_hook(&node, 1, false, HookState::Done).await;
     assert!(node.heartbeat(0).await && work().is_empty());
     let audit = AuditContext { reason: Some("disks".to_owned()), ..ordered(Verb::Drain) };
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
     assert_eq!(rig.node(id).phase, Phase::Draining);
-    let (generation, order) = entry(&node);
+    let (generation, order) = entry(&node).await;
     let reason = order.map(|order| (order.reason, order.stop_work));
     assert_eq!((generation, reason), (2, Some(("meshd: uid:0: disks".to_owned(), false))));
     assert!(node.heartbeat(0).await);
@@ -156,15 +156,18 @@ async fn drain_waits_for_hooks_and_resume_tells_them() {
     let reasons: Vec<_> = activities.iter().filter_map(|it| it.reason.as_deref()).collect();
     assert_eq!(reasons, ["waits for slurm: job 7"]);
     rig.central.nodes.drain_with(id, DrainPolicy::Stop, Some(9), &audit).await.unwrap();
-    let order = entry(&node).1.unwrap();
+    let order = entry(&node).await.1.unwrap();
     assert_eq!((order.stop_work, order.grace_s), (true, Some(9)));
     report_hook(&node, 3, true, HookState::Done).await;
     assert_eq!((rig.node(id).phase, work()), (Phase::Maintenance, Vec::new()));
-    assert_eq!(entry(&node).1.map(|order| order.reason), Some("meshd: maintenance".to_owned()));
+    assert_eq!(
+        entry(&node).await.1.map(|order| order.reason),
+        Some("meshd: maintenance".to_owned())
+    );
 
     // The old report does not end a drain that follows a resume.
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
-    assert_eq!(entry(&node), (5, None));
+    assert_eq!(entry(&node).await, (5, None));
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &audit).await.unwrap();
     assert!(node.heartbeat(0).await);
     assert_eq!(
@@ -186,7 +189,7 @@ async fn offline_node_with_hooks_drains_when_it_returns() {
     let mut node = hooked(&rig).await;
     let id = node.id();
     assert!(node.heartbeat(0).await);
-    entry(&node);
+    entry(&node).await;
     report_hook(&node, 1, true, HookState::Done).await;
     node.lose_power().await;
     rig.pass(SILENT * 4).await;
@@ -197,7 +200,7 @@ async fn offline_node_with_hooks_drains_when_it_returns() {
     node.boot(Stage::Link).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "the report of the last link does not count");
-    let (generation, order) = entry(&node);
+    let (generation, order) = entry(&node).await;
     assert!(order.is_some());
     report_hook(&node, generation, true, HookState::Done).await;
     assert_eq!(rig.node(id).phase, Phase::Maintenance);

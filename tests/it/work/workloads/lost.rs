@@ -97,9 +97,9 @@ async fn fenced_node_loses_its_vms_and_movable_ones_move() {
         .delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete))
         .await
         .unwrap();
-    assert_eq!(rig.central.vms.vm_entries(first.id(), None).len(), 1);
+    assert_eq!(rig.vm_entries(first.id(), None).len(), 1);
     released(&first, &moves).await;
-    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty());
+    assert!(rig.vm_entries(first.id(), None).is_empty());
     assert_eq!(
         record(&rig, &moves).and_then(|vm| vm.node()),
         Some(second.id()),
@@ -143,8 +143,6 @@ async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
             .unwrap()
     };
     let patience = || match rig
-        .central
-        .vms
         .vm_entries(id, Some(vm.uuid()))
         .first()
         .map(|order| order.desired_state.clone())

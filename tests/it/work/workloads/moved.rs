@@ -49,7 +49,7 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
-    let orders = rig.central.vms.vm_entries(new, None);
+    let orders = rig.vm_entries(new, None);
     let want = |vm: &Vm| {
         orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.desired_state)
     };

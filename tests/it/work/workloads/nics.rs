@@ -93,8 +93,7 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
-    let target_state =
-        rig.central.vms.vm_entries(node.id(), Some(first.uuid())).remove(0).desired_state;
+    let target_state = rig.vm_entries(node.id(), Some(first.uuid())).remove(0).desired_state;
     assert!(
         matches!(&target_state, VmTarget::Run { spec, .. } if spec.nics == first.spec().nics),
         "{target_state:?}"

@@ -110,8 +110,7 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
-    let want =
-        |rig: &Rig| rig.central.vms.vm_entries(id, None).pop().map(|order| order.desired_state);
+    let want = |rig: &Rig| rig.vm_entries(id, None).pop().map(|order| order.desired_state);
     assert!(matches!(want(&rig), Some(VmTarget::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
     report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
@@ -154,14 +153,14 @@ async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(rig.central.vms.orphan_vms().len(), 1);
-    assert!(rig.central.vms.vm_entries(node.id(), None).is_empty(), "nobody ends it");
+    assert!(rig.vm_entries(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
     assert!(
         rig.central.vms.delete_vm(unrecorded.uuid(), None, &by).await.is_err(),
         "on which node?"
     );
     rig.central.vms.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
-    let orders = rig.central.vms.vm_entries(node.id(), None);
+    let orders = rig.vm_entries(node.id(), None);
     assert!(
         matches!(orders.as_slice(), [order] if order.desired_state == VmTarget::Release { disks: Vec::new() }),
         "{orders:?}"
@@ -292,33 +291,34 @@ async fn order_is_repeated_only_after_the_node_has_taken_it() {
     ready(&node).await;
     let link = node.link.expect("a link");
     // The generations of the entries that its link sends now.
-    let mut sent = || {
-        let commands = std::iter::from_fn(|| inbox.try_recv().ok());
-        let parts = commands.filter_map(|command| {
-            if let LinkCommand::Spec(part) = command { Some(part) } else { None }
-        });
-        let specs = parts.flat_map(|part| rig.central.agents.specs(link, part));
-        specs.map(|spec| spec.generation).collect::<Vec<_>>()
+    let mut sent = async || {
+        let mut generations = Vec::new();
+        while let Ok(command) = inbox.try_recv() {
+            if let LinkCommand::Spec(part) = command {
+                let specs = rig.central.agents.specs(link, part).await;
+                generations.extend(specs.iter().map(|spec| spec.generation));
+            }
+        }
+        generations
     };
-    assert_eq!(sent(), [0; 0], "nothing is ordered");
+    assert_eq!(sent().await, [0; 0], "nothing is ordered");
     create(&rig, ask(1, ""), None).await.unwrap();
-    assert_eq!(sent(), [1]);
+    assert_eq!(sent().await, [1]);
     assert!(node.heartbeat(0).await);
-    assert_eq!(sent(), [0; 0], "the node is busy, and has the order");
+    assert_eq!(sent().await, [0; 0], "the node is busy, and has the order");
     // A number that was not sent counts as the last one.
     for (observed, next) in [(1, 2), (99, 3)] {
         let state = SectionReport::Vms(VmUpdate::All { vms: Vec::new() });
         assert!(node.say(FromAgent::Report(NodeReport { observed, state })).await);
         assert!(node.heartbeat(0).await);
-        assert_eq!(sent(), [next], "the node does not do it");
+        assert_eq!(sent().await, [next], "the node does not do it");
     }
     let inbox = read_orders(&mut node).await;
-    assert_eq!(
-        rig.central.agents.specs(node.link.expect("a link"), SpecPart::All)[0].generation,
-        1,
-        "a new link"
-    );
-    assert!(rig.central.agents.specs(link, SpecPart::All).is_empty(), "the old link sends nothing");
+    let newer = node.link.expect("a link");
+    let specs = rig.central.agents.specs(newer, SpecPart::All).await;
+    assert_eq!(specs[0].generation, 1, "a new link");
+    let specs = rig.central.agents.specs(link, SpecPart::All).await;
+    assert!(specs.is_empty(), "the old link sends nothing");
     drop(inbox);
 }
 
@@ -348,5 +348,6 @@ async fn repeated_orders_of_many_vms_do_not_depend_on_the_length_of_a_queue() {
     let is_all = |command: &LinkCommand| matches!(command, LinkCommand::Spec(SpecPart::All));
     assert!(sent.iter().any(is_all), "{sent:?}");
     let link = node.link.expect("a link");
-    assert_eq!(rig.central.agents.specs(link, SpecPart::All).len(), 20, "no VM is left out");
+    let specs = rig.central.agents.specs(link, SpecPart::All).await;
+    assert_eq!(specs.len(), 20, "no VM is left out");
 }

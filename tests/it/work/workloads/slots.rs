@@ -108,7 +108,7 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
         .await
         .expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
-    let orders = rig.central.vms.vm_entries(node.id(), None);
+    let orders = rig.vm_entries(node.id(), None);
     let [VmTarget::Run { spec, slots, .. }] =
         orders.iter().map(|order| &order.desired_state).collect::<Vec<_>>()[..]
     else {
@@ -131,7 +131,7 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
 
     // Its node is fenced: it is nobody's, and is found anew at its next start.
     drop(rig.central.vms.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
-    let orders = rig.central.vms.vm_entries(node.id(), None);
+    let orders = rig.vm_entries(node.id(), None);
     let left = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     assert_eq!(orders[0].desired_state, VmTarget::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
@@ -170,7 +170,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
-    match rig.central.vms.vm_entries(node, None).pop().map(|order| order.desired_state) {
+    match rig.vm_entries(node, None).pop().map(|order| order.desired_state) {
         Some(VmTarget::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
@@ -186,7 +186,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     let vm = create(&rig, wants(1), None).await.unwrap();
     let fresh = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
-    let node_orders = rig.central.vms.vm_entries(node.id(), None);
+    let node_orders = rig.vm_entries(node.id(), None);
     assert!(
         matches!(&node_orders[0].desired_state, VmTarget::Run { disks, .. } if disks.len() == 1),
         "a boot makes it forget: {node_orders:?}"

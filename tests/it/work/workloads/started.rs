@@ -27,7 +27,7 @@ async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
 }
 
 fn want(rig: &Rig, node: NodeId) -> Option<VmTarget> {
-    rig.central.vms.vm_entries(node, None).pop().map(|order| order.desired_state)
+    rig.vm_entries(node, None).pop().map(|order| order.desired_state)
 }
 
 /// Its checks, of which one says this.
@@ -166,24 +166,24 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)])
         .await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
-    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 2);
+    assert_eq!(rig.vm_entries(id, None).len(), 2);
     // A link that is made anew changes nothing.
     node.power_off().await;
     node.link_up().await;
-    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 2);
+    assert_eq!(rig.vm_entries(id, None).len(), 2);
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let orders = rig.central.vms.vm_entries(id, None);
+    let orders = rig.vm_entries(id, None);
     assert!(
         matches!(orders.as_slice(), [one] if matches!(one.desired_state, VmTarget::Stop { .. })),
         "{orders:?}"
     );
-    assert!(rig.central.vms.vm_entries(id, Some(always.uuid())).is_empty());
+    assert!(rig.vm_entries(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
-    assert_eq!(rig.central.vms.vm_entries(id, None).len(), 1);
+    assert_eq!(rig.vm_entries(id, None).len(), 1);
     check(&node, "PASS").await;
-    let orders = rig.central.vms.vm_entries(id, None);
+    let orders = rig.vm_entries(id, None);
     assert!(
         orders.iter().any(|order| matches!(order.desired_state, VmTarget::Run { start: 2, .. })),
         "{orders:?}"
@@ -297,7 +297,7 @@ async fn restored_vm_is_not_started_before_confirmation() {
     };
     restored().await;
     assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
-    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty());
+    assert!(rig.vm_entries(first.id(), None).is_empty());
     report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().obstacle),
@@ -313,7 +313,7 @@ async fn restored_vm_is_not_started_before_confirmation() {
     ready(&first).await;
     report_vms(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
-    assert!(rig.central.vms.vm_entries(first.id(), None).is_empty(), "never two copies");
+    assert!(rig.vm_entries(first.id(), None).is_empty(), "never two copies");
     assert!(
         code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs"))
             .contains("release that one")

@@ -276,31 +276,32 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
     let tasks = states.map(|(task, state)| TaskReport { task, state }).to_vec();
     send_update(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
     let link = first.link.expect("a link");
-    let mut sent = || {
-        let commands = std::iter::from_fn(|| inbox.try_recv().ok());
-        let parts = commands.filter_map(|command| match command {
-            LinkCommand::Spec(part @ SpecPart::Task(_)) => Some(part),
-            _ => None,
-        });
-        parts.flat_map(|part| rig.central.agents.specs(link, part)).collect::<Vec<_>>()
+    let mut sent = async || {
+        let mut specs = Vec::new();
+        while let Ok(command) = inbox.try_recv() {
+            if let LinkCommand::Spec(part @ SpecPart::Task(_)) = command {
+                specs.extend(rig.central.agents.specs(link, part).await);
+            }
+        }
+        specs
     };
     let gone = |generation| {
         let order = TaskEntry { task: over, desired_state: TaskDesiredState::Gone };
         NodeSpec { generation, entry: SpecEntry::Tasks(order) }
     };
-    assert_eq!(sent(), [gone(1)]);
+    assert_eq!(sent().await, [gone(1)]);
     // The node reports after each order. Only time causes the next one.
     for generation in [1, 2] {
         for _ in 0..2 {
             let state = SectionReport::Tasks(TaskUpdate::All { tasks: tasks.clone() });
             send(&first, FromAgent::Report(NodeReport { observed: generation, state })).await;
-            assert!(sent().is_empty(), "a report causes no repetition");
+            assert!(sent().await.is_empty(), "a report causes no repetition");
         }
         wait_for_scan(&rig, [&first, &second]).await;
-        assert_eq!(sent(), [gone(generation + 1)]);
+        assert_eq!(sent().await, [gone(generation + 1)]);
     }
     wait_for_scan(&rig, [&first, &second]).await;
-    assert!(sent().is_empty(), "the node has not taken the last one");
+    assert!(sent().await.is_empty(), "the node has not taken the last one");
     // It is not free before it has nothing of either.
     for (left, free) in [(tasks, false), (Vec::new(), true)] {
         send_update(&first, TaskUpdate::All { tasks: left }).await;
