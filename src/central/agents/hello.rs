@@ -3,7 +3,7 @@
 use crate::{
     enrolment::{enrol::peer_certificate, tokens::NO_MAC},
     environment::records::{clear_condition, condition_event, phase_event, record_stage},
-    links::compare_units,
+    links::{compare_units, withdraw_end},
 };
 use meshd_model::fleet::{
     Actor, ConditionChanges, ConditionKind, Event, Node, PhaseChange, Stage, update_drift,
@@ -91,7 +91,7 @@ pub(crate) fn record_hello(
             Event::new(now, Actor::Node, kind, detail).of_node(peer.node).in_session(hello.session),
         );
     }
-    tx.edit_session(hello.session, |session| session.agent_stopped = false);
+    withdraw_end(tx, peer.node, hello.session, |session| session.agent_stopped = false);
     record_stage(tx, hello.session, Stage::Link, now);
     phase_event(tx, peer.node, hello.session, change, Actor::Node, now);
 }

@@ -170,7 +170,7 @@ impl AgentSessions {
             FromAgent::Output(output) => Ok(tasks.store_output(link.node(), output).await),
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
             FromAgent::Goodbye => {
-                links.agent_stopped(session).await?;
+                links.agent_stopped(link.node(), session).await?;
                 Ok(None)
             }
             FromAgent::Renewed => {

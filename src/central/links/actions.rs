@@ -1,6 +1,6 @@
 //! Actions that operations send to nodes. The store has the number of an action before it is sent.
 
-use super::{LinkCommand, Links, LinksInner, Outstanding};
+use super::{LinkCommand, Links, LinksInner, Outstanding, announce_end};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     operations::{NodeOperation, NodeOutcome, Operation},
@@ -81,7 +81,7 @@ impl Links {
             };
             if let Some(session) = record.flatten() {
                 // The present boot does not count as failed: an order ends it.
-                tx.edit_session(session, |session| session.reboot_ordered = true);
+                announce_end(tx, node, session, |session| session.reboot_ordered = true);
             }
             Ok::<_, StoreError>(())
         });

@@ -22,6 +22,7 @@ mod stale_checks;
 pub(crate) use checks::compare_units;
 pub use checks::doctor_report;
 pub use heartbeat_deadlines::WATCH_INTERVAL;
+pub(crate) use recent_link::{announce_end, withdraw_end};
 
 use crate::{
     environment::{Environment, alarms::log_failure},

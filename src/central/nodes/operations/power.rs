@@ -7,6 +7,7 @@ use crate::{
         alarms::log_failure,
         bmcs::{BmcError, BmcOwner, InFlight, RequestPermit, ResolvedBmc, resolve, shared_with},
     },
+    links::announce_end,
     nodes::{NodeOps, OperateError, lifecycle::existing_node, naming::search_key},
     vms::check_no_running_work,
 };
@@ -276,7 +277,7 @@ impl NodeOps {
             });
             if let Some(session) = tx.node(node).and_then(|node| node.boot).filter(|_| ends_boot) {
                 // The present boot does not count as failed: an order ends it.
-                tx.edit_session(session, |session| session.reboot_ordered = true);
+                announce_end(tx, node, session, |session| session.reboot_ordered = true);
             }
             Ok::<_, StoreError>(())
         });

@@ -1,6 +1,7 @@
 //! Ends running orders: those that a newer order replaces, and those whose effect the record of the
 //! node shows.
 
+use crate::links::withdraw_end;
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
 use meshd_types::{NodeId, OperationId, Timestamp};
@@ -53,9 +54,9 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
             });
             // The node runs on: a later end of this boot is not announced.
             if has_failed && node.is_some_and(|node| node.phase.has_link()) {
-                session.flatten().map(|session| {
-                    tx.edit_session(session, |session| session.reboot_ordered = false)
-                });
+                if let Some(session) = session.flatten() {
+                    withdraw_end(tx, id, session, |session| session.reboot_ordered = false);
+                }
             }
         }
     }

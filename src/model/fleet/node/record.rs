@@ -85,6 +85,10 @@ pub struct Node {
     pub last_seen: Timestamp,
     /// Newest boot session.
     pub boot: Option<BootSessionId>,
+    /// The boot that ends, by an order or because its agent stops, if its boot session is not on
+    /// record: that of a ticket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced_end: Option<BootSessionId>,
     /// Generation of the newest overlay.
     pub generation: Option<Generation>,
     /// Generation that the agent reports.
@@ -203,6 +207,7 @@ impl Node {
             discovered_at: now,
             last_seen: now,
             boot: None,
+            announced_end: None,
             generation: None,
             booted: None,
             certificates: Vec::new(),
