@@ -16,7 +16,7 @@ use meshd_model::fleet::{
     Actor, BootSession, ConditionKind, Event, EventKind, Node, Phase, Stage, Verb, Wait,
 };
 use meshd_proto::{Facts, PendingHello, PendingReply};
-use meshd_store::StoreError;
+use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, Digest, NodeId};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -98,13 +98,14 @@ impl Enrolment {
         // Validates the request and yields its key. This certificate is never sent.
         let key = self.authority().issue_node(&hello.csr_pem, hello.node, now)?.key;
         let id = self.pending.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        {
+        let has_conflict = {
             let mut entries = self.pending.entries.lock();
             if entries.len() >= MAX_WAITING {
                 return Err(AgentApiError::Busy);
             }
             entries.insert(id, PendingKey { node: hello.node, key });
-        }
+            entries.values().any(|entry| entry.node == hello.node && entry.key != key)
+        };
         let connection = PendingConnection {
             enrolment: self.clone(),
             id,
@@ -117,6 +118,11 @@ impl Enrolment {
         };
         let facts = bounded_facts(hello.facts);
         let stored = self.env.store.commit(|tx| {
+            // A connection that gets no certificate is no sign of life, and its facts are not
+            // those of the machine that the operator knows.
+            if has_conflict || !may_wait(tx, connection.node, connection.session) {
+                return Ok(());
+            }
             tx.edit_node(connection.node, |node| {
                 node.facts = Some(facts);
                 node.last_seen = now;
@@ -262,6 +268,14 @@ impl PendingConnection {
         }
         Ok(certified.then(|| PendingReply::Approved(issued.response(now))))
     }
+}
+
+/// True unless a connection of this boot is refused whatever an operator approves.
+fn may_wait(tx: &Tx<'_>, node: NodeId, session: BootSessionId) -> bool {
+    let is_decided = |node: &Node| matches!(node.phase, Phase::Removed | Phase::Rejected);
+    let has_link = |boot: &BootSession| boot.reached(Stage::Link).is_some();
+    tx.node(node).is_some_and(|node| !is_decided(node) && node.boot == Some(session))
+        && !tx.session(session).is_none_or(has_link)
 }
 
 /// Limits the facts that are stored for the operator: removes devices if they are too large, and

@@ -185,8 +185,10 @@ async fn node_whose_pending_connection_is_rejected_is_fenced_after_its_silence()
         csr_pem: certificate_request(),
         facts: machine.facts.clone(),
     };
+    let last_seen = rig.node(id).last_seen;
     let pending = rig.central.enrolment.pending(hello, machine.address.into()).await;
     let reply = pending.unwrap().next().await;
     assert!(matches!(reply, PendingReply::Rejected { .. }), "{reply:?}");
+    assert_eq!(rig.node(id).last_seen, last_seen);
     rig.central.nodes.fence(id, &ordered(Verb::Fence)).await.unwrap();
 }
