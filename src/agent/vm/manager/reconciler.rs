@@ -91,6 +91,7 @@ impl Reconciler {
                     Ok((uuid, result)) => self.release_ended(uuid, result).await,
                     Err(error) => tracing::error!(%error, "a release failed"),
                 },
+                () = self.vms.replace_failed_supervisor(&self.releasing_vms) => {}
                 Some(_) = self.console_sessions.join_next() => continue,
                 Ok(()) = changes.changed() => {}
                 Ok(()) = self.nic_addresses.changed() => {

@@ -1,38 +1,41 @@
 //! The VMs of this node: starts, stops, restarts and releases them, and takes over the VMs of an
 //! earlier agent.
 
-use crate::{
-    files,
-    vm::{
-        console::console_log::Console,
-        disks::disk_release,
-        failure::combine_refusals,
-        host::{config::HostConfig, resources},
-        net::{nic_addresses, tap_ports},
-        process::{
-            adoption,
-            persisted_vm::PersistedVm,
-            supervisor::{SupervisorCommand, VmSupervisor},
-            swtpm,
-            vm_event::{RestartState, VmEvent},
-            vm_state_machine,
-        },
-        reservations::Reservations,
-        vm_paths::{self, VmPaths},
+use crate::vm::{
+    console::console_log::Console,
+    disks::disk_release,
+    failure::combine_refusals,
+    host::{config::HostConfig, resources},
+    net::{nic_addresses, tap_ports},
+    process::{
+        adoption,
+        persisted_vm::PersistedVm,
+        supervisor::{SupervisorCommand, VmSupervisor},
+        swtpm,
+        vm_event::VmEvent,
+        vm_state_machine,
     },
+    reservations::Reservations,
+    vm_paths::{self, VmPaths},
 };
 use meshd_proto::vm::{ReleasedDisk, VmFailure, VmRefusal, VmReport, VmSpec};
 use meshd_types::SystemUuid;
 use rustix::process::Signal;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
-    time::timeout,
+    task::{self, JoinSet},
+    time::{sleep, timeout},
 };
 
 /// Length of the command queue of a supervisor.
 const COMMAND_QUEUE: usize = 16;
+/// Delay before a failed supervisor is replaced, which may fail again.
+const SUPERVISOR_DELAY: Duration = Duration::from_secs(1);
 
 /// Why a VM is not started.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,7 @@ struct ManagedVm {
     commands: mpsc::Sender<SupervisorCommand>,
     reports: watch::Receiver<VmReport>,
     console: Console,
+    supervisor: task::Id,
 }
 
 impl Vms {
@@ -93,17 +97,10 @@ impl Vms {
                 // Its disk write was interrupted. The next start order repeats the write.
                 continue;
             }
-            let stored =
-                files::read(&files.record()).map_err(|error| error.to_string()).and_then(|text| {
-                    // The error text of serde_json would repeat parts of the file, which may
-                    // contain secrets.
-                    serde_json::from_str::<PersistedVm>(&text)
-                        .map_err(|error| format!("the record is damaged at line {}", error.line()))
-                });
-            match stored {
-                Ok(stored) if stored.spec.uuid == uuid => vms.supervise(stored, files),
-                Ok(_) => {
-                    tracing::error!(%uuid, "cannot take over a VM: its record has another UUID; release it")
+            match read_record(uuid, &files) {
+                Ok(Some(stored)) => vms.supervise(stored, files, Duration::ZERO),
+                Ok(None) => {
+                    tracing::error!(%uuid, "cannot take over a VM: it has no record; release it")
                 }
                 Err(reason) => tracing::error!(%uuid, reason, "cannot take over a VM; release it"),
             }
@@ -111,7 +108,8 @@ impl Vms {
         vms
     }
 
-    fn supervise(&mut self, stored: PersistedVm, files: VmPaths) {
+    /// Starts the supervisor of a VM after a delay.
+    fn supervise(&mut self, stored: PersistedVm, files: VmPaths, delay: Duration) {
         let (spec, start) = (stored.spec.clone(), stored.start);
         let mut supervisor = VmSupervisor::new(
             stored,
@@ -122,15 +120,45 @@ impl Vms {
         );
         let action = supervisor.adopt();
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
-        let vm = ManagedVm {
-            commands,
-            reports: supervisor.reports(),
-            console: supervisor.console(),
-            start,
-            spec,
-        };
+        let reports = supervisor.reports();
+        let console = supervisor.console();
+        let task = self.supervisors.spawn(async move {
+            sleep(delay).await;
+            supervisor.run(command_queue, action).await;
+        });
+        let vm = ManagedVm { spec, start, commands, reports, console, supervisor: task.id() };
         self.vms.insert(vm.spec.uuid, vm);
-        self.supervisors.spawn(supervisor.run(command_queue, action));
+    }
+
+    /// Waits until a supervisor fails, and replaces it by one that takes over its VM, unless the VM
+    /// is being released. Pending while there is none. Cancel-safe.
+    pub async fn replace_failed_supervisor(&mut self, releasing: &BTreeSet<SystemUuid>) {
+        loop {
+            let error = match self.supervisors.join_next_with_id().await {
+                Some(Err(error)) => error,
+                // Its VM is released.
+                Some(Ok(_)) => continue,
+                None => std::future::pending().await,
+            };
+            let failed = self.vms.values().find(|vm| vm.supervisor == error.id());
+            let failed = failed.filter(|vm| !releasing.contains(&vm.spec.uuid));
+            let Some(spec) = failed.map(|vm| vm.spec.clone()) else { continue };
+            tracing::error!(vm = %spec.name, %error, "the supervisor of a VM failed; starting another one");
+            let files = self.files(spec.uuid);
+            match read_record(spec.uuid, &files) {
+                Ok(Some(stored)) => self.supervise(stored, files, SUPERVISOR_DELAY),
+                // The VM was not started. The next order starts it.
+                Ok(None) => {
+                    self.vms.remove(&spec.uuid);
+                    self.reservations.remove(spec.uuid);
+                }
+                Err(reason) => {
+                    tracing::error!(vm = %spec.name, reason, "cannot take over a VM; release it");
+                }
+            }
+            self.changed.send_modify(|count| *count = count.wrapping_add(1));
+            return;
+        }
     }
 
     /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts. Its
@@ -190,17 +218,10 @@ impl Vms {
     /// Sends the event of a start order to the supervisor of a VM, which is started if necessary.
     fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
         if !self.vms.contains_key(&spec.uuid) {
-            let (restart_state, boot, ran) = (RestartState::default(), String::new(), false);
             // A report of a stopped VM with the number of this order would look like the result of
             // this order.
-            let stored = PersistedVm {
-                spec: spec.clone(),
-                start: start.wrapping_sub(1),
-                restart_state,
-                boot,
-                ran,
-            };
-            self.supervise(stored, self.files(spec.uuid));
+            let stored = PersistedVm::new(spec.clone(), start.wrapping_sub(1));
+            self.supervise(stored, self.files(spec.uuid), Duration::ZERO);
         }
         self.order_start(spec.uuid, start, event)
     }
@@ -270,9 +291,14 @@ impl Vms {
                 Some(commands)
                     if commands.send(SupervisorCommand::Release(sender)).await.is_ok() =>
                 {
-                    result.await.unwrap_or(Ok(()))
+                    result.await.ok()
                 }
-                _ => remove(files).await,
+                _ => None,
+            };
+            let removed = match removed {
+                Some(removed) => removed,
+                // Without a supervisor, or it failed.
+                None => remove(files).await,
             };
             let released = match removed {
                 Ok(()) => disk_release::release(config, reservations, uuid, disks).await,
@@ -284,8 +310,6 @@ impl Vms {
 
     pub fn forget(&mut self, uuid: SystemUuid) {
         self.vms.remove(&uuid);
-        // Collect tasks that ended.
-        while self.supervisors.try_join_next().is_some() {}
     }
 
     /// Does not wait: a slow supervisor must not block the others. The central node repeats the
@@ -331,6 +355,14 @@ impl Vms {
     }
 }
 
+/// Reads the record of a VM. `None`: there is none.
+fn read_record(uuid: SystemUuid, files: &VmPaths) -> Result<Option<PersistedVm>, String> {
+    match PersistedVm::read(files)? {
+        Some(stored) if stored.spec.uuid != uuid => Err("its record has another UUID".to_owned()),
+        stored => Ok(stored),
+    }
+}
+
 /// Removes a VM without supervisor: its record is damaged.
 async fn remove(files: VmPaths) -> Result<(), String> {
     if let Some(process) = adoption::find(&files.pid(), files.user()) {
@@ -346,7 +378,7 @@ async fn remove(files: VmPaths) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::vm::{failure::failure, fixtures};
-    use meshd_proto::vm::VmFailureKind;
+    use meshd_proto::vm::{ReportedVmState, VmFailureKind};
     use serde_json::json;
 
     #[tokio::test]
@@ -367,5 +399,39 @@ mod tests {
             |sent: &Result<(), StartError>| matches!(sent, Err(StartError::Unavailable(_)));
         assert!(dropped.iter().all(is_unavailable), "{dropped:?}");
         assert_eq!(vms.last_start(spec.uuid), Some(1), "the repeated order counts");
+    }
+
+    #[tokio::test]
+    async fn failed_supervisor_is_replaced_from_the_record_and_takes_orders() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut vms = Vms::open(HostConfig::of_root(dir.path()));
+        let spec = fixtures::spec(json!({}));
+        let none = BTreeSet::new();
+        vms.start(&spec, 1).expect("sent");
+        vms.supervisors.abort_all();
+        vms.replace_failed_supervisor(&none).await;
+        assert_eq!(vms.last_start(spec.uuid), None, "it has no record: the repeated order counts");
+
+        let stored = PersistedVm::new(spec.clone(), 4);
+        stored.write(&vms.files(spec.uuid)).expect("written");
+        vms.supervise(stored, vms.files(spec.uuid), Duration::ZERO);
+        vms.start(&spec, 5).expect("sent");
+        vms.supervisors.abort_all();
+        vms.replace_failed_supervisor(&none).await;
+        assert_eq!(vms.last_start(spec.uuid), Some(4), "as on record");
+        let refused = failure(VmFailureKind::Refused, "no KVM");
+        vms.refuse(&spec, 5, refused).expect("the queue is open");
+        let mut reports = vms.watch(spec.uuid).expect("supervised");
+        let is_failed = |report: &VmReport| report.state == ReportedVmState::Failed;
+        let failed = timeout(Duration::from_secs(60), reports.wait_for(is_failed)).await;
+        assert_eq!(failed.expect("in time").expect("supervised").start, Some(5));
+
+        vms.supervisors.abort_all();
+        let releasing = BTreeSet::from([spec.uuid]);
+        let replaced =
+            timeout(Duration::from_millis(300), vms.replace_failed_supervisor(&releasing));
+        assert!(replaced.await.is_err(), "the release removes the VM");
+        vms.release(spec.uuid).await.expect("without a supervisor");
+        assert!(!vms.files(spec.uuid).record().exists());
     }
 }

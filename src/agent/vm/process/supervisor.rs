@@ -57,6 +57,10 @@ pub struct VmSupervisor {
     reservations: Reservations,
     state_machine: VmStateMachine,
     started: Instant,
+    /// Uptime of the machine at `started`.
+    started_at: Duration,
+    /// As in the stored record.
+    power_down_until_ms: Option<u64>,
     process: Option<WatchedProcess>,
     session: Option<QmpSession>,
     reconnect_at: Option<Instant>,
@@ -84,7 +88,7 @@ impl VmSupervisor {
         reservations: Reservations,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let PersistedVm { spec, start, restart_state, boot, ran } = stored;
+        let PersistedVm { spec, start, restart_state, boot, ran, power_down_until_ms } = stored;
         let tree = Tree::new(&config.root);
         let (console, console_input) = Console::new(&files);
         let state_machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), restart_state);
@@ -99,6 +103,8 @@ impl VmSupervisor {
             reservations,
             state_machine,
             started: Instant::now(),
+            started_at: system::uptime(&tree),
+            power_down_until_ms,
             process: None,
             session: None,
             reconnect_at: None,
@@ -126,7 +132,9 @@ impl VmSupervisor {
             self.state_machine.adopt_after_reboot();
             None
         } else {
-            self.state_machine.adopt(Duration::ZERO, is_alive)
+            let until = self.power_down_until_ms.map(Duration::from_millis);
+            let grace = until.map(|until| until.saturating_sub(self.started_at));
+            self.state_machine.adopt(Duration::ZERO, is_alive, grace)
         };
         self.needs_cleanup = !is_alive;
         self.ran = is_alive || self.ran && !is_rebooted;
@@ -327,9 +335,15 @@ impl VmSupervisor {
 
     /// Writes the record before any action depends on it.
     fn store(&mut self) {
-        let (spec, restart_state, boot) =
-            (self.spec.clone(), self.state_machine.restart_state().clone(), self.boot.clone());
-        let stored = PersistedVm { spec, start: self.start, restart_state, boot, ran: self.ran };
+        let millis = |until: Duration| u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+        let power_down_until = self.state_machine.power_down_until();
+        let stored = PersistedVm {
+            restart_state: self.state_machine.restart_state().clone(),
+            boot: self.boot.clone(),
+            ran: self.ran,
+            power_down_until_ms: power_down_until.map(|until| millis(self.started_at + until)),
+            ..PersistedVm::new(self.spec.clone(), self.start)
+        };
         // A VM that is being released gets no new folder: a restarted agent would take it over.
         let is_removed = self.release.is_some() && !self.files.record().exists();
         if self.stored.as_ref() == Some(&stored) || is_removed {

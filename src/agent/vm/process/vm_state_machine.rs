@@ -103,9 +103,20 @@ impl VmStateMachine {
         }
     }
 
-    /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
-    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
-        match (self.restart_state.should_run, is_alive) {
+    /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs. `grace`: the rest of the
+    /// grace period, if its guest shuts down by ACPI.
+    pub fn adopt(
+        &mut self,
+        now: Duration,
+        is_alive: bool,
+        grace: Option<Duration>,
+    ) -> Option<VmAction> {
+        let should_run = self.restart_state.should_run;
+        if let Some(grace) = grace.filter(|_| is_alive) {
+            let then = if should_run { AfterStop::Start } else { AfterStop::Stopped };
+            return self.stop(now, StopStep::Acpi, grace, then);
+        }
+        match (should_run, is_alive) {
             (true, true) if self.restart_state.guest_ran => {
                 self.state = RunState::Running { since: now }
             }
@@ -154,6 +165,14 @@ impl VmStateMachine {
             RunState::Waiting { until } => Some(*until),
             RunState::Paused { until, .. } => *until,
             RunState::Off | RunState::Running { .. } => None,
+        }
+    }
+
+    /// Returns the end of the grace period of a guest that shuts down by ACPI.
+    pub fn power_down_until(&self) -> Option<Duration> {
+        match &self.state {
+            RunState::Stopping { step: StopStep::Acpi, deadline, .. } => Some(*deadline),
+            _ => None,
         }
     }
 

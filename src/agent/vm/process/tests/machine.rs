@@ -254,7 +254,7 @@ fn adopted_vm_continues_in_its_stored_state() {
     let adopted = |should_run, is_alive, when| {
         let mut machine = machine(when);
         (machine.restart_state.should_run, machine.restart_state.guest_ran) = (should_run, true);
-        let action = machine.adopt(at(0), is_alive);
+        let action = machine.adopt(at(0), is_alive, None);
         (machine.state(), action)
     };
     assert_eq!(adopted(true, true, RestartWhen::Never), (ReportedVmState::Running, None));
@@ -268,12 +268,33 @@ fn adopted_vm_continues_in_its_stored_state() {
 }
 
 #[test]
+fn guest_that_shuts_down_keeps_its_grace_period_under_the_next_agent() {
+    for order in [VmEvent::Stop { grace: GRACE }, VmEvent::Restart { grace: GRACE }] {
+        let restarts = matches!(order, VmEvent::Restart { .. });
+        let mut former = running(RestartWhen::Never);
+        former.handle(at(5), order);
+        assert_eq!(former.power_down_until(), Some(at(35)));
+        let mut adopted = machine(RestartWhen::Never);
+        adopted.restart_state = former.restart_state().clone();
+        let action = adopted.adopt(at(0), true, Some(at(20)));
+        assert_eq!(action, Some(VmAction::PowerDown), "the agent may have ended before it");
+        assert_eq!(adopted.handle(at(19), VmEvent::Tick), None);
+        let mut ignored = adopted.clone();
+        assert_eq!(ignored.handle(at(20), VmEvent::Tick), Some(VmAction::Terminate));
+        assert_eq!(ignored.power_down_until(), None);
+        adopted.handle(at(19), VmEvent::ShuttingDown(ShutdownCause::Guest));
+        let started = adopted.handle(at(19), ended());
+        assert_eq!(started, restarts.then_some(VmAction::Launch));
+    }
+}
+
+#[test]
 fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
         machine.restart_state.should_run = true;
         assert_eq!(
-            (machine.adopt(at(0), true), machine.state()),
+            (machine.adopt(at(0), true, None), machine.state()),
             (None, ReportedVmState::Starting)
         );
         machine
