@@ -59,7 +59,9 @@ pub async fn release(
     let _reserved = reservations.hold_disks(uuid, disks.iter().map(|left| &left.disk));
     let release = Arc::new(DiskRelease { config, reservations, uuid });
     let (check, all) = (release.clone(), disks.clone());
-    let checks = blocking(move |_| all.iter().try_for_each(|left| check.idle_disk(left).map(drop)));
+    let never = CancellationToken::new();
+    let checks =
+        blocking(&never, move |_| all.iter().try_for_each(|left| check.idle_disk(left).map(drop)));
     match timeout(SURVEY_TIMEOUT, checks).await {
         Ok(result) => result??,
         Err(_) => {
@@ -72,7 +74,7 @@ pub async fn release(
     for left in disks.into_iter().filter(|left| left.wipe && left.used) {
         let release = release.clone();
         tracing::info!(disk = %left.disk, "wiping a disk");
-        blocking(move |cancelled| release.wipe(&left, cancelled)).await??;
+        blocking(&never, move |cancelled| release.wipe(&left, cancelled)).await??;
     }
     Ok(())
 }

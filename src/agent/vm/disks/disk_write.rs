@@ -53,7 +53,7 @@ struct SourceImage {
     bytes: u64,
 }
 
-/// The disk writes of one VM. Dropping it stops them.
+/// The disk writes of one VM.
 pub struct DiskWrite {
     pub files: VmPaths,
     pub config: Arc<HostConfig>,
@@ -62,21 +62,24 @@ pub struct DiskWrite {
     pub progress: Arc<WriteProgress>,
 }
 
-/// Runs blocking work in a thread and cancels it when the future is dropped.
+/// Runs blocking work in a thread. Completes when the work has ended, also after `cancel`. A
+/// dropped future cancels the work, which may then run on.
 pub async fn blocking<T: Send + 'static>(
+    cancel: &CancellationToken,
     work: impl FnOnce(&CancellationToken) -> T + Send + 'static,
 ) -> Result<T, String> {
-    let cancelled = CancellationToken::new();
+    let cancelled = cancel.child_token();
     let _guard = cancelled.clone().drop_guard();
     let result = tokio::task::spawn_blocking(move || work(&cancelled)).await;
     result.map_err(|error| format!("interrupted: {error}"))
 }
 
 impl DiskWrite {
-    /// Writes all images. After an error the VM must not start.
-    pub async fn run(self) -> Result<(), VmRefusal> {
+    /// Writes all images. After an error the VM must not start. Completes when no thread and no
+    /// program of the write runs, also after `cancel`.
+    pub async fn run(self, cancel: &CancellationToken) -> Result<(), VmRefusal> {
         for (volume, was_begun) in &self.volumes {
-            let written = self.write(volume.clone(), *was_begun).await;
+            let written = self.write(volume.clone(), *was_begun, cancel).await;
             written.map_err(|refusal| {
                 let detail = format!("volume {}: {}", volume.name, refusal.detail);
                 VmRefusal { detail, ..refusal }
@@ -85,11 +88,16 @@ impl DiskWrite {
         Ok(())
     }
 
-    async fn write(&self, volume: Volume, was_begun: bool) -> Result<(), VmRefusal> {
+    async fn write(
+        &self,
+        volume: Volume,
+        was_begun: bool,
+        cancel: &CancellationToken,
+    ) -> Result<(), VmRefusal> {
         let failed = |reason: String| refusal(Reason::DiskWriteFailed, reason);
         let (config, files) = (self.config.clone(), self.files.clone());
         let name = volume.name.clone();
-        let begin = blocking(move |_| {
+        let begin = blocking(cancel, move |_| {
             begin(&config, &files, &volume, was_begun).map(|begun| (begun, volume))
         });
         let ((disk, image), volume) = begin.await.map_err(failed)??;
@@ -102,19 +110,21 @@ impl DiskWrite {
             qemu_img.ok_or_else(|| refusal(Reason::QemuMissing, "qemu-img is not installed"))?;
         let target = disk.clone();
         // Discard the whole disk first if that is cheap.
-        let is_zero = blocking(move |cancelled| target.discard(cancelled)).await.map_err(failed)?;
+        let discard = blocking(cancel, move |cancelled| target.discard(cancelled));
+        let is_zero = discard.await.map_err(failed)?;
         let set_progress = |completed_passes: u64, permyriad: u64| {
             let bytes = before + image.bytes * completed_passes + image.bytes / 10_000 * permyriad;
             self.progress.bytes.store(bytes, Ordering::Relaxed);
         };
         let args = argv::convert(&image.path, image.format, &disk.path(), is_zero);
-        run(&qemu_img, &args, |permyriad| set_progress(0, permyriad)).await.map_err(failed)?;
+        let converted = run(&qemu_img, &args, cancel, |permyriad| set_progress(0, permyriad));
+        converted.await.map_err(failed)?;
         let target = disk.clone();
-        let synced = blocking(move |_| target.sync()).await.map_err(failed)?;
+        let synced = blocking(cancel, move |_| target.sync()).await.map_err(failed)?;
         synced.map_err(|error| failed(format!("cannot flush the disk: {error}")))?;
         let args = argv::compare(&image.path, image.format, &disk.path(), image.bytes);
-        let compared = run(&qemu_img, &args, |permyriad| set_progress(1, permyriad)).await;
-        compared.map_err(|error| {
+        let compared = run(&qemu_img, &args, cancel, |permyriad| set_progress(1, permyriad));
+        compared.await.map_err(|error| {
             failed(format!("the disk differs from the image after the write: {error}"))
         })?;
         set_progress(2, 0);
@@ -214,8 +224,14 @@ fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRef
     Ok(SourceImage { path, format, bytes })
 }
 
-/// Runs `qemu-img`. `set_progress` receives the progress in ten-thousandths.
-async fn run(qemu_img: &Path, args: &[String], set_progress: impl Fn(u64)) -> Result<(), String> {
+/// Runs `qemu-img`, and kills it after `cancel`. `set_progress` receives the progress in
+/// ten-thousandths.
+async fn run(
+    qemu_img: &Path,
+    args: &[String],
+    cancel: &CancellationToken,
+    set_progress: impl Fn(u64),
+) -> Result<(), String> {
     let mut command = tokio::process::Command::new(qemu_img);
     command
         .args(args)
@@ -226,8 +242,15 @@ async fn run(qemu_img: &Path, args: &[String], set_progress: impl Fn(u64)) -> Re
     let mut child =
         command.spawn().map_err(|error| format!("cannot run {}: {error}", qemu_img.display()))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (last_output, stderr, status) =
-        tokio::join!(read_progress(out, set_progress), read_stderr(err), child.wait());
+    let ended =
+        async { tokio::join!(read_progress(out, set_progress), read_stderr(err), child.wait()) };
+    let (last_output, stderr, status) = tokio::select! {
+        ended = ended => ended,
+        () = cancel.cancelled() => {
+            let killed = child.kill().await;
+            return Err(killed.map_or_else(|error| error.to_string(), |()| "cancelled".to_owned()));
+        }
+    };
     let status = status.map_err(|error| format!("{}: {error}", qemu_img.display()))?;
     if status.success() {
         return Ok(());

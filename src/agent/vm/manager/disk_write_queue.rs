@@ -42,9 +42,10 @@ impl DiskWrites {
         let (open_until_end, ended) = watch::channel(());
         let cancelled = cancel.clone();
         self.tasks.spawn(async move {
-            let outcome = tokio::select! {
-                result = write.run() => result.map_or_else(WriteOutcome::Failed, |()| WriteOutcome::Written),
-                () = cancelled.cancelled() => WriteOutcome::Cancelled,
+            let outcome = match write.run(&cancelled).await {
+                _ if cancelled.is_cancelled() => WriteOutcome::Cancelled,
+                Ok(()) => WriteOutcome::Written,
+                Err(refusal) => WriteOutcome::Failed(refusal),
             };
             drop(open_until_end);
             (uuid, outcome)
@@ -98,5 +99,47 @@ impl DiskWrites {
                 None => std::future::pending().await,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::{CheckRunner, host::config::HostConfig, vm_paths::VmPaths};
+    use std::{
+        sync::{Mutex, mpsc},
+        time::Duration,
+    };
+    use tokio::time::timeout;
+
+    #[tokio::test]
+    async fn cancelled_write_ends_when_its_thread_has_ended() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let (go_on, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let checks = CheckRunner::new(move || {
+            let _ = begun.send(());
+            let _ = gate.lock().expect("one user").recv();
+            Vec::new()
+        });
+        let uuid = SystemUuid([7; 16]);
+        let volume = serde_json::json!({ "name": "root", "format": "raw", "disk": "slot:eui.1" });
+        let volume = serde_json::from_value(volume).expect("a volume");
+        let mut writes = DiskWrites::default();
+        let write = DiskWrite {
+            files: VmPaths::new(dir.path(), uuid),
+            config: Arc::new(HostConfig { checks, ..HostConfig::of_root(dir.path()) }),
+            volumes: vec![(volume, false)],
+            progress: Arc::default(),
+        };
+        writes.start(uuid, write);
+        begins.recv().await.expect("the write begins");
+        let mut ended = std::pin::pin!(writes.cancel(uuid));
+        let early = timeout(Duration::from_millis(300), &mut ended).await;
+        assert!(early.is_err(), "its thread may still write");
+        go_on.send(()).expect("the thread waits");
+        ended.await;
+        assert!(matches!(writes.next().await, (_, WriteOutcome::Cancelled)));
     }
 }

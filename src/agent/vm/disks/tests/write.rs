@@ -140,7 +140,7 @@ impl Node {
             volumes,
             progress: progress.clone(),
         };
-        task.run().await?;
+        task.run(&CancellationToken::new()).await?;
         assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
         Ok(progress.total.load(Ordering::Relaxed))
     }
