@@ -8,12 +8,21 @@ use meshd_model::{
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral};
 use meshd_store::{Model, StoreError};
 use meshd_types::{BootSessionId, NodeId, failpoint};
+use std::time::Duration;
 
 impl Links {
     /// Adds an action, which its operation has stored. [`Links::send_actions`] sends it, or the
     /// next link of the node in this boot session, unless it expires before.
     pub(crate) fn add_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
-        self.inner.lock().actions.insert(order.id, Outstanding { order, session, is_sent: false });
+        let added_at = self.env.monotonic();
+        let outstanding = Outstanding { order, session, is_sent: false, added_at };
+        self.inner.lock().actions.insert(outstanding.order.id, outstanding);
+    }
+
+    /// Returns the time since an action was added; `None` if it is not outstanding.
+    pub(crate) fn action_age(&self, id: ActionId) -> Option<Duration> {
+        let added_at = self.inner.lock().actions.get(&id)?.added_at;
+        Some(self.env.monotonic().saturating_sub(added_at))
     }
 
     /// Sends the actions that were not sent. Never waits: a link with a full queue gets its action
@@ -21,7 +30,7 @@ impl Links {
     pub(crate) fn send_actions(&self) {
         let mut links = self.inner.lock();
         let LinksInner { entries, actions, .. } = &mut *links;
-        for Outstanding { order, session, is_sent } in
+        for Outstanding { order, session, is_sent, .. } in
             actions.values_mut().filter(|outstanding| !outstanding.is_sent)
         {
             let Some(entry) = entries.get(&order.node) else { continue };

@@ -165,6 +165,8 @@ struct Outstanding {
     session: Option<BootSessionId>,
     /// The action is in the queue of a link, or was sent.
     is_sent: bool,
+    /// Monotonic time at which its operation stored it, or of the start of meshd.
+    added_at: Duration,
 }
 
 impl LinkId {
@@ -257,9 +259,10 @@ impl Links {
                 old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
         // An expired action still needs its outcome; the agent does not start it.
+        let monotonic = self.env.monotonic();
         links.actions.retain(|_, outstanding| {
-            let ActionOrder { expires_at, action, .. } = &outstanding.order;
-            now.distance(expires_at.before(action.ttl())) < action.window()
+            let age = monotonic.saturating_sub(outstanding.added_at);
+            age < outstanding.order.action.window()
         });
         let is_due = |outstanding: &&mut Outstanding| {
             outstanding.order.node == node

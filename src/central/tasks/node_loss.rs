@@ -4,7 +4,7 @@ use super::{Tasks, lifecycle::edit_task};
 use crate::environment::alarms::log_failure;
 use meshd_model::{
     fleet::Phase,
-    work::task::{NodeObservation, Task},
+    work::task::{NodeObservation, Task, TaskAges},
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, TaskId, Timestamp};
@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 pub(super) struct OpenTask {
     id: TaskId,
     created_at: Timestamp,
+    has_failed_proxy: bool,
     nodes: Vec<(NodeId, NodeObservation)>,
 }
 
@@ -28,20 +29,32 @@ struct FirstCheck {
     age: Duration,
     /// Monotonic time.
     at: Duration,
+    /// Monotonic time of the first check with a failed proxy.
+    proxy_failed_at: Option<Duration>,
 }
 
 impl Ages {
     /// Returns the ages of the open tasks, and forgets all others.
-    fn update(&mut self, open: &[OpenTask], monotonic: Duration, now: Timestamp) -> Vec<Duration> {
-        let first = |task: &OpenTask| FirstCheck { age: now.since(task.created_at), at: monotonic };
-        self.0 = open
-            .iter()
-            .map(|task| (task.id, self.0.get(&task.id).copied().unwrap_or_else(|| first(task))))
-            .collect();
-        open.iter()
-            .map(|task| self.0[&task.id])
-            .map(|first| first.age + monotonic.saturating_sub(first.at))
-            .collect()
+    fn update(&mut self, open: &[OpenTask], monotonic: Duration, now: Timestamp) -> Vec<TaskAges> {
+        let first = |task: &OpenTask| FirstCheck {
+            age: now.since(task.created_at),
+            at: monotonic,
+            proxy_failed_at: None,
+        };
+        let check = |task: &OpenTask| {
+            let mut check = self.0.get(&task.id).copied().unwrap_or_else(|| first(task));
+            if task.has_failed_proxy {
+                check.proxy_failed_at.get_or_insert(monotonic);
+            }
+            (task.id, check)
+        };
+        self.0 = open.iter().map(check).collect();
+        let since = |at: Duration| monotonic.saturating_sub(at);
+        let ages = |check: FirstCheck| TaskAges {
+            task: check.age + since(check.at),
+            failed_proxy: check.proxy_failed_at.map(since).unwrap_or_default(),
+        };
+        open.iter().map(|task| ages(self.0[&task.id])).collect()
     }
 }
 
@@ -58,18 +71,19 @@ impl Tasks {
             let open = |task: &Task| OpenTask {
                 id: task.id,
                 created_at: task.created_at,
+                has_failed_proxy: task.failed_proxy().is_some(),
                 nodes: observation(task),
             };
             model.open_tasks().map(open).collect()
         });
         let ages = self.ages.lock().update(&unfinished, self.env.monotonic(), now);
-        for (OpenTask { id, nodes, .. }, age) in unfinished.into_iter().zip(ages) {
+        for (OpenTask { id, nodes, .. }, ages) in unfinished.into_iter().zip(ages) {
             let ids = [id];
             let edited = self.edit_tasks(&ids, |task| {
                 for (node, observation) in &nodes {
                     task.observe(*node, observation.clone(), now);
                 }
-                task.timer(age, now);
+                task.timer(ages, now);
             });
             log_failure(edited.await, "cannot record the state of a task");
         }
@@ -104,16 +118,24 @@ mod tests {
     fn age_of_a_task_does_not_follow_a_clock_that_jumps() {
         let (mut ages, seconds) = (Ages::default(), Duration::from_secs);
         let created_at = Timestamp::from_millis(1_800_000_000_000);
-        let open = [OpenTask { id: TaskId([7; 4]), created_at, nodes: Vec::new() }];
-        let mut age = |monotonic, now| ages.update(&open, seconds(monotonic), now)[0];
+        let task = |has_failed_proxy| {
+            [OpenTask { id: TaskId([7; 4]), created_at, has_failed_proxy, nodes: Vec::new() }]
+        };
+        let open = task(false);
+        let mut age = |monotonic, now| ages.update(&open, seconds(monotonic), now)[0].task;
         assert_eq!(age(100, created_at.after(seconds(5))), seconds(5));
         assert_eq!(age(110, Timestamp::EPOCH), seconds(15));
         assert_eq!(age(120, Timestamp::from_millis(4_300_000_000_000)), seconds(25), "2106");
         assert!(ages.update(&[], seconds(130), created_at).is_empty());
         assert_eq!(
             ages.update(&open, seconds(140), Timestamp::EPOCH),
-            [Duration::ZERO],
+            [TaskAges::default()],
             "after a start of meshd"
         );
+        let failed = task(true);
+        let mut failed_for =
+            |monotonic, now| ages.update(&failed, seconds(monotonic), now)[0].failed_proxy;
+        assert_eq!(failed_for(150, created_at), Duration::ZERO);
+        assert_eq!(failed_for(160, created_at.after(seconds(3600))), seconds(10));
     }
 }

@@ -358,6 +358,12 @@ async fn second_reboot_waits_for_the_answer_then_replaces_the_first_and_fails_wi
         let sent = sent_reboot(&rig, id).await;
         let second = rig.central.nodes.reboot(id, &by).await;
         assert!(matches!(second, Err(OperateError::Busy { .. })), "{second:?}");
+        // The first one is on the disk, and sends its action when it runs next.
+        tokio::task::yield_now().await;
+        rig.clock.jump(120_000);
+        rig.central.nodes.drive_operations().await;
+        let state = record(&rig, sent.operation, id).state;
+        assert_eq!(state, NodeOperationState::Running, "no time has passed");
         let outcome = ActionOutcome::Done;
         assert!(
             machine

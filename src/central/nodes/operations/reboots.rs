@@ -153,9 +153,13 @@ impl NodeOps {
         let now = self.env.now();
         // The request that waits for the answer reports it first.
         let window = NodeAction::Reboot.window() * 2;
+        let age = |record: &NodeOperation| {
+            let outstanding = record.action.and_then(|id| self.links.action_age(ActionId(id)));
+            // No link can carry it any more, so the clock, which may have jumped, is enough.
+            outstanding.or_else(|| Some(now.distance(record.started_at?)))
+        };
         let is_late = |record: &NodeOperation| {
-            let is_old =
-                || record.started_at.is_some_and(|started| now.distance(started) >= window);
+            let is_old = || age(record).is_some_and(|age| age >= window);
             record.is_unanswered() && (operation.is_some() || is_old())
         };
         let late: Vec<(OperationId, NodeId)> = self.env.store.read(|model| {

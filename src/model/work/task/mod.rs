@@ -27,7 +27,7 @@ mod transitions;
 mod tests;
 
 pub use node_loss::NodeObservation;
-pub use time_limits::{HEAD_EXIT_LIMIT, START_LIMIT};
+pub use time_limits::{HEAD_EXIT_LIMIT, START_LIMIT, TaskAges};
 
 use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
 use meshd_types::{BootSessionId, GroupName, NodeId, ParseError, TaskId, Timestamp};

@@ -128,18 +128,21 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
 }
 
 fn timer(task: &mut Task, now: Timestamp) {
-    task.timer(now.since(task.created_at), now);
+    let proxy = task.members.iter().skip(1).find_map(|member| member.ended_at);
+    let failed_proxy = proxy.map(|at| now.since(at)).unwrap_or_default();
+    task.timer(TaskAges { task: now.since(task.created_at), failed_proxy }, now);
 }
 
 #[test]
 fn time_limit_is_of_the_age_and_not_of_the_clock() {
+    let ages = |seconds| TaskAges { task: Duration::from_secs(seconds), ..TaskAges::default() };
     let mut long = task(Launcher::None, 1);
     long.reported(node(0), Some(&running(None)), at(1));
     for wrong in [Timestamp::EPOCH, at(4_300_000_000)] {
-        long.timer(Duration::from_secs(599), wrong);
+        long.timer(ages(599), wrong);
         assert_eq!(long.state, TaskState::Running, "{wrong}");
     }
-    long.timer(Duration::from_secs(600), Timestamp::EPOCH);
+    long.timer(ages(600), Timestamp::EPOCH);
     assert_eq!(long.end.map(|end| end.state), Some(TaskState::TimedOut));
 }
 
@@ -174,6 +177,8 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
         task
     };
     let mut hangs = exits(5);
+    hangs.timer(TaskAges::default(), at(4_300_000_000));
+    assert_eq!(hangs.end, None, "the clock jumped");
     timer(&mut hangs, at(9 + limit));
     assert_eq!(hangs.end, None);
     timer(&mut hangs, at(10 + limit));

@@ -2,7 +2,7 @@
 //! proxy.
 
 use super::{Launcher, Member, MemberState, Task, TaskCause, TaskState};
-use meshd_types::Timestamp;
+use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
 /// Maximum time until a task runs on all its nodes.
@@ -12,10 +12,20 @@ pub const START_LIMIT: Duration = Duration::from_secs(90);
 /// it loses a connected proxy, but waits without limit for a proxy that never connected.
 pub const HEAD_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
+/// Times that a task has taken, by a clock that does not jump.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskAges {
+    /// Since its creation.
+    pub task: Duration,
+    /// Since [`Task::failed_proxy`] was first seen.
+    pub failed_proxy: Duration,
+}
+
 impl Task {
-    /// Applies the time limits. `age` is the time since the creation: the clock may have jumped
-    /// meanwhile.
-    pub fn timer(&mut self, age: Duration, now: Timestamp) {
+    /// Applies the time limits. The times of the record are those of the wall clock, which may have
+    /// jumped meanwhile.
+    pub fn timer(&mut self, ages: TaskAges, now: Timestamp) {
+        let age = ages.task;
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
             let detail =
                 format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
@@ -26,23 +36,27 @@ impl Task {
             let detail = format!("does not run on all nodes after {} s", START_LIMIT.as_secs());
             self.ends(TaskState::Failed, TaskCause::StartTimeout, detail, node, now);
         }
-        self.fail_on_silent_head(now);
+        if ages.failed_proxy >= HEAD_EXIT_LIMIT {
+            self.fail_on_silent_head(now);
+        }
         self.finish_if_free(now);
     }
 
-    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has
-    /// reported to the head. A failed proxy may never have connected.
-    fn fail_on_silent_head(&mut self, now: Timestamp) {
+    /// Returns the node of a proxy that has failed, and its exit code. A proxy that exits with 0
+    /// has reported to the head. A failed proxy may never have connected.
+    pub fn failed_proxy(&self) -> Option<(NodeId, u8)> {
         let failed = |member: &Member| {
             let code =
                 member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
-            (now.distance(member.ended_at?) >= HEAD_EXIT_LIMIT).then_some((member.node, code))
+            Some((member.node, code))
         };
         let is_hydra = self.spec.launcher == Launcher::Mpich;
-        let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra)
-        else {
-            return;
-        };
+        self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra)
+    }
+
+    /// Ends a task whose head does not exit after a proxy failed.
+    fn fail_on_silent_head(&mut self, now: Timestamp) {
+        let Some((node, code)) = self.failed_proxy() else { return };
         let detail = format!(
             "the proxy of this node ended with exit code {code}, and the head has not exited since"
         );
