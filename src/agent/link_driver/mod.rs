@@ -104,6 +104,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
+    if let Some(action) = outcomes.accepted_reboot(&tree) {
+        machine.restore_reboot(action, Now { timer: Duration::ZERO, wall: wall() });
+    }
     let services = CentralServices::new(&config, &boot);
     let tasks =
         Tasks::open(&options.tasks_dir, &options.state_dir.join("cgroup"), config.node, services);
@@ -146,6 +149,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         if machine.state() != before {
             tracing::info!(from = before, to = machine.state(), "state");
         }
+        driver.outcomes.store_reboot(machine.accepted_reboot(), &driver.tree);
         for effect in effects {
             driver.perform(effect).await;
         }

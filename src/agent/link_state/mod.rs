@@ -123,6 +123,17 @@ impl LinkStateMachine {
         self.ordered_actions.restore(outcomes);
     }
 
+    /// Restores a reboot that an earlier run of the agent accepted in this boot and did not begin,
+    /// or did not end.
+    pub fn restore_reboot(&mut self, action: ActionId, now: Now) {
+        self.ordered_actions.restore_reboot(action, now.timer);
+    }
+
+    /// Returns the accepted reboot, which a restarted agent has to carry out.
+    pub fn accepted_reboot(&self) -> Option<ActionId> {
+        self.ordered_actions.accepted_reboot()
+    }
+
     /// Returns when [`Event::Timer`] is due next, by the monotonic clock.
     pub fn deadline(&self) -> Option<Duration> {
         let state_deadline = match &self.state {

@@ -48,6 +48,17 @@ impl OrderedActions {
         }
     }
 
+    /// Restores a reboot that an earlier run of this boot accepted. Its outcome may have been
+    /// acknowledged already.
+    pub fn restore_reboot(&mut self, action: ActionId, now: Duration) {
+        self.reboot = Some(Reboot { action, due: Some(now + REBOOT_ACK_TIMEOUT) });
+    }
+
+    /// Returns the accepted reboot, also after its start.
+    pub fn accepted_reboot(&self) -> Option<ActionId> {
+        Some(self.reboot?.action)
+    }
+
     /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall`
     /// is the central node's clock, `now` the timer.
     pub fn accept(&mut self, order: &ActionOrder, wall: Timestamp, now: Duration) -> FromAgent {

@@ -308,6 +308,22 @@ fn reboot_without_acknowledgement_happens_after_the_timeout() {
 }
 
 #[test]
+fn reboot_that_an_earlier_run_accepted_happens() {
+    let mut former = linked(10_000);
+    former.handle(at(1), 0, order(reboot(7, node(), 60)));
+    let accepted = former.accepted_reboot();
+    assert_eq!(accepted, Some(ActionId(7)));
+    let mut machine = LinkStateMachine::new(node(), true, None);
+    machine.restore([(ActionId(7), ActionOutcome::Done)]);
+    machine.restore_reboot(ActionId(7), at(0));
+    assert!(!machine.handle(at(0), 0, Event::Timer).contains(&Effect::Reboot));
+    assert_eq!(machine.deadline(), Some(REBOOT_ACK_TIMEOUT));
+    assert!(machine.handle(at(5), 0, Event::Timer).contains(&Effect::Reboot));
+    machine.handle(at(6), 0, Event::RebootFailed("exited with 1".to_owned()));
+    assert_eq!(machine.accepted_reboot(), None, "it is not tried again");
+}
+
+#[test]
 fn late_acknowledgement_of_a_started_reboot_starts_no_second_one() {
     let mut machine = linked(10_000);
     machine.handle(at(1), 0, order(reboot(7, node(), 60)));
