@@ -67,7 +67,6 @@ pub(super) fn build_recipe(
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
     }
-    store::sweep(&request.blobs_dir);
     let build = Build { request, recipe: &recipe, work: &work, progress };
     let sources = build.fetch_sources()?;
     let files = build.make(&sources)?;

@@ -4,14 +4,15 @@ use super::error::{BuildError, io_error};
 use crate::catalog::{
     Image,
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
-    versions::{BUNDLES, IMAGES, IN_USE, VersionFolder},
+    versions::{BUNDLES, IMAGES, VersionFolder},
 };
 use meshd_types::{Digest, Timestamp};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
+use sha2::Digest as _;
 use std::{
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read, Write},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     time::SystemTime,
@@ -19,20 +20,46 @@ use std::{
 
 /// Alignment of initrds: the EFI stub concatenates them without padding, and Linux searches the
 /// next one at a multiple of this size.
-const PAD: usize = 4;
+const PAD: u64 = 4;
 
-/// Stores the padded content of a file as a blob.
+/// Size of the pieces in which a file is copied.
+const PIECE: usize = 1 << 20;
+
+/// Stores the padded content of a file as a blob, under the [`lock`].
 pub(super) fn put_blob(blobs_dir: &Path, file: &Path) -> Result<Blob, BuildError> {
-    let mut bytes = fs::read(file).map_err(io_error("read", file))?;
-    bytes.resize(bytes.len().next_multiple_of(PAD), 0);
-    let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
-    let path = blob_path(blobs_dir, &blob.digest);
-    // An existing blob may be damaged, so it is replaced.
-    write_whole(&path, &bytes, 0o644).map_err(io_error("write", &path))?;
-    Ok(blob)
+    let store = || {
+        let mut source = File::open(file)?;
+        // An existing blob may be damaged, so it is replaced.
+        let target = |blob: &Blob| blob_path(blobs_dir, &blob.digest);
+        let folder = blobs_dir.join("sha256");
+        replace(&folder, "blob", 0o644, |out| copy_padded(&mut source, out), target)
+    };
+    store().map_err(io_error("store", file))
 }
 
-/// Locks the store against changes by other processes; waits for the lock.
+/// Copies a file and pads it.
+fn copy_padded(source: &mut impl Read, out: &mut impl Write) -> io::Result<Blob> {
+    let mut hash = sha2::Sha256::new();
+    let mut piece = vec![0; PIECE];
+    let mut size = 0;
+    loop {
+        let length = source.read(&mut piece)?;
+        if length == 0 {
+            break;
+        }
+        hash.update(&piece[..length]);
+        out.write_all(&piece[..length])?;
+        size += length as u64;
+    }
+    let padded = size.next_multiple_of(PAD);
+    let padding = vec![0; usize::try_from(padded - size).unwrap_or(0)];
+    hash.update(&padding);
+    out.write_all(&padding)?;
+    Ok(Blob { digest: Digest(hash.finalize().into()), size: padded })
+}
+
+/// Locks the store against changes by other processes; waits for the lock. Removes temporary files
+/// of killed builds.
 pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     fs::create_dir_all(blobs_dir).map_err(io_error("make the folder", blobs_dir))?;
     let path = blobs_dir.join("lock");
@@ -40,6 +67,7 @@ pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     let file = file.map_err(io_error("open the lock", &path))?;
     flock(&file, FlockOperation::LockExclusive)
         .map_err(|error| io_error("take the lock", &path)(error.into()))?;
+    sweep(blobs_dir);
     Ok(file)
 }
 
@@ -122,18 +150,30 @@ fn sync_folder(folder: &Path) -> Result<(), BuildError> {
 /// Writes a file atomically: after a crash it has the old or the new content.
 pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().ok_or_else(|| io::Error::other("a file has no folder"))?;
-    fs::create_dir_all(folder)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    replace(folder, &name, mode, |file| file.write_all(bytes), |()| path.to_owned())
+}
+
+/// Writes a temporary file and moves it to its place, which may follow from its content.
+fn replace<T>(
+    folder: &Path,
+    name: &str,
+    mode: u32,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+    target: impl FnOnce(&T) -> PathBuf,
+) -> io::Result<T> {
+    fs::create_dir_all(folder)?;
     let temporary = folder.join(format!(".{name}.{}", std::process::id()));
     let written = (|| {
         // A link, or a leftover of a killed process with the same PID, is not written through.
         let _ = fs::remove_file(&temporary);
         let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(bytes)?;
+        let result = write(&mut file)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        File::open(folder)?.sync_all()
+        fs::rename(&temporary, target(&result))?;
+        File::open(folder)?.sync_all()?;
+        Ok(result)
     })();
     if written.is_err() {
         // Ignore the error: the caller reports the first one, and the next build removes temporary
@@ -143,11 +183,12 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
     written
 }
 
-/// Removes temporary files of killed builds. Failures are ignored, because such files only occupy
-/// space.
-pub(super) fn sweep(blobs_dir: &Path) {
+/// Removes temporary files of killed builds. The caller holds the lock, under which all are
+/// written, so no build that runs has one. Their process IDs say nothing: another machine may share
+/// the folder. Failures are ignored, because such files only occupy space.
+fn sweep(blobs_dir: &Path) {
     let mut folders: Vec<PathBuf> =
-        ["sha256", IMAGES, BUNDLES, IN_USE].map(|folder| blobs_dir.join(folder)).into();
+        ["sha256", IMAGES, BUNDLES].map(|folder| blobs_dir.join(folder)).into();
     let version_names =
         folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     let version_names: Vec<PathBuf> =
@@ -160,7 +201,7 @@ pub(super) fn sweep(blobs_dir: &Path) {
             let owner = name
                 .to_str()
                 .and_then(|name| name.strip_prefix('.')?.rsplit_once('.')?.1.parse::<u32>().ok());
-            if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            if owner.is_some() {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -205,18 +246,29 @@ mod tests {
     }
 
     #[test]
-    fn sweep_removes_only_leftovers_of_a_killed_build() {
+    fn leftovers_are_removed_under_the_lock_whatever_their_process() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("sha256");
         fs::create_dir(&folder).unwrap();
-        let alive = format!(".cd.{}", std::process::id());
-        // 4194305 exceeds Linux's largest PID, so no process has this ID.
-        for name in [".ab.4194305", &alive, "ef"] {
-            fs::write(folder.join(name), b"x").unwrap();
+        let held = lock(dir.path()).unwrap();
+        // 4194305 exceeds Linux's largest PID: a machine that shares the folder writes it.
+        let foreign = folder.join(".ab.4194305");
+        let own = folder.join(format!(".cd.{}", std::process::id()));
+        for path in [&foreign, &own, &folder.join("ef")] {
+            fs::write(path, b"x").unwrap();
         }
-        sweep(dir.path());
-        assert!(!folder.join(".ab.4194305").exists());
-        assert!(folder.join(&alive).exists() && folder.join("ef").exists());
+        let (begun, begins) = std::sync::mpsc::channel();
+        let path = dir.path().to_owned();
+        let next = std::thread::spawn(move || {
+            begun.send(()).unwrap();
+            drop(lock(&path).unwrap());
+        });
+        begins.recv().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(foreign.exists() && own.exists(), "their build has the lock");
+        drop(held);
+        next.join().unwrap();
+        assert!(!foreign.exists() && !own.exists() && folder.join("ef").exists());
     }
 
     #[test]

@@ -67,7 +67,6 @@ pub fn import(
     require_tools(&IMPORT_TOOLS)?;
     require_namespaces()?;
     let work = BuildFolder::begin(&request.build.work_dir, request.build.name.as_str())?;
-    store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;
     let scratch = [work.folder("netboot")?, work.folder("packages")?];
     let context = |scratch| ImportContext {

@@ -15,6 +15,9 @@ pub enum RootFault {
     Archive { name: String, why: String },
     #[error("{name} has SHA-256 {found} instead of {stated}")]
     WrongDigest { name: String, found: Digest, stated: Digest },
+    /// It would be recorded under the digest of its former content.
+    #[error("{0} changed while it was read")]
+    Changed(String),
     #[error("{name} has {found} bytes instead of {stated}")]
     WrongSize { name: String, found: u64, stated: u64 },
     #[error("{name} is no OCI image: {why}")]
@@ -56,6 +59,7 @@ meshd_types::hints!(RootFault {
     RootFault::Read { .. } => "correct [source] in image.toml";
     RootFault::Archive { .. } => "make the archive again; tar, and tar in gzip, zstd or xz are known";
     RootFault::WrongDigest { .. } => "copy the image again";
+    RootFault::Changed(_) => "build the image again when nothing writes it";
     RootFault::WrongSize { .. } => "copy the image again";
     RootFault::Oci { .. } => "make it with umoci, skopeo or buildah";
     RootFault::NoTag { .. } => "write oci = \"FOLDER:TAG\"";

@@ -95,7 +95,6 @@ fn build(
     require_tools(&ROOT_TOOLS)?;
     require_mapped_namespaces()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    store::sweep(&request.blobs_dir);
     let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(recipe, &work))?;
     let mut contents = ContentStore::new(work.folder("contents")?);
     let mut tree = RootTree::new(LIMITS);

@@ -43,7 +43,7 @@ pub(super) struct Archive {
     pub(super) name: String,
     /// The archive is a layer: it may hide files of earlier layers.
     pub(super) is_layer: bool,
-    /// Digest of the unpacked archive, if the source states it.
+    /// Digest of the unpacked archive, if the source states it, or if it was read before.
     pub(super) digest: Option<Digest>,
 }
 
@@ -71,6 +71,7 @@ impl Reader<'_> {
         read(archive, |entry, path| self.prepare(archive, entry, path))?;
         let digest = read(archive, |entry, path| self.add_entry(archive, entry, path))?;
         match archive.digest.filter(|stated| *stated != digest) {
+            Some(_) if !archive.is_layer => Err(RootFault::Changed(archive.name.clone())),
             Some(stated) => {
                 Err(RootFault::WrongDigest { name: archive.name.clone(), found: digest, stated })
             }

@@ -60,9 +60,15 @@ pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, 
         SourceSpec::Debian(debian) => fetch_debian(recipe, debian, work),
         SourceSpec::Tar(path) => {
             let name = path.display().to_string();
-            let digests = BTreeMap::from([("tar".to_owned(), digest_of(path, &name)?)]);
-            let path = unpack(path, &name, &work.path("source.tar"))?;
-            let archive = Archive { path, name, is_layer: false, digest: None };
+            let digest = digest_of(path, &name)?;
+            let unpacked = unpack(path, &name, &work.path("source.tar"))?;
+            let is_plain = unpacked == *path;
+            if !is_plain && digest_of(path, &name)? != digest {
+                return Err(RootFault::Changed(name).into());
+            }
+            let digests = BTreeMap::from([("tar".to_owned(), digest)]);
+            let digest = is_plain.then_some(digest);
+            let archive = Archive { path: unpacked, name, is_layer: false, digest };
             Ok(Fetched { archives: vec![archive], digests })
         }
         SourceSpec::Folder(folder) => fetch_folder(folder, work),
@@ -132,8 +138,9 @@ fn fetch_folder(folder: &Path, work: &BuildFolder) -> Result<Fetched, BuildError
 
 /// Returns an archive that a program of the build made.
 fn generated(path: PathBuf, name: &str) -> Result<Fetched, BuildError> {
-    let digests = BTreeMap::from([("tree".to_owned(), digest_of(&path, name)?)]);
-    let archive = Archive { path, name: name.to_owned(), is_layer: false, digest: None };
+    let digest = digest_of(&path, name)?;
+    let digests = BTreeMap::from([("tree".to_owned(), digest)]);
+    let archive = Archive { path, name: name.to_owned(), is_layer: false, digest: Some(digest) };
     Ok(Fetched { archives: vec![archive], digests })
 }
 
@@ -201,4 +208,55 @@ fn unpack(path: &Path, name: &str, to: &Path) -> Result<PathBuf, BuildError> {
 /// Returns a command that can write no file of more than `bytes`.
 pub(super) fn limited(program: &str, bytes: u64) -> ToolCommand {
     ToolCommand::new("prlimit").arg(format!("--fsize={bytes}")).arg(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::root::{
+        contents::ContentStore,
+        read_archive::{Reader, Used},
+        tree::RootTree,
+    };
+    use meshd_types::Architecture;
+
+    fn tar_of(content: &[u8]) -> Vec<u8> {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        let mut builder = tar::Builder::new(Vec::new());
+        builder.append_data(&mut header, "etc/motd", content).unwrap();
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn tar_that_changes_before_it_is_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("root.tar");
+        let recipe = RootRecipe {
+            arch: Architecture::X86_64,
+            description: String::new(),
+            source: SourceSpec::Tar(path.clone()),
+            modules: Vec::new(),
+        };
+        let work = BuildFolder::begin(dir.path(), "work").unwrap();
+        let mut contents = ContentStore::new(work.folder("contents").unwrap());
+        let mut tree = RootTree::new(LIMITS);
+        let mut reader = Reader {
+            tree: &mut tree,
+            contents: &mut contents,
+            limits: LIMITS,
+            used: Used::default(),
+        };
+        fs::write(&path, tar_of(b"old")).unwrap();
+        let fetched = fetch(&recipe, &work).unwrap();
+        reader.add(&fetched.archives[0]).unwrap();
+        fs::write(&path, tar_of(b"new")).unwrap();
+        let refused = reader.add(&fetched.archives[0]);
+        assert!(matches!(&refused, Err(RootFault::Changed(_))), "{refused:?}");
+    }
 }

@@ -11,7 +11,7 @@ pub use in_use::{ListKind, ListOwner};
 
 use super::{
     error::{BuildError, io_error},
-    store::{lock, set_current, sweep},
+    store::{lock, set_current},
 };
 use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
@@ -255,7 +255,6 @@ pub fn prune(blobs_dir: &Path, request: &Prune) -> Result<Pruned, VersionError> 
         for path in manifests {
             fs::remove_file(&path).map_err(io_error("remove", path))?;
         }
-        sweep(blobs_dir);
     }
     remove_blobs(blobs_dir, &kept_blobs, request.dry_run, &mut pruned)?;
     Ok(pruned)

@@ -215,7 +215,7 @@ fn promotion_succeeds_after_interrupted_promotion() {
     let after = version_folder.pointer().unwrap();
     assert_eq!((after.moves, after.current, after.previous), (3, Some(c), Some(b)));
     images.prune(0).unwrap();
-    assert!(!root.join(".lab.json.4194305").exists(), "prune sweeps what was left");
+    assert!(!root.join(".lab.json.4194305").exists(), "a leftover is removed");
 }
 
 #[test]
