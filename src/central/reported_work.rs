@@ -6,7 +6,10 @@
 //! does.
 
 use super::locks::{Leaf, LeafGuard};
-use meshd_proto::vm::{VmFetching, VmReport};
+use meshd_proto::{
+    Section,
+    vm::{VmFetching, VmReport},
+};
 use meshd_types::{MacAddr, NodeId, SystemUuid, TaskId, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,14 +29,48 @@ pub(crate) struct ReportedWork {
     pub(crate) fetching: Leaf<BTreeMap<NodeId, ByVm<VmFetching>>>,
     /// Addresses of NICs in private networks.
     pub(crate) addresses: Leaf<BTreeMap<NodeId, ByVm<BTreeMap<MacAddr, Ipv4Addr>>>>,
+    /// Sections that nodes have not reported since the start of meshd.
+    unreported: Leaf<BTreeMap<NodeId, BTreeSet<Section>>>,
+}
+
+/// Why a node that serves takes no further work. Its free capacity is unknown, and a task would
+/// share the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownWork {
+    /// It was online when meshd started, and has not reported its work since.
+    NotReported,
+    /// It has VMs or tasks that are not on record.
+    NotOnRecord,
 }
 
 impl ReportedWork {
-    /// Nodes with orphans. Their free capacity is unknown, and a task would share them.
-    pub(crate) fn nodes_with_orphans(&self) -> BTreeSet<NodeId> {
-        let mut nodes = self.orphan_tasks.nodes();
-        nodes.extend(self.orphan_vms.nodes());
+    /// `running`: nodes that were online when meshd ended. They may have work that is not on
+    /// record.
+    pub(crate) fn new(running: impl IntoIterator<Item = NodeId>) -> Self {
+        let all = BTreeSet::from([Section::Vms, Section::Tasks]);
+        let unreported = running.into_iter().map(|node| (node, all.clone())).collect();
+        ReportedWork { unreported: Leaf::new(unreported), ..ReportedWork::default() }
+    }
+
+    /// Nodes whose work is not known.
+    pub(crate) fn nodes_with_unknown_work(&self) -> BTreeMap<NodeId, UnknownWork> {
+        let orphans = self.orphan_tasks.nodes().into_iter().chain(self.orphan_vms.nodes());
+        let mut nodes: BTreeMap<NodeId, UnknownWork> =
+            orphans.map(|node| (node, UnknownWork::NotOnRecord)).collect();
+        let unreported = self.unreported.lock();
+        nodes.extend(unreported.keys().map(|node| (*node, UnknownWork::NotReported)));
         nodes
+    }
+
+    /// Records that a node has reported a whole section.
+    pub(crate) fn record_section(&self, node: NodeId, section: Section) {
+        let mut unreported = self.unreported.lock();
+        if let Some(sections) = unreported.get_mut(&node) {
+            sections.remove(&section);
+            if sections.is_empty() {
+                unreported.remove(&node);
+            }
+        }
     }
 
     /// Replaces the details of the VMs of a node.
@@ -57,6 +94,7 @@ impl ReportedWork {
         self.orphan_tasks.set(node, BTreeSet::new());
         self.removals.set(node, BTreeSet::new());
         self.set_details(node, BTreeMap::new(), BTreeMap::new());
+        self.unreported.lock().remove(&node);
     }
 }
 

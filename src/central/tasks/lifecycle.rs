@@ -62,8 +62,8 @@ impl Tasks {
                 let fault = ParseError::new("the new task's ID exists already", "retry");
                 return Err(TaskError::Spec(fault));
             }
-            let with_orphans = self.reported.nodes_with_orphans();
-            let members = claim(tx, &spec, &target, &candidates, &with_orphans)?;
+            let unknown = self.reported.nodes_with_unknown_work();
+            let members = claim(tx, &spec, &target, &candidates, &unknown)?;
             let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
             tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
             tx.put_task(task.clone());

@@ -7,7 +7,10 @@ use meshd_model::{
     fleet::{Actor, Event, EventKind},
     work::task::NodeObservation,
 };
-use meshd_proto::task::{MAX_TASKS, TaskReport, TaskUpdate};
+use meshd_proto::{
+    Section,
+    task::{MAX_TASKS, TaskReport, TaskUpdate},
+};
 use meshd_types::{BootSessionId, NodeId, TaskId};
 use std::collections::BTreeSet;
 
@@ -27,6 +30,9 @@ impl Tasks {
             }
             TaskUpdate::All { tasks } => {
                 let applied = self.apply_reports(node, tasks).await;
+                if applied.is_ok() {
+                    self.reported.record_section(node, Section::Tasks);
+                }
                 self.links.forget_unlinked(node);
                 applied?;
             }

@@ -1,7 +1,7 @@
 //! Selects the first free nodes of a group for a task, or gives the reason against each.
 
 use super::error::TaskError;
-use crate::environment::records::group_members;
+use crate::{environment::records::group_members, reported_work::UnknownWork};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},
@@ -9,7 +9,10 @@ use meshd_model::{
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{GroupName, NodeId};
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// Maximum number of nodes in a refusal.
 const MAX_NAMED: usize = 8;
@@ -58,11 +61,11 @@ pub(super) fn claim(
     spec: &TaskSpec,
     target: &TaskTarget,
     group: &[NodeId],
-    with_orphans: &BTreeSet<NodeId>,
+    unknown: &BTreeMap<NodeId, UnknownWork>,
 ) -> Result<Vec<Member>, TaskError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
-        match free_node(tx, *id, with_orphans) {
+        match free_node(tx, *id, unknown) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
                 others.push(format!("{id} is {}, which the group already contains", member.node));
             }
@@ -93,7 +96,11 @@ pub(super) fn claim(
 }
 
 /// Returns a node that the task may claim, or the reason against it.
-fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result<Member, String> {
+fn free_node(
+    tx: &Tx<'_>,
+    id: NodeId,
+    unknown: &BTreeMap<NodeId, UnknownWork>,
+) -> Result<Member, String> {
     let node = tx.before().current_node(id).ok_or("was never seen")?;
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
@@ -105,8 +112,12 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
     if tx.before().allocations(node.id).is_some() {
         return Err("has VMs".to_owned());
     }
-    if with_orphans.contains(&node.id) {
-        return Err("has work that is not on record".to_owned());
+    match unknown.get(&node.id) {
+        Some(UnknownWork::NotOnRecord) => return Err("has work that is not on record".to_owned()),
+        Some(UnknownWork::NotReported) => {
+            return Err("has not reported its work since meshd started".to_owned());
+        }
+        None => {}
     }
     if tx.before().stray_vms().any(|vm| vm.stray_nodes.contains(&node.id)) {
         return Err("is to release VMs".to_owned());

@@ -3,7 +3,6 @@
 //! Each order changes the record, and the node receives the complete desired state. The transaction
 //! that records a VM also places it, so that two orders never get the same unit.
 
-use crate::links::SpecPart;
 use crate::vms::{
     MAX_SITE_VMS, Vms,
     error::VmError,
@@ -11,6 +10,7 @@ use crate::vms::{
     placement_candidates::{add_slots, candidate_nodes, slot_disks},
     readiness::{check_startable, may_run},
 };
+use crate::{links::SpecPart, reported_work::UnknownWork};
 use meshd_config::{
     Site,
     vm::{NewVm, VmRequest},
@@ -218,17 +218,22 @@ impl Vms {
         site: &Site,
         now: Timestamp,
     ) -> Result<NodeId, VmError> {
-        let (model, nodes_with_orphans) = (tx.before(), self.reported.nodes_with_orphans());
+        let model = tx.before();
+        let unknown = self.reported.nodes_with_unknown_work();
         let candidates = candidate_nodes(model, site).map(|mut candidate| {
-            if nodes_with_orphans.contains(&candidate.node) {
-                candidate.unready = candidate.unready.or(Some("has_work_not_on_record"));
+            if let Some(unknown) = unknown.get(&candidate.node) {
+                let reason = match unknown {
+                    UnknownWork::NotOnRecord => "has_work_not_on_record",
+                    UnknownWork::NotReported => "has_not_reported_its_work",
+                };
+                candidate.unready = candidate.unready.or(Some(reason));
             } else if vm.refused.contains_key(&candidate.node) {
                 candidate.unready = candidate.unready.or(Some("refused_it"));
             } else if vm.pending_wipes.contains_key(&candidate.node) {
                 candidate.unready = candidate.unready.or(Some("has_to_wipe_its_disks_first"));
             } else if is_private_address_taken(model, candidate.node, vm) {
                 // An address is unique in the private network of a node.
-                candidate.unready = Some("address_taken");
+                candidate.unready = candidate.unready.or(Some("address_taken"));
             }
             candidate
         });

@@ -87,7 +87,9 @@ impl Vms {
             VmUpdate::All { mut vms } => {
                 vms.truncate(MAX_VMS);
                 self.store_details(node, &vms);
-                self.apply_reports(node, vms).await
+                self.apply_reports(node, vms).await?;
+                self.reported.record_section(node, Section::Vms);
+                Ok(())
             }
             VmUpdate::Released { uuid } => self.released(node, uuid).await,
             VmUpdate::ReleaseBlocked { uuid, reason } => {

@@ -325,3 +325,27 @@ async fn restored_vm_is_not_started_before_confirmation() {
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     assert!(matches!(want(&rig, first.id()), Some(VmTarget::Run { .. })));
 }
+
+#[tokio::test]
+async fn restarted_meshd_places_no_work_on_nodes_that_have_not_reported() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let mut node = host(&rig, 1).await;
+    let id = node.id();
+    node.lose_power().await;
+    drop(node);
+    let rig = rig.restarted(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = rig.node(id).facts.expect("reported");
+    node.link_up().await;
+    ready(&node).await;
+    let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("its work is not known"));
+    assert!(refused.contains("has_not_reported_its_work"), "{refused}");
+    let unrecorded = Vm::new(ask(9, ""), None, rig.central.now());
+    report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
+    assert!(node.say(tasks_report(TaskUpdate::All { tasks: Vec::new() })).await);
+    let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("the VM is not on record"));
+    assert!(refused.contains("has_work_not_on_record"), "{refused}");
+    report_vms(&node, &[]).await;
+    create(&rig, ask(1, ""), None).await.unwrap();
+}
