@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `exchange` | one request: the reply, the lease, the change to store |
+//! | `request_handling` | one request: the reply, the lease, the change to store |
 //! | `proxy` | one request in proxy mode: another server leases addresses |
 //! | `sender_check` | Ethernet source against chaddr; relay port (option 82) against the node's port |
 //! | `client_segment` | the segment of a packet: by interface, relay address or renewed address |
@@ -18,7 +18,7 @@
 
 mod addresses_in_use;
 mod client_segment;
-mod exchange;
+mod request_handling;
 mod other_servers;
 mod proxy;
 mod rate_limit;
@@ -34,10 +34,10 @@ use crate::{
     packet::{ClientMessage, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac},
     warning::{DropReason, Warning},
 };
-use exchange::Exchange;
 use meshd_types::{DenyList, MacAddr, Timestamp};
 pub use rate_limit::MAX_PER_SECOND;
 use rate_limit::{RateLimiter, Sender};
+use request_handling::RequestContext;
 use segment_state::{Authority, SegmentState};
 use sender_check::{check_ethernet_source, has_privileged_port};
 use std::{
@@ -327,7 +327,7 @@ impl Engine {
         }
         let address = segment.address.unwrap_or(interface);
         let vm_nic = self.known.vm(request.mac);
-        let exchange = Exchange {
+        let context = RequestContext {
             now,
             request: &request,
             origin,
@@ -348,7 +348,7 @@ impl Engine {
             known: &self.known,
             non_identifying_uuids: &self.non_identifying_uuids,
         };
-        match exchange.handle(segment) {
+        match context.handle(segment) {
             Ok(mut effects) => {
                 if is_probe {
                     segment.forget_probe(request.mac, &mut effects);

@@ -1,14 +1,14 @@
 //! Proxy mode: another server leases addresses, and this one adds the boot file (PXE specification
 //! 2.1, 2.2.3).
 
-use super::{exchange::Exchange, segment_state::SegmentState};
+use super::{request_handling::RequestContext, segment_state::SegmentState};
 use crate::{
     boot_file::BootFile,
     effect::Effect,
     packet::{ClientKind, ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT},
 };
 
-impl Exchange<'_> {
+impl RequestContext<'_> {
     /// Handles a request in proxy mode. Firmware and iPXE get a boot file; the other server's offer
     /// contains the address.
     pub(super) fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
@@ -26,14 +26,20 @@ impl Exchange<'_> {
                 self.no_loader().into_iter().collect()
             }
             (ClientMessageType::Discover, SERVER_PORT) if boots => {
-                vec![self.reply(None, ReplyContent::ProxyOffer), self.exchange(None, None, true)]
+                vec![
+                    self.reply(None, ReplyContent::ProxyOffer),
+                    self.observed_exchange(None, None, true),
+                ]
             }
             // Behind a relay it comes by unicast, past the relay: the sender is not proven.
             (ClientMessageType::Request, PROXY_PORT) if boots && self.is_unproven() => {
                 vec![self.reply(None, ReplyContent::ProxyAck)]
             }
             (ClientMessageType::Request, PROXY_PORT) if boots => {
-                vec![self.exchange(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
+                vec![
+                    self.observed_exchange(None, None, true),
+                    self.reply(None, ReplyContent::ProxyAck),
+                ]
             }
             _ => Vec::new(),
         }
@@ -49,7 +55,8 @@ impl Exchange<'_> {
         let warning = other.and_then(|server| segment.record_other_server(self.now, server, false));
         let discovered = segment.started_exchanges.contains(self.now, request.mac, request.xid);
         let address = request.requested.or(in_use).filter(|_| !self.routed);
-        let exchange = address.map(|address| self.exchange(Some(address), None, discovered));
+        let exchange =
+            address.map(|address| self.observed_exchange(Some(address), None, discovered));
         warning.map(Effect::Warn).into_iter().chain(exchange).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Checks that a request comes from its client: by the Ethernet source, and by the switch port that
 //! a relay reports.
 
-use super::exchange::Exchange;
+use super::request_handling::RequestContext;
 use crate::{
     machines::RelayPort,
     packet::{CLIENT_PORT, ClientKind, ClientLink, ClientMessage, Origin, PROXY_PORT, SERVER_PORT},
@@ -46,7 +46,7 @@ pub(super) fn has_privileged_port(request: &ClientMessage, origin: Origin) -> bo
     is_client || !failpoint::defends("dhcp-client-port")
 }
 
-impl Exchange<'_> {
+impl RequestContext<'_> {
     /// Returns a warning if the relay reports another port than the one that the node enrolled
     /// from: the node was moved, or another machine uses its MAC address.
     pub(super) fn relay_port_mismatch(&self) -> Option<Warning> {

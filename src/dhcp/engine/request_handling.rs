@@ -20,7 +20,7 @@ use std::{
 };
 
 /// A request and the context of its reply.
-pub(crate) struct Exchange<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) now: Timestamp,
     pub(crate) request: &'a ClientMessage,
     pub(crate) origin: Origin,
@@ -46,7 +46,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) known: &'a KnownNics,
 }
 
-impl Exchange<'_> {
+impl RequestContext<'_> {
     /// Handles the request.
     pub(crate) fn handle(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         if let Some(warning) = self.relay_port_mismatch() {
@@ -121,7 +121,7 @@ impl Exchange<'_> {
         effects.extend(offered.removed.map(store));
         effects.extend(self.no_loader());
         if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
-            effects.push(self.exchange(Some(address), None, true));
+            effects.push(self.observed_exchange(Some(address), None, true));
         }
         if offered.is_new && !self.request.is_relayed() {
             segment.unproven_offers.push(address);
@@ -159,7 +159,7 @@ impl Exchange<'_> {
                     Some(_) => Effect::Store(Change::LeaseGranted(lease)),
                     // The sender is not proven, so the lease is no sign of a boot.
                     None if self.routed => Effect::Store(Change::LeaseGranted(lease)),
-                    None => self.exchange(Some(wanted), Some(lease), discovered),
+                    None => self.observed_exchange(Some(wanted), Some(lease), discovered),
                 });
                 effects.push(self.reply(Some(subnet), ReplyContent::Ack(wanted)));
                 effects.extend(self.no_loader());
@@ -251,7 +251,7 @@ impl Exchange<'_> {
     }
 
     /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
-    pub(super) fn exchange(
+    pub(super) fn observed_exchange(
         &self,
         address: Option<Ipv4Addr>,
         lease: Option<Lease>,
