@@ -62,7 +62,8 @@ pub struct Counters {
 
 /// A DHCP server without sockets.
 pub struct Engine {
-    interfaces: Vec<Ipv4Addr>,
+    /// The address of each interface.
+    interface_addresses: Vec<Ipv4Addr>,
     /// The segment of each interface.
     segment_of_interface: Vec<Option<usize>>,
     relays: BTreeMap<Ipv4Addr, usize>,
@@ -95,10 +96,11 @@ impl Engine {
             |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
         let segment_of_interface =
             interfaces.iter().map(|interface| index_of(&interface.name)).collect();
-        let interfaces: Vec<Ipv4Addr> =
+        let interface_addresses: Vec<Ipv4Addr> =
             interfaces.into_iter().map(|interface| interface.address).collect();
         let configured = segments.iter().filter_map(|segment| segment.address);
-        let own: BTreeSet<Ipv4Addr> = interfaces.iter().copied().chain(configured).collect();
+        let own: BTreeSet<Ipv4Addr> =
+            interface_addresses.iter().copied().chain(configured).collect();
         let relays =
             segments.iter().enumerate().filter_map(|(index, segment)| match segment.link {
                 Link::Relay(relay) => Some((relay, index)),
@@ -119,7 +121,7 @@ impl Engine {
         let serve = |segment: Segment| SegmentState::new(segment, &own, &reservations);
         let segments = segments.into_iter().map(serve).collect();
         let mut engine = Engine {
-            interfaces,
+            interface_addresses,
             segment_of_interface,
             relays,
             relays_proxy,
@@ -145,10 +147,10 @@ impl Engine {
     /// Sets the server address for clients of an interface, which has another address now. No
     /// client gets that address, and the former one is free.
     pub fn set_interface_address(&mut self, index: usize, address: Ipv4Addr) {
-        let Some(known) = self.interfaces.get_mut(index) else { return };
+        let Some(known) = self.interface_addresses.get_mut(index) else { return };
         *known = address;
         let configured = self.segments.iter().filter_map(|segment| segment.address);
-        self.own = self.interfaces.iter().copied().chain(configured).collect();
+        self.own = self.interface_addresses.iter().copied().chain(configured).collect();
         let own = self.own.clone();
         self.authorities().for_each(|authority| authority.leases.set_own_addresses(&own));
     }
@@ -278,34 +280,46 @@ impl Engine {
             if ServerMessage::parse(packet).is_none() {
                 return self.dropped(DropReason::Malformed, None, origin);
             }
-            return self
-                .handle_server_packet(now, packet, origin.interface_index)
-                .into_iter()
-                .collect();
+            let warning = self.handle_server_packet(now, packet, origin.interface_index);
+            return warning.into_iter().collect();
         };
         if !has_privileged_port(&request, origin) {
             return self.dropped(DropReason::SourcePort, Some(request.mac), origin);
         }
         self.counters.requests[request.kind as usize] += 1;
-        let Some(interface) = self.interfaces.get(origin.interface_index).copied() else {
+        let interface = self.interface_addresses.get(origin.interface_index).copied();
+        let Some(interface) = interface.filter(|own| request.mac != probe_mac(*own)) else {
             return Vec::new();
         };
-        if request.mac == probe_mac(interface) {
-            return Vec::new();
+        match self.segment_of(&request, origin) {
+            Some(segment) => self.answer(now, &request, origin, interface, segment),
+            None => self.foreign_relay(&request).into_iter().collect(),
         }
-        let Some(index) = self.segment_of(&request, origin) else {
-            self.counters.foreign_relay += u64::from(request.is_relayed());
+    }
+
+    /// Counts a request that belongs to no segment. Returns a warning if a relay sent it.
+    fn foreign_relay(&mut self, request: &ClientMessage) -> Option<Effect> {
+        request.is_relayed().then(|| {
+            self.counters.foreign_relay += 1;
             let selected = request.selected_network();
-            let relay = request
-                .is_relayed()
-                .then_some(Warning::ForeignRelay { relay: request.giaddr, selected });
-            return relay.map(Effect::Warn).into_iter().collect();
-        };
+            Effect::Warn(Warning::ForeignRelay { relay: request.giaddr, selected })
+        })
+    }
+
+    /// Answers a request in its segment, unless its sender is neither the client nor its relay.
+    fn answer(
+        &mut self,
+        now: Timestamp,
+        request: &ClientMessage,
+        origin: Origin,
+        interface: Ipv4Addr,
+        index: usize,
+    ) -> Vec<Effect> {
         let routed = !request.is_relayed()
             && self.segment_of_interface.get(origin.interface_index).copied().flatten()
                 != Some(index);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
-        let machine_sender = self.machine_as_relay(&request, origin);
+        let machine_sender = self.machine_as_relay(request, origin);
         let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
         // A virtual interface (macvlan) has an address of its own, but its parent may send its
         // packets.
@@ -316,7 +330,7 @@ impl Engine {
         // Another server's probe is answered, so that both servers notice each other.
         let is_probe = is_probe(request.mac, request.kind);
         let forged =
-            check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs);
+            check_ethernet_source(request, origin, routed || past_relay, &segment.relay_macs);
         if let Some(warning) = forged.filter(|_| !is_parent && !is_probe) {
             self.counters.forged += 1;
             return vec![Effect::Warn(warning)];
@@ -329,11 +343,11 @@ impl Engine {
         let vm_nic = self.known.vm(request.mac);
         let context = RequestContext {
             now,
-            request: &request,
+            request,
             origin,
             routed,
             past_relay,
-            segment: index,
+            segment_index: index,
             relays: &self.relays,
             address,
             identifier: request.relay.server_id_override.unwrap_or(address),
@@ -342,7 +356,7 @@ impl Engine {
             boot: if vm_nic.is_some() {
                 BootFile::None
             } else {
-                self.sources.boot_file(&request, address)
+                self.sources.boot_file(request, address)
             },
             vm_nic,
             known: &self.known,

@@ -29,7 +29,7 @@ pub(crate) struct RequestContext<'a> {
     /// The request may have passed a relay that forwards it unchanged.
     pub(crate) past_relay: bool,
     /// Index of the client's segment.
-    pub(crate) segment: usize,
+    pub(crate) segment_index: usize,
     /// The segments behind relays.
     pub(crate) relays: &'a BTreeMap<Ipv4Addr, usize>,
     /// The address of the boot services.
@@ -110,9 +110,11 @@ impl RequestContext<'_> {
         let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else {
             return Vec::new();
         };
-        let Ok(offered) =
-            leases.offer(self.now, self.client(leases.needs_nodes()), self.request.requested)
-        else {
+        let Ok(offered) = leases.offer(
+            self.now,
+            self.client(leases.has_node_reservations()),
+            self.request.requested,
+        ) else {
             return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
         };
         let address = offered.address;
@@ -152,7 +154,8 @@ impl RequestContext<'_> {
             return Err(DropReason::UnprovenSender);
         }
         let discovered = leases.is_offered(request.mac, wanted);
-        Ok(match leases.lease(self.now, self.client(leases.needs_nodes()), wanted, kind) {
+        let client = self.client(leases.has_node_reservations());
+        Ok(match leases.lease(self.now, client, wanted, kind) {
             Ok((lease, changes)) => {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
                 effects.push(match self.vm_nic {
@@ -209,7 +212,7 @@ impl RequestContext<'_> {
     }
 
     /// Returns the client. Option 97 identifies the machine of a NIC that was not seen before.
-    fn client(&self, needs_nodes: bool) -> Client {
+    fn client(&self, is_node_needed: bool) -> Client {
         let mac = self.request.mac;
         let by_uuid = || {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
@@ -218,7 +221,7 @@ impl RequestContext<'_> {
             (!self.known.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid"))
                 .then_some(node)
         };
-        let node = needs_nodes.then(|| self.known.node_of(mac).or_else(by_uuid)).flatten();
+        let node = is_node_needed.then(|| self.known.node_of(mac).or_else(by_uuid)).flatten();
         let keeps_address = self.vm_nic.is_none() && self.known.keeps_address(mac);
         Client { mac, node, vm: self.vm_nic.map(|nic| nic.vm), keeps_address }
     }

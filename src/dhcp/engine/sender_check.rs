@@ -76,7 +76,7 @@ impl RequestContext<'_> {
     /// Returns the port that the relay reports, with the relay of the segment.
     pub(super) fn relay_port(&self) -> Option<RelayPort> {
         let port = self.request.relay.port.clone()?;
-        let mut relays = self.relays.iter().filter(|(_, segment)| **segment == self.segment);
+        let mut relays = self.relays.iter().filter(|(_, segment)| **segment == self.segment_index);
         let relay = relays.next().map(|(relay, _)| *relay);
         Some(RelayPort { relay: relay.filter(|_| self.request.is_relayed()), ..port })
     }
@@ -85,7 +85,7 @@ impl RequestContext<'_> {
     /// unique at one relay alone.
     fn is_in_segment_of(&self, known: &RelayPort) -> bool {
         let segment = known.relay.and_then(|relay| self.relays.get(&relay));
-        segment.is_none_or(|segment| *segment == self.segment)
+        segment.is_none_or(|segment| *segment == self.segment_index)
             || !failpoint::defends("dhcp-relay-segment")
     }
 }

@@ -73,7 +73,7 @@ impl Reservations {
     }
 
     /// Returns true if a reservation belongs to a machine, so that the machine of a NIC matters.
-    pub(crate) fn needs_nodes(&self) -> bool {
+    pub(crate) fn has_node_reservations(&self) -> bool {
         self.by_node
     }
 

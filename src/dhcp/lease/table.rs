@@ -191,9 +191,9 @@ impl LeaseTable {
         self.recount = true;
     }
 
-    /// Returns true if the machine of a NIC matters.
-    pub fn needs_nodes(&self) -> bool {
-        self.reserved.needs_nodes()
+    /// Returns true if an address is reserved for a node, so that the node of a NIC matters.
+    pub fn has_node_reservations(&self) -> bool {
+        self.reserved.has_node_reservations()
     }
 
     /// Leases this address to the client: its own, or a free one (after a restart between offer and
