@@ -52,7 +52,7 @@ pub mod vms;
 pub use activities::MAX_ACTIVITIES;
 pub use admin::{ApiTokenError, KeyUse, RunningOrder, Snapshot};
 pub use boot::{
-    DhcpChange, DhcpExchange, Fetched, LeaseChange, MachineNic, NetworkUpdate, NicRecord,
+    DhcpChange, DhcpExchange, DhcpRecordUpdate, Fetched, LeaseChange, MachineNic, NicRecord,
     OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
 };
 pub use enrolment::{

@@ -6,8 +6,8 @@ use super::{
     retention::{CLOCK_TOLERANCE, Retained},
 };
 use crate::index::{
+    dhcp_record_changes::DhcpRecordChange,
     expected_machines::ExpectedMachines,
-    network_changes::NetworkChange,
     operations::Operations,
     rollouts::Rollouts,
     sessions::{Age, age},
@@ -303,7 +303,7 @@ impl RecordIndex<Digest, TokenRecord> for Model {
 impl RecordIndex<BootSessionId, BootSession> for Model {
     fn put_record(&mut self, id: BootSessionId, session: BootSession) -> Option<BootSession> {
         let age = age(&session);
-        self.work.nics.changes.push(NetworkChange::Nic(session.mac));
+        self.work.nics.changes.push(DhcpRecordChange::Nic(session.mac));
         if let Some(address) = session.address {
             let newer = self
                 .session_at(address)
@@ -334,7 +334,7 @@ impl RecordIndex<BootSessionId, BootSession> for Model {
 
     fn remove_record(&mut self, id: &BootSessionId) -> Option<BootSession> {
         let session = self.sessions.remove(id)?;
-        self.work.nics.changes.push(NetworkChange::Nic(session.mac));
+        self.work.nics.changes.push(DhcpRecordChange::Nic(session.mac));
         let age = age(&session);
         self.sessions_by_age.remove(&age);
         self.unapproved_sessions.remove(&age);

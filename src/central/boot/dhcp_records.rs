@@ -2,7 +2,7 @@
 
 use crate::{boot::BootService, environment::site_snapshot::SiteSnapshot};
 use meshd_model::{fleet::RelayPort, work::ReservedNic};
-use meshd_store::{Model, NetworkChange};
+use meshd_store::{DhcpRecordChange, Model};
 use meshd_types::{MacAddr, NodeId, Timestamp};
 use std::{
     collections::BTreeMap,
@@ -12,16 +12,16 @@ use std::{
 impl BootService {
     /// Returns what changed for DHCP since a revision, or everything without one; `None` if nothing
     /// did.
-    pub fn network_update(&self, since: Option<u64>) -> Option<NetworkUpdate> {
+    pub fn dhcp_record_update(&self, since: Option<u64>) -> Option<DhcpRecordUpdate> {
         let snapshot = self.env.snapshot();
         self.env.store.read(|model| {
-            let revision = model.network_revision();
+            let revision = model.dhcp_revision();
             if since == Some(revision) {
                 return None;
             }
             let record = |mac| self.nic_record(model, &snapshot, mac);
             let (mut nics, mut removed_leases) = (BTreeMap::new(), Vec::new());
-            let changes = since.and_then(|since| model.network_changes_since(since));
+            let changes = since.and_then(|since| model.dhcp_record_changes_since(since));
             let is_complete = changes.is_none();
             match changes {
                 None => nics.extend(
@@ -30,8 +30,8 @@ impl BootService {
                 Some(changes) => {
                     for change in changes {
                         match change {
-                            NetworkChange::Nic(mac) => drop(nics.insert(mac, record(mac))),
-                            NetworkChange::LeaseRemoved { mac, address } => {
+                            DhcpRecordChange::Nic(mac) => drop(nics.insert(mac, record(mac))),
+                            DhcpRecordChange::LeaseRemoved { mac, address } => {
                                 // A later transaction may have stored the lease again.
                                 if model.lease(address).is_none_or(|lease| lease.mac != mac) {
                                     removed_leases.push((mac, address));
@@ -41,7 +41,7 @@ impl BootService {
                     }
                 }
             }
-            Some(NetworkUpdate { revision, is_complete, nics, removed_leases })
+            Some(DhcpRecordUpdate { revision, is_complete, nics, removed_leases })
         })
     }
 
@@ -77,7 +77,7 @@ impl BootService {
 
 /// What changed for DHCP.
 #[derive(Debug)]
-pub struct NetworkUpdate {
+pub struct DhcpRecordUpdate {
     /// The revision of this update.
     pub revision: u64,
     /// `nics` are all NICs with a record.

@@ -27,7 +27,7 @@ mod stalls;
 mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpExchange, LeaseChange};
-pub use dhcp_records::{MachineNic, NetworkUpdate, NicRecord};
+pub use dhcp_records::{DhcpRecordUpdate, MachineNic, NicRecord};
 pub use fetched_stages::Fetched;
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
 pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};

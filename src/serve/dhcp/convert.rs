@@ -2,7 +2,7 @@
 //! same fields: the model's types are stored, and the engine is independent of meshd (ADR 33).
 
 use meshd_central::{
-    DhcpChange, DhcpExchange, LeaseChange, MachineNic, NetworkUpdate, NicRecord, SegmentHealth,
+    DhcpChange, DhcpExchange, DhcpRecordUpdate, LeaseChange, MachineNic, NicRecord, SegmentHealth,
 };
 use meshd_dhcp as dhcp;
 use meshd_model::{
@@ -18,8 +18,8 @@ pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Rese
 }
 
 /// Converts changes of records.
-pub(super) fn record_changes(update: NetworkUpdate) -> dhcp::RecordChanges {
-    let NetworkUpdate { is_complete, nics, removed_leases, .. } = update;
+pub(super) fn record_changes(update: DhcpRecordUpdate) -> dhcp::RecordChanges {
+    let DhcpRecordUpdate { is_complete, nics, removed_leases, .. } = update;
     if is_complete {
         return dhcp::RecordChanges::All(
             nics.into_iter().filter_map(|(mac, record)| Some(nic(mac, record?))).collect(),

@@ -128,7 +128,7 @@ impl Driver {
         {
             tracing::info!(interface = interface.name, address = %interface.address, "DHCP serves");
         }
-        let update = shared.boot.network_update(None);
+        let update = shared.boot.dhcp_record_update(None);
         let revision = update.as_ref().map(|update| update.revision);
         if let Some(RecordChanges::All(nics)) = update.map(convert::record_changes) {
             setup.nics = nics;
@@ -232,7 +232,7 @@ impl Driver {
             self.engine.set_non_identifying_uuids(site.identity.deny.clone());
             self.site = site;
         }
-        if let Some(update) = self.shared.boot.network_update(self.revision) {
+        if let Some(update) = self.shared.boot.dhcp_record_update(self.revision) {
             self.revision = Some(update.revision);
             self.engine.apply(self.shared.now(), convert::record_changes(update));
         }

@@ -1,6 +1,6 @@
 //! Expected machines by MAC address, name and address.
 
-use super::network_changes::NetworkChange;
+use super::dhcp_record_changes::DhcpRecordChange;
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::fleet::ExpectedMachine;
 use meshd_types::MacAddr;
@@ -80,12 +80,12 @@ impl Model {
 
 impl RecordIndex<MacAddr, ExpectedMachine> for Model {
     fn put_record(&mut self, mac: MacAddr, machine: ExpectedMachine) -> Option<ExpectedMachine> {
-        self.work.nics.changes.push(NetworkChange::Nic(mac));
+        self.work.nics.changes.push(DhcpRecordChange::Nic(mac));
         self.expected.insert(machine)
     }
 
     fn remove_record(&mut self, mac: &MacAddr) -> Option<ExpectedMachine> {
-        self.work.nics.changes.push(NetworkChange::Nic(*mac));
+        self.work.nics.changes.push(DhcpRecordChange::Nic(*mac));
         self.expected.remove(*mac)
     }
 }
@@ -121,7 +121,7 @@ mod tests {
             ..ExpectedMachine::new(mac(last), Timestamp::EPOCH)
         };
         let mut model = Model::default();
-        let revision = model.network_revision();
+        let revision = model.dhcp_revision();
         for machine in
             [machine(1, "a", 21), machine(2, "b", 22), machine(1, "b", 22), machine(2, "a", 21)]
         {
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!((at(&model, 21), at(&model, 22)), (Some(mac(2)), Some(mac(1))));
         let named = |model: &Model, name| model.expected_machine_named(name).map(|it| it.mac);
         assert_eq!((named(&model, "a"), named(&model, "b")), (Some(mac(2)), Some(mac(1))));
-        let changes = model.network_changes_since(revision).expect("few changes");
+        let changes = model.dhcp_record_changes_since(revision).expect("few changes");
         assert_eq!(changes.len(), 2, "DHCP learns of both NICs");
         let _ = RecordIndex::<MacAddr, ExpectedMachine>::remove_record(&mut model, &mac(1));
         assert_eq!(

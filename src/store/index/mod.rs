@@ -9,7 +9,7 @@
 //! | `tasks` | tasks by state and by node |
 //! | `vm_index` | VMs, slots, and the allocations of each node |
 //! | `nic_index` | VM NICs by MAC address and by IP address |
-//! | `network_changes` | changes that a DHCP service needs |
+//! | `dhcp_record_changes` | changes that a DHCP service needs |
 //! | `range_set` | the next free IP address |
 //! | `unavailable_units` | units of a node that cannot be allocated |
 //! | `idempotency` | orders with an idempotency key |
@@ -17,7 +17,7 @@
 pub(crate) mod expected_machines;
 pub(crate) mod idempotency;
 pub(crate) mod tasks;
-pub(crate) mod network_changes;
+pub(crate) mod dhcp_record_changes;
 pub(crate) mod nic_index;
 pub(crate) mod operations;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! VM NICs by MAC address and IP address, and their leases.
 
 use super::{
-    network_changes::{NetworkChange, NetworkChanges},
+    dhcp_record_changes::{DhcpRecordChange, DhcpRecordChanges},
     range_set::RangeSet,
 };
 use crate::{Model, records::RecordIndex, tx::Tx};
@@ -20,7 +20,7 @@ pub(crate) struct NicIndex {
     /// The keys of `addresses`.
     reserved_addresses: RangeSet,
     leases: BTreeSet<(SystemUuid, Ipv4Addr)>,
-    pub(crate) changes: NetworkChanges,
+    pub(crate) changes: DhcpRecordChanges,
 }
 
 fn holder<K: Copy + Ord>(index: &BTreeSet<(K, SystemUuid)>, key: K) -> Option<SystemUuid> {
@@ -32,7 +32,7 @@ impl NicIndex {
     pub(crate) fn add(&mut self, vm: &Vm) {
         for nic in vm.own_nics() {
             self.macs.insert((nic.mac, vm.uuid()));
-            self.changes.push(NetworkChange::Nic(nic.mac));
+            self.changes.push(DhcpRecordChange::Nic(nic.mac));
             if let Some(address) = site_address(&nic) {
                 self.addresses.insert((address, vm.uuid()));
                 self.reserved_addresses.insert(address);
@@ -43,7 +43,7 @@ impl NicIndex {
     pub(crate) fn remove(&mut self, vm: &Vm) {
         for nic in vm.own_nics() {
             self.macs.remove(&(nic.mac, vm.uuid()));
-            self.changes.push(NetworkChange::Nic(nic.mac));
+            self.changes.push(DhcpRecordChange::Nic(nic.mac));
             if let Some(address) = site_address(&nic) {
                 self.addresses.remove(&(address, vm.uuid()));
                 if holder(&self.addresses, address).is_none() {
@@ -112,7 +112,7 @@ impl RecordIndex<Ipv4Addr, Lease> for Model {
         self.work
             .nics
             .changes
-            .push(NetworkChange::LeaseRemoved { mac: lease.mac, address: *address });
+            .push(DhcpRecordChange::LeaseRemoved { mac: lease.mac, address: *address });
         Some(lease)
     }
 }

@@ -87,11 +87,12 @@ async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
 async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
-    let revision = || store.read(|model| model.network_revision());
-    let since =
-        |revision| store.read(|model| model.network_changes_since(revision)).map(Vec::from_iter);
+    let revision = || store.read(|model| model.dhcp_revision());
+    let since = |revision| {
+        store.read(|model| model.dhcp_record_changes_since(revision)).map(Vec::from_iter)
+    };
     let nics = |of: &[u16]| {
-        Some(of.iter().map(|number| NetworkChange::Nic(mac(*number))).collect::<Vec<_>>())
+        Some(of.iter().map(|number| DhcpRecordChange::Nic(mac(*number))).collect::<Vec<_>>())
     };
     change(&store, |tx| tx.put_vm(vm(1))).await;
     assert_eq!(since(0), nics(&[1, 0x8001]));
@@ -107,8 +108,8 @@ async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     let session = BootSession::open(BootSessionId([1; 12]), mac(9), Stage::Dhcp, Timestamp::EPOCH);
     change(&store, |tx| tx.put_session(session)).await;
     change(&store, |tx| tx.remove_lease(ip(7))).await;
-    let removed = NetworkChange::LeaseRemoved { mac: mac(8), address: ip(7) };
-    assert_eq!(since(first), Some(vec![NetworkChange::Nic(mac(9)), removed]));
+    let removed = DhcpRecordChange::LeaseRemoved { mac: mac(8), address: ip(7) };
+    assert_eq!(since(first), Some(vec![DhcpRecordChange::Nic(mac(9)), removed]));
     let node =
         Node::discovered(Basis::Mac(mac(6)), Fingerprint::default(), mac(6), Timestamp::EPOCH);
     let before = revision();

@@ -35,7 +35,7 @@ fn site() -> World {
 
 /// The NICs of VMs as DHCP knows them.
 fn vm_nics(rig: &Rig) -> Vec<ReservedNic> {
-    let update = rig.central.boot.network_update(None).expect("everything");
+    let update = rig.central.boot.dhcp_record_update(None).expect("everything");
     update.nics.into_values().filter_map(|record| record?.vm).collect()
 }
 

@@ -16,7 +16,7 @@ const REMEMBERED: usize = 65_536;
 
 /// A change that concerns DHCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NetworkChange {
+pub enum DhcpRecordChange {
     /// The node, the expected machine, the VM or the newest boot of a NIC may have changed.
     Nic(MacAddr),
     /// A lease was removed.
@@ -25,14 +25,14 @@ pub enum NetworkChange {
 
 /// The last changes.
 #[derive(Default)]
-pub(crate) struct NetworkChanges {
+pub(crate) struct DhcpRecordChanges {
     /// Number of changes since the start.
     revision: u64,
-    recent: VecDeque<NetworkChange>,
+    recent: VecDeque<DhcpRecordChange>,
 }
 
-impl NetworkChanges {
-    pub(crate) fn push(&mut self, change: NetworkChange) {
+impl DhcpRecordChanges {
+    pub(crate) fn push(&mut self, change: DhcpRecordChange) {
         self.revision += 1;
         self.recent.push_back(change);
         if self.recent.len() > REMEMBERED {
@@ -41,22 +41,22 @@ impl NetworkChanges {
     }
 
     pub(crate) fn push_node(&mut self, node: &Node) {
-        node.fingerprint.macs.iter().for_each(|mac| self.push(NetworkChange::Nic(*mac)));
+        node.fingerprint.macs.iter().for_each(|mac| self.push(DhcpRecordChange::Nic(*mac)));
         if !node.fingerprint.macs.contains(&node.mac) {
-            self.push(NetworkChange::Nic(node.mac));
+            self.push(DhcpRecordChange::Nic(node.mac));
         }
     }
 }
 
 impl Model {
     /// Number of changes that concern DHCP since the start.
-    pub fn network_revision(&self) -> u64 {
+    pub fn dhcp_revision(&self) -> u64 {
         self.work.nics.changes.revision
     }
 
     /// Distinct changes since a revision; `None` for an old revision: read all records.
-    pub fn network_changes_since(&self, revision: u64) -> Option<BTreeSet<NetworkChange>> {
-        let NetworkChanges { revision: newest, recent } = &self.work.nics.changes;
+    pub fn dhcp_record_changes_since(&self, revision: u64) -> Option<BTreeSet<DhcpRecordChange>> {
+        let DhcpRecordChanges { revision: newest, recent } = &self.work.nics.changes;
         let missed = usize::try_from(newest.saturating_sub(revision))
             .ok()
             .filter(|count| *count <= recent.len())?;
