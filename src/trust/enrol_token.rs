@@ -90,8 +90,8 @@ impl TokenRecord {
         TokenRecord { created_at: Some(now), ..Self::new(hash, node, session, expires_at) }
     }
 
-    /// Creates the record of an operator's token.
-    pub fn manual(
+    /// Creates the record of a ticket.
+    pub fn of_ticket(
         hash: Digest,
         basis: Basis,
         session: BootSessionId,
@@ -102,8 +102,8 @@ impl TokenRecord {
         TokenRecord { basis: Some(basis), ..Self::of_order(hash, node, session, now, expires_at) }
     }
 
-    /// Returns whether an operator created it.
-    pub fn is_manual(&self) -> bool {
+    /// Returns whether it is a ticket.
+    pub fn is_ticket(&self) -> bool {
         self.basis.is_some()
     }
 

@@ -1,7 +1,7 @@
 //! The first report of a link: hardware, running generation, units.
 
 use crate::{
-    enrolment::{enrol::peer_certificate, tokens::NO_MAC},
+    enrolment::{enrol::peer_certificate, tickets::NO_MAC},
     environment::records::{clear_condition, condition_event, phase_event, record_stage},
     links::{compare_units, withdraw_end},
 };

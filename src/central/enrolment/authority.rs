@@ -293,7 +293,7 @@ fn remove_enrolment_orders(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
             .before()
             .session(token.session)
             .is_some_and(|boot| boot.reached(Stage::Link).is_some());
-        has_linked && token.used.is_none() && !token.is_manual() && !new.contains(&token.hash)
+        has_linked && token.used.is_none() && !token.is_ticket() && !new.contains(&token.hash)
     };
     let old: Vec<Digest> = tx.before().tokens().filter(is_old).map(|token| token.hash).collect();
     for hash in old {

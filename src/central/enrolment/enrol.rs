@@ -1,6 +1,6 @@
 //! Exchanges a token for a certificate, and a certificate for a newer one.
 
-use super::{error::AgentApiError, tokens};
+use super::{error::AgentApiError, tickets};
 use crate::{
     enrolment::Enrolment,
     environment::{
@@ -59,7 +59,7 @@ impl Enrolment {
             return Err(self.reject_other_machine(&request, &client, stored, wire).await);
         }
         // A ticket must not replace a node that is present.
-        if stored.is_manual() && stored.used.is_none() && self.links.probe(stored.node).await {
+        if stored.is_ticket() && stored.used.is_none() && self.links.probe(stored.node).await {
             return Err(self
                 .reject_enrolment(&request, from, None, TokenRejection::LinkAnswers)
                 .await);
@@ -85,7 +85,7 @@ impl Enrolment {
                 ..used
             });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
-                tokens::approve_by_token(tx, &token, &basis, &snapshot, now);
+                tickets::approve_by_ticket(tx, &token, &basis, &snapshot, now);
             }
             let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
@@ -127,7 +127,7 @@ impl Enrolment {
         {
             return Ok(());
         }
-        if let Some(node) = node.filter(|_| !stored.is_manual()) {
+        if let Some(node) = node.filter(|_| !stored.is_ticket()) {
             return self.env.check_node_neighbour(client, node).await;
         }
         match stored.used {

@@ -10,7 +10,7 @@
 //! | `pending` | connections of nodes that wait for approval |
 //! | `revoke` | revokes certificates, tokens, capability and link at once |
 //! | `site_rules` | automatic approval by rule or policy |
-//! | `tokens` | one-time tokens for machines that are not netbooted |
+//! | `tickets` | one-time tokens for machines that are not netbooted |
 
 pub(crate) mod authority;
 pub(crate) mod enrol;
@@ -19,12 +19,12 @@ pub(crate) mod expected;
 pub(crate) mod pending;
 pub(crate) mod revoke;
 pub(crate) mod site_rules;
-pub(crate) mod tokens;
+pub(crate) mod tickets;
 
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
 pub use error::AgentApiError;
 pub use pending::PendingConnection;
-pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
+pub use tickets::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 
 use super::{environment::Environment, links::Links, locks::Leaf};
 use authority::Authority;

@@ -69,7 +69,7 @@ impl From<RotateError> for Refused {
 }
 
 pub(crate) async fn tokens(State(central): State<Shared>) -> Json<Vec<TokenView>> {
-    Json(central.enrolment.manual_tokens().into_iter().map(TokenView::from).collect())
+    Json(central.enrolment.tickets().into_iter().map(TokenView::from).collect())
 }
 
 pub(crate) async fn create_token(

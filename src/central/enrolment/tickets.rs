@@ -22,8 +22,8 @@ use std::{net::Ipv4Addr, time::Duration};
 pub const TOKEN_LIFE: Duration = Duration::from_secs(60 * 60);
 /// Maximum lifetime of a token.
 pub const MAX_TOKEN_LIFE: Duration = token::MAX_LIFE;
-/// Maximum number of stored tokens of operators; the oldest are removed first.
-const MAX_MANUAL: usize = 4096;
+/// Maximum number of stored tickets; the oldest are removed first.
+const MAX_TICKETS: usize = 4096;
 /// Retention of expired tokens, so that their use differs from a guessed token.
 const EXPIRED_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
@@ -76,7 +76,7 @@ impl Enrolment {
         let (now, node) = (self.env.now(), basis.node_id());
         let (text, hash) = token::mint(self.env.random());
         let session = BootSessionId(self.env.random());
-        let record = TokenRecord::manual(hash, basis, session, now, now.after(life));
+        let record = TokenRecord::of_ticket(hash, basis, session, now, now.after(life));
         let stored_token = record.clone();
         let committed = self.env.store.commit(|tx| {
             if let Some(Node { phase, .. }) = tx.node(node)
@@ -123,12 +123,12 @@ impl Enrolment {
         Ok((Ticket { config, boot }, record))
     }
 
-    /// Tokens of operators, newest first.
-    pub fn manual_tokens(&self) -> Vec<TokenRecord> {
+    /// Tickets, newest first.
+    pub fn tickets(&self) -> Vec<TokenRecord> {
         let mut all: Vec<_> = self
             .env
             .store
-            .read(|model| model.tokens().filter(|token| token.is_manual()).cloned().collect());
+            .read(|model| model.tokens().filter(|token| token.is_ticket()).cloned().collect());
         all.sort_by_key(|token: &TokenRecord| std::cmp::Reverse((token.expires_at, token.hash)));
         all
     }
@@ -146,7 +146,7 @@ impl Enrolment {
         let now = self.env.now();
         let stored = self.env.store.commit(|tx| {
             let matches_prefix = |token: &&TokenRecord| {
-                token.is_manual() && token.hash.to_string().starts_with(prefix)
+                token.is_ticket() && token.hash.to_string().starts_with(prefix)
             };
             let mut matching = tx.before().tokens().filter(matches_prefix);
             let found = matching.next().filter(|_| prefix.len() >= 4);
@@ -164,8 +164,8 @@ impl Enrolment {
     }
 }
 
-/// Approves the machine of an operator's token, in the boot session of the token.
-pub(crate) fn approve_by_token(
+/// Approves the machine of a ticket, in its boot session.
+pub(crate) fn approve_by_ticket(
     tx: &mut Tx<'_>,
     token: &TokenRecord,
     basis: &Basis,
@@ -206,11 +206,11 @@ pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
 
 /// Removes long expired tokens, and the oldest if there are too many.
 fn remove_expired(tx: &mut Tx<'_>, now: Timestamp) {
-    let mut manual: Vec<_> =
-        tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
-    manual.sort_by_key(|token| token.expires_at);
-    let surplus = (manual.len() + 1).saturating_sub(MAX_MANUAL);
-    for (index, token) in manual.iter().enumerate() {
+    let mut tickets: Vec<_> =
+        tx.before().tokens().filter(|token| token.is_ticket()).cloned().collect();
+    tickets.sort_by_key(|token| token.expires_at);
+    let surplus = (tickets.len() + 1).saturating_sub(MAX_TICKETS);
+    for (index, token) in tickets.iter().enumerate() {
         if index < surplus || now.since(token.expires_at) > EXPIRED_RETENTION {
             tx.remove_token(token.hash);
         }
