@@ -104,6 +104,8 @@ enum Verb {
     /// Manage nodes
     #[command(subcommand)]
     Node(node::Node),
+    /// Show where the minutes of boots go
+    BootTimes(node::boots::boot_times::BootTimes),
     /// Inspect and roll back profiles
     #[command(subcommand)]
     Profile(profile::Profile),
@@ -301,6 +303,7 @@ fn run(cli: Cli) -> ExitCode {
             rollout::reboot_in_waves(&context, targets, wave, Confirmation::new(yes, wait))
         }
         Verb::Node(node) => node.run(&context),
+        Verb::BootTimes(times) => times.run(&context),
         Verb::Profile(profile) => profile.run(&context),
         Verb::Overlay(overlay) => overlay.run(&context),
         Verb::Image(image) => image.run(&context),

@@ -5,7 +5,7 @@ use super::{error::DaemonError, open_file_limit::Connections, supervisor::Daemon
 use crate::serve::{
     admin, agent,
     bind::{self, BindError, Service},
-    dhcp, http, metrics, ndp,
+    dhcp, dhcpv6, http, metrics, ndp,
     rebind::{BoundTo, InterfaceWatch, Rebinding},
     self_test::{self, ServedInterface},
     tftp,
@@ -131,6 +131,10 @@ impl SegmentPlan {
             tasks.spawn_infallible(
                 "IPv6 router solicitations",
                 ndp::run(interface.clone(), stop.clone()),
+            );
+            tasks.spawn_infallible(
+                "DHCPv6 requests",
+                dhcpv6::run(interface.clone(), central.clone(), stop.clone()),
             );
         }
         let served = ServedInterface { name: interface, address, http_port, agent_port };

@@ -77,6 +77,10 @@ pub struct ClientExchange {
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
+    /// The packet of the client is a DISCOVER.
+    pub is_discover: bool,
+    /// Seconds since the client began to ask, by its own count.
+    pub secs: u16,
     /// The client's address; `None` in the offer or acknowledgement of a proxy.
     pub address: Option<Ipv4Addr>,
     /// The lease that this exchange created or renewed.

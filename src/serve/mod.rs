@@ -11,6 +11,7 @@
 //! | `metrics` | metrics for Prometheus |
 //! | `dhcp` | DHCP |
 //! | `tftp` | TFTP |
+//! | `dhcpv6` | observes firmware that tries to boot by IPv6 |
 //! | `ndp` | answers IPv6 router solicitations |
 //! | `http` | the boot API |
 //! | `agent` | the agent API |
@@ -25,6 +26,7 @@ mod log;
 pub mod metrics;
 pub mod dhcp;
 pub mod tftp;
+pub mod dhcpv6;
 pub mod ndp;
 pub mod http;
 pub mod agent;

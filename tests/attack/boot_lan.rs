@@ -120,6 +120,8 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
         client: DhcpClient::Ipxe,
         uuid: None,
         arch: None,
+        is_discover: false,
+        secs: 0,
         address,
         lease: None,
         discovered: true,

@@ -247,6 +247,8 @@ fn exchange_of(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange 
         client: DhcpClient::Ipxe,
         uuid: None,
         arch: None,
+        is_discover: false,
+        secs: 0,
         address: Some(address),
         lease: None,
         discovered,

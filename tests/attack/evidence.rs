@@ -24,6 +24,8 @@ fn forged(number: u32) -> DhcpChange {
         client: DhcpClient::Firmware,
         uuid: None,
         arch: None,
+        is_discover: false,
+        secs: 0,
         address,
         lease: None,
         discovered: true,

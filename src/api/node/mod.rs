@@ -2,18 +2,21 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `boot_times` | where the time of a boot goes |
 //! | `machine` | machines that have not booted yet |
 //! | `operation` | operations: orders to nodes, with the state of each node |
 //! | `power` | power of nodes, by their BMCs |
 //! | `rollout` | rollouts: planned changes of many nodes |
 //! | `timeline` | the stages of a boot session |
 
+mod boot_times;
 mod machine;
 mod operation;
 mod power;
 mod rollout;
 mod timeline;
 
+pub use boot_times::{BootDelayView, BootStepView, BootTimesView};
 pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};
 pub use power::{BmcVerb, BootDeviceOrder, Identify, PowerOrder, PowerView};

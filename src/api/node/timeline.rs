@@ -1,7 +1,7 @@
 //! Boot timelines of a node in JSON.
 
 use meshd_model::{
-    fleet::{BootSession, BootStatus, Node, Stage, Stall, Wait},
+    fleet::{BootSession, BootStatus, BootStepTime, Node, Stage, Stall, Wait, stage_times},
     work::task::{Task, TaskState},
 };
 use meshd_types::{BootSessionId, MacAddr, NodeId, TaskId, Timestamp};
@@ -122,12 +122,16 @@ pub struct BootSummary {
 
 /// Returns the end of an unfinished boot: the time of the response. `over`: a newer session of the
 /// machine exists.
-fn running_until(result: BootStatus, over: bool, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn running_until(result: BootStatus, over: bool, now: Timestamp) -> Option<Timestamp> {
     (result.is_unfinished() && !over).then_some(now)
 }
 
 fn millis(from: Timestamp, to: Timestamp) -> u64 {
-    u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
+    duration_ms(to.since(from))
+}
+
+pub(super) fn duration_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The stages of a boot session with their durations. A clock that moved backwards gives a duration
@@ -141,37 +145,14 @@ impl Durations {
     /// `running_until` is the time of the response for an unfinished boot, else `None`.
     fn new(session: &BootSession, running_until: Option<Timestamp>) -> Self {
         let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
-        let mut before = first;
-        let mut stages = Vec::with_capacity(session.stages.len() + 1);
-        let mut approval = session.approval_wait(running_until);
-        let wait_stage = |[began, end]: [Timestamp; 2], before: Timestamp| {
-            let (duration_ms, elapsed_ms) = (millis(began.max(before), end), millis(first, end));
-            StageView {
-                stage: TimelineView::APPROVAL.to_owned(),
-                at: end,
-                duration_ms,
-                elapsed_ms,
-                count: 1,
-            }
+        let stage = |time: BootStepTime| StageView {
+            stage: time.step.as_str().to_owned(),
+            at: time.at,
+            duration_ms: duration_ms(time.duration),
+            elapsed_ms: millis(first, time.at),
+            count: time.count,
         };
-        for mark in &session.stages {
-            let mut duration_ms = millis(before, mark.at);
-            if let Some(wait) = approval.take_if(|_| mark.stage >= Stage::Enrolled) {
-                let wait = wait_stage(wait, before);
-                duration_ms = duration_ms.saturating_sub(wait.duration_ms);
-                stages.push(wait);
-            }
-            let (stage, elapsed_ms) = (mark.stage.as_str().to_owned(), millis(first, mark.at));
-            stages.push(StageView {
-                stage,
-                at: mark.at,
-                duration_ms,
-                elapsed_ms,
-                count: mark.count,
-            });
-            before = mark.at;
-        }
-        stages.extend(approval.map(|wait| wait_stage(wait, before)));
+        let stages: Vec<_> = stage_times(session, running_until).into_iter().map(stage).collect();
         let last = stages.iter().map(|stage| stage.elapsed_ms).max().unwrap_or(0);
         Durations {
             stages,

@@ -2,10 +2,10 @@
 
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
-    AcceptNic, Approve, AssignProfile, BootDeviceOrder, BootLogLine, BootOnce, ChangeLabels,
-    ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, Identify, ImportMachines,
-    ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView, Pin, PowerOrder,
-    PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, TimelineView,
+    AcceptNic, Approve, AssignProfile, BootDeviceOrder, BootLogLine, BootOnce, BootTimesView,
+    ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, Identify,
+    ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView, Pin,
+    PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -29,6 +29,11 @@ routes! {
     GET_NODE: Get<Object<NodeDetail>, 1> = Get::new("/v1/nodes/{node}", "Show a node");
     GET_NODE_TIMELINE: Get<Object<TimelineView>, 1> =
         Get::new("/v1/nodes/{node}/timeline", "Show the stages of a boot; the newest boot by default").query(&["session"]);
+    GET_NODE_BOOT_TIMES: Get<Object<BootTimesView>, 1> = Get::new(
+        "/v1/nodes/{node}/boot-times",
+        "Compare the steps of a boot with other boots, and name what costs the time; the newest boot by default",
+    )
+    .query(&["session"]);
     GET_NODE_LOG: Get<JsonLines<BootLogLine>, 1> =
         Get::new("/v1/nodes/{node}/log", "Read kernel messages and system log of a boot; the newest boot by default")
             .query(&["session", "follow", "from"])

@@ -8,7 +8,8 @@ use crate::{
     },
 };
 use meshd_model::fleet::{
-    Actor, BootSession, ConditionKind, DhcpClient, Event, EventKind, Lease, Node, RelayPort, Stage,
+    Actor, BootSession, ConditionKind, DhcpClient, DhcpRequest, Event, EventKind, Lease, Node,
+    RelayPort, Stage,
 };
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
@@ -23,6 +24,10 @@ pub struct DhcpExchange {
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
+    /// The packet of the machine is a DISCOVER.
+    pub is_discover: bool,
+    /// Seconds since the machine began to ask, by its own count.
+    pub secs: u16,
     /// The machine's address; `None` in the offer or acknowledgement of a proxy.
     pub address: Option<Ipv4Addr>,
     /// The lease that the exchange created or renewed.
@@ -127,9 +132,12 @@ impl BootService {
         if let Some(session) = session.cloned() {
             return end_session(tx, session, exchange, now);
         }
-        if let Some(session) =
+        if let Some(mut session) =
             current_session(tx, exchange, newest, now, || BootSessionId(self.env.random()))
         {
+            if newest != Some(session.id) {
+                session.ipv6_since = self.take_ipv6_boot(exchange.mac, now);
+            }
             opened.insert(exchange.mac, session.id);
             tx.put_session(session);
         }
@@ -341,6 +349,8 @@ fn current_session(
     if exchange.client != DhcpClient::Os {
         session.refreshed_at = now;
     }
+    let DhcpExchange { client, arch, is_discover, secs, .. } = *exchange;
+    session.record_dhcp(DhcpRequest { client, arch, is_discover, secs }, now);
     session.address = exchange.address.or(session.address);
     session.is_relayed = exchange.is_relayed;
     session.relay_port = exchange.relay_port.clone().or(session.relay_port);

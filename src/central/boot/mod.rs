@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
 //! | `dhcp_records` | NICs, addresses in use and removed leases, as the DHCP engine learns them |
+//! | `ipv6_boots` | machines whose firmware tried IPv6, until their DHCP exchange |
 //! | `segment_health` | health of DHCP on each segment, and of each boot service |
 //! | `claimed_address` | checks an address that a machine took by its own word |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
@@ -19,6 +20,7 @@ mod claimed_address;
 mod dhcp;
 mod dhcp_records;
 mod fetched_stages;
+mod ipv6_boots;
 mod overlay_delivery;
 mod queue_entry;
 mod script;
@@ -42,6 +44,7 @@ use super::{
 };
 use boot_log::{LOG_LIMITS, LogBudget};
 use bytes::Bytes;
+use ipv6_boots::Ipv6Boots;
 use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
 use meshd_store::ChunkLogs;
@@ -65,6 +68,7 @@ pub struct BootService {
     pending_overlays: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
     queue: Leaf<BootQueue>,
     repeats: Leaf<Repeats>,
+    ipv6_boots: Leaf<Ipv6Boots>,
     segments: Leaf<Vec<SegmentHealth>>,
     services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
@@ -93,6 +97,7 @@ impl BootService {
             pending_overlays: Leaf::default(),
             queue,
             repeats: Leaf::default(),
+            ipv6_boots: Leaf::default(),
             segments: Leaf::default(),
             services: Leaf::default(),
             logs,

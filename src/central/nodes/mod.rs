@@ -35,7 +35,7 @@ mod setting_changes;
 pub(crate) use drain::drain_entry_of;
 pub use error::{NamingError, OperateError, OrderError};
 pub use expected_machines::{ImportOptions, ImportReport};
-pub use fleet::{Fleet, NodeRecords};
+pub use fleet::{ComparedBoot, Fleet, NodeRecords};
 pub use operations::{
     AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults,
 };

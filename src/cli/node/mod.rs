@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
+//! | `boots` | `meshd boot-times` and `meshd node timeline`: the boots of a node with their times |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `exec` | `meshd node exec`: runs a program on nodes |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
@@ -14,10 +15,10 @@
 //! | `power` | `meshd node power/boot-device/identify`: orders to the BMCs of nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
-//! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
 pub(crate) mod boot_settings;
+pub(crate) mod boots;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod generations;
@@ -29,7 +30,6 @@ pub(crate) mod operation;
 pub(crate) mod power;
 pub(crate) mod targets;
 pub(crate) mod logs;
-pub(crate) mod timeline;
 pub(crate) mod units;
 
 use super::{
@@ -39,6 +39,7 @@ use super::{
     profile::vars,
     wait,
 };
+use boots::timeline::timeline;
 use clap::Subcommand;
 use doctor::NodeDoctor;
 use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
@@ -52,7 +53,6 @@ use targets::{
     NamedNodes, NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing,
     one_node, order,
 };
-use timeline::timeline;
 
 /// Manage nodes by ID or name
 #[derive(Debug, Subcommand)]

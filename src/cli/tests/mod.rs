@@ -8,7 +8,7 @@ mod docs;
 
 use super::{
     client::NodeNames,
-    node::{self, timeline},
+    node::{self, boots::timeline},
     output::{self, print},
     *,
 };

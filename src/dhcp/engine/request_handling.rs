@@ -260,13 +260,15 @@ impl RequestContext<'_> {
         lease: Option<Lease>,
         discovered: bool,
     ) -> Effect {
-        let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
+        let ClientMessage { mac, client, uuid, arch, kind, secs, .. } = *self.request;
         let (relay_port, is_relayed) = (self.relay_port(), self.request.is_relayed());
         Effect::Store(Change::Exchange(ClientExchange {
             mac,
             client,
             uuid,
             arch,
+            is_discover: kind == ClientMessageType::Discover,
+            secs,
             address,
             lease,
             discovered,

@@ -38,6 +38,8 @@ pub enum ClientMessageType {
 pub struct ClientMessage {
     /// Transaction ID.
     pub xid: u32,
+    /// Seconds since the client began to ask, by its own count.
+    pub secs: u16,
     /// Header flags.
     pub flags: u16,
     /// The link layer of the client.
@@ -96,6 +98,7 @@ impl ClientMessage {
             ECHOED.into_iter().filter(|code| is_relayed || *code != OptionCode::SubnetSelection);
         Some(ClientMessage {
             xid: message.xid(),
+            secs: message.secs(),
             flags: message.flags().into(),
             link,
             mac,

@@ -20,9 +20,12 @@ mod node;
 
 pub use boot_progress::{
     boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop},
-    boot_session::{
-        BootSession, BootStatus, DhcpClient, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait,
+    boot_session::{BootSession, BootStatus, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait},
+    boot_times::{
+        Baseline, BootComparison, BootDelay, BootOrder, BootPath, BootStep, BootStepTime,
+        DelayKind, stage_times,
     },
+    dhcp_attempt::{DhcpAttempt, DhcpClient, DhcpRequest, MAX_DHCP_ATTEMPTS},
     stage::{Stage, StageMark},
     stall::Stall,
     stall_detection::{Chain, stall},

@@ -93,6 +93,8 @@ pub(super) fn change(change: dhcp::Change) -> DhcpChange {
             },
             uuid: exchange.uuid,
             arch: exchange.arch,
+            is_discover: exchange.is_discover,
+            secs: exchange.secs,
             address: exchange.address,
             lease: exchange.lease.map(lease),
             discovered: exchange.discovered,

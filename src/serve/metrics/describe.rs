@@ -4,12 +4,16 @@
 use super::observe;
 
 /// HELP texts of all counters.
-pub(super) const COUNTERS: [(&str, &str); 27] = [
+pub(super) const COUNTERS: [(&str, &str); 28] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots started: first DHCP exchange after power-on."),
     (observe::BOOTS, "Boots that ended, by result and last stage."),
     (observe::STALLS, "Stalled boots, by overdue stage."),
     (observe::LOOPS, "Detected boot loops."),
+    (
+        observe::DELAY_SECONDS,
+        "Seconds that boots lost before they were online, by kind of the delay.",
+    ),
     ("meshd_boot_refusals_total", "Refusal scripts sent, by code."),
     ("meshd_overlays_total", "Overlays delivered completely."),
     ("meshd_overlay_refusals_total", "Overlays refused, by reason."),
@@ -59,7 +63,7 @@ pub(super) const GAUGES: [(&str, &str); 5] = [
 ];
 
 /// HELP texts of all histograms.
-pub(super) const HISTOGRAMS: [(&str, &str); 6] = [
+pub(super) const HISTOGRAMS: [(&str, &str); 7] = [
     (
         "meshd_dhcp_ack_seconds",
         "Time from a DHCP request to its acknowledgement, including the flush of the lease.",
@@ -67,6 +71,10 @@ pub(super) const HISTOGRAMS: [(&str, &str); 6] = [
     (
         observe::STAGE_SECONDS,
         "Time from the first DHCP exchange of a boot to each of its stages, without the wait for approval.",
+    ),
+    (
+        observe::FIRMWARE_SECONDS,
+        "Time from an order to power on or reboot to the first packet of the boot that came online.",
     ),
     ("meshd_store_commit_seconds", "Time from a change to its flush."),
     ("meshd_task_start_seconds", "Time from the order of a task until it runs on all its nodes."),

@@ -42,7 +42,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Default upper bounds of histograms, in seconds: from a look-up in memory to a slow disk.
 const QUICK: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-/// Upper bounds of histograms of boot stages, in seconds since power-on.
+/// Upper bounds of histograms of boots, in seconds.
 const BOOT: [f64; 13] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0];
 
@@ -86,10 +86,10 @@ impl Metrics {
 }
 
 fn recorder() -> PrometheusRecorder {
-    let stages = Matcher::Full(observe::STAGE_SECONDS.to_owned());
+    let boots = Matcher::Prefix("meshd_boot_".to_owned());
     PrometheusBuilder::new()
         .set_buckets(&QUICK)
-        .and_then(|builder| builder.set_buckets_for_metric(stages, &BOOT))
+        .and_then(|builder| builder.set_buckets_for_metric(boots, &BOOT))
         .and_then(|builder| {
             builder.set_buckets_for_metric(Matcher::Prefix("meshd_task_".to_owned()), &TASK)
         })

@@ -2,14 +2,19 @@
 
 use meshd_central::Shared;
 use meshd_model::fleet::{
-    BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage,
+    BootSession, BootStatus, BootStep, ConditionKind, Event, EventKind, EventSeq, Stage,
 };
 use meshd_store::EventFilter;
+use meshd_types::{BootSessionId, NodeId};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
 /// Histogram: time from power-on to each stage, in seconds.
 pub(super) const STAGE_SECONDS: &str = "meshd_boot_stage_seconds";
+/// Histogram: time from an order to the first packet of its boot, in seconds.
+pub(super) const FIRMWARE_SECONDS: &str = "meshd_boot_firmware_seconds";
+/// Counter: delays of boots that came online, in seconds, by kind.
+pub(super) const DELAY_SECONDS: &str = "meshd_boot_delay_seconds_total";
 /// Counter: started boots.
 pub(super) const STARTED: &str = "meshd_boots_started_total";
 /// Counter: boots that came online or ended.
@@ -71,6 +76,9 @@ async fn catch_up(
 pub(super) fn count(central: &Shared, event: &Event) {
     metrics::counter!("meshd_events_total", "kind" => event.kind.word()).increment(1);
     let Some(id) = event.session else { return };
+    if event.kind == (EventKind::Stage { stage: Stage::Online }) {
+        count_delays(central, event.node, id);
+    }
     // A boot that is not on record any more is not counted.
     let _ = central.boot.read_boot(id, |boot, before| match event.kind {
         EventKind::Stage { stage } => count_stage(boot, stage, event),
@@ -96,6 +104,23 @@ fn count_stage(boot: &BootSession, stage: Stage, event: &Event) {
     metrics::histogram!(STAGE_SECONDS, "stage" => stage.as_str()).record(seconds);
     if stage == Stage::Online {
         metrics::counter!(BOOTS, "result" => "online", "stage" => stage.as_str()).increment(1);
+    }
+}
+
+/// Counts the time from the order to the first packet, and the delays of a boot that came online.
+fn count_delays(central: &Shared, node: Option<NodeId>, boot: BootSessionId) {
+    let times = central.nodes.read(|fleet| {
+        let compared = fleet.compare_boot(fleet.node(node?)?, Some(boot))?;
+        let delays = compared.comparison.delays(&compared.path, None);
+        Some((compared.path.steps(None), delays))
+    });
+    let Some((steps, delays)) = times else { return };
+    for time in steps.iter().filter(|time| time.step == BootStep::Firmware) {
+        metrics::histogram!(FIRMWARE_SECONDS).record(time.duration.as_secs_f64());
+    }
+    for delay in delays {
+        metrics::counter!(DELAY_SECONDS, "kind" => delay.kind.as_str())
+            .increment(delay.cost.as_secs());
     }
 }
 

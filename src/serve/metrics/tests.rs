@@ -46,6 +46,8 @@ async fn central(folder: &Path) -> Shared {
         client: DhcpClient::Firmware,
         uuid: None,
         arch: None,
+        is_discover: true,
+        secs: 0,
         address: Some([10, 77, 0, 123].into()),
         lease: None,
         discovered: true,

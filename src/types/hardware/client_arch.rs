@@ -10,4 +10,9 @@ pub struct ClientArch(pub u16);
 impl ClientArch {
     /// Legacy BIOS; also assumed for a client without option 93.
     pub const BIOS: ClientArch = ClientArch(0);
+
+    /// Returns true if the firmware boots by HTTP.
+    pub fn is_http(self) -> bool {
+        matches!(self.0, 15..=20 | 23 | 24 | 26 | 28 | 30)
+    }
 }

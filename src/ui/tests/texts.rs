@@ -52,6 +52,12 @@ pub fn answer(path: &str) -> Option<Value> {
             "waits": [{ "code": "approval", "at": AT, "last": AT }, { "code": "busy", "at": AT, "last": AT }],
             "stages": [stage("modloop", 30_000, 30_000), stage("approval", 60_000, 90_000)],
         }),
+        "/v1/nodes/5a0b77c1/boot-times" => json!({
+            "node": WAITING, "name": "waiting", "session": "0".repeat(24), "mac": "02:00:00:00:00:01", "model": "SYS-1",
+            "result": "online", "order": "power on", "begun_at": AT, "total_ms": 90_000, "own_boots": 3, "model_boots": 7,
+            "steps": [{ "step": "attempts", "at": AT, "duration_ms": 60_000, "own_median_ms": 30_000 }],
+            "delays": [{ "kind": "other_nic", "step": "attempts", "cost_ms": 60_000, "detail": HOSTILE, "setting": "boot order" }],
+        }),
         "/v1/audit" => json!([audit]),
         "/v1/leases" => json!([lease]),
         "/v1/vms" => json!([]),
@@ -126,6 +132,18 @@ async fn timeline_shows_wait_for_approval_once_as_stage() {
         "{}",
         words(&page)
     );
+}
+
+#[tokio::test]
+async fn boot_times_are_drawn_beside_medians_with_what_to_change() {
+    let page = page(&format!("nodes/{WAITING}")).await;
+    let text = words(&page);
+    assert!(text.contains("1 min 30 s since the order power on"), "{text}");
+    assert!(text.contains("3 earlier boots and 7 machines of the model"), "{text}");
+    assert!(text.contains("other_nic costs 1 min 0 s in attempts"), "{text}");
+    assert!(text.contains("Change: boot order"), "{text}");
+    assert!(page.contains("<rect class=\"mark\" x=\"498\""), "half as long: {page}");
+    assert_eq!(page.matches("class=\"mark\"").count(), 1, "no machine of the model: {page}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `agent_api` | the agent and its API over loopback TLS, with a fake central node |
 //! | `boot_log` | the log of a boot, and why a boot failed |
+//! | `boot_times` | where the time of a boot goes: other NICs, lost packets, orders |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
 //! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
@@ -18,6 +19,7 @@
 mod agent_api;
 mod boot_log;
 pub mod generations;
+mod boot_times;
 mod hostlists;
 mod lifecycle;
 mod machines;

@@ -89,7 +89,7 @@ impl Bench {
     }
 }
 
-fn world_with(driver: &str, policy: &str) -> (World, Bench) {
+pub fn world_with(driver: &str, policy: &str) -> (World, Bench) {
     let mut world = World::prepared(policy);
     let bench = Bench::new(&world);
     world.edit_site("[defaults]", &bench.sections(driver, ""));

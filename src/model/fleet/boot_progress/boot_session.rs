@@ -4,6 +4,7 @@
 //! node to explain slow boots later. The record includes waits and stalls ([`Stall`]).
 
 use super::{
+    dhcp_attempt::{DhcpAttempt, DhcpClient, DhcpRequest, record_request},
     stage::{Stage, StageMark},
     stall::Stall,
 };
@@ -105,16 +106,12 @@ pub struct BootSession {
     /// Reason why `mesh-init` or stage 1 refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-}
-
-/// The client of a DHCP exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DhcpClient {
-    /// Firmware that is not iPXE.
-    Firmware,
-    /// iPXE, from flash or just loaded.
-    Ipxe,
-    Os,
+    /// DHCP requests before the node was online, by program and architecture.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dhcp: Vec<DhcpAttempt>,
+    /// The firmware tried to boot by IPv6 from this time on, before this session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6_since: Option<Timestamp>,
 }
 
 /// Progress or result of a boot.
@@ -180,6 +177,8 @@ impl BootSession {
             is_relayed: false,
             ended: false,
             failure: None,
+            dhcp: Vec::new(),
+            ipv6_since: None,
         };
         session.mark(stage, now);
         session
@@ -197,6 +196,13 @@ impl BootSession {
             stall.ended.get_or_insert(now);
         }
         true
+    }
+
+    /// Records a DHCP request of this boot.
+    pub fn record_dhcp(&mut self, request: DhcpRequest, now: Timestamp) {
+        if self.reached(Stage::Online).is_none() {
+            record_request(&mut self.dhcp, request, now);
+        }
     }
 
     /// Records a wait; returns true if its reason is new in this session.

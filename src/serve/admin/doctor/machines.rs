@@ -3,9 +3,14 @@
 use super::NAMED;
 use meshd_api::Finding;
 use meshd_central::Fleet;
-use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
+use meshd_model::fleet::{
+    BootDelay, BootSession, BootStatus, ConditionKind, DelayKind, Node, Phase,
+};
 use meshd_store::MAX_UNKNOWN_NODES;
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+/// Minimum cost of a delay that is reported.
+const LONG_DELAY: Duration = Duration::from_secs(60);
 
 /// Returns the findings. `is_own_address` determines whether this host has an address.
 pub(super) fn findings(
@@ -94,6 +99,35 @@ pub(super) fn findings(
     findings
 }
 
+/// Returns the finding about nodes whose last boot lost time in the firmware, at a switch port or in
+/// a relay.
+pub(super) fn slow_boots(fleet: Fleet<'_>) -> Finding {
+    let is_avoidable = |delay: &BootDelay| {
+        let kinds = [
+            DelayKind::OtherNic,
+            DelayKind::OtherProtocol,
+            DelayKind::LostDiscovers,
+            DelayKind::SlowRelay,
+            DelayKind::RepeatedDiscovers,
+        ];
+        kinds.contains(&delay.kind) && delay.cost >= LONG_DELAY
+    };
+    let slow = fleet.observed_delays().filter(|(_, delay)| is_avoidable(delay));
+    let names: Vec<String> = slow
+        .map(|(node, delay)| {
+            format!("{}: {}, {} s", named_node(node), delay.kind.as_str(), delay.cost.as_secs())
+        })
+        .collect();
+    if names.is_empty() {
+        return Finding::ok("boot times", "no node lost a minute before its loader");
+    }
+    let more = names.len().saturating_sub(NAMED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = names.into_iter().take(NAMED).collect::<Vec<_>>().join("; ");
+    let found = format!("lost time at the last boot: {named}{rest}");
+    Finding::warn("boot times", found, "`meshd boot-times NODE` names what to change")
+}
+
 /// Returns the nodes whose agent calls an address that this host does not have. The address is
 /// fixed at boot.
 fn former_address(fleet: Fleet<'_>, is_own_address: impl Fn(Ipv4Addr) -> bool) -> Vec<String> {
@@ -144,7 +178,7 @@ fn describe_stop(fleet: Fleet<'_>, boot: &BootSession) -> String {
 mod tests {
     use super::*;
     use meshd_api::Status;
-    use meshd_model::fleet::{Fingerprint, Stage, Stall};
+    use meshd_model::fleet::{DhcpClient, DhcpRequest, Fingerprint, Stage, Stall};
     use meshd_store::{Store, StoreError};
     use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
 
@@ -213,6 +247,30 @@ mod tests {
             found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
         assert!(stalled.found.starts_with("2 boots are stalled: "), "{}", stalled.found);
         assert!(stalled.found.contains("MAC 02:00:00:00:03:00"), "{}", stalled.found);
+    }
+
+    #[tokio::test]
+    async fn node_that_lost_a_minute_at_its_switch_port_is_named() {
+        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let store = Store::open(dir.path()).expect("a store");
+        let put = store.commit(|tx| {
+            for (number, secs) in [(1, 59), (2, 61)] {
+                let mac = MacAddr([2, 0, 0, 0, 0, number]);
+                tx.put_node(Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at));
+                let session = BootSessionId([number; 12]);
+                let mut boot = BootSession::open(session, mac, Stage::Dhcp, at);
+                let (client, is_discover) = (DhcpClient::Firmware, true);
+                boot.record_dhcp(DhcpRequest { client, arch: None, is_discover, secs }, at);
+                boot.mark(Stage::Online, at);
+                tx.put_session(boot);
+            }
+            Ok::<_, StoreError>(())
+        });
+        put.await.expect("stored");
+        let finding = store.read(|model| slow_boots(Fleet::new(model)));
+        assert_eq!(finding.status, Status::Warn);
+        let text = &finding.found;
+        assert!(text.contains("): lost_discovers, 61 s") && !text.contains("59 s"), "{text}");
     }
 
     #[tokio::test]

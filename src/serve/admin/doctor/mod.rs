@@ -36,6 +36,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let segments = central.boot.segments();
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.nodes.read(|fleet| machines::findings(fleet, is_own_address)));
+    findings.push(central.nodes.read(machines::slow_boots));
     findings.extend(reload(&central.generations.last_reload()));
     findings.push(shared_blobs(&central.site()));
     let waiting = central.enrolment.pending_count();

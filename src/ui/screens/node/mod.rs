@@ -2,10 +2,12 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `boot_times` | the steps of a boot beside the medians of other boots |
 //! | `log` | the log of one boot |
 //! | `overlay_files` | the files of its overlay |
 //! | `timeline` | the stages of a boot as bars |
 
+mod boot_times;
 pub(crate) mod log;
 pub(crate) mod overlay_files;
 mod timeline;
@@ -24,8 +26,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView,
-    routes as api,
+    BootTimesView, DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView,
+    TimelineView, VmView, routes as api,
 };
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus, Heartbeat};
@@ -38,6 +40,7 @@ const EVENTS: usize = 20;
 /// Data on the page in addition to the node itself.
 struct Related {
     boot: Option<TimelineView>,
+    times: Option<BootTimesView>,
     history: Vec<GenerationView>,
     diff: Option<DiffView>,
     events: Vec<EventView>,
@@ -72,6 +75,11 @@ async fn load_related(
     Ok(Related {
         boot: absent_to_none(
             client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await,
+        )?,
+        times: absent_to_none(
+            client
+                .get(api::GET_NODE_BOOT_TIMES.path([&id]).with_nonempty("session", session))
+                .await,
         )?,
         history: client.get(api::LIST_NODE_GENERATIONS.path([&id])).await?,
         diff: if differs {
@@ -110,6 +118,7 @@ pub(crate) async fn page(
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail, client.caller.role)) } }
         section { h2 { "Boot" } div id="boot" data-live {
             @match &related.boot { Some(boot) => (timeline::bars(boot)), None => p.quiet { "No boot is on record. Power the machine on." } }
+            @if let Some(times) = &related.times { (boot_times::plot(times)) }
         }
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
         }

@@ -245,6 +245,8 @@ impl<'a> Machine<'a> {
             client,
             uuid: None,
             arch: None,
+            is_discover: false,
+            secs: 0,
             address: Some(self.address),
             lease: Some(lease),
             discovered: true,

@@ -1,4 +1,4 @@
-//! One node: its details, and the timeline of a boot.
+//! One node: its details, the timeline of a boot, and where its time goes.
 
 use crate::serve::admin::{
     error::Refused,
@@ -9,7 +9,7 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{NodeDetail, NodeView, TimelineView};
+use meshd_api::{BootTimesView, NodeDetail, NodeView, TimelineView};
 use meshd_central::{NodeRecords, Shared};
 use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
@@ -59,13 +59,34 @@ pub(crate) async fn timeline(
             .and_then(|session| TimelineView::new(records.node, session, &boots, now));
         Some(timeline.map(|timeline| timeline.with_tasks(fleet.tasks())))
     });
-    let missing = || match session {
+    timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(|| no_boot(id, session))
+}
+
+pub(crate) async fn boot_times(
+    State(central): State<Shared>,
+    Path(node): Path<String>,
+    QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
+) -> Answer<BootTimesView> {
+    let (id, now) = (central.nodes.resolve(&node)?, central.now());
+    let times = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let compared = fleet.compare_boot(records, session).map(|compared| {
+            let (path, over) = (&compared.path, compared.is_over);
+            BootTimesView::new(records.node, path, &compared.comparison, over, now)
+        });
+        Some(compared)
+    });
+    times.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(|| no_boot(id, session))
+}
+
+/// Returns the error for a boot that is not on record.
+fn no_boot(id: NodeId, session: Option<BootSessionId>) -> Refused {
+    match session {
         Some(session) => Refused::not_found(format!("node {id} has no boot {session} on record"))
             .with_hint(format!("`meshd node timeline {id}` lists those that are kept")),
         None => Refused::not_found(format!("node {id} has no boot on record"))
             .with_hint("let its machine boot from the network"),
-    };
-    timeline.ok_or_else(|| node_removed(id))?.map(Json).ok_or_else(missing)
+    }
 }
 
 pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {

@@ -3,7 +3,7 @@
 //! | module | routes |
 //! | --- | --- |
 //! | `list` | the list of nodes |
-//! | `detail` | one node, and the timeline of a boot |
+//! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
 //! | `single_orders` | orders that only one node takes |
@@ -23,6 +23,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::LIST_NODES, list::nodes)
         .get(&api::GET_NODE, detail::node)
         .get(&api::GET_NODE_TIMELINE, detail::timeline)
+        .get(&api::GET_NODE_BOOT_TIMES, detail::boot_times)
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);

@@ -1,13 +1,22 @@
 //! Reads of nodes and their boots, all as of one moment.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `boot_paths` | boots with what precedes them, and boots to compare them with |
+
+mod boot_paths;
+
+pub use boot_paths::ComparedBoot;
 
 use super::NodeOps;
 use crate::vms::active_work;
 use meshd_model::{
     fleet::{BootSession, Node},
+    operations::{NodeOperation, Operation},
     work::task::Task,
 };
 use meshd_store::Model;
-use meshd_types::NodeId;
+use meshd_types::{MacAddr, NodeId, OperationId};
 
 /// The machines of the site: nodes and boots.
 #[derive(Clone, Copy)]
@@ -50,6 +59,21 @@ impl<'a> Fleet<'a> {
     /// The newest boot of every MAC address.
     pub fn newest_boots(self) -> impl Iterator<Item = &'a BootSession> {
         self.0.newest_sessions()
+    }
+
+    /// The boots of a NIC, the newest first.
+    pub fn boots_of_nic(self, mac: MacAddr) -> impl Iterator<Item = &'a BootSession> {
+        self.0.sessions_of(mac)
+    }
+
+    /// All operations, the newest first.
+    pub fn operations(self) -> impl Iterator<Item = &'a Operation> {
+        self.0.operations().rev()
+    }
+
+    /// The record of a node in an operation.
+    pub fn node_operation(self, id: OperationId, node: NodeId) -> Option<&'a NodeOperation> {
+        self.0.node_operation(id, node)
     }
 
     /// The node that boots: the one that the script step found, or that of the NIC.
