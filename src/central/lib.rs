@@ -277,6 +277,7 @@ impl Central {
         if self.scans.is_due(self.env.monotonic(), SCAN_INTERVAL) {
             self.tasks.repeat_orders();
             self.boot.scan_boots().await;
+            self.nodes.retry_stalled_boots().await;
             self.boot.review_pins();
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;

@@ -263,8 +263,19 @@ pub struct Power {
     pub timeout: Duration,
     /// Maximum time from a power-on to the first packet of the machine.
     pub appear_within: Duration,
+    /// `None`: stalled boots are not retried.
+    pub stall_retries: Option<StallRetryPolicy>,
     /// In the order of the file; the first that matches a machine counts.
     pub rules: Vec<BmcRule>,
+}
+
+/// Power cycles of machines whose boot stalls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StallRetryPolicy {
+    /// Maximum number until the node is online or an operator switches it.
+    pub count: u32,
+    /// Minimum time between two of them.
+    pub interval: Duration,
 }
 
 impl Default for Power {
@@ -274,6 +285,7 @@ impl Default for Power {
             stagger: Duration::from_secs(1),
             timeout: Duration::from_secs(30),
             appear_within: Duration::from_secs(10 * 60),
+            stall_retries: None,
             rules: Vec::new(),
         }
     }

@@ -1,14 +1,20 @@
 //! Expected machines: import, removal, reads.
 
 use super::{NodeOps, operations::BATCH};
-use crate::{enrolment::expected::adopt_expected, environment::site_snapshot::SiteSnapshot};
+use crate::{
+    enrolment::expected::adopt_expected,
+    environment::{
+        bmcs::{BmcOwner, resolve},
+        site_snapshot::SiteSnapshot,
+    },
+};
 use meshd_config::suggest;
 use meshd_model::fleet::{
     AuditContext, Event, EventKind, ExpectedMachine, LocatedMachine, MAX_EXPECTED_MACHINES,
     MachineRow, Node, Phase, Principal, RowFault, parse_rows,
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{MacAddr, ProfileName, Timestamp};
+use meshd_types::{BmcDriver, MacAddr, ProfileName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -239,6 +245,35 @@ impl<'a> Conflicts<'a> {
             add("name", machine.name.as_ref().and_then(|name| self.name(machine.mac, name)));
             add("address", machine.address.and_then(|address| self.address(machine.mac, address)));
             add("profile", machine.profile.as_ref().and_then(|profile| self.profile(profile)));
+        }
+        faults.extend(self.shared_bmcs());
+        faults
+    }
+
+    /// Returns a fault for each machine with the BMC of another one: an order to one would switch
+    /// the other.
+    fn shared_bmcs(&self) -> Vec<RowFault> {
+        let site = &self.snapshot.site;
+        let bmc = |machine: &ExpectedMachine| {
+            let address = machine.bmc_address.clone()?;
+            let of_rule = || Some(resolve(site, &BmcOwner::of_machine(machine)).ok()?.driver);
+            let driver = machine.bmc_driver.or_else(of_rule)?;
+            // A program may switch several machines at one address.
+            matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi).then_some((driver, address))
+        };
+        let others = self.model.expected_machines();
+        let others = others.filter(|machine| !self.imported.contains_key(&machine.mac));
+        let mut owners: BTreeMap<(BmcDriver, String), String> =
+            others.filter_map(|machine| Some((bmc(machine)?, machine.title()))).collect();
+        let mut faults = Vec::new();
+        for (line, machine) in self.machines {
+            let Some(key) = bmc(machine) else { continue };
+            let address = key.1.clone();
+            if let Some(other) = owners.insert(key, machine.title()) {
+                let message = format!("`{address}` is the BMC of {other}, too");
+                let hint = "write the address of the machine's BMC; with several systems, add the path of one";
+                faults.push(RowFault::new(*line, "bmc_address", message, hint.to_owned()));
+            }
         }
         faults
     }

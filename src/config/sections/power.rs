@@ -1,11 +1,15 @@
 //! `[power]`: limits of requests to BMCs, and the rules that give machines a BMC and its user.
 
 use crate::{
-    BmcCommand, BmcLogin, BmcRule, Power,
+    BmcCommand, BmcLogin, BmcRule, Power, StallRetryPolicy,
     reader::{Document, Located, Table, or},
 };
-use meshd_types::{BmcDriver, Digest, Hostlist, unhex};
-use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
+use meshd_types::{BmcDriver, Digest, Hostlist, NodePattern, unhex};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    time::Duration,
+};
 
 const MAX_RULES: usize = 1024;
 const MAX_ARGS: usize = 64;
@@ -15,6 +19,9 @@ const MAX_REQUESTS: RangeInclusive<usize> = 1..=1024;
 const STAGGER: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 const APPEAR_WITHIN: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(7200);
+const STALL_RETRIES: RangeInclusive<u32> = 1..=10;
+const STALL_RETRY_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(24 * 3600);
 /// Parts of an address that each machine replaces.
 const PLACEHOLDERS: [&str; 3] = ["{name}", "{id}", "{mac}"];
 
@@ -28,18 +35,57 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Power> {
     let timeout = or(&power, "timeout", power.duration("timeout", TIMEOUT), default.timeout);
     let appear = power.duration("appear_within", APPEAR_WITHIN);
     let appear_within = or(&power, "appear_within", appear, default.appear_within);
+    let stall_retries = stall_retries(&power);
     let tables = power.tables("bmc");
     if !power.is_within("bmc", MAX_RULES, tables.len(), "rules") {
         return None;
     }
     let rules: Vec<_> = tables.iter().map(|table| rule(document, table)).collect();
+    refuse_shared_bmcs(&tables, &rules);
     Some(Power {
         max_requests: max_requests?,
         stagger: stagger?,
         timeout: timeout?,
         appear_within: appear_within?,
+        stall_retries,
         rules: rules.into_iter().collect::<Option<_>>()?,
     })
+}
+
+/// Reads the policy of retries: both of its keys, or none.
+fn stall_retries(power: &Table<'_>) -> Option<StallRetryPolicy> {
+    let keys = ["stall_retries", "stall_retry_interval"];
+    let count = power.integer(keys[0], STALL_RETRIES).map(|count| count.value);
+    let interval = power.duration(keys[1], STALL_RETRY_INTERVAL).map(|interval| interval.value);
+    for [key, other] in [keys, [keys[1], keys[0]]] {
+        if power.has(key) && !power.has(other) {
+            power.fault(other, "is required", format!("`{key}` goes with `{other}`"));
+        }
+    }
+    Some(StallRetryPolicy { count: count?, interval: interval? })
+}
+
+/// Refuses a constant address of one BMC for several machines: an order to one would switch them
+/// all.
+fn refuse_shared_bmcs(tables: &[Table<'_>], rules: &[Option<BmcRule>]) {
+    let mut first_rules = BTreeMap::new();
+    for (index, (table, rule)) in tables.iter().zip(rules).enumerate() {
+        let Some(BmcRule { nodes, driver, address: Some(address), .. }) = rule else { continue };
+        let is_network = matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi);
+        if !is_network || PLACEHOLDERS.iter().any(|part| address.contains(part)) {
+            continue;
+        }
+        let mut patterns = nodes.iter().flat_map(|names| names.patterns());
+        let is_one = matches!(patterns.next(), Some(NodePattern::Word(_) | NodePattern::Name(_)));
+        if !is_one || patterns.next().is_some() {
+            let message = format!("`{address}` is one BMC, and the rule is for several machines");
+            let hint = "write {name}, {id} or {mac} into the address, or name one machine in nodes";
+            table.fault("address", message, hint);
+        } else if let Some(first) = first_rules.insert((driver, address), index) {
+            let message = format!("`{address}` is the BMC of rule {}, too", first + 1);
+            table.fault("address", message, "write the address of this machine's BMC");
+        }
+    }
 }
 
 fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {

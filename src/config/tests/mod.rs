@@ -3,12 +3,14 @@
 //! | module | content |
 //! | --- | --- |
 //! | `enroll` | tests of admission rules and ignored UUIDs |
+//! | `power` | tests of BMC rules in `[power]` |
 //! | `profiles` | tests of profile inheritance, list edits and groups |
 //! | `rules` | tests of VM rules and templates in `[vms]` |
 //! | `segments` | tests of segments and reservations |
 //! | `vms` | tests of VM address pools in `[vms]` |
 
 mod enroll;
+mod power;
 mod profiles;
 mod rules;
 mod segments;

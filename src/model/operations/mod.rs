@@ -7,6 +7,7 @@
 //! | `order` | what an order wants of a node |
 //! | `outcome` | the end of an order to one node |
 //! | `power` | an order to the BMC of a machine, as a state machine |
+//! | `stall_retry` | the policy that retries stalled boots by BMCs |
 //!
 //! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
 //! An order to one node is an operation with one node.
@@ -16,6 +17,7 @@ mod node_operation;
 mod order;
 mod outcome;
 mod power;
+mod stall_retry;
 
 #[cfg(test)]
 mod power_tests;
@@ -27,6 +29,7 @@ pub use node_operation::{NodeOperation, NodeOperationState, StateCounts};
 pub use order::{DrainPolicy, NodeOrder};
 pub use outcome::NodeOutcome;
 pub use power::{BmcFailure, BmcResult, PowerProgress, PowerStep, Sighting};
+pub use stall_retry::{STALL_RETRY, due_stall_retry};
 
 use crate::fleet::AuditContext;
 use meshd_types::{OperationId, Timestamp};

@@ -10,6 +10,7 @@
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `power` | orders to BMCs, by IPMI and by a program of the site |
 //! | `rollouts` | rollouts: canary, return, floor, kills of the daemon |
+//! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
@@ -18,8 +19,8 @@
 
 mod agent_api;
 mod boot_log;
-pub mod generations;
 mod boot_times;
+pub mod generations;
 mod hostlists;
 mod lifecycle;
 mod machines;
@@ -27,5 +28,6 @@ mod operations;
 mod power;
 mod redfish;
 mod rollouts;
+mod stall_retries;
 mod trust;
 mod vfio;

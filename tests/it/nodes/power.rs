@@ -253,16 +253,31 @@ fn machine_without_a_bmc_is_refused_with_the_key_to_write() {
 fn two_machines_with_one_bmc_are_refused() {
     let mut world = World::prepared("approve");
     let bench = Bench::new(&world);
-    let sections = bench.sections("ipmi", "").replace("address = \"127.0.0.1\"\n", "");
-    world.edit_site("[defaults]", &sections.replace("nodes = [\"gpu001\"]\n", ""));
+    world.edit_site("[defaults]", &bench.sections("ipmi", ""));
     world.start();
-    let list = "mac,name,address,profile,labels,bmc_driver,bmc_address\n\
-                52:54:00:00:00:01,gpu001,,,,ipmi,10.1.0.1\n52:54:00:00:00:02,gpu002,,,,ipmi,10.1.0.1\n";
-    fs::write(world.path("machines.csv"), list).unwrap();
     let file = world.path("machines.csv");
-    let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);
-    assert!(imported.status.success(), "{}", stderr(&imported));
-    PxeNode::new(&world, 1).ipxe().unwrap();
+    let import = |lines: &str| {
+        let list = format!("mac,name,address,profile,labels,bmc_driver,bmc_address\n{lines}");
+        fs::write(&file, list).unwrap();
+        let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);
+        (imported.status.code(), stderr(&imported))
+    };
+    let third = "52:54:00:00:00:03,gpu003,,,,ipmi,10.1.0.1\n";
+    let fourth = third.replace('3', "4");
+    let (code, text) = import(&format!("{third}{fourth}"));
+    assert!(code == Some(1), "{text}");
+    assert!(text.contains("csv:3: bmc_address: `10.1.0.1` is the BMC of gpu003, too"), "{text}");
+    let (code, text) = import(third);
+    assert!(code == Some(0), "{text}");
+    let (code, text) = import(&fourth);
+    assert!(code == Some(1) && text.contains("is the BMC of gpu003, too"), "{text}");
+    let (code, text) = import(&format!("{}{fourth}", third.replace("10.1.0.1", "10.1.0.2")));
+    assert!(code == Some(0), "it moves: {text}");
+
+    // The rule gives gpu001 this BMC.
+    let (code, text) = import("52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1\n");
+    assert!(code == Some(0), "{text}");
+    let _machine = seen_machine(&world, 1, "gpu001");
     let refused = world.meshd(&["node", "power", "cycle", "--yes", "gpu001"]);
     let text = stderr(&refused);
     assert!(refused.status.code() == Some(1) && text.contains("that of gpu002, too"), "{text}");

@@ -148,7 +148,9 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
     let mut world = World::prepared("approve");
     let bench = Bench::new(&world);
     let certificate = make_certificate(&bench);
-    let rule = format!("address = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n");
+    let rule = format!(
+        "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
+    );
     world.edit_site("[defaults]", &bench.sections("redfish", &rule));
     world.start();
     let _emulator = start_emulator(&world, &bench);
@@ -208,7 +210,8 @@ fn bmc_with_another_certificate_gets_no_password() {
     let bench = Bench::new(&world);
     make_certificate(&bench);
     let other = "00".repeat(32);
-    let rule = format!("address = \"127.0.0.1\"\ncertificates = [\"{other}\"]\n");
+    let rule =
+        format!("nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{other}\"]\n");
     world.edit_site("[defaults]", &bench.sections("redfish", &rule));
     world.start();
     let _emulator = start_emulator(&world, &bench);

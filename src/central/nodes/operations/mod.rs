@@ -11,6 +11,7 @@
 //! | `prepare` | checks of an order outside the transaction |
 //! | `queries` | reads of operations |
 //! | `reboots` | reboots over the links of nodes |
+//! | `stall_retries` | retries stalled boots, as the site allows |
 //! | `settle` | ends running orders whose effect shows, or that a newer order replaces |
 //!
 //! A transaction changes at most [`BATCH`] nodes. An operation is acknowledged when its head has
@@ -26,6 +27,7 @@ mod prepare;
 mod queries;
 mod reboots;
 mod settle;
+mod stall_retries;
 
 pub use cancel::CancelError;
 pub(super) use settle::settle_in;

@@ -1,0 +1,50 @@
+//! Tests of `[power]`: one BMC for several machines.
+
+use super::*;
+use std::time::Duration;
+
+fn rule(more: &str) -> String {
+    format!("[[power.bmc]]\nuser = \"u\"\npassword_file = \"/p\"\ndriver = \"ipmi\"\n{more}\n")
+}
+
+#[test]
+fn one_bmc_for_several_machines_is_refused() {
+    for one in [
+        "address = \"{name}-bmc\"",
+        "nodes = [\"gpu[1-9]\"]\naddress = \"10.1.0.{id}\"",
+        "nodes = [\"gpu1\"]\naddress = \"10.1.0.1\"",
+        "nodes = [\"gpu[1]\"]\naddress = \"10.1.0.1\"",
+    ] {
+        let _ = valid(with_section(&rule(one)));
+    }
+    for several in [
+        "address = \"10.1.0.1\"",
+        "nodes = [\"gpu[1-2]\"]\naddress = \"10.1.0.1\"",
+        "nodes = [\"gpu1\", \"gpu2\"]\naddress = \"10.1.0.1\"",
+        "nodes = [\"gpu1*\"]\naddress = \"10.1.0.1\"",
+    ] {
+        let fault = one_fault(with_section(&rule(several)), several).to_string();
+        assert!(fault.contains("`10.1.0.1` is one BMC, and the rule is for several"), "{fault}");
+    }
+    let two = ["a", "b"].map(|name| rule(&format!("nodes = [\"{name}\"]\naddress = \"bmc1\"")));
+    let fault = one_fault(with_section(&two.concat()), "two rules").to_string();
+    assert!(fault.contains("`bmc1` is the BMC of rule 1, too"), "{fault}");
+}
+
+#[test]
+fn retries_of_stalled_boots_need_count_and_interval() {
+    let read = |keys: &str| with_section(&format!("[power]\n{keys}"));
+    assert_eq!(valid(read("timeout = \"9s\"")).power.stall_retries, None, "off by default");
+    let both = "stall_retries = 2\nstall_retry_interval = \"15m\"";
+    let policy = StallRetryPolicy { count: 2, interval: Duration::from_secs(900) };
+    assert_eq!(valid(read(both)).power.stall_retries, Some(policy));
+    for one in ["stall_retries = 2", "stall_retry_interval = \"15m\""] {
+        let fault = one_fault(read(one), one).to_string();
+        assert!(fault.contains("is required"), "{fault}");
+    }
+    for wrong in
+        [both.replace("= 2", "= 0"), both.replace("= 2", "= 11"), both.replace("15m", "5s")]
+    {
+        let _ = one_fault(read(&wrong), &wrong);
+    }
+}
