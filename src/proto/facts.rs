@@ -36,7 +36,34 @@ pub struct Facts {
     /// Drain hooks, sorted, at most [`super::MAX_DRAIN_HOOKS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drain_hooks: Vec<HookName>,
+    /// Public host keys of the SSH server, each as `TYPE BASE64`. Use
+    /// [`Facts::valid_ssh_host_keys`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ssh_host_keys: Vec<String>,
     pub versions: Versions,
+}
+
+/// Maximum number of SSH host keys of one node.
+const MAX_SSH_HOST_KEYS: usize = 8;
+/// Maximum length of an SSH host key, in bytes. RSA with 16,384 bits has 2,800.
+const MAX_SSH_HOST_KEY: usize = 4096;
+
+impl Facts {
+    /// Returns the host keys that are two words of their alphabets, as a file of known hosts needs
+    /// them.
+    pub fn valid_ssh_host_keys(&self) -> impl Iterator<Item = &str> {
+        let is_valid = |text: &str| {
+            let is_type = |c: char| c.is_ascii_alphanumeric() || "-@.".contains(c);
+            let is_key = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+            text.len() <= MAX_SSH_HOST_KEY
+                && text.split_once(' ').is_some_and(|(kind, key)| {
+                    let is_filled = !kind.is_empty() && !key.is_empty();
+                    is_filled && kind.chars().all(is_type) && key.chars().all(is_key)
+                })
+        };
+        let keys = self.ssh_host_keys.iter().take(MAX_SSH_HOST_KEYS);
+        keys.map(String::as_str).filter(move |text| is_valid(text))
+    }
 }
 
 /// The file system of VMs and their volumes.
@@ -199,4 +226,30 @@ pub struct Versions {
     pub session: Option<BootSessionId>,
     pub generation: String,
     pub profile: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ssh_host_key_that_would_add_a_line_or_a_host_is_omitted() {
+        let long = format!("ssh-rsa {}", "A".repeat(MAX_SSH_HOST_KEY));
+        let refused = [
+            "",
+            "ssh-rsa",
+            " AAAA",
+            "ssh-rsa ",
+            "a,b AAAA",
+            "ssh-rsa AA\nevil ssh-rsa BB",
+            long.as_str(),
+        ];
+        let mut keys: Vec<String> = refused.map(str::to_owned).to_vec();
+        keys.push("ssh-ed25519 AAAA+/=".to_owned());
+        let facts = Facts { ssh_host_keys: keys, ..Facts::default() };
+        assert_eq!(facts.valid_ssh_host_keys().collect::<Vec<_>>(), ["ssh-ed25519 AAAA+/="]);
+        let keys = vec!["ssh-ed25519 AAAA".to_owned(); MAX_SSH_HOST_KEYS + 1];
+        let many = Facts { ssh_host_keys: keys, ..Facts::default() };
+        assert_eq!(many.valid_ssh_host_keys().count(), MAX_SSH_HOST_KEYS);
+    }
 }

@@ -66,6 +66,7 @@ pub fn collect(
         store,
         hosting,
         drain_hooks: drain_hooks(tree),
+        ssh_host_keys: ssh_host_keys(tree),
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -106,6 +107,16 @@ fn value_or<T>(read: Result<T, source::ReadError>, fallback: impl FnOnce() -> T)
         tracing::warn!(kind = std::any::type_name::<T>(), %error, "cannot read a source of facts");
         fallback()
     })
+}
+
+/// Reads the public host keys of the SSH server, without their comments.
+fn ssh_host_keys(tree: &Tree) -> Vec<String> {
+    let key = |kind: &str| {
+        let text = tree.text(&format!("/etc/ssh/ssh_host_{kind}_key.pub"))?;
+        let mut words = text.split_whitespace();
+        Some(format!("{} {}", words.next()?, words.next()?))
+    };
+    ["ed25519", "ecdsa", "rsa"].into_iter().filter_map(key).collect()
 }
 
 /// Reads the hardware identity from which the node ID is derived.

@@ -63,7 +63,7 @@ pub(super) enum Node {
     Add(machines::AddMachine),
     /// Define machines of a list before their first boot
     Import(machines::ImportFile),
-    /// Print nodes for Ansible, /etc/hosts, Prometheus
+    /// Print nodes for Ansible, /etc/hosts, ssh, Prometheus
     Export(machines::Export),
     /// Show a node
     Show {

@@ -10,7 +10,7 @@ use meshd_model::fleet::{Fingerprint, MachineRow, Node, Verb};
 use meshd_store::StoreError;
 use meshd_types::{Basis, MacAddr};
 use serde_json::Value;
-use std::fs;
+use std::{fs, process::Command};
 
 const HEADER: &str = "mac,name,address,profile,labels\n";
 
@@ -258,10 +258,36 @@ fn export_is_read_by_the_import_and_by_other_programs() {
     let (code, text) = import(&world, export("csv"), &[]);
     assert!(code == Some(0) && text.contains("0 added, 0 changed, 2 unchanged"), "{text}");
     assert!(export("hosts").starts_with("10.77.0.21 gpu001 node-"), "{}", export("hosts"));
-    let inventory: Value = serde_json::from_str(&export("ansible")).unwrap();
-    assert_eq!(inventory["all"]["hosts"]["gpu001"]["ansible_host"], "10.77.0.21");
-    assert!(inventory["all"]["children"]["rack_a"]["hosts"]["gpu001"].is_object(), "{inventory}");
+    let write = |name: &str, text: String| {
+        fs::write(world.path(name), text).unwrap();
+        world.path(name).to_str().unwrap().to_owned()
+    };
+    let hosts = write("hosts", export("hosts"));
+    let script = format!("mount --bind {hosts} /etc/hosts && getent -s files hosts gpu001");
+    let found = read_by("unshare", &["--mount", "sh", "-c", &script]);
+    assert_eq!(found.split_whitespace().next(), Some("10.77.0.21"), "{found}");
+
+    let inventory = write("inventory.json", export("ansible"));
+    let list = read_by("ansible-inventory", &["-i", &inventory, "--list"]);
+    let list: Value = serde_json::from_str(&list).unwrap_or_else(|error| panic!("{error}: {list}"));
+    assert_eq!(list["_meta"]["hostvars"]["gpu001"]["ansible_host"], "10.77.0.21", "{list}");
+    assert_eq!(list["rack_a"]["hosts"], serde_json::json!(["gpu001"]), "{list}");
+
+    let targets = write("targets.json", export("prometheus"));
+    let config = format!(
+        "scrape_configs:\n  - job_name: nodes\n    file_sd_configs:\n      - files: [\"{targets}\"]\n"
+    );
+    let config = write("prometheus.yml", config);
+    read_by("promtool", &["check", "config", &config]);
     let targets: Value = serde_json::from_str(&export("prometheus")).unwrap();
     assert_eq!(targets[0]["targets"][0], "10.77.0.21:9100");
     assert_eq!(targets[0]["labels"]["label_rack"], "a");
+}
+
+/// Runs the program that an export is for, and returns its standard output.
+fn read_by(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; run .ci/setup test"));
+    assert!(output.status.success(), "{program}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }

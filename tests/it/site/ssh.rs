@@ -1,7 +1,12 @@
 //! Overlay `ssh` (SE-3): OpenSSH's own server, with the files of a rendered overlay, lets in the
 //! site's key and refuses the right password.
 
-use crate::world::{World, node::PxeNode, program::Program, stderr};
+use crate::world::{
+    World,
+    node::{Overlay, PxeNode},
+    program::Program,
+    stderr,
+};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -61,6 +66,11 @@ fn sshd(world: &World, options: &[&str]) -> Program {
 
 /// Logs in as root by one method.
 fn log_in(world: &World, method: &str) -> Output {
+    log_in_as(world, method, &[])
+}
+
+/// The same, with more options of ssh.
+fn log_in_as(world: &World, method: &str, options: &[&str]) -> Output {
     let askpass = world.path("askpass");
     fs::write(&askpass, format!("#!/bin/sh\necho {PASSWORD}\n")).unwrap();
     fs::set_permissions(&askpass, fs::Permissions::from_mode(0o700)).unwrap();
@@ -81,7 +91,7 @@ fn log_in(world: &World, method: &str) -> Output {
         .arg(format!("PreferredAuthentications={method}"))
         .arg("-i")
         .arg(world.path("operator"));
-    command.args(["root@127.0.0.1", "echo logged in"]);
+    command.args(options).args(["root@127.0.0.1", "echo logged in"]);
     command.env("SSH_ASKPASS", &askpass).env("SSH_ASKPASS_REQUIRE", "force").env("DISPLAY", "none");
     let child = world
         .nodes
@@ -89,12 +99,10 @@ fn log_in(world: &World, method: &str) -> Output {
     child.unwrap().wait_with_output().unwrap()
 }
 
-#[test]
-fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
-    let (world, host_key) = world();
-    let overlay = PxeNode::new(&world, 1).boot();
+/// Writes the files of the overlay for [`sshd`].
+fn install(world: &World, overlay: &Overlay) {
     let is_folder = |name: &str| overlay.keys().any(|other| other.starts_with(&format!("{name}/")));
-    for (name, (mode, content)) in &overlay {
+    for (name, (mode, content)) in overlay {
         if (name.starts_with("root/") || name.starts_with("etc/ssh/")) && !is_folder(name) {
             let path = world.path("tree").join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -104,6 +112,12 @@ fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
     }
     fs::set_permissions(world.path("tree/root"), fs::Permissions::from_mode(0o700)).unwrap();
     world.nodes.ip(&["link", "set", "lo", "up"]).unwrap();
+}
+
+#[test]
+fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
+    let (world, host_key) = world();
+    install(&world, &PxeNode::new(&world, 1).boot());
     fs::write(world.path("known_hosts"), format!("[127.0.0.1]:2222 {host_key}\n")).unwrap();
 
     let server = sshd(&world, &[]);
@@ -134,4 +148,55 @@ fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
         "{}",
         stderr(&by_password)
     );
+}
+
+#[test]
+fn exported_known_hosts_are_those_of_the_ssh_server() {
+    let (world, host_key) = world();
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    install(&world, &overlay);
+    let _server = sshd(&world, &[]);
+    // As `sshd-key` does on a node.
+    let private = world.path("tree/etc/ssh/ssh_host_ed25519_key");
+    let public = run(Command::new("ssh-keygen").arg("-y").arg("-f").arg(&private));
+    let _agent = machine.start_agent_with(&overlay, |root| {
+        fs::create_dir_all(root.join("etc/ssh")).unwrap();
+        let file = root.join("etc/ssh/ssh_host_ed25519_key.pub");
+        fs::write(file, &public.stdout).unwrap();
+        fs::write(root.join("etc/ssh/ssh_host_rsa_key.pub"), "a,b c;d").unwrap();
+    });
+    world.wait_for_phase("online");
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    let renamed = world.meshd(&["node", "rename", &id, "gpu001"]);
+    assert!(renamed.status.success(), "{}", stderr(&renamed));
+
+    let export = world.meshd(&["node", "export", "--format", "known-hosts", "--port", "2222"]);
+    let text = String::from_utf8(export.stdout).unwrap();
+    let file = world.path("known_hosts");
+    fs::write(&file, &text).unwrap();
+    let key = host_key.split(' ').nth(1).unwrap();
+    let address = machine.address.get().unwrap();
+    for host in ["gpu001".to_owned(), format!("node-{id}"), address.to_string()] {
+        let mut find = Command::new("ssh-keygen");
+        let found = run(find.args(["-F", &format!("[{host}]:2222"), "-f"]).arg(&file));
+        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+        assert!(found.contains(key), "{host} in {text}: {found}");
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let mut scan = Command::new("ssh-keyscan");
+    scan.args(["-p", "2222", "-t", "ed25519", "127.0.0.1"]).stdout(std::process::Stdio::piped());
+    let scanned = world.nodes.spawn(&mut scan).unwrap().wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&scanned.stdout).contains(key), "the server shows it");
+
+    let alias = ["-o", "HostKeyAlias=[gpu001]:2222"];
+    let logged_in = log_in_as(&world, "publickey", &alias);
+    assert_eq!(String::from_utf8_lossy(&logged_in.stdout), "logged in\n", "{}", stderr(&logged_in));
+    fs::write(
+        &file,
+        text.replace(key, "AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
+    )
+    .unwrap();
+    let refused = log_in_as(&world, "publickey", &alias);
+    assert!(stderr(&refused).contains("verification failed"), "{}", stderr(&refused));
 }

@@ -7,7 +7,7 @@ use crate::cli::{
     output::print::{json, write},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{MachineView, NodeView, routes as api};
+use meshd_api::{MachineView, NodeDetail, NodeView, routes as api};
 use meshd_model::fleet::{MACHINE_COLUMNS, label_words};
 use meshd_types::Hostlist;
 use serde_json::{Map, Value, json};
@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Port of the Prometheus node exporter.
 const EXPORTER_PORT: u16 = 9100;
+/// Port of SSH, which a file of known hosts does not name.
+const SSH_PORT: u16 = 22;
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
@@ -24,9 +26,9 @@ pub(crate) struct Export {
     /// Format
     #[arg(long, value_enum)]
     format: ExportFormat,
-    /// Port of the targets for Prometheus
-    #[arg(long, value_name = "PORT", default_value_t = EXPORTER_PORT)]
-    port: u16,
+    /// Port of the targets [default: 9100] or of SSH [default: 22]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,6 +41,8 @@ enum ExportFormat {
     Hosts,
     /// Targets for file_sd_configs of Prometheus
     Prometheus,
+    /// Host keys for ssh: UserKnownHostsFile
+    KnownHosts,
 }
 
 impl Export {
@@ -53,7 +57,17 @@ impl Export {
             }
             ExportFormat::Ansible => json(&ansible(&nodes))?,
             ExportFormat::Hosts => hosts(&nodes),
-            ExportFormat::Prometheus => json(&prometheus(&nodes, self.port))?,
+            ExportFormat::Prometheus => {
+                json(&prometheus(&nodes, self.port.unwrap_or(EXPORTER_PORT)))?
+            }
+            ExportFormat::KnownHosts => {
+                let port = self.port.unwrap_or(SSH_PORT);
+                let mut text = String::new();
+                for node in &nodes {
+                    text += &known_hosts(&client.get(api::GET_NODE.path([&node.id])).await?, port);
+                }
+                text
+            }
         };
         write(&text)
     }
@@ -151,6 +165,20 @@ fn hosts(nodes: &[NodeView]) -> String {
         Some(format!("{} {}{alias}\n", node.address?, node.name))
     };
     nodes.iter().filter_map(line).collect()
+}
+
+/// Returns a line for each host key that the agent of a node reported.
+fn known_hosts(detail: &NodeDetail, port: u16) -> String {
+    let NodeView { id, name, address, .. } = &detail.node;
+    let names = [name.clone(), format!("node-{id}")].into_iter();
+    let mut hosts: Vec<String> = names.chain(address.map(|it| it.to_string())).collect();
+    hosts.dedup();
+    if port != SSH_PORT {
+        hosts.iter_mut().for_each(|host| *host = format!("[{host}]:{port}"));
+    }
+    let hosts = hosts.join(",");
+    let keys = detail.facts.iter().flat_map(|facts| facts.valid_ssh_host_keys());
+    keys.map(|key| format!("{hosts} {key}\n")).collect()
 }
 
 /// Returns a target for each node with an address.
