@@ -199,7 +199,7 @@ async fn open_store(
         store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
     let vms: Vec<_> = store.read(|model| model.vms().cloned().collect());
-    cancel_pending_orders(&store, now).await?;
+    cancel_orders(&store, now).await?;
     let committed = store.commit(|tx| {
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
         api_tokens.iter().for_each(|hash| tx.remove_api_token(*hash));
@@ -217,15 +217,18 @@ async fn open_store(
     Ok(nodes)
 }
 
-/// Cancels the orders that had not started when the backup was made: nobody expects a reboot or a
-/// removal now.
-async fn cancel_pending_orders(store: &Store, now: Timestamp) -> Result<(), BackupError> {
-    let pending: Vec<(OperationId, NodeId)> = store.read(|model| {
+/// Cancels the orders that had not started when the backup was made, and those to BMCs: a reboot, a
+/// removal or a power cut of that day is unexpected now.
+async fn cancel_orders(store: &Store, now: Timestamp) -> Result<(), BackupError> {
+    let open: Vec<(OperationId, NodeId)> = store.read(|model| {
         let open = model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
-        let pending = open.filter(|(_, record)| record.state == NodeOperationState::Pending);
-        pending.map(|(head, record)| (head.id, record.node)).collect()
+        // A running order to a BMC makes further attempts.
+        let acts = open.filter(|(_, record)| {
+            record.state == NodeOperationState::Pending || record.power.is_some()
+        });
+        acts.map(|(head, record)| (head.id, record.node)).collect()
     });
-    for batch in pending.chunks(BATCH) {
+    for batch in open.chunks(BATCH) {
         let cancelled = store.commit(|tx| {
             for (operation, node) in batch {
                 let outcome =

@@ -1,6 +1,7 @@
 //! Tests of backups: round trips, and refusal of damaged files.
 
 mod hostile;
+mod power;
 mod rollouts;
 mod strays;
 
