@@ -114,7 +114,7 @@ mod tests {
             timeout: Duration::from_millis(500),
             ..bmc(&format!("sleep 1000 & echo $! >{}; wait", pid.display()))
         };
-        let Err(BmcFailure::Failed(reason)) = hung.send(BmcRequest::On).await else {
+        let Err(BmcFailure::Unanswered(reason)) = hung.send(BmcRequest::On).await else {
             panic!("it hangs")
         };
         assert!(reason.contains("no end within"), "{reason}");

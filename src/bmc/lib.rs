@@ -43,7 +43,7 @@ pub struct Bmc {
     pub cipher_suite: Option<u8>,
     /// Networks for Wake-on-LAN.
     pub broadcast_domains: Vec<BroadcastDomain>,
-    /// Time limit of a request.
+    /// Time limit of a program, or of one answer of a Redfish server.
     pub timeout: Duration,
 }
 

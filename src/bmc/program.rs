@@ -45,7 +45,7 @@ impl Drop for Group {
 /// Runs a program to its end. A program that takes too long is killed.
 ///
 /// # Errors
-/// The program cannot be started, or takes too long.
+/// The program cannot be started, or takes too long: then its request may have an effect.
 pub(crate) async fn run(mut command: Command, limit: Duration) -> Result<Output, BmcFailure> {
     let name = command.as_std().get_program().to_string_lossy().into_owned();
     command
@@ -65,7 +65,10 @@ pub(crate) async fn run(mut command: Command, limit: Duration) -> Result<Output,
     };
     let output = match timeout(limit, ended).await {
         Ok(ended) => ended.map_err(|error| failed(error.to_string()))?,
-        Err(_) => return Err(failed(format!("no end within {} s", limit.as_secs()))),
+        Err(_) => {
+            let cause = format!("{name}: no end within {} s", limit.as_secs());
+            return Err(BmcFailure::Unanswered(cause));
+        }
     };
     // Its number may be another process's by now.
     group.0 = None;

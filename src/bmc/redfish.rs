@@ -9,7 +9,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, StatusCode};
-use meshd_client::{Client, Endpoint, Timeouts, collect, pinned_config};
+use meshd_client::{CallStage, Client, ClientError, Endpoint, Timeouts, collect, pinned_config};
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::{BmcRequest, BootDevice, PowerState};
 use rustls::{
@@ -18,7 +18,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv6Addr, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// Maximum size of an answer, in bytes.
@@ -29,11 +29,7 @@ const SYSTEMS: &str = "/redfish/v1/Systems";
 
 /// Sends a request.
 pub(crate) async fn send(bmc: &Bmc, request: BmcRequest) -> BmcResult {
-    let session = Session::open(bmc)?;
-    match timeout(bmc.timeout, session.send(request)).await {
-        Ok(result) => result,
-        Err(_) => Err(failed(format!("no answer within {} s", bmc.timeout.as_secs()))),
-    }
+    Session::open(bmc)?.send(request).await
 }
 
 fn failed(reason: impl Into<String>) -> BmcFailure {
@@ -52,6 +48,8 @@ struct Session {
     authorization: String,
     /// Path of the system in the address; `None` for the only one of the BMC.
     system: Option<String>,
+    /// Time limit of one answer.
+    limit: Duration,
 }
 
 /// A system, as the BMC describes it.
@@ -87,9 +85,10 @@ impl Session {
                 endpoint,
                 timeouts: Timeouts { connect: half, response: bmc.timeout },
             },
-            host: server.to_owned(),
+            host: host_header(server),
             authorization: format!("Basic {}", BASE64_STANDARD.encode(pair)),
             system,
+            limit: bmc.timeout,
         })
     }
 
@@ -184,6 +183,7 @@ impl Session {
         self.call(Method::GET, path, None, None).await
     }
 
+    /// Sends one HTTP request. A change without an answer may have an effect.
     async fn call(
         &self,
         method: Method,
@@ -191,6 +191,10 @@ impl Session {
         body: Option<&Value>,
         etag: Option<&str>,
     ) -> Result<Value, BmcFailure> {
+        let is_change = method != Method::GET;
+        let lost = |reason: String| {
+            if is_change { BmcFailure::Unanswered(reason) } else { BmcFailure::Failed(reason) }
+        };
         let mut request = Request::builder()
             .method(method.clone())
             .uri(path)
@@ -208,18 +212,45 @@ impl Session {
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(body)));
         let request = request.map_err(|error| failed(error.to_string()))?;
-        let response = self.client.send(request).await;
-        let response = response.map_err(|error| failed(with_causes(&error)))?;
-        let status = response.status();
-        let body = collect(response.into_body(), MAX_ANSWER).await;
-        let body = body.map_err(|error| failed(error.to_string()))?;
+        let exchange = async {
+            let response = self.client.send(request).await.map_err(|error| {
+                let reason = with_causes(&error);
+                if is_unsent(&error) { failed(reason) } else { lost(reason) }
+            })?;
+            let status = response.status();
+            let body = collect(response.into_body(), MAX_ANSWER).await;
+            let body = body.map_err(|error| lost(error.to_string()))?;
+            Ok::<_, BmcFailure>((status, body))
+        };
+        // The limit of a connection is shorter: at the end of this one, the request is sent.
+        let answered = timeout(self.limit, exchange).await;
+        let late = |_| lost(format!("no answer within {} s", self.limit.as_secs()));
+        let (status, body) = answered.map_err(late)??;
         // An empty or invalid body of a change is no fault.
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         check_status(status, &method, &value)?;
-        if method == Method::GET && !value.is_object() {
+        if !is_change && !value.is_object() {
             return Err(failed(format!("GET {path}: no JSON object")));
         }
         Ok(value)
+    }
+}
+
+/// Whether a call failed before its request was sent.
+fn is_unsent(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Connect { .. }
+            | ClientError::Tls { .. }
+            | ClientError::Timeout { stage: CallStage::Connect, .. }
+    )
+}
+
+/// Returns the header `host` of a server: an IPv6 address has brackets.
+fn host_header(server: &str) -> String {
+    match server.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]"),
+        Err(_) => server.to_owned(),
     }
 }
 
@@ -325,6 +356,17 @@ mod tests {
         assert!(matches!(check(401, &Method::GET), Err(BmcFailure::Credentials(_))));
         assert!(matches!(check(400, &Method::POST), Err(BmcFailure::Unsupported(_))));
         assert_eq!(check(404, &Method::GET), Err(failed("status 404 a b")));
+    }
+
+    #[test]
+    fn host_header_of_an_ipv6_address_has_brackets() {
+        for (server, header) in [
+            ("fd00::7", "[fd00::7]"),
+            ("[fd00::7]:8443", "[fd00::7]:8443"),
+            ("bmc-1:8443", "bmc-1:8443"),
+        ] {
+            assert_eq!(host_header(server), header);
+        }
     }
 
     #[test]

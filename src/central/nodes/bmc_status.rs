@@ -3,7 +3,7 @@
 use super::{NodeOps, OperateError};
 use meshd_api::{BmcVerb, PowerView};
 use meshd_bmc::impossible;
-use meshd_types::{Basis, BmcRequest, BootDevice, MacAddr, NodeId, PowerState};
+use meshd_types::{Basis, BmcRequest, BootDevice, MacAddr, NodeId, PowerState, failpoint};
 
 /// Requests that a view lists.
 const VERBS: [BmcRequest; 8] = [
@@ -62,9 +62,13 @@ impl NodeOps {
         Ok(view)
     }
 
-    /// Whether the BMC of a node reports now that the machine is off. False without a BMC.
+    /// Whether the BMC of a node reports now that the machine is off. False without a BMC, and for
+    /// one that is that of another machine, too.
     pub(super) async fn is_reported_off(&self, id: NodeId) -> bool {
         let Ok(bmc) = self.bmc_of(id) else { return false };
+        if self.other_machine_of(&bmc).is_some() && failpoint::defends("fence-own-bmc") {
+            return false;
+        }
         let state = self.bmcs.send_when_permitted(&bmc, BmcRequest::Status).await;
         state == Ok(Some(PowerState::Off))
     }

@@ -45,7 +45,9 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
         unready: (!node.phase.accepts_work())
             .then(|| node.phase.as_str())
             // A task has its nodes for itself (BM-5).
-            .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
+            .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task"))
+            // Its VMs would be lost with its power.
+            .or_else(|| is_cut_ordered(model, node.id).then_some("power_order")),
         vm_support: vm_support(node),
         hosting: facts.hosting.as_deref(),
         threads: facts.cpu.threads,
@@ -60,6 +62,10 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
         unassignable_units: Vec::new(),
         slots: Vec::new(),
     }
+}
+
+fn is_cut_ordered(model: &Model, node: NodeId) -> bool {
+    model.open_operations_of(node).any(|(head, _)| head.order.cuts_power())
 }
 
 /// The approved slots of a node to which more than a unit belongs.

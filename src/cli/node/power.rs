@@ -13,8 +13,8 @@ use crate::cli::{
 use clap::{Args, Subcommand, ValueEnum};
 use futures_util::{StreamExt as _, stream};
 use meshd_api::{
-    BootDeviceOrder, BulkRequest, BulkTarget, Identify, MachineView, NodeView, PowerOrder,
-    PowerView,
+    BootDeviceOrder, BulkRequest, BulkTarget, Identify, MachineView, NodeDetail, NodeView,
+    PowerOrder, PowerView,
     routes::{self as api, BulkPost},
 };
 use meshd_model::fleet::find_nodes;
@@ -190,16 +190,32 @@ impl IdentifyArgs {
 /// Reboots nodes by their agents, and those without a link by their BMCs.
 pub(crate) async fn reboot(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
     let Some(nodes) = nodes_of(client, selection).await? else { return Ok(()) };
+    // A node in maintenance keeps its phase without a link.
+    let details = nodes.iter().map(|node| client.get(api::GET_NODE.path([&node.id])));
+    let details: Vec<Result<NodeDetail, Failure>> =
+        stream::iter(details).buffered(CONCURRENT).collect().await;
+    let details = details.into_iter().collect::<Result<Vec<_>, _>>()?;
     let (linked, silent): (Vec<_>, Vec<_>) =
-        nodes.into_iter().partition(|node| node.phase.has_link());
-    if !linked.is_empty() {
-        restart(client, NodeSelection::Several(linked)).await?;
-    }
-    if silent.is_empty() {
-        return Ok(());
-    }
+        details.into_iter().partition(|detail| detail.link_since.is_some());
+    let [linked, silent] =
+        [linked, silent].map(|details| details.into_iter().map(|it| it.node).collect::<Vec<_>>());
+    // Both parts are ordered, also if one fails.
+    let restarted = match linked.len() {
+        0 => Ok(()),
+        _ => restart(client, NodeSelection::Several(linked)).await,
+    };
     let cycle = body(PowerAction::Cycle);
-    send(client, NodeSelection::Several(silent), &api::POWER_NODES, &cycle, false).await
+    let cycled = match silent.len() {
+        0 => Ok(()),
+        _ => send(client, NodeSelection::Several(silent), &api::POWER_NODES, &cycle, false).await,
+    };
+    match (restarted, cycled) {
+        (Err(failure), Err(other)) => {
+            message!("{failure}");
+            Err(other)
+        }
+        (restarted, cycled) => restarted.and(cycled),
+    }
 }
 
 /// Returns the selected nodes; `None` if they are only listed.

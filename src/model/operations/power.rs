@@ -28,6 +28,8 @@ const OFF_WITHIN: Duration = Duration::from_secs(30);
 const REPORT_AFTER: Duration = Duration::from_secs(20);
 /// Silence that proves that a machine is off if its BMC reports no state.
 const SILENT_FOR: Duration = Duration::from_secs(10);
+/// Why an order to power a machine on ends without a cold cycle.
+const MAY_RUN: &str = "meshd saw no boot, and `on` cuts no power of a machine that may run";
 /// Maximum length of an error, in characters.
 const MAX_ERROR: usize = 300;
 
@@ -40,6 +42,8 @@ pub enum BmcFailure {
     Credentials(String),
     /// The BMC does not answer, or refuses the request at present.
     Failed(String),
+    /// The request was sent, and no answer came in time. The BMC may carry it out.
+    Unanswered(String),
 }
 
 impl BmcFailure {
@@ -47,7 +51,8 @@ impl BmcFailure {
         match self {
             BmcFailure::Unsupported(reason)
             | BmcFailure::Credentials(reason)
-            | BmcFailure::Failed(reason) => reason,
+            | BmcFailure::Failed(reason)
+            | BmcFailure::Unanswered(reason) => reason,
         }
     }
 }
@@ -163,9 +168,16 @@ pub struct PowerProgress {
     /// Time at which the first request was sent that changes the power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acted_at: Option<Timestamp>,
+    /// Time from which an exchange of the same boot session counts as an effect: the BMC accepted
+    /// the first request that changes the power. If its answer is lost, the time of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<Timestamp>,
     /// The last state that the BMC reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<PowerState>,
+    /// Time of the last report of a state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_at: Option<Timestamp>,
     /// Time of the last answer to a question for the state, also of one without a state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_at: Option<Timestamp>,
@@ -192,7 +204,9 @@ impl PowerProgress {
             since: now,
             sent: None,
             acted_at: None,
+            accepted_at: None,
             reported: None,
+            reported_at: None,
             polled_at: None,
             alive_at: None,
             error: None,
@@ -231,6 +245,10 @@ impl PowerProgress {
         while let Some(rung) = ladder.get(usize::from(self.rung)).copied() {
             let requests = rung.requests(self.reported);
             if let Some(request) = requests.get(usize::from(self.accepted)) {
+                if requests.contains(&BmcRequest::Cycle) && !self.may_cycle(order, seen) {
+                    self.error = Some(MAY_RUN.to_owned());
+                    break;
+                }
                 return PowerStep::Request(*request);
             }
             let waited = now.distance(self.since);
@@ -258,11 +276,7 @@ impl PowerProgress {
     /// Records that a request is being sent.
     pub fn send(&mut self, request: BmcRequest, now: Timestamp) {
         self.sent = Some(request);
-        let is_power = !matches!(
-            request,
-            BmcRequest::Status | BmcRequest::BootDevice(_) | BmcRequest::Identify(_)
-        );
-        if is_power {
+        if request.changes_power() {
             self.acted_at.get_or_insert(now);
         }
     }
@@ -274,19 +288,9 @@ impl PowerProgress {
             self.alive_at = Some(now);
         }
         let failure = match (request, result) {
-            (BmcRequest::Status, Ok(state)) => {
-                (self.reported, self.polled_at) = (state, Some(now));
-                return;
-            }
-            (BmcRequest::Status, Err(BmcFailure::Unsupported(_))) => {
-                (self.reported, self.polled_at) = (None, Some(now));
-                return;
-            }
-            (_, Ok(_)) => {
-                (self.tries, self.since) = (0, now);
-                self.accepted = self.accepted.saturating_add(1);
-                return;
-            }
+            (BmcRequest::Status, Ok(state)) => return self.report(state, now),
+            (BmcRequest::Status, Err(BmcFailure::Unsupported(_))) => return self.report(None, now),
+            (_, Ok(_)) => return self.accept(request, now, now),
             (_, Err(failure)) => failure,
         };
         self.error = Some(failure.reason().chars().take(MAX_ERROR).collect());
@@ -299,7 +303,11 @@ impl PowerProgress {
                 self.is_refused = self.tries >= MAX_TRIES;
             }
             (_, BmcFailure::Unsupported(_)) => self.climb(now),
-            (_, BmcFailure::Failed(_)) => {
+            // A repetition would cut the power again.
+            (_, BmcFailure::Unanswered(_)) if request.changes_power() => {
+                self.accept(request, self.acted_at.unwrap_or(now), now);
+            }
+            (_, BmcFailure::Failed(_) | BmcFailure::Unanswered(_)) => {
                 (self.tries, self.since) = (self.tries.saturating_add(1), now);
                 if self.tries >= MAX_TRIES {
                     self.climb(now);
@@ -308,14 +316,41 @@ impl PowerProgress {
         }
     }
 
-    /// Records that the answer to the sent request is lost, because meshd ended. A change counts as
-    /// accepted: it is not repeated before its effect could be seen.
+    fn report(&mut self, state: Option<PowerState>, now: Timestamp) {
+        (self.reported, self.polled_at) = (state, Some(now));
+        self.reported_at = state.map(|_| now);
+    }
+
+    /// Records that the BMC accepted a request. From `carried_out_at` on, it may have an effect.
+    fn accept(&mut self, request: BmcRequest, carried_out_at: Timestamp, now: Timestamp) {
+        (self.tries, self.since) = (0, now);
+        self.accepted = self.accepted.saturating_add(1);
+        if request.changes_power() {
+            self.accepted_at.get_or_insert(carried_out_at);
+        }
+    }
+
+    /// Records that the answer to the sent request is lost, because meshd ended. A change of the
+    /// power counts as accepted: it is not repeated before its effect could be seen.
     pub fn lose_answer(&mut self, now: Timestamp) {
-        let lost = match self.sent {
-            Some(BmcRequest::Status) => Err(BmcFailure::Failed("meshd was restarted".to_owned())),
-            _ => Ok(None),
-        };
-        self.answer(lost, false, now);
+        let lost = BmcFailure::Unanswered("meshd was restarted".to_owned());
+        self.answer(Err(lost), false, now);
+    }
+
+    /// Starts the wait for an effect anew: the wall clock jumped, or meshd did not run. No time of
+    /// the record stays in the future.
+    pub fn restart_wait(&mut self, now: Timestamp) {
+        self.since = now;
+        let times = [
+            &mut self.acted_at,
+            &mut self.accepted_at,
+            &mut self.polled_at,
+            &mut self.reported_at,
+            &mut self.alive_at,
+        ];
+        for time in times.into_iter().flatten() {
+            *time = (*time).min(now);
+        }
     }
 
     fn climb(&mut self, now: Timestamp) {
@@ -345,19 +380,36 @@ impl PowerProgress {
         };
         match order {
             NodeOrder::Power { action: PowerAction::Off, .. } => {
-                let is_polled = self.polled_at.is_some_and(|polled| polled > acted_at);
-                let is_silent = self.alive_at.is_none_or(|alive| now.since(alive) >= SILENT_FOR);
+                let is_new = |at: Option<Timestamp>| at.is_some_and(|at| at > acted_at);
+                let is_silent = self.alive_at.is_none_or(|alive| now.since(alive) >= SILENT_FOR)
+                    && self.sent.is_none()
+                    && now.since(self.since) >= SILENT_FOR;
                 let is_off = match self.reported {
-                    Some(state) => state == PowerState::Off,
-                    None => is_silent && self.sent.is_none() && now.since(self.since) >= SILENT_FOR,
+                    Some(state) => state == PowerState::Off && is_new(self.reported_at),
+                    None => is_silent && is_new(self.polled_at),
                 };
-                !seen.is_linked && is_polled && is_off
+                !seen.is_linked && is_off
             }
-            NodeOrder::Power { .. } => seen.newest_boot.is_some_and(|(boot, exchanged_at)| {
-                Some(boot) != former_boot || exchanged_at > acted_at
-            }),
+            NodeOrder::Power { action, .. } => {
+                let has_booted = seen.newest_boot.is_some_and(|(boot, exchanged_at)| {
+                    Some(boot) != former_boot
+                        || self.accepted_at.is_some_and(|accepted| exchanged_at > accepted)
+                });
+                // A machine that boots from its disk sends no DHCP that meshd sees.
+                let is_up = *action == PowerAction::On
+                    && seen.is_linked
+                    && self.alive_at.is_some_and(|alive| alive > acted_at);
+                has_booted || is_up
+            }
             _ => false,
         }
+    }
+
+    /// Whether a rung may cut the power. An order to power a machine on has no confirmation, so it
+    /// cuts only that of a machine that was off and is not heard of since.
+    fn may_cycle(&self, order: &NodeOrder, seen: Sighting) -> bool {
+        !matches!(order, NodeOrder::Power { action: PowerAction::On, .. })
+            || (self.reported == Some(PowerState::On) && !seen.is_linked)
     }
 
     /// The outcome of an order to a machine that is in the state already, before any change.
@@ -377,7 +429,7 @@ impl PowerProgress {
     /// Whether a report after an accepted request shows that it had no effect.
     fn is_contradicted(&self, rung: Rung) -> bool {
         let late = self.since.after(REPORT_AFTER);
-        let reported = self.reported.filter(|_| self.polled_at.is_some_and(|at| at >= late));
+        let reported = self.reported.filter(|_| self.reported_at.is_some_and(|at| at >= late));
         match rung {
             Rung::ShutDown | Rung::Plain(_) => false,
             Rung::Off => reported == Some(PowerState::On),
@@ -389,7 +441,8 @@ impl PowerProgress {
 
     /// The reason of an order whose last rung had no effect.
     fn by_hand(&self, ladder: &[Rung]) -> String {
-        let mut tried: Vec<&str> = ladder.iter().map(|rung| rung.words()).collect();
+        let tried = ladder.iter().take(usize::from(self.rung));
+        let mut tried: Vec<&str> = tried.map(|rung| rung.words()).collect();
         tried.dedup();
         let error = self.error.clone().unwrap_or_default();
         match ladder {

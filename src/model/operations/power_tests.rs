@@ -299,3 +299,126 @@ fn plain_request_is_done_when_the_bmc_has_carried_it_out() {
     let outcome = bench.run(|_, _| Err(BmcFailure::Unsupported("no light".to_owned())));
     assert_eq!(outcome, NodeOutcome::Failed("no light".to_owned()));
 }
+
+/// A machine whose boot meshd does not see: it boots from its disk.
+#[test]
+fn power_on_of_a_machine_that_boots_its_disk_ends_with_its_link() {
+    let mut bench = Bench::new(power(PowerAction::On));
+    let outcome = bench.run(|request, bench| match request {
+        BmcRequest::Status if bench.progress.acted_at.is_none() => OFF,
+        BmcRequest::Status => {
+            (bench.seen.is_linked, bench.is_alive) = (bench.clock > 30, bench.clock > 30);
+            ON
+        }
+        _ => DONE,
+    });
+    assert_eq!((outcome, bench.changes()), (NodeOutcome::Done, vec![BmcRequest::On]));
+}
+
+#[test]
+fn power_on_never_cuts_the_power_of_a_machine_that_may_run() {
+    // A link that answers no probe yet, or a driver without states.
+    for (is_linked, report) in [(true, ON), (false, Err(BmcFailure::Unsupported(String::new())))] {
+        let mut bench = Bench::new(power(PowerAction::On));
+        let outcome = bench.run(|request, bench| match request {
+            BmcRequest::Status if bench.progress.acted_at.is_none() && is_linked => OFF,
+            BmcRequest::Status => {
+                bench.seen.is_linked = is_linked;
+                report.clone()
+            }
+            _ => DONE,
+        });
+        let NodeOutcome::Failed(reason) = outcome else { panic!("{outcome:?}") };
+        assert!(reason.starts_with("tried power on; last: meshd saw no boot"), "{reason}");
+        assert_eq!(bench.changes(), [BmcRequest::On, BmcRequest::On]);
+    }
+}
+
+#[test]
+fn failed_poll_does_not_confirm_the_report_before_it() {
+    let mut bench = Bench::new(power(PowerAction::On));
+    // The BMC shares its NIC with the host, and does not answer while the host starts.
+    let outcome = bench.run(|request, bench| match request {
+        BmcRequest::Status if bench.progress.acted_at.is_none() => OFF,
+        BmcRequest::Status => {
+            if bench.clock > 200 {
+                bench.appears();
+            }
+            failed()
+        }
+        _ => DONE,
+    });
+    assert_eq!((outcome, bench.changes()), (NodeOutcome::Done, vec![BmcRequest::On]));
+    let mut off = Bench::new(NodeOrder::Power { action: PowerAction::Off, now: true });
+    let outcome = off.run(|request, bench| match request {
+        BmcRequest::Status if bench.progress.acted_at.is_none() => ON,
+        BmcRequest::Status if bench.clock < 28 => failed(),
+        BmcRequest::Status => OFF,
+        _ => DONE,
+    });
+    assert_eq!((outcome, off.changes()), (NodeOutcome::Done, vec![BmcRequest::Off]));
+}
+
+#[test]
+fn packet_before_the_answer_of_the_bmc_ends_no_cycle() {
+    let order = power(PowerAction::Cycle);
+    let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+    let mut progress = PowerProgress::new(at(0));
+    progress.send(BmcRequest::Status, at(0));
+    progress.answer(ON, false, at(1));
+    progress.send(BmcRequest::Cycle, at(2));
+    // A machine that stalls in iPXE repeats DHCP in its boot session.
+    let stalled = |seconds| Sighting { newest_boot: Some((FORMER, at(seconds))), is_linked: false };
+    let next = |progress: &mut PowerProgress, seen, seconds| {
+        progress.next(&order, Some(FORMER), seen, APPEAR_WITHIN, at(seconds))
+    };
+    assert_eq!(next(&mut progress, stalled(3), 4), PowerStep::Wait);
+    let mut refused = progress.clone();
+    refused.answer(Err(BmcFailure::Credentials("status 401".to_owned())), false, at(5));
+    let outcome = PowerStep::End(NodeOutcome::Failed("status 401".to_owned()));
+    assert_eq!(next(&mut refused, stalled(3), 6), outcome);
+    progress.answer(DONE, false, at(5));
+    assert_ne!(next(&mut progress, stalled(3), 6), PowerStep::End(NodeOutcome::Done));
+    assert_eq!(next(&mut progress, stalled(7), 8), PowerStep::End(NodeOutcome::Done));
+}
+
+#[test]
+fn cycle_without_an_answer_in_time_is_not_repeated() {
+    let mut bench = Bench::new(power(PowerAction::Cycle));
+    let outcome = bench.run(|request, bench| match request {
+        BmcRequest::Status => {
+            if bench.clock > 120 {
+                bench.appears();
+            }
+            ON
+        }
+        _ => Err(BmcFailure::Unanswered("no answer within 30 s".to_owned())),
+    });
+    assert_eq!((outcome, bench.changes()), (NodeOutcome::Done, vec![BmcRequest::Cycle]));
+}
+
+#[test]
+fn jump_of_the_wall_clock_ends_no_wait() {
+    let order = power(PowerAction::Cycle);
+    let start = Timestamp::from_millis(1_000_000_000);
+    let mut cycled = PowerProgress::new(start);
+    cycled.send(BmcRequest::Status, start);
+    cycled.answer(ON, false, start);
+    cycled.send(BmcRequest::Cycle, start);
+    cycled.answer(DONE, true, start);
+    for now in [start.after(Duration::from_secs(86_400)), Timestamp::from_millis(1000)] {
+        let mut progress = cycled.clone();
+        progress.restart_wait(now);
+        let seen = Sighting { newest_boot: Some((FORMER, Timestamp::EPOCH)), is_linked: true };
+        for seconds in 0..15 {
+            let later = now.after(Duration::from_secs(seconds));
+            let next = progress.next(&order, Some(FORMER), seen, APPEAR_WITHIN, later);
+            let cuts = matches!(next, PowerStep::Request(request) if request.cuts_power());
+            assert!(!cuts, "{next:?} {progress:?}");
+        }
+        let packet = now.after(Duration::from_secs(30));
+        let seen = Sighting { newest_boot: Some((FORMER, packet)), is_linked: false };
+        let next = progress.next(&order, Some(FORMER), seen, APPEAR_WITHIN, packet);
+        assert_eq!(next, PowerStep::End(NodeOutcome::Done));
+    }
+}

@@ -124,6 +124,24 @@ impl BmcRequest {
             BmcRequest::Identify(_) => "identify",
         }
     }
+
+    /// Returns true if the request ends what the machine runs.
+    pub const fn cuts_power(self) -> bool {
+        matches!(
+            self,
+            BmcRequest::ShutDown | BmcRequest::Off | BmcRequest::Cycle | BmcRequest::Reset
+        )
+    }
+
+    /// Returns true if the request changes the power of the machine.
+    pub const fn changes_power(self) -> bool {
+        matches!(self, BmcRequest::On) || self.cuts_power()
+    }
+
+    /// Returns true if the machine starts after the request.
+    pub const fn starts_machine(self) -> bool {
+        matches!(self, BmcRequest::On | BmcRequest::Cycle | BmcRequest::Reset)
+    }
 }
 
 impl fmt::Display for BmcRequest {

@@ -17,7 +17,7 @@ pub(crate) use resolve::{BmcOwner, ResolvedBmc, resolve, shared_with};
 
 use crate::{environment::Environment, locks::Leaf};
 use meshd_model::operations::{BmcFailure, BmcResult};
-use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId};
+use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -30,6 +30,8 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which a BMC is not asked again with a password that it refused: a third refusal may lock
 /// the account.
 const REFUSAL_HOLD: Duration = Duration::from_secs(600);
+/// Difference between the wall clock and the monotonic clock that is a jump.
+const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Pause of a request that waits for its permit.
 const PERMIT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,12 +49,30 @@ struct RequestState {
     last_request: BTreeMap<String, Duration>,
     /// Refused passwords, and the end of the hold.
     refused: BTreeMap<String, (Digest, Duration)>,
-    /// The last power-on, by monotonic time.
-    last_power_on: Option<Duration>,
+    /// The last start of a machine, by monotonic time.
+    last_start: Option<Duration>,
     /// Orders whose request is under way in this process.
     in_flight: BTreeSet<(OperationId, NodeId)>,
+    /// Wall clock and monotonic clock at the last look.
+    clocks: Option<(Timestamp, Duration)>,
     /// Machines that have not booted, by the ID under which orders to them are recorded.
     machines: BTreeMap<NodeId, MacAddr>,
+}
+
+/// The bounds of requests at one time.
+struct Bounds {
+    max_requests: usize,
+    stagger: Duration,
+    /// Monotonic time.
+    now: Duration,
+}
+
+impl RequestState {
+    fn admits(&self, bounds: &Bounds, request: BmcRequest) -> bool {
+        let is_early = |last| bounds.now.saturating_sub(last) < bounds.stagger;
+        let is_staggered = request.starts_machine() && self.last_start.is_some_and(is_early);
+        !is_staggered && self.busy.len() < bounds.max_requests
+    }
 }
 
 /// The right to send one request to a BMC. Released when it is dropped.
@@ -97,27 +117,46 @@ impl Bmcs {
         self.state.lock().machines.get(&id).copied()
     }
 
+    /// Whether the wall clock jumped since the last call. True at the first call: the time in which
+    /// meshd did not run is unknown.
+    pub(crate) fn has_clock_jumped(&self, now: Timestamp) -> bool {
+        let monotonic = self.env.monotonic();
+        let last = self.state.lock().clocks.replace((now, monotonic));
+        last.is_none_or(|(wall, at)| {
+            now.distance(wall).abs_diff(monotonic.saturating_sub(at)) > CLOCK_JUMP
+        })
+    }
+
+    /// Whether the bounds that hold for all BMCs admit a request now.
+    pub(crate) fn admits(&self, request: BmcRequest) -> bool {
+        let bounds = self.bounds();
+        self.state.lock().admits(&bounds, request)
+    }
+
+    fn bounds(&self) -> Bounds {
+        let power = &self.env.site().power;
+        let (max_requests, stagger) = (power.max_requests, power.stagger);
+        Bounds { max_requests, stagger, now: self.env.monotonic() }
+    }
+
     /// Takes a permit for a request, if the bounds admit it now.
     pub(crate) fn try_permit(
         self: &Arc<Self>,
         bmc: &ResolvedBmc,
         request: BmcRequest,
     ) -> Option<RequestPermit> {
-        let (power, now) = (self.env.site().power.clone(), self.env.monotonic());
+        let bounds = self.bounds();
+        let now = bounds.now;
         let mut state = self.state.lock();
         state.last_request.retain(|_, last| now.saturating_sub(*last) < REQUEST_INTERVAL);
-        let starts = matches!(request, BmcRequest::On | BmcRequest::Cycle);
-        let is_staggered = starts
-            && state.last_power_on.is_some_and(|last| now.saturating_sub(last) < power.stagger);
-        let is_refused = is_staggered
-            || state.busy.len() >= power.max_requests
+        let is_refused = !state.admits(&bounds, request)
             || state.busy.contains(&bmc.key)
             || state.last_request.contains_key(&bmc.key);
         if is_refused {
             return None;
         }
-        if starts {
-            state.last_power_on = Some(now);
+        if request.starts_machine() {
+            state.last_start = Some(now);
         }
         state.busy.insert(bmc.key.clone());
         Some(RequestPermit { bmcs: self.clone(), key: bmc.key.clone() })
@@ -176,7 +215,10 @@ impl Bmcs {
     ) -> BmcResult {
         let deadline = Instant::now() + self.env.site().power.timeout;
         loop {
-            if let Some(permit) = self.try_permit(bmc, request) {
+            // Questions of people leave a part of the permits to orders.
+            let most = (self.env.site().power.max_requests * 3 / 4).max(1);
+            let has_room = self.state.lock().busy.len() < most;
+            if has_room && let Some(permit) = self.try_permit(bmc, request) {
                 return self.send(permit, bmc, request).await;
             }
             if Instant::now() >= deadline {

@@ -9,7 +9,10 @@ use meshd_config::{BmcRule, Link, Site};
 use meshd_model::fleet::{ExpectedMachine, Node};
 use meshd_store::Model;
 use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, matches_glob};
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 /// A machine that may have a BMC.
 #[derive(Clone, Debug)]
@@ -70,7 +73,7 @@ impl BmcOwner {
 /// The BMC of a machine, without its password.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedBmc {
-    /// Identifies the BMC: machines with the same key share it.
+    /// Identifies the server: requests with the same key are sent one after another.
     pub(crate) key: String,
     pub(crate) driver: BmcDriver,
     pub(crate) address: String,
@@ -148,10 +151,14 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
     if is_network && parse_address(server_of(&address)).is_none() {
         return Err(BmcError::InvalidAddress { machine, address });
     }
-    // A program may switch several machines at one address.
-    let of = if is_network { String::new() } else { owner.mac.to_string() };
+    let key = match NetworkKey::parse(driver, &address) {
+        // Systems and protocols of one BMC share its processor, and the account that it may lock.
+        Some(NetworkKey { host, port, .. }) => format!("{host} {}", port.unwrap_or_default()),
+        // A program may switch several machines at one address.
+        None => format!("{driver} {address} {}", owner.mac),
+    };
     Ok(ResolvedBmc {
-        key: format!("{driver} {address} {of}"),
+        key,
         driver,
         address,
         machine: Machine { node: owner.node, name: owner.name.clone(), mac: owner.mac },
@@ -175,19 +182,68 @@ fn fill(pattern: &str, owner: &BmcOwner) -> String {
         .replace("{mac}", &owner.mac.to_string().replace(':', "-"))
 }
 
-/// Returns another machine on record with the same BMC.
-pub(crate) fn shared_with(model: &Model, bmc: &ResolvedBmc) -> Option<String> {
-    if !matches!(bmc.driver, BmcDriver::Redfish | BmcDriver::Ipmi) {
-        return None;
+/// Host, port and path of a BMC on the network, in one spelling. IPMI and Redfish of one BMC have
+/// the same host, so a default port is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NetworkKey {
+    host: String,
+    port: Option<u16>,
+    /// Path of a system; empty for the only one of the BMC.
+    path: String,
+}
+
+impl NetworkKey {
+    fn parse(driver: BmcDriver, address: &str) -> Option<Self> {
+        let server = parse_address(server_of(address))?;
+        let default = match driver {
+            BmcDriver::Redfish => 443,
+            BmcDriver::Ipmi => 623,
+            BmcDriver::Wol | BmcDriver::Command => return None,
+        };
+        let host = one_spelling(server.host);
+        let port = server.port.filter(|port| *port != default);
+        let rest = address.strip_prefix("https://").unwrap_or(address);
+        let path = rest.split_once('/').map_or("", |(_, path)| path.trim_end_matches('/'));
+        Some(NetworkKey { host, port, path: path.to_owned() })
     }
+
+    /// Whether both may be the BMC of one machine. A BMC with several systems has a path for each.
+    fn is_shared(&self, other: &Self) -> bool {
+        let is_one_system =
+            self.path == other.path || self.path.is_empty() || other.path.is_empty();
+        self.host == other.host && self.port == other.port && is_one_system
+    }
+}
+
+/// Returns the one spelling of a host name or an address.
+fn one_spelling(mut host: String) -> String {
+    host.make_ascii_lowercase();
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => host,
+    }
+}
+
+/// Returns another machine on record with the same BMC.
+pub(crate) fn shared_with(model: &Model, site: &Site, bmc: &ResolvedBmc) -> Option<String> {
+    let key = NetworkKey::parse(bmc.driver, &bmc.address)?;
     let own = bmc.machine.node.and_then(|id| model.node(id));
     let is_own = |mac: MacAddr| {
         mac == bmc.machine.mac || own.is_some_and(|node| node.seen_nics().any(|nic| *nic == mac))
     };
-    let mut others = model.expected_machines().filter(|it| {
-        it.bmc_address.as_ref() == Some(&bmc.address) && it.bmc_driver == Some(bmc.driver)
-    });
-    others.find(|it| !is_own(it.mac)).map(ExpectedMachine::title)
+    let is_shared = |machine: &&ExpectedMachine| {
+        let Some(address) = &machine.bmc_address else { return false };
+        // Few machines have the host. The driver of one may be that of a rule.
+        let server = parse_address(server_of(address));
+        let has_host = server.is_some_and(|server| one_spelling(server.host) == key.host);
+        has_host
+            && !is_own(machine.mac)
+            && resolve(site, &BmcOwner::of_machine(machine)).is_ok_and(|other| {
+                NetworkKey::parse(other.driver, &other.address)
+                    .is_some_and(|other| key.is_shared(&other))
+            })
+    };
+    model.expected_machines().find(is_shared).map(ExpectedMachine::title)
 }
 
 fn broadcast_domains(site: &Site) -> Vec<BroadcastDomain> {
@@ -201,4 +257,32 @@ fn broadcast_domains(site: &Site) -> Vec<BroadcastDomain> {
         }
     };
     site.segments.iter().filter_map(domain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bmc_has_one_key_in_every_spelling() {
+        let key = |driver, address| NetworkKey::parse(driver, address).unwrap();
+        let ipmi = BmcDriver::Ipmi;
+        let redfish = BmcDriver::Redfish;
+        for (driver, address) in [
+            (ipmi, "BMC-1"),
+            (ipmi, "bmc-1:623"),
+            (redfish, "bmc-1:443"),
+            (redfish, "https://bmc-1/redfish/v1/Systems/1"),
+        ] {
+            assert!(key(ipmi, "bmc-1").is_shared(&key(driver, address)), "{address}");
+        }
+        assert!(key(ipmi, "fd00:0::7").is_shared(&key(redfish, "[fd00::7]:443")));
+        for (one, other) in [
+            ("bmc-1", "bmc-2"),
+            ("bmc-1:6230", "bmc-1:6231"),
+            ("bmc-1/redfish/v1/Systems/1", "bmc-1/redfish/v1/Systems/2"),
+        ] {
+            assert!(!key(redfish, one).is_shared(&key(redfish, other)), "{one} {other}");
+        }
+    }
 }

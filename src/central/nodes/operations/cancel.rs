@@ -1,7 +1,7 @@
 //! Cancels the nodes of an operation that have not started, and attempts of orders to BMCs. An order
 //! that a node has received cannot be recalled.
 
-use super::BATCH;
+use super::{BATCH, settle::retract_end};
 use crate::nodes::NodeOps;
 use meshd_model::{
     fleet::{Audit, AuditContext},
@@ -58,7 +58,14 @@ impl NodeOps {
                         is_cancellable(record)
                             && record.finish(NodeOutcome::Cancelled(why.clone()), now)
                     };
-                    count += usize::from(tx.edit_node_operation(id, node, cancel) == Some(true));
+                    let record = tx.node_operation(id, node);
+                    let power = record.and_then(|record| record.power.as_ref());
+                    let acts = power.is_some_and(|power| power.acted_at.is_some());
+                    let is_cancelled = tx.edit_node_operation(id, node, cancel) == Some(true);
+                    count += usize::from(is_cancelled);
+                    if is_cancelled && acts {
+                        retract_end(tx, node);
+                    }
                 }
                 if cancelled == 0 && count > 0 {
                     let mut line = Audit::done(now, audit.clone());

@@ -1,7 +1,7 @@
 //! Orders to BMCs: each second, each order takes its next step. The request is stored before it is
 //! sent, so a restart does not repeat a change before its effect could be seen.
 
-use super::BATCH;
+use super::{BATCH, settle::retract_end};
 use crate::{
     environment::{
         alarms::log_failure,
@@ -14,24 +14,47 @@ use crate::{
 use meshd_model::{
     fleet::{Event, EventKind, ExpectedMachine, Fingerprint, Node, find_nodes},
     operations::{
-        BmcResult, NodeOperation, NodeOperationState, NodeOutcome, Operation, PowerProgress,
-        PowerStep, Sighting,
+        BmcResult, NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation,
+        PowerProgress, PowerStep, Sighting,
     },
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{
-    Basis, BmcRequest, Hostlist, MacAddr, NodeId, OperationId, Timestamp, failpoint,
+    Basis, BmcRequest, Hostlist, MacAddr, NodeId, OperationId, PowerAction, Timestamp, failpoint,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A step of one order: its record before and after, and its end.
-struct Advance {
+/// A running order to a BMC, with what is seen of its machine.
+struct RunningOrder {
     head: Operation,
-    node: NodeId,
-    before: PowerProgress,
+    record: NodeOperation,
+    power: PowerProgress,
+    seen: Sighting,
+}
+
+impl RunningOrder {
+    /// Whether the machine was started and is on its way to its first packet.
+    fn is_starting(&self, power: &PowerProgress) -> bool {
+        let is_off = matches!(self.head.order, NodeOrder::Power { action: PowerAction::Off, .. });
+        power.acted_at.is_some() && !is_off
+    }
+}
+
+/// A step of one order: its progress after it, and its end.
+struct Advance {
+    order: RunningOrder,
     after: PowerProgress,
     outcome: Option<NodeOutcome>,
     request: Option<PreparedRequest>,
+}
+
+impl Advance {
+    /// Whether the step sends the first request of the order that ends the work of the node.
+    fn begins_cut(&self) -> bool {
+        let cuts = self.request.as_ref().is_some_and(|it| it.request.cuts_power());
+        // An order to power on cuts the power after other attempts.
+        cuts && (self.order.power.acted_at.is_none() || !self.order.head.order.cuts_power())
+    }
 }
 
 struct PreparedRequest {
@@ -44,7 +67,22 @@ struct PreparedRequest {
 impl NodeOps {
     /// Returns the BMC of a node, or of a machine that has not booted.
     pub(in crate::nodes) fn bmc_of(&self, id: NodeId) -> Result<ResolvedBmc, OperateError> {
-        self.bmc_of_machine(id, self.bmcs.machine(id))
+        self.bmc_of_machine(id, self.machine_of(id))
+    }
+
+    /// Returns the machine of an ID that no node has. A restart forgets the machines of accepted
+    /// orders: then they are looked up again.
+    fn machine_of(&self, id: NodeId) -> Option<MacAddr> {
+        let known = self.bmcs.machine(id);
+        if known.is_some() || self.env.store.read(|model| model.node(id).is_some()) {
+            return known;
+        }
+        let expected = self.env.store.read(|model| {
+            let machines = model.expected_machines().filter(|machine| machine.node.is_none());
+            machines.map(|it| (Basis::Mac(it.mac).node_id(), it.mac)).collect::<Vec<_>>()
+        });
+        self.bmcs.add_machines(expected);
+        self.bmcs.machine(id)
     }
 
     /// Returns the BMC of a node. Without a node of this ID, that of the machine.
@@ -87,13 +125,19 @@ impl NodeOps {
     /// Refuses an order to a node whose BMC cannot be asked, before anything is stored.
     pub(super) async fn check_bmc(&self, id: NodeId) -> Result<(), OperateError> {
         let bmc = self.bmc_of(id)?;
-        if let Some(other) = self.env.store.read(|model| shared_with(model, &bmc)) {
+        if let Some(other) = self.other_machine_of(&bmc) {
             let (machine, address) = (bmc.title(), bmc.address);
             return Err(BmcError::Shared { machine, other, address }.into());
         }
         let checked = tokio::task::spawn_blocking(move || bmc.check_password()).await;
         // The only other end is a panic, which the task has logged.
         Ok(checked.unwrap_or(Ok(()))?)
+    }
+
+    /// Returns another machine on record with the same BMC.
+    pub(in crate::nodes) fn other_machine_of(&self, bmc: &ResolvedBmc) -> Option<String> {
+        let site = self.env.site();
+        self.env.store.read(|model| shared_with(model, &site, bmc))
     }
 
     /// Starts an order to a BMC, in the transaction that stores it.
@@ -104,8 +148,11 @@ impl NodeOps {
         id: NodeId,
         now: Timestamp,
     ) -> Result<Node, OperateError> {
-        let machine = self.bmcs.machine(id).filter(|_| tx.node(id).is_none());
-        if let Some(machine) = machine.and_then(|mac| tx.expected_machine(mac)).cloned() {
+        // The work on a machine that is no node is unknown.
+        let is_machine = tx.node(id).is_none() && !head.order.cuts_power();
+        let machine = self.bmcs.machine(id).filter(|_| is_machine);
+        let machine = machine.and_then(|mac| tx.expected_machine(mac));
+        if let Some(machine) = machine.filter(|machine| machine.node.is_none()).cloned() {
             return Ok(start_for_machine(tx, head, id, &machine, now));
         }
         let node = existing_node(tx, id)?;
@@ -126,25 +173,23 @@ impl NodeOps {
     pub(super) async fn drive_power(self: &Arc<Self>) -> Result<(), StoreError> {
         let now = self.env.now();
         let mut advances = Vec::new();
-        let running = self.env.store.read(|model| running(model, self));
+        let mut running = self.env.store.read(|model| running(model, self));
+        // A machine whose BMC does not answer delays no other one.
+        running.sort_by_key(|order| order.power.polled_at.max(Some(order.power.since)));
         // Machines that were powered on and have not appeared load soon: the boot API bounds them.
-        let acts = |power: &PowerProgress| power.acted_at.is_some();
-        let mut starting =
-            running.iter().filter(|(_, record, _)| record.power.as_ref().is_some_and(acts)).count();
-        for (head, record, seen) in running {
-            let Some(before) = record.power.clone() else { continue };
-            let mut advance = Advance {
-                node: record.node,
-                after: before.clone(),
-                before,
-                head,
-                outcome: None,
-                request: None,
-            };
-            self.advance(&mut advance, &record, seen, starting, now);
-            starting += usize::from(acts(&advance.after) && !acts(&advance.before));
-            let is_changed = advance.outcome.is_some() || advance.after != advance.before;
-            if is_changed {
+        let mut starting = running.iter().filter(|order| order.is_starting(&order.power)).count();
+        let has_jumped = self.bmcs.has_clock_jumped(now);
+        for order in running {
+            let mut after = order.power.clone();
+            if has_jumped {
+                after.restart_wait(now);
+            }
+            let mut advance = Advance { after, outcome: None, request: None, order };
+            self.advance(&mut advance, starting, now);
+            let RunningOrder { power: before, .. } = &advance.order;
+            let is_starting = |power: &PowerProgress| usize::from(advance.order.is_starting(power));
+            starting += is_starting(&advance.after).saturating_sub(is_starting(before));
+            if advance.outcome.is_some() || advance.after != *before {
                 advances.push(advance);
             }
         }
@@ -157,47 +202,41 @@ impl NodeOps {
     }
 
     /// Determines the next step of one order.
-    fn advance(
-        self: &Arc<Self>,
-        advance: &mut Advance,
-        record: &NodeOperation,
-        seen: Sighting,
-        starting: usize,
-        now: Timestamp,
-    ) {
+    fn advance(self: &Arc<Self>, advance: &mut Advance, starting: usize, now: Timestamp) {
         let site = self.env.site();
-        let order = (advance.head.id, advance.node);
-        if advance.after.sent.is_some() && !self.bmcs.is_in_flight(order.0, order.1) {
+        let RunningOrder { head, record, seen, .. } = &advance.order;
+        let key = (head.id, record.node);
+        if advance.after.sent.is_some() && !self.bmcs.is_in_flight(key.0, key.1) {
             advance.after.lose_answer(now);
         }
         let within = site.power.appear_within;
-        let next = advance.after.next(&advance.head.order, record.session, seen, within, now);
-        match next {
-            PowerStep::Wait => {}
-            PowerStep::End(outcome) => advance.outcome = Some(outcome),
-            PowerStep::Request(request) => {
-                let machine = advance.after.machine;
-                let bmc = match self.bmc_of_machine(advance.node, machine) {
-                    Ok(bmc) => bmc,
-                    // The site or the record has changed meanwhile.
-                    Err(error) => {
-                        advance.outcome = Some(NodeOutcome::Failed(error.to_string()));
-                        return;
-                    }
-                };
-                let is_start = matches!(request, BmcRequest::On | BmcRequest::Cycle);
-                let is_held = is_start
-                    && advance.after.acted_at.is_none()
-                    && starting >= site.boot.max_loading;
-                let permitted = if is_held { None } else { self.bmcs.try_permit(&bmc, request) };
-                let taken =
-                    permitted.and_then(|permit| Some((permit, self.bmcs.mark_in_flight(order)?)));
-                // Without a permit, the next call repeats the request.
-                let Some((permit, flight)) = taken else { return };
-                advance.after.send(request, now);
-                advance.request = Some(PreparedRequest { bmc, request, permit, flight });
+        let request = match advance.after.next(&head.order, record.session, *seen, within, now) {
+            PowerStep::Wait => return,
+            PowerStep::End(outcome) => {
+                advance.outcome = Some(outcome);
+                return;
             }
+            PowerStep::Request(request) => request,
+        };
+        let is_held = request.starts_machine()
+            && advance.after.acted_at.is_none()
+            && starting >= site.boot.max_loading;
+        // Without a permit, the next call repeats the request.
+        if is_held || !self.bmcs.admits(request) {
+            return;
         }
+        let bmc = match self.bmc_of_machine(record.node, advance.after.machine) {
+            Ok(bmc) => bmc,
+            // The site or the record has changed meanwhile.
+            Err(error) => {
+                advance.outcome = Some(NodeOutcome::Failed(error.to_string()));
+                return;
+            }
+        };
+        let Some(permit) = self.bmcs.try_permit(&bmc, request) else { return };
+        let Some(flight) = self.bmcs.mark_in_flight(key) else { return };
+        advance.after.send(request, now);
+        advance.request = Some(PreparedRequest { bmc, request, permit, flight });
     }
 
     /// Stores the steps of one batch, then sends their requests.
@@ -207,31 +246,17 @@ impl NodeOps {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let stored = self.env.store.commit(|tx| {
-            let mut stored = Vec::with_capacity(advances.len());
-            for advance in &advances {
-                let change = |record: &mut NodeOperation| {
-                    let is_same = record.state == NodeOperationState::Running
-                        && record.power.as_ref() == Some(&advance.before);
-                    if is_same {
-                        record.power = Some(advance.after.clone());
-                        if let Some(outcome) = advance.outcome.clone() {
-                            record.finish(outcome, now);
-                        }
-                    }
-                    is_same
-                };
-                let is_stored = tx.edit_node_operation(advance.head.id, advance.node, change);
-                stored.push(is_stored == Some(true));
-            }
-            Ok::<_, StoreError>(stored)
+            let stored = advances.iter().map(|advance| store_advance(tx, advance, now));
+            Ok::<_, StoreError>(stored.collect::<Vec<bool>>())
         });
         let stored = stored.await?;
         failpoint::point("power-recorded");
         for (advance, is_stored) in advances.into_iter().zip(stored) {
             let Some(prepared) = advance.request.filter(|_| is_stored) else { continue };
             let acts = advance.after.acted_at.is_some();
-            let (this, operation, node) = (self.clone(), advance.head.id, advance.node);
-            tokio::spawn(async move { this.request(operation, node, prepared, acts).await });
+            let RunningOrder { head, record, .. } = advance.order;
+            let this = self.clone();
+            tokio::spawn(async move { this.request(head.id, record.node, prepared, acts).await });
         }
         Ok(())
     }
@@ -250,7 +275,7 @@ impl NodeOps {
         let sent = self.bmcs.send(permit, &bmc, request);
         let answered: (BmcResult, bool) = tokio::join!(sent, probe);
         failpoint::point("power-answered");
-        let recorded = self.record_answer(operation, node, request, answered).await;
+        let recorded = self.record_answer(operation, node, answered).await;
         log_failure(recorded, "cannot record the answer of a BMC");
         drop(flight);
     }
@@ -259,15 +284,9 @@ impl NodeOps {
         &self,
         operation: OperationId,
         node: NodeId,
-        request: BmcRequest,
         (result, is_alive): (BmcResult, bool),
     ) -> Result<(), StoreError> {
         let now = self.env.now();
-        let ends_boot = result.is_ok()
-            && matches!(
-                request,
-                BmcRequest::ShutDown | BmcRequest::Off | BmcRequest::Cycle | BmcRequest::Reset
-            );
         let recorded = self.env.store.commit(|tx| {
             tx.edit_node_operation(operation, node, |record| {
                 let is_running = record.state == NodeOperationState::Running;
@@ -275,10 +294,6 @@ impl NodeOps {
                     progress.answer(result, is_alive, now);
                 }
             });
-            if let Some(session) = tx.node(node).and_then(|node| node.boot).filter(|_| ends_boot) {
-                // The present boot does not count as failed: an order ends it.
-                announce_end(tx, node, session, |session| session.reboot_ordered = true);
-            }
             Ok::<_, StoreError>(())
         });
         recorded.await
@@ -305,13 +320,52 @@ fn start_for_machine(
     Node { name, ..Node::discovered(basis, Fingerprint::default(), machine.mac, now) }
 }
 
-/// Orders to BMCs that run, with what is seen of their machines.
-fn running(model: &Model, nodes: &NodeOps) -> Vec<(Operation, NodeOperation, Sighting)> {
+/// Stores a step, unless its order has changed meanwhile. Returns true if its request may be sent.
+fn store_advance(tx: &mut Tx<'_>, advance: &Advance, now: Timestamp) -> bool {
+    let RunningOrder { head, record, power: before, .. } = &advance.order;
+    let node = record.node;
+    // Work may have come to the node since the order was accepted.
+    let check = || check_no_running_work(tx.before(), node, &head.by).err();
+    let refusal = if advance.begins_cut() { check() } else { None };
+    let refused = refusal.map(|error| NodeOutcome::Failed(error.to_string()));
+    let is_refused = refused.is_some();
+    let outcome = refused.or_else(|| advance.outcome.clone());
+    let is_power = matches!(head.order, NodeOrder::Power { .. });
+    let runs_on = match outcome {
+        None => false,
+        Some(NodeOutcome::Done) => is_power && !head.order.cuts_power(),
+        Some(_) => is_power,
+    };
+    let change = |record: &mut NodeOperation| {
+        let is_same =
+            record.state == NodeOperationState::Running && record.power.as_ref() == Some(before);
+        if is_same && !is_refused {
+            record.power = Some(advance.after.clone());
+        }
+        if let Some(outcome) = outcome.filter(|_| is_same) {
+            record.finish(outcome, now);
+        }
+        is_same
+    };
+    let is_stored = tx.edit_node_operation(head.id, node, change) == Some(true);
+    if is_stored && runs_on {
+        retract_end(tx, node);
+    } else if is_stored && advance.request.as_ref().is_some_and(|it| it.request.cuts_power()) {
+        // The present boot does not count as failed: an order ends it.
+        if let Some(running) = tx.node(node).and_then(|node| node.boot) {
+            announce_end(tx, node, running, |session| session.reboot_ordered = true);
+        }
+    }
+    is_stored && !is_refused
+}
+
+/// Orders to BMCs that run.
+fn running(model: &Model, nodes: &NodeOps) -> Vec<RunningOrder> {
     let mut running = Vec::new();
     for id in model.nodes_with_open_operations() {
         for (head, record) in model.open_operations_of(id) {
-            let Some(power) = record.power.as_ref() else { continue };
-            let boot = match (model.node(id), power.machine) {
+            let Some(power) = record.power.clone() else { continue };
+            let newest_boot = match (model.node(id), power.machine) {
                 (Some(node), _) => newest_boot(model, node),
                 (None, Some(mac)) => {
                     model.newest_session(mac).map(|boot| (boot.id, boot.refreshed_at))
@@ -319,8 +373,9 @@ fn running(model: &Model, nodes: &NodeOps) -> Vec<(Operation, NodeOperation, Sig
                 (None, None) => continue,
             };
             if record.state == NodeOperationState::Running {
-                let seen = Sighting { newest_boot: boot, is_linked: nodes.links.is_linked(id) };
-                running.push((head.clone(), record.clone(), seen));
+                let seen = Sighting { newest_boot, is_linked: nodes.links.is_linked(id) };
+                let (head, record) = (head.clone(), record.clone());
+                running.push(RunningOrder { head, record, power, seen });
             }
         }
     }
@@ -334,7 +389,6 @@ fn newest_boot(model: &Model, node: &Node) -> Option<(meshd_types::BootSessionId
 
 /// An order in words, for an event.
 fn words(head: &Operation) -> String {
-    use meshd_model::operations::NodeOrder;
     match &head.order {
         NodeOrder::Power { action, .. } => format!("power {action}"),
         NodeOrder::BootDevice { device } => format!("boot device {device}"),

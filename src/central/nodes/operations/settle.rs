@@ -4,7 +4,7 @@
 use crate::links::withdraw_end;
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
-use meshd_types::{NodeId, OperationId, Timestamp};
+use meshd_types::{NodeId, OperationId, Timestamp, failpoint};
 
 /// Cancels older orders of a node that this one replaces: running ones of its kind, and pending
 /// ones if the node leaves service.
@@ -48,16 +48,19 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
         let outcome = tx.node_operation(head.id, id).and_then(observe);
         if let Some(outcome) = outcome {
             let has_failed = matches!(outcome, NodeOutcome::Failed(_));
-            let session = tx.edit_node_operation(head.id, id, |record| {
-                record.finish(outcome, now);
-                record.session
-            });
-            // The node runs on: a later end of this boot is not announced.
-            if has_failed && node.is_some_and(|node| node.phase.has_link()) {
-                if let Some(session) = session.flatten() {
-                    withdraw_end(tx, id, session, |session| session.reboot_ordered = false);
-                }
+            tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));
+            if has_failed {
+                retract_end(tx, id);
             }
         }
+    }
+}
+
+/// The node runs on after an order that was to end its boot: a later end is not announced, and no
+/// other machine boots as the node without a wait.
+pub(super) fn retract_end(tx: &mut Tx<'_>, id: NodeId) {
+    let running = tx.node(id).filter(|node| node.phase.has_link()).and_then(|node| node.boot);
+    if let Some(session) = running.filter(|_| failpoint::defends("failed-order-end")) {
+        withdraw_end(tx, id, session, |session| session.reboot_ordered = false);
     }
 }

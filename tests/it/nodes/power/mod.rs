@@ -1,5 +1,12 @@
 //! Orders to BMCs, with the real daemon, `ipmi_sim` and `ipmitool`, and a program of the site that
 //! lies, hangs and refuses. Machines boot over real sockets.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | here | orders of the command line, to their effect |
+//! | `steps` | steps of orders, with a clock that is turned by hand |
+
+mod steps;
 
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr, write_program};
 use serde_json::Value;
@@ -69,7 +76,7 @@ impl Bench {
     }
 
     /// The requests that changed something.
-    fn changes(&self) -> Vec<String> {
+    pub fn changes(&self) -> Vec<String> {
         let all = self.read("requests");
         let is_change = |line: &&str| !line.starts_with("get ") && *line != "status";
         all.lines().filter(is_change).map(str::to_owned).collect()
@@ -143,7 +150,8 @@ pub fn seen_machine<'a>(world: &'a World, number: u8, name: &str) -> PxeNode<'a>
     machine
 }
 
-/// Runs an order, and `machine` beside it until the order ends.
+/// Runs an order, and `machine` beside it until the order ends. A packet counts once the BMC has
+/// answered, so a machine in iPXE repeats DHCP, as real ones do.
 pub fn order(world: &World, args: &[&str], mut machine: impl FnMut()) -> (Option<i32>, String) {
     thread::scope(|scope| {
         let order = scope.spawn(|| world.meshd(args));
@@ -161,18 +169,22 @@ pub fn state(world: &World, name: &str) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()[0].clone()
 }
 
+fn until_off(world: &World, name: &str) {
+    eventually("the BMC answers", || {
+        let state = state(world, name);
+        if state["state"] == "off" { Ok(()) } else { Err(state.to_string()) }
+    });
+}
+
 #[test]
 fn machine_is_switched_by_ipmi_and_seen_before_an_order_is_done() {
     let (world, bench) = world_with("ipmi", "approve");
     let _sim = IpmiSim::start(&world, &bench);
     let machine = seen_machine(&world, 1, "gpu001");
-    eventually("the BMC answers", || {
-        let state = state(&world, "gpu001");
-        if state["state"] == "off" { Ok(()) } else { Err(state.to_string()) }
-    });
+    until_off(&world, "gpu001");
     let mut booted = false;
     let (code, text) = order(&world, &["node", "power", "on", "gpu001"], || {
-        if !booted && bench.read("power").trim() == "1" {
+        if bench.read("power").trim() == "1" {
             machine.dhcp(As::Ipxe);
             booted = true;
         }
@@ -341,7 +353,7 @@ fn reboot_with_power_cycles_a_machine_without_a_link_and_can_be_cancelled() {
     bench.write(&format!("power-{}", machine.mac), "on\n");
     let mut booted = false;
     let (code, text) = order(&world, &["node", "reboot", "--power", "--yes", "gpu001"], || {
-        if !booted && bench.changes() == ["cycle"] {
+        if bench.changes() == ["cycle"] {
             machine.dhcp(As::Ipxe);
             booted = true;
         }
@@ -363,12 +375,10 @@ fn machines_are_powered_on_one_after_another() {
     let machines: Vec<_> =
         (1..=3).map(|number| seen_machine(&world, number, &format!("gpu00{number}"))).collect();
     bench.write("answer-on", "date +%s%3N >>\"$dir/times\"\n");
-    let mut booted = [false; 3];
     let (code, text) = order(&world, &["node", "power", "on", "gpu[001-003]"], || {
-        for (machine, booted) in machines.iter().zip(&mut booted) {
-            if !*booted && bench.read(&format!("power-{}", machine.mac)).trim() == "on" {
+        for machine in &machines {
+            if bench.read(&format!("power-{}", machine.mac)).trim() == "on" {
                 machine.dhcp(As::Ipxe);
-                *booted = true;
             }
         }
     });
@@ -399,4 +409,56 @@ fn silent_machine_is_fenced_at_once_if_its_bmc_reports_it_off() {
     bench.write(&power, "off\n");
     let fenced = world.meshd(&fence);
     assert!(fenced.status.success(), "{}", stderr(&fenced));
+}
+
+#[test]
+fn report_of_a_bmc_of_two_machines_fences_none() {
+    let mut world = World::prepared("auto");
+    let bench = Bench::new(&world);
+    let sections = bench.sections("ipmi", "").replace("address = \"127.0.0.1\"\n", "");
+    world.edit_site("[defaults]", &sections.replace("nodes = [\"gpu001\"]\n", ""));
+    world.start();
+    // `gpu002` is off. Somebody copied its line, so its BMC counts as that of `gpu001`, too.
+    let _sim = IpmiSim::start(&world, &bench);
+    let list = "mac,name,address,profile,labels,bmc_driver,bmc_address\n\
+                52:54:00:00:00:01,gpu001,,,,ipmi,127.0.0.1\n52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1\n";
+    fs::write(world.path("machines.csv"), list).unwrap();
+    let file = world.path("machines.csv");
+    let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);
+    assert!(imported.status.success(), "{}", stderr(&imported));
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let mut agent = machine.start_agent(&overlay);
+    world.wait_for_phase("online");
+    until_off(&world, "gpu001");
+    agent.cut_power();
+    let fence = world.meshd(&["node", "fence", "gpu001", "--confirm", "gpu001"]);
+    let text = stderr(&fence);
+    assert!(fence.status.code() == Some(1) && text.contains("its last message was"), "{text}");
+}
+
+#[test]
+fn reboot_with_power_cycles_a_hung_node_in_maintenance() {
+    let (world, bench) = world_with("command", "auto");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let mut agent = machine.start_agent(&overlay);
+    let node = world.wait_for_phase("online");
+    let id = node["id"].as_str().unwrap();
+    bench.write(&format!("power-{}", machine.mac), "on\n");
+    let ordered = world.meshd(&["node", "maintenance", id]);
+    assert!(ordered.status.success(), "{}", stderr(&ordered));
+    agent.cut_power();
+    eventually("the link ends", || {
+        let state = state(&world, id);
+        if state["is_linked"] == false { Ok(()) } else { Err(state.to_string()) }
+    });
+    let mut booted = false;
+    let (code, text) = order(&world, &["node", "reboot", "--power", "--yes", id], || {
+        if bench.changes() == ["cycle"] {
+            machine.dhcp(As::Ipxe);
+            booted = true;
+        }
+    });
+    assert!(booted && code == Some(0) && text.contains("1 done"), "{text}");
 }
